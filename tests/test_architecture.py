@@ -63,6 +63,7 @@ READERS = {
     "sizes",
     "spec",
     "statistics",
+    "vary",
 }  # of the harness
 
 

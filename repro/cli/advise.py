@@ -12,7 +12,8 @@ from repro.cli.options import check_range, parse_named
 from repro.cli.simulate import SimulateOptions, Source, link_of, source_of, warnings_of
 from repro.harness import catalog, machine
 from repro.harness.spec import Link, Optimizer, assigned
-from repro.harness.terminal import number, show, table_of
+from repro.harness.terminal import show, table_of
+from repro.harness.text import number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

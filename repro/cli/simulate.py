@@ -21,7 +21,8 @@ from repro.harness.spec import (
     ScheduleName,
     assigned,
 )
-from repro.harness.terminal import memory, show, table_of
+from repro.harness.terminal import show, table_of
+from repro.harness.text import size
 from repro.io.redact import expanded
 
 if TYPE_CHECKING:
@@ -439,8 +440,8 @@ def advice(points: list[Point], limit: int | None) -> str:
     chosen = best(points, limit)
     if limit is not None and _exceeds(chosen.peak_bytes, limit):
         return (
-            f"none of these fits into the device's {memory(limit)}: the leanest, "
-            f"K={chosen.K}, M={chosen.M}, takes {memory(max(chosen.peak_bytes or (0,)))} on its "
+            f"none of these fits into the device's {size(limit)}: the leanest, "
+            f"K={chosen.K}, M={chosen.M}, takes {size(max(chosen.peak_bytes or (0,)))} on its "
             "fullest stage; try a larger K or M, or a smaller N"
         )
     all_fit = not any(_exceeds(point.peak_bytes, limit) for point in points)
@@ -450,8 +451,8 @@ def advice(points: list[Point], limit: int | None) -> str:
     else:
         device = "the device's memory is not known"
         if limit is not None:
-            device = f"the device has {memory(limit)}"
-        peak = f"peak {memory(max(chosen.peak_bytes))} on the fullest stage ({device})"
+            device = f"the device has {size(limit)}"
+        peak = f"peak {size(max(chosen.peak_bytes))} on the fullest stage ({device})"
     base = ", which would not fit" if _exceeds(chosen.peak_bytes_k1, limit) else ""
     return (
         f"{which}: K={chosen.K}, M={chosen.M}, {chosen.throughput:,.1f} {chosen.unit}, "
@@ -481,7 +482,7 @@ def _steps(source: Source, points: list[Point]) -> "RenderableType":
 
 
 def _legend(source: Source) -> str:
-    mark = f"; ! is more than the device's {memory(source.memory)}" if source.memory else ""
+    mark = f"; ! is more than the device's {size(source.memory)}" if source.memory else ""
     return (
         "over K=1: the step of one stage at the same M and N, with unlimited memory, over this "
         "one; idle: share of K x step\n"
@@ -507,4 +508,4 @@ def _peak(peaks: Sequence[float] | None, limit: int | None) -> str:
     if not peaks:
         return "-"
     mark = "!" if _exceeds(peaks, limit) else ""
-    return f"{memory(max(peaks))}{mark}"
+    return f"{size(max(peaks))}{mark}"

@@ -8,8 +8,7 @@ import sys
 import time
 from typing import IO
 
-from repro.harness.progress import duration
-from repro.harness.terminal import rate
+from repro.harness.text import duration, number
 from repro.train.history import Evaluation, History
 
 _RECENT = 20  # steps whose mean loss and speed are shown
@@ -56,7 +55,7 @@ class TrainingProgress:
         ]
         if history.evaluations and "accuracy" in history.evaluations[-1].values:
             parts.append(f"accuracy {history.evaluations[-1].values['accuracy']:.1%}")
-        parts.append(rate(history.throughput(_RECENT), self._unit))
+        parts.append(f"{number(history.throughput(_RECENT))} {self._unit}")
         seconds = sum(each.seconds for each in recent) / len(recent)
         parts.append(f"{duration(seconds * (self._steps - step))} left")
         return " · ".join(parts)

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from repro.harness import contention, terminal
+from repro.harness import contention, terminal, text
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.results import Results, Run, load
-from repro.harness.spec import TIMED, RunSpec, canonical, slug
+from repro.harness.spec import TIMED, RunSpec, slug
 from repro.harness.statistics import MIN_ROUNDS
+from repro.harness.vary import varied, varied_arguments
 from repro.io.untrusted import short
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ def table(
         runs: run id -> what was recorded.
         results: what they were read from.
     """
-    varied = _varied([run.spec for run in planned])
+    specs = [run.spec for run in planned]
+    fields_differing = [name for name in varied(specs) if name not in _NOT_VARIED]
+    differing = (*fields_differing, *varied_arguments(specs))
     first = planned[0].spec
     title = [] if group in ("", slug(first.model)) else [group]
     fields = {
@@ -68,9 +71,10 @@ def table(
         "N": f"N={first.N}",
         "checkpoint": f"re-materialization {first.checkpoint}",
     }
-    title += [text for field, text in fields.items() if field not in varied]
+    title += [words for field, words in fields.items() if field not in differing]
     units = sorted({runs[run.id].unit for run in planned})
-    columns = ("K", "M", *varied, "step", " or ".join(units), "over K=1", "idle", "peak", "rounds")
+    throughput = " or ".join(units)
+    columns = ("K", "M", *differing, "step", throughput, "over K=1", "idle", "peak", "rounds")
     rows = []
     for each in planned:
         run = runs[each.id]
@@ -79,19 +83,19 @@ def table(
             (
                 str(run.K),
                 str(run.M),
-                *(_field(each.spec, name) for name in varied),
-                terminal.seconds(run.step_s),
-                terminal.number(run.throughput),
+                *(_field(each.spec, name) for name in differing),
+                text.seconds(run.step_s),
+                text.number(run.throughput),
                 speedup(run, results),
                 f"{idle:.0%}" if _known(idle) else "-",
-                terminal.size(2**30 * peak) if _known(peak) else "-",
+                text.size(2**30 * peak) if _known(peak) else "-",
                 _rounds(run),
             )
         )
     # Columns of unknown values only are left out.
     kept = [n for n in range(len(columns)) if any(row[n] != "-" for row in rows)]
     kept_rows = [[row[n] for n in kept] for row in rows]
-    made = terminal.table_of([columns[n] for n in kept], kept_rows, left=varied)
+    made = terminal.table_of([columns[n] for n in kept], kept_rows, left=differing)
     return [f"\n{', '.join(title)}", made, *_legend(rows)]
 
 
@@ -100,54 +104,35 @@ def speedup(run: Run, results: Results) -> str:
     value, low, high = results.speedup(run, K=1)
     if run.K == 1 or not _known(value):
         return "-"
-    return _times(value, low, high)
+    return text.ratio(value, low, high)
 
 
 def best(planned: Sequence[PlannedRun], recorded: Mapping[str, Run], results: Results) -> list[str]:
-    """Which K and M are fastest, if the rounds show it, and which take least memory.
+    """Which K and M are fastest, if the rounds show it.
 
     Empty if the runs differ in more than K and M.
     """
-    settings = set()
-    for each in planned:
-        # The time scale of an emulated run is no part of its seconds.
-        setting = each.spec.model_dump(mode="json", exclude={"K", "M", "stretch"})
-        if isinstance(each.spec.balance, tuple):  # a list of layer counts fits one K alone
-            setting["balance"] = "given"
-        settings.add(canonical(setting))
     runs = [recorded[each.id] for each in planned]
-    # A cost model may have chosen another N than the spec's.
-    if len(runs) < 2 or len(settings) > 1 or len({run.N for run in runs}) > 1:
+    specs = [each.spec for each in planned]
+    if len(runs) < 2:
         return []
-    lines = [_fastest(runs, results)]
-    with_peak = [run for run in runs if _known(run.peak_gib_max)]
-    if with_peak:
-        leanest = min(with_peak, key=lambda run: run.peak_gib_max)
-        size = terminal.size(2**30 * leanest.peak_gib_max)
-        lines.append(f"smallest peak: {_point(leanest)} with {size} on its fullest stage")
-    return lines
-
-
-def _fastest(runs: Sequence[Run], results: Results) -> str:
-    """The fastest point, or why none is shown to be: the first two may differ by chance."""
+    settings = {*varied(specs), *varied_arguments(specs)} - {"K", "M", "stretch"}
+    if all(isinstance(each.spec.balance, tuple) for each in planned):
+        settings -= {"balance"}  # a list of layer counts fits one K alone
+    # A cost model may have chosen another N than the spec's.
+    if settings or len({run.N for run in runs}) > 1:
+        return []
     first, second = sorted(runs, key=lambda run: -run.throughput)[:2]
-    speed = f"{_point(first)} with {terminal.rate(first.throughput, first.unit)}"
+    fastest = f"fastest: {_point(first)} with {text.number(first.throughput)} {first.unit}"
     if first.fidelity not in TIMED:  # the same every time
-        return f"fastest: {speed}"
+        return [fastest]
     value, low, high, rounds = results.ratio(first, second)
-    if rounds < MIN_ROUNDS:
-        return (
-            f"no fastest is shown: it needs {MIN_ROUNDS} rounds in common, {_point(first)} and "
-            f"{_point(second)} have {rounds}; the highest median is {speed}"
-        )
-    if low <= 1 <= high:
-        return (
-            f"no difference is shown between the fastest two, {_point(first)} and {_point(second)}"
-        )
-    if high < 1:  # the medians of all rounds and those of the common rounds disagree
-        first, second, value, low, high = second, first, 1 / value, 1 / high, 1 / low
-        speed = f"{_point(first)} with {terminal.rate(first.throughput, first.unit)}"
-    return f"fastest: {speed}, {_times(value, low, high)} over the next, {_point(second)}"
+    if low > 1:
+        return [f"{fastest}, {text.ratio(value, low, high)} over the next, {_point(second)}"]
+    return [
+        f"no fastest is shown: {_point(first)} and {_point(second)} do not differ in {rounds} "
+        f"rounds in common; it takes {MIN_ROUNDS} or more"
+    ]
 
 
 def exhibit(plan: Plan, results: Results, recorded: Mapping[str, Run]) -> list[Any]:
@@ -178,7 +163,7 @@ def _key_cell(runs: Sequence[Run], results: Results) -> str:
     fitted = [run for run in runs if _known(run.parameters) and run.size != "as given"]
     if fitted:
         largest = max(fitted, key=lambda run: run.K)
-        parameters = terminal.number(largest.parameters / 1e6)
+        parameters = text.number(largest.parameters / 1e6)
         return f"K={largest.K} fits {largest.size}, {parameters} million parameters"
     trained = [run for run in runs if run.spec.task == "learn" and run.done]
     if trained:
@@ -194,29 +179,18 @@ def _key_cell(runs: Sequence[Run], results: Results) -> str:
         value, low, high, rounds = results.ratio(last, base)
         if rounds:
             over = ", ".join(f"{field}={number}" for field, number in other.items())
-            return f"{_point(last)} is {_times(value, low, high)} over {over}"
+            return f"{_point(last)} is {text.ratio(value, low, high)} over {over}"
     if _known(last.bubble_idle_over_total):
         return f"{_point(last)} idles {last.bubble_idle_over_total:.0%} of K x step"
-    return f"{_point(last)} takes {terminal.seconds(last.step_s)} a step"
-
-
-def _varied(specs: Sequence[RunSpec]) -> tuple[str, ...]:
-    """Fields, and arguments of the model, in which runs of a group differ besides K and M."""
-    names = [
-        name for name in RunSpec.model_fields if name not in _NOT_VARIED and name != "model_args"
-    ]
-    arguments = dict.fromkeys(name for spec in specs for name in spec.model_args)
-    return tuple(
-        name for name in [*names, *arguments] if len({_field(spec, name) for spec in specs}) > 1
-    )
+    return f"{_point(last)} takes {text.seconds(last.step_s)} a step"
 
 
 def _field(spec: RunSpec, name: str) -> str:
-    value = getattr(spec, name) if name in RunSpec.model_fields else spec.model_args.get(name)
+    value = spec.model_args[name] if name in spec.model_args else getattr(spec, name, None)
     if value is None:
         return "-"
     if name == "link":
-        return f"{terminal.number(8e-9 * value.bytes_per_second)} Gbit/s"
+        return f"{text.number(8e-9 * value.bytes_per_second)} Gbit/s"
     if isinstance(value, tuple):
         return "+".join(map(str, value))
     return short(value, 24, quote=not str(value).isprintable())
@@ -257,10 +231,3 @@ def _known(value: float) -> bool:
 
 def _point(run: Run) -> str:
     return f"K={run.K}, M={run.M}"
-
-
-def _times(value: float, low: float, high: float) -> str:
-    """`1.42x [1.32, 1.65]`; no interval if it is unknown, ~ if it spans 1."""
-    interval = f" [{low:.2f}, {high:.2f}]" if _known(low) else ""
-    mark = " ~" if low <= 1 <= high else ""
-    return f"{value:.2f}x{interval}{mark}"

@@ -15,6 +15,8 @@ from repro.gpipe.schedule.what_if import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER,
 from repro.harness.pack import holds_experiment
 from repro.harness.results import Results, Run, load
 from repro.harness.spec import TIMED, RunSpec
+from repro.harness.text import ratio
+from repro.harness.vary import varied, varied_arguments
 
 _FIELDS = ("M", "schedule", "checkpoint", "balance")
 _SMALLEST_GAIN = 1.02  # without an interval, a smaller gain counts as none
@@ -61,11 +63,8 @@ class Neighbour:
     @property
     def gain_text(self) -> str:
         """`0.57x [0.55, 0.60]`, or `0.57x (2 rounds)`; ~ if it may be chance."""
-        gain = f"{self.gain:.2f}x"
-        if not math.isnan(self.low):
-            mark = " ~" if self.may_be_chance else ""
-            return f"{gain} [{self.low:.2f}, {self.high:.2f}]{mark}"
-        if self.fidelity not in TIMED:  # the same every time
+        gain = ratio(self.gain, self.low, self.high)
+        if not math.isnan(self.low) or self.fidelity not in TIMED:  # else the same every time
             return gain
         if self.rounds == 0:
             return f"{gain} (other rounds)"
@@ -77,11 +76,6 @@ class Neighbour:
         if math.isnan(self.low):
             return self.gain > _SMALLEST_GAIN
         return self.low > 1
-
-    @property
-    def may_be_chance(self) -> bool:
-        """True if the interval of its gain contains 1."""
-        return self.low <= 1 <= self.high
 
     @property
     def change(self) -> str | None:
@@ -134,8 +128,10 @@ def disproved(tried: Sequence[Neighbour]) -> list[str]:
 def _difference(own: RunSpec, other: RunSpec) -> str | None:
     """The one field of `_FIELDS` in which two specs differ; None otherwise."""
     # The time scale of an emulated run depends on K and M, but its seconds are the device's.
-    fields = [name for name in RunSpec.model_fields if name != "stretch"]
-    differ = [name for name in fields if getattr(own, name) != getattr(other, name)]
+    differ = [
+        *varied([own, other], [name for name in RunSpec.model_fields if name != "stretch"]),
+        *varied_arguments([own, other]),
+    ]
     return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None
 
 

@@ -25,11 +25,10 @@ from repro.harness.spec import (
     Library,
     RunSpec,
     Scale,
-    baseline,
-    differences,
     digest,
     run_name,
 )
+from repro.harness.vary import baseline, differences
 from repro.io.redact import expanded
 from repro.io.untrusted import SMALL, did_you_mean, from_json, read_text
 

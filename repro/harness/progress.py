@@ -24,7 +24,9 @@ from repro.harness.machine import cores
 from repro.harness.pace import Kind, TimeLeft, start_up
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.spec import run_name
-from repro.harness.terminal import rate, seconds, show, size
+from repro.harness.terminal import show
+from repro.harness.text import duration, number, ratio, seconds, size
+from repro.harness.vary import varied
 from repro.io.untrusted import short
 
 if TYPE_CHECKING:
@@ -247,12 +249,8 @@ def plan_table(plan: Plan) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     # column -> field of the spec
     fields = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
-    varied = [
-        field
-        for field in fields.values()
-        if len({getattr(run.spec, field) for run in plan.runs}) > 1
-    ]
-    optional = [column for column, field in fields.items() if field in varied]
+    shown = varied([run.spec for run in plan.runs], fields.values())
+    optional = [column for column, field in fields.items() if field in shown]
     some_differ = any(run.differs_in for run in plan.runs)
     if some_differ:
         optional.append("differs in")
@@ -262,7 +260,7 @@ def plan_table(plan: Plan) -> Table:
         for run in plan.group(group.name):
             spec = run.spec
             cells = [run.id, str(spec.K), str(spec.M), str(spec.N)]
-            cells += [getattr(spec, field) for field in varied]
+            cells += [getattr(spec, field) for field in shown]
             if some_differ:
                 cells.append(run.differs_in)
             cells.append("-" if run.status == "skipped" else f"{run.have} of {run.wanted}")
@@ -287,13 +285,9 @@ def result_line(run: "Run", speedup: tuple[float, float, float]) -> str:
     name = run_name(run.id, fidelity, run.differs_in)
     if isnan(run.step_s):
         return f"  {name}: done; the report shows the result"
-    text = f"  {name}: step {seconds(run.step_s)}, {rate(run.throughput, run.unit)}"
-    value, low, high = speedup
-    if run.K > 1 and not isnan(value):
-        interval = "" if isnan(low) else f" [{low:.2f}, {high:.2f}]"
-        if low <= 1 <= high:
-            interval += " ~ no difference shown"
-        text += f", {value:.2f}x{interval} over K=1 at the same N, M and re-materialization"
+    text = f"  {name}: step {seconds(run.step_s)}, {number(run.throughput)} {run.unit}"
+    if run.K > 1 and not isnan(speedup[0]):
+        text += f", {ratio(*speedup)} over K=1 at the same N, M and re-materialization"
     if run.K > 1 and not isnan(run.bubble_idle_over_total):
         text += f", idle {run.bubble_idle_over_total:.0%} of K x step"
     return text
@@ -328,10 +322,3 @@ def gantt(timeline: Timeline, width: int) -> Text:
             text.append(kind[:1] or ".", style=COLOURS.get(kind, "dim"))
         text.append("|\n" if rank < timeline.ranks - 1 else "|")
     return text
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `6 min`, `2.5 h`."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -18,8 +18,9 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.pack import SPANS, experiments
 from repro.harness.record import Folder
 from repro.harness.schema import FitRound, Listing, Modelled, RoundRecord, TrainRound
-from repro.harness.spec import TIMED, RunSpec, canonical, compared, differences, run_name
+from repro.harness.spec import TIMED, RunSpec, canonical, run_name
 from repro.harness.statistics import ratio
+from repro.harness.vary import compared, differences
 from repro.io.untrusted import did_you_mean
 
 GIB = 2**30
@@ -136,7 +137,7 @@ class Run:
         status: "done", "planned", or with its reason: "skipped(needs a GPU)".
         rounds: the oldest first.
         device: that the numbers are of; empty where nothing was computed.
-        differs_in: what tells it from other runs of its experiment, `spec.differences`.
+        differs_in: what tells it from other runs of its experiment, `vary.differences`.
     """
 
     place: Place
@@ -366,7 +367,7 @@ class Results:
         return first
 
     def baseline(self, run: Run, **changed: Any) -> Run | None:
-        """The run at the same place that differs in the changed fields alone (`spec.baseline`)."""
+        """The run at the same place that differs in the changed fields alone (`vary.baseline`)."""
         return self._baselines.get((run.place, compared(run.spec, **changed)))
 
     def ratio(self, run: Run, base: Run) -> tuple[float, float, float, int]:

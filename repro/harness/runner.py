@@ -3,7 +3,7 @@
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,9 +19,10 @@ from repro.harness.progress import ProgressReporter
 from repro.harness.record import REMEDY, Folder
 from repro.harness.results import Place, load
 from repro.harness.schema import TrainRound
-from repro.harness.spec import TIMED, Scale, canonical, run_name
+from repro.harness.spec import TIMED, Scale, run_name
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
+from repro.harness.vary import same_cut
 from repro.harness.workers import Crews, Workers
 from repro.io import lock, signals
 from repro.io.files import check_inside, remove_leftovers
@@ -208,7 +209,7 @@ class GroupRun:
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     done: list[PlannedRun] = field(default_factory=list)
-    _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # see `_cut_of`
+    _cuts: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)  # `vary.same_cut` -> cut
     _old: dict[str, list[str]] = field(default_factory=dict)
     _open: dict[str, PlannedRun] = field(default_factory=dict)
 
@@ -240,7 +241,7 @@ class GroupRun:
         if self.plan.force and not run.added:
             self._old[run.id] = list(self.plan.folder.rounds(run.id))
         elif run.spec.balance == "time" and (records := self.plan.folder.records(run.id)):
-            self._cuts[_cut_of(run)] = tuple(records[-1].balance)
+            self._cuts[same_cut(run.spec)] = tuple(records[-1].balance)
         self._status(run, "running")
 
     def _round(self, number: int, members: list[PlannedRun]) -> None:
@@ -253,7 +254,7 @@ class GroupRun:
             outcome = self._measure(run)
             if outcome.measured is not None:
                 measured[run.id] = outcome.measured
-                self._cuts[_cut_of(run)] = tuple(outcome.measured.record.balance)
+                self._cuts[same_cut(run.spec)] = tuple(outcome.measured.record.balance)
             else:
                 self.failed.append(run.id)
                 self._open.pop(run.id, None)
@@ -277,7 +278,7 @@ class GroupRun:
         known = run.id not in self._old and any(
             record.peak_bytes for record in self.plan.folder.records(run.id)
         )
-        cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
+        cut = self._cuts.get(same_cut(run.spec)) if run.spec.balance == "time" else None
         device = (
             "cpu"
             if run.spec.modelled or run.spec.fidelity == "counted"
@@ -319,13 +320,6 @@ class GroupRun:
 def _tags(plan: Plan) -> tuple[str, ...]:
     """By which a user finds the W&B runs of an experiment."""
     return plan.experiment.paper, plan.scale, plan.machine.slug
-
-
-def _cut_of(run: PlannedRun) -> str:
-    """A key that is equal for runs with the same cut by time, which the first of them measures."""
-    fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner"}
-    fields |= {"stages_per_rank"}
-    return canonical(run.spec.model_dump(mode="json", include=fields))
 
 
 def prepare_folder(plan: Plan) -> None:

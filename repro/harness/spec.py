@@ -9,7 +9,7 @@ names the field, the value, what is allowed and what to try.
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -77,24 +77,7 @@ Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
-# Fields that `differences` names where runs of the same model and fidelity differ in them.
-_NAMED = (
-    "balance",
-    "partitioner",
-    "optimizer",
-    "lr",
-    "seed",
-    "warmup",
-    "steps",
-    "trace",
-    "transport",
-    "stages_per_rank",
-    "tensor_parallel",
-    "zero",
-    "figures",
-)
 _MOST_TEXT = 2**16  # characters of model_args as JSON
-_NOT_COMPARED = {"balance", "partitioner", "stretch"}  # a run and its baseline may differ in these
 
 
 class Frozen(BaseModel):
@@ -465,29 +448,6 @@ class Experiment(Frozen):
         return self
 
 
-def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
-    """Id of the candidate that equals `spec` but for the changed fields, such as K=1.
-
-    The balance and the partitioner may differ: K=1 has nothing to cut, and a list of layer counts
-    fits one K alone. So may the stretch of an emulated run, because its seconds are divided by it.
-    """
-    target = compared(spec, **changed)
-    return next(
-        (name for name, candidate in candidates.items() if compared(candidate) == target), None
-    )
-
-
-def compared(spec: RunSpec, **changed: Any) -> Hashable:
-    """A dictionary key that is equal for a spec and its baseline, with `changed` fields."""
-    return _hashable(spec.model_dump(exclude=_NOT_COMPARED) | changed)
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, dict):
-        return tuple(sorted((name, _hashable(part)) for name, part in value.items()))
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
-
-
 def canonical(value: Any) -> str:
     """The value as JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -510,42 +470,6 @@ def mark(spec: Mapping[str, Any], version: int, environment: Mapping[str, str]) 
 def assigned(arguments: Mapping[str, Any]) -> str:
     """`L=3, D=16`."""
     return ", ".join(f"{name}={value}" for name, value in arguments.items())
-
-
-def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
-    """Run id -> the settings that tell the run from the others, such as `width=64, lr=0.1`.
-
-    These are arguments of the model, the fields of `_NAMED` and the data of a training in which
-    runs of the same model and fidelity differ. K, M and the library are part of the id; other
-    fields have columns of their own.
-    """
-    alike: dict[tuple[str, str], list[RunSpec]] = {}
-    for spec in runs.values():
-        alike.setdefault((spec.model, spec.fidelity), []).append(spec)
-    texts = {}
-    for run, spec in runs.items():
-        others = alike[spec.model, spec.fidelity]
-        settings = {
-            name: value
-            for name, value in spec.model_args.items()
-            if any(other.model_args.get(name) != value for other in others)
-        }
-        settings |= {
-            name: getattr(spec, name)
-            for name in _NAMED
-            if any(getattr(other, name) != getattr(spec, name) for other in others)
-        }
-        if len({_data_of(other) for other in others}) > 1:
-            settings["data"] = _data_of(spec)
-        texts[run] = ", ".join(
-            f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
-        )
-    return texts
-
-
-def _data_of(spec: RunSpec) -> str:
-    """Names of the data sets that a run trains on, such as `toy:alfa`; empty for other tasks."""
-    return ", ".join(spec.training.data) if spec.training else ""
 
 
 def run_name(run: str, *details: str) -> str:

@@ -1,6 +1,5 @@
-"""Plain tables, lines and numbers for the terminal; a pipe gets them unwrapped."""
+"""Plain tables and lines for the terminal; a pipe gets them unwrapped."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -68,39 +67,3 @@ def table_of(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def memory(size: float) -> str:
-    """`1.50 GiB`, or `12.3 MiB`."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
-
-
-def number(value: float) -> str:
-    """Three significant digits, or a whole number from 1000 on: `9,990`, `178`, `0.0123`."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    if abs(value) >= 999.5:
-        return f"{value:,.0f}"
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
-
-
-def seconds(value: float) -> str:
-    """`1.24 s`, `3.20 ms` or `85.0 us`."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if value * factor >= 0.9995:
-            return f"{number(value * factor)} {unit}"
-    return f"{number(value * 1e6)} us"
-
-
-def rate(value: float, unit: str) -> str:
-    """`9,990 images/s`."""
-    return f"{number(value)} {unit}"
-
-
-def size(nbytes: float) -> str:
-    """`1.24 GiB`, `12.3 MiB`, `512 KiB` or `64 B`."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= factor:
-            return f"{number(nbytes / factor)} {unit}"
-    return f"{number(nbytes)} B"

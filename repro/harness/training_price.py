@@ -13,7 +13,8 @@ from repro.harness.machine import Machine
 from repro.harness.plan import Plan
 from repro.harness.spec import Optimizer, RunSpec, canonical
 from repro.harness.tasks.cost_sources import Roofline
-from repro.harness.terminal import memory, number
+from repro.harness.text import number
+from repro.harness.text import size as as_size
 from repro.models import build
 from repro.simulate import simulate
 from repro.train.recipe import Recipe
@@ -78,8 +79,8 @@ class TrainingPrice:
             f"trainings: about {number(self.gpu_hours)} GPU-hours, simulated on {profile.title}, "
             f"{profile.precision}, on up to {self.devices} GPUs at once; reading data and "
             "evaluation are not in them",
-            f"memory, counted: {memory(self.peak_bytes)} on the fullest GPU ({self.fullest}), "
-            f"which {fits} into {memory(profile.memory.value)}",
+            f"memory, counted: {as_size(self.peak_bytes)} on the fullest GPU ({self.fullest}), "
+            f"which {fits} into {as_size(profile.memory.value)}",
             f"downloads: {_describe_downloads(self.downloads)}",
         ]
 

@@ -71,20 +71,9 @@ def dies() -> Model:
     return _model(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def exits() -> Model:
-    return _model(lambda: os._exit(0))
-
-
 def allocates() -> Model:
     return _model(lambda: torch.empty(10**15))
 
 
 def hangs() -> Model:
     return _model(lambda: time.sleep(600))
-
-
-def out_of_memory() -> Model:
-    def wrong() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    return _model(wrong)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crew import MACHINE, Crew, experiment, measure, metrics, spec
 
-from repro.harness import catalog, contention, plan, terminal
+from repro.harness import catalog, contention, plan
 from repro.harness.closing import best, closing
 from repro.harness.machine import Machine
 from repro.harness.pack import Files
@@ -101,12 +101,11 @@ def test_fastest_is_said_only_where_a_difference_is_shown():
         "fastest: K=2, M=4 with 9,990 images/s, 1.11x [1.11, 1.11] over the next, K=2, M=1"
     ]
     noisy = timed_runs((1, [100.0, 90, 110, 95, 105]), (4, [101.0, 120, 85, 99, 110]))
-    assert best(*noisy) == ["no difference is shown between the fastest two, K=2, M=4 and K=2, M=1"]
+    (words,) = best(*noisy)
+    assert words.startswith("no fastest is shown: K=2, M=4 and K=2, M=1 do not differ")
     few = timed_runs((1, [100.0] * 4), (4, [200.0] * 4))
-    assert best(*few) == [
-        "no fastest is shown: it needs 5 rounds in common, K=2, M=4 and K=2, M=1 have 4; the "
-        "highest median is K=2, M=4 with 200 images/s"
-    ]
+    (words,) = best(*few)
+    assert "do not differ in 4 rounds in common" in words
     simulated = timed_runs((1, [100.0]), (4, [101.0]), fidelity="simulated", profile="v100")
     assert best(*simulated) == ["fastest: K=2, M=4 with 101 images/s"]
 
@@ -137,35 +136,3 @@ def test_the_exhibits_of_the_reference_results(name: str):
     }
     assert re.search(wanted[name], str(line))
     assert "\n" not in str(line).strip()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (9990.4, "9,990"),
-        (178.2, "178"),
-        (12.34, "12.3"),
-        (9.996, "10.0"),
-        (0.0123, "0.0123"),
-        (0, "0"),
-        (999.6, "1,000"),
-    ],
-)
-def test_numbers_are_for_people(value: float, text: str):
-    assert terminal.number(value) == text
-
-
-def test_units_are_for_people():
-    assert [terminal.seconds(s) for s in (1.2377, 0.0032, 0.9999, 85e-6)] == [
-        "1.24 s",
-        "3.20 ms",
-        "1.00 s",
-        "85.0 us",
-    ]
-    assert [terminal.size(s) for s in (1.25 * 2**30, 3 * 2**20, 36966, 540)] == [
-        "1.25 GiB",
-        "3.00 MiB",
-        "36.1 KiB",
-        "540 B",
-    ]
-    assert terminal.rate(9990.4, "images/s") == "9,990 images/s"

@@ -8,7 +8,8 @@ from crew import MACHINE, experiment, metrics, spec
 from repro.costs import device as devices
 from repro.harness import catalog, plan
 from repro.harness.job import Measured
-from repro.harness.spec import Experiment, baseline
+from repro.harness.spec import Experiment
+from repro.harness.vary import baseline
 
 
 def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:

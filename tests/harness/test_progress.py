@@ -15,7 +15,6 @@ from repro.harness.job import Outcome
 from repro.harness.progress import (
     LEGEND,
     ProgressReporter,
-    duration,
     gantt,
     plan_table,
     result_line,
@@ -68,10 +67,6 @@ def test_a_ratio_names_its_baseline():
     assert "1.50x over K=1" in result_line(run, (1.5, math.nan, math.nan))
     untraced = recorded(0.5, bubble_idle_over_total=[None])
     assert "idle" not in result_line(untraced, speedup)
-
-
-def test_durations_are_for_people():
-    assert [duration(s) for s in (0.2, 45, 360, 9000)] == ["1 s", "45 s", "6 min", "2.5 h"]
 
 
 def told(tmp_path: Path, *, verbose: bool = False, **options: Any) -> str:

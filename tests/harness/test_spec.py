@@ -12,10 +12,10 @@ from repro.harness.spec import (
     RunSpec,
     ScheduleName,
     Training,
-    differences,
     slug,
 )
 from repro.harness.tasks.optimizers import OPTIMIZERS
+from repro.harness.vary import differences
 
 INTERLEAVED = {
     "library": "torch-interleaved",

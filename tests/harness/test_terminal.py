@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from repro.harness.terminal import console_for, memory, show, table_of
+from repro.harness import text
+from repro.harness.terminal import console_for, show, table_of
 
 
 def test_words_begin_at_the_left_and_numbers_end_at_the_right(capsys):
@@ -28,7 +29,32 @@ def test_without_a_terminal_no_word_is_broken(capsys, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0.0 MiB"), (2**20, "1.0 MiB"), (3 * 2**29, "1.50 GiB")]
+    ("value", "words"),
+    [
+        (9990.4, "9,990"),
+        (178.2, "178"),
+        (12.34, "12.3"),
+        (9.996, "10.0"),
+        (0.0123, "0.0123"),
+        (0, "0"),
+        (999.6, "1,000"),
+    ],
 )
-def test_sizes_are_for_people(size, text):
-    assert memory(size) == text
+def test_numbers_are_for_people(value: float, words: str):
+    assert text.number(value) == words
+
+
+def test_units_are_for_people():
+    assert [text.seconds(s) for s in (1.2377, 0.0032, 0.9999, 85e-6)] == [
+        "1.24 s",
+        "3.20 ms",
+        "1.00 s",
+        "85.0 us",
+    ]
+    assert [text.size(s) for s in (1.25 * 2**30, 3 * 2**20, 36966, 540)] == [
+        "1.25 GiB",
+        "3.00 MiB",
+        "36.1 KiB",
+        "540 B",
+    ]
+    assert [text.duration(s) for s in (0.2, 45, 360, 9000)] == ["1 s", "45 s", "6 min", "2.5 h"]

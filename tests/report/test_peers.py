@@ -13,7 +13,8 @@ from repro.harness.job import Measured
 from repro.harness.record import Folder
 from repro.harness.results import Results, load
 from repro.harness.schema import RoundRecord, round_record
-from repro.harness.spec import Experiment, Group, RunSpec, baseline
+from repro.harness.spec import Experiment, Group, RunSpec
+from repro.harness.vary import baseline
 from repro.report.table import Table
 from repro.report.tables import all_tables
 

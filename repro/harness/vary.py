@@ -1,0 +1,99 @@
+"""What differs between runs, and which runs are each other's baselines."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from repro.harness.spec import RunSpec
+from repro.io.untrusted import short
+
+# Fields that `differences` names where runs of the same model and fidelity differ in them.
+_NAMED = (
+    "balance",
+    "partitioner",
+    "optimizer",
+    "lr",
+    "seed",
+    "warmup",
+    "steps",
+    "trace",
+    "transport",
+    "stages_per_rank",
+    "tensor_parallel",
+    "zero",
+    "figures",
+)
+_NOT_COMPARED = ("balance", "partitioner", "stretch")  # a run and its baseline may differ in these
+
+
+def varied(specs: Sequence[RunSpec], fields: Iterable[str] = RunSpec.model_fields) -> list[str]:
+    """The fields in which runs differ, besides the arguments of their models."""
+    names = (name for name in fields if name != "model_args")
+    return [
+        name for name in names if any(getattr(s, name) != getattr(specs[0], name) for s in specs)
+    ]
+
+
+def varied_arguments(specs: Sequence[RunSpec]) -> list[str]:
+    """The arguments of models in which runs differ; `D` of a model is not a run's `D`."""
+    names = {name: None for spec in specs for name in spec.model_args}
+    first = specs[0].model_args
+    return [n for n in names if any(s.model_args.get(n) != first.get(n) for s in specs)]
+
+
+def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
+    """Run id -> the settings that tell the run from the others, such as `width=64, lr=0.1`.
+
+    These are arguments of the model, the fields of `_NAMED` and the data of a training in which
+    runs of the same model and fidelity differ. K, M and the library are part of the id; other
+    fields have columns of their own.
+    """
+    alike: dict[tuple[str, str], list[RunSpec]] = {}
+    for spec in runs.values():
+        alike.setdefault((spec.model, spec.fidelity), []).append(spec)
+    arguments = {key: varied_arguments(specs) for key, specs in alike.items()}
+    named = {key: varied(specs, _NAMED) for key, specs in alike.items()}
+    texts = {}
+    for run, spec in runs.items():
+        key = spec.model, spec.fidelity
+        settings = {n: value for n, value in spec.model_args.items() if n in arguments[key]}
+        settings |= {name: getattr(spec, name) for name in named[key]}
+        if len({_data_of(other) for other in alike[key]}) > 1:
+            settings["data"] = _data_of(spec)
+        texts[run] = ", ".join(
+            f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
+        )
+    return texts
+
+
+def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
+    """Id of the candidate that equals `spec` but for the changed fields, such as K=1.
+
+    The balance and the partitioner may differ: K=1 has nothing to cut, and a list of layer counts
+    fits one K alone. So may the stretch of an emulated run, because its seconds are divided by it.
+    """
+    target = compared(spec, **changed)
+    return next(
+        (name for name, candidate in candidates.items() if compared(candidate) == target), None
+    )
+
+
+def compared(spec: RunSpec, **changed: Any) -> Hashable:
+    """A dictionary key that is equal for a spec and its baseline, with `changed` fields."""
+    return _hashable(spec.model_dump(exclude=set(_NOT_COMPARED)) | changed)
+
+
+def same_cut(spec: RunSpec) -> Hashable:
+    """A dictionary key that is equal for runs with the same cut by time."""
+    fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner"}
+    return _hashable(spec.model_dump(include=fields | {"stages_per_rank"}))
+
+
+def _data_of(spec: RunSpec) -> str:
+    """Names of the data sets that a run trains on, such as `toy:alfa`; empty for other tasks."""
+    return ", ".join(spec.training.data) if spec.training else ""
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return tuple(sorted((name, _hashable(part)) for name, part in value.items()))
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
