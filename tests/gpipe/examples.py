@@ -642,7 +642,7 @@ def model(name: str | int) -> Model:
         "nested": lambda: Model(nested(), [batch()] * 3),
         "noisy": lambda: Model(noisy(), [batch()] * 3),
         "drawing": lambda: Model(drawing(), [batch()] * 4, drawing_loss, adam),
-        "changing": lambda: Model(changing(), [batch()] * 5, optimizer=adam),
+        "changing": lambda: Model(changing(), [batch()] * 5),
         "awkward": lambda: Model(awkward(), [batch()] * 3, optimizer=adam),
         "strided": lambda: Model(
             nested(), [tuple(torch.stack([t, t], -1)[..., 0] for t in batch())] * 2

