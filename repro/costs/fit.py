@@ -408,7 +408,6 @@ class Tasks:
     messages: Messages
 
     def memory(self, j: int, layers: range) -> StageMemory:
-        """Memory of stage j, made of these layers."""
         task = Task(self.schedule, j, (layers,), self.inputs, self.targets, self.messages)
         return peak_memory(self.counter, task)
 

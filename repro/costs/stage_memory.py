@@ -128,7 +128,6 @@ class Task:
 
     @cached_property
     def parts(self) -> dict[int, Part]:
-        """Stage -> what it is."""
         K, last = len(self.schedule.ranks), self.schedule.stages - 1
         stages = range(self.rank, self.schedule.stages, K)
         return {
@@ -138,7 +137,6 @@ class Task:
 
     @property
     def all_layers(self) -> list[int]:
-        """Indices of the layers of all its stages."""
         return [index for layers in self.layers for index in layers]
 
     def keys(self, counter: AnyCounter) -> dict[int, Hashable]:

@@ -200,7 +200,6 @@ class Recorder(LiveBytes):
         super().__init__(resident)
 
     def number(self, tensor: Tensor) -> int:
-        """Number of the storage of a tensor."""
         return self._numbers[tensor.untyped_storage()._cdata]
 
     def began(self, key: int, size: int) -> None:

@@ -107,7 +107,6 @@ def without_gpus() -> Machine:
 
 
 def default_scale() -> tuple[Scale, str]:
-    """The default scale, and why."""
     count = len(gpus())
     if count >= 2:
         return "node", f"{count} GPUs are usable"

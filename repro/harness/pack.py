@@ -244,12 +244,10 @@ def holds_experiment(folder: Path) -> bool:
 
 
 def as_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """Lines of JSON."""
     return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
 
 
 def as_table(rows: list[dict[str, Any]], columns: Iterable[str] = SPAN_COLUMNS) -> bytes:
-    """Spans in parquet."""
     from pandas import DataFrame
 
     data = io.BytesIO()

@@ -113,7 +113,6 @@ class Plan:
     command: str = ""
 
     def group(self, name: str) -> list[PlannedRun]:
-        """The runs of one group in order."""
         return [run for run in self.runs if run.group == name]
 
     def fresh_rounds(self, group: str) -> list[list[PlannedRun]]:

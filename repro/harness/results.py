@@ -161,22 +161,18 @@ class Run:
 
     @property
     def scale(self) -> str:
-        """The scale at which it was planned."""
         return self.place.scale
 
     @property
     def experiment(self) -> str:
-        """The experiment that it belongs to."""
         return self.place.experiment
 
     @property
     def model(self) -> str:
-        """Name of the model."""
         return self.spec.model
 
     @property
     def K(self) -> int:
-        """Stages."""
         return self.spec.K
 
     @property
@@ -197,7 +193,6 @@ class Run:
 
     @property
     def schedule(self) -> str:
-        """Name of the schedule."""
         return self.spec.schedule
 
     @property
@@ -336,7 +331,6 @@ class Results:
 
     @cached_property
     def specs(self) -> dict[str, RunSpec]:
-        """Run id -> spec."""
         return {run.id: run.spec for run in self.runs}
 
     @cached_property

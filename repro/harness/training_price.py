@@ -144,7 +144,6 @@ class _StepPrices:
         self._known: dict[str, StepPrice] = {}
 
     def of(self, training: RunSpec) -> StepPrice:
-        """The price of a training's step."""
         assert training.training is not None
         recipe = Recipe(**training.training.recipe)
         spec = _simulated(training, recipe, self._profile)

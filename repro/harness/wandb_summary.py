@@ -116,7 +116,6 @@ class Report:
 
     @property
     def page(self) -> Path:
-        """The page."""
         return self.plots / "report.html"
 
     def tables(self, experiment: str = "") -> dict[str, Path]:

@@ -53,7 +53,6 @@ def fresh(path: Path) -> Path:
 
 
 def as_json(value: object) -> bytes:
-    """A value as indented JSON."""
     return (json.dumps(value, indent=1) + "\n").encode()
 
 

@@ -140,7 +140,6 @@ class StageCosts:
 
     @property
     def stages(self) -> int:
-        """K."""
         return len(self.forward)
 
     def scaled(self, factor: float) -> "StageCosts":

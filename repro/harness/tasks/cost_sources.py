@@ -101,7 +101,6 @@ class Source:
         raise NotImplementedError
 
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
-        """Layers of each stage."""
         raise NotImplementedError
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
@@ -147,11 +146,9 @@ class Waits(Source):
         return Profile(forward, recompute, backward, sent, sent)
 
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
-        """Layers of each stage."""
         return _cut(self._spec, layers, link, {})
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
-        """Costs of the stages."""
         updates = [vars(layer.weight)["update_s"] for layer in self._layers]
         return StageCosts.of(self.layers(n), counts, link, updates)
 
@@ -167,7 +164,6 @@ class _Counted(Source):
         self._few = model.batch(1, 0)
 
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
-        """Layers of each stage."""
         costs = counted_costs(self._counter, micro_batch(self._few[0], 1))
         return _cut(self._spec, layers, link, costs)
 
@@ -285,7 +281,6 @@ class Roofline(_Counted):
         )
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
-        """Costs of the stages."""
         times = self._times(n, self._device)
         updates = [time.update for time in times[0]]
         return StageCosts.of(
