@@ -57,13 +57,13 @@ def test_too_short_an_interval_and_an_unknown_machine_say_nothing(clock: dict[st
 def test_processes_that_we_started_are_ours_also_when_they_have_ended():
     before = contention._own_seconds()
     subprocess.run([sys.executable, "-c", BURN], check=True)
-    assert contention._own_seconds() - before >= 0.29
+    assert contention._own_seconds() - before >= 0.28  # ticks are of 0.01 s
     with subprocess.Popen(
         [sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"], stdin=-1, stdout=-1
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert contention._own_seconds() - before >= 0.58
+        assert contention._own_seconds() - before >= 0.56
         child.communicate(b"\n")
 
 
