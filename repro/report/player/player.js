@@ -244,7 +244,10 @@ let last_frame = null;
 let stepped_at = 0;
 
 function play(on) {
-  if (on && (!state.touched || state.time >= shown.duration)) state.time = 0;
+  if (on && (!state.touched || state.time >= shown.duration)) {
+    state.time = 0;
+    draw(); // the clock of the last moment would stay until the first frame
+  }
   state.touched = true;
   state.playing = on;
   last_frame = null;
