@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from examples import batch, noisy
+from torch import nn
 from torch.optim import Optimizer
 
 from repro.gpipe import Pipeline
@@ -19,7 +20,6 @@ from repro.gpipe.checkpoint.files import digest
 from repro.gpipe.checkpoint.save_load import load, save
 from repro.gpipe.core.layers import names as keys
 
-N, WIDTH = 10, 6  # rows of 24 bytes: micro-batches begin where no fresh tensor would
 CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no parameters
 OPTIMIZERS = {
     "SGD": {"lr": 0.3, "momentum": 0.9},
@@ -28,29 +28,6 @@ OPTIMIZERS = {
     "RMSprop": {"lr": 0.1, "momentum": 0.5, "centered": True},
     "Adagrad": {"lr": 0.1},
 }
-
-
-def linear() -> nn.Module:
-    """The factory of a plain layer."""
-    return nn.Linear(WIDTH, WIDTH)
-
-
-def noisy() -> list:
-    """Dropout and batch norm."""
-    return [
-        linear,
-        lambda: nn.Dropout(0.5),
-        lambda: nn.BatchNorm1d(WIDTH),
-        linear,
-        lambda: nn.Dropout(0.2),
-        linear,
-    ]
-
-
-def batch() -> tuple[Tensor, Tensor]:
-    """One mini-batch, which M = 4 cuts into unequal parts."""
-    generator = torch.Generator().manual_seed(3)
-    return torch.randn(N, WIDTH, generator=generator), torch.randn(N, WIDTH, generator=generator)
 
 
 def names(count: int) -> list[str]:

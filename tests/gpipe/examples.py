@@ -532,13 +532,19 @@ def cast() -> list[Layer]:
 
 
 def normed() -> list[Layer]:
-    """Norms whose statistics move differently; float64, since a norm of few examples magnifies."""
-    return [
-        lambda: linear().double(),
-        lambda: nn.BatchNorm1d(WIDTH).double(),
-        lambda: linear().double(),
-        lambda: nn.BatchNorm1d(WIDTH, momentum=None).double(),
-    ]
+    """Norms whose statistics move differently."""
+    norm = nn.BatchNorm1d
+    return [linear, lambda: norm(WIDTH), linear, lambda: norm(WIDTH, momentum=None)]
+
+
+def doubled(layers: Sequence[Callable[[], nn.Module]]) -> list[Layer]:
+    """The same in float64, since a norm of few examples magnifies what rounding does."""
+    return [lambda layer=layer: layer().double() for layer in layers]
+
+
+def double_batch() -> tuple[Tensor, ...]:
+    """The mini-batch in float64."""
+    return tuple(t.double() for t in batch())
 
 
 def momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -640,9 +646,9 @@ def model(name: str | int) -> Model:
         return Model(CROSSINGS[name], [(x, y[:, : {"view": 3, "chunks": 3}.get(name, WIDTH)])] * 3)
     return {
         "nested": lambda: Model(nested(), [batch()] * 3),
-        "noisy": lambda: Model(noisy(), [batch()] * 3),
+        "noisy": lambda: Model(doubled(noisy()), [double_batch()] * 3),
         "drawing": lambda: Model(drawing(), [batch()] * 4, drawing_loss, adam),
-        "changing": lambda: Model(changing(), [batch()] * 5),
+        "changing": lambda: Model(doubled(changing()), [double_batch()] * 5),
         "awkward": lambda: Model(awkward(), [batch()] * 3, optimizer=adam),
         "strided": lambda: Model(
             nested(), [tuple(torch.stack([t, t], -1)[..., 0] for t in batch())] * 2
@@ -654,6 +660,6 @@ def model(name: str | int) -> Model:
             Weighted(token_loss, lambda y: (y != PAD).sum()),
         ),
         "cast": lambda: Model(cast(), [batch()] * 4, optimizer=sharpened, autocast=True),
-        "normed": lambda: Model(normed(), [tuple(t.double() for t in batch())] * 3),
+        "normed": lambda: Model(doubled(normed()), [double_batch()] * 3),
         "branches": lambda: Model([Branches, nn.Tanh, linear], [branching_batch()] * 3),
     }[name]()

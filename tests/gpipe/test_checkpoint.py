@@ -7,16 +7,15 @@ import torch
 from checkpoints import (
     get,
     interrupted,
-    linear,
     model,
     named,
     names,
-    noisy,
     put,
     refused,
     same,
     stepped,
 )
+from examples import linear, noisy
 from torch import nn
 
 from repro.gpipe import Pipeline, launch

@@ -1,6 +1,7 @@
 """The loss of a mini-batch: what its micro-batches weigh, and what is refused."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -53,6 +54,24 @@ def test_numbers_of_examples_weigh_otherwise():
     inputs, targets = torch.arange(10.0)[:, None], torch.zeros(10, 1)
     pipe = Pipeline([nn.Identity()], 1, 4, device="cpu")
     assert pipe.train_step(inputs, targets, nn.functional.l1_loss).loss == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.MSELoss(reduction="sum"),
+        partial(nn.functional.mse_loss, reduction="sum"),
+        Weighted(nn.MSELoss(reduction="sum"), len),
+    ],
+)
+def test_a_sum_is_no_mean(loss):
+    """It would be averaged over the micro-batches; one micro-batch is the whole mini-batch."""
+    data = torch.arange(8.0)[:, None], torch.zeros(8, 1)
+    with pytest.raises(
+        ValueError, match='reduction="sum", and the losses of the micro-batches are'
+    ):
+        Pipeline([nn.Identity()], 1, 4, device="cpu").evaluate(*data, loss)
+    assert Pipeline([nn.Identity()], 1, 1, device="cpu").evaluate(*data, loss).loss == 140.0
 
 
 def test_what_weighs_nothing_is_not_asked_for_and_spoils_nothing():

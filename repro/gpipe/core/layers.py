@@ -18,8 +18,8 @@ from repro.gpipe.exact import rng
 from repro.gpipe.exact.attributes import OWN_KEYS
 
 Layer = nn.Module | Callable[[], nn.Module]
-# Methods that initialise a module; the second is nn.MultiheadAttention's.
 _RUNS = ("forward", "__call__", "__iter__")  # methods by which a container runs its layers
+# Methods that initialise a module; the second is nn.MultiheadAttention's.
 _RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")
 
 

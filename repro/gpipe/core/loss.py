@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,7 +78,8 @@ class Head:
         parts: the targets of each micro-batch.
 
     Raises:
-        ValueError: if targets and inputs differ in N, or if the weights make no mean.
+        ValueError: if targets and inputs differ in N, if the weights make no mean, or if the loss
+            says that it is a sum.
     """
 
     def __init__(
@@ -91,6 +93,11 @@ class Head:
     ) -> None:
         self._loss = loss_fn
         self._parameters = parameters
+        if micro_batches > 1 and _reduction(loss_fn) == "sum":
+            raise ValueError(
+                'loss_fn: it has reduction="sum", and the losses of the micro-batches are '
+                "averaged; give the mean, times N if the sum is meant"
+            )
         self.parts: list[Tree] = [None] * micro_batches
         if targets is not None:
             target_examples = batch_size(targets, "targets")
@@ -157,6 +164,13 @@ class Head:
                 "loss_fn: no micro-batch's loss has a gradient; do not detach() it, nor make it "
                 "of item()"
             )
+
+
+def _reduction(loss_fn: Any) -> object:
+    """What a loss of torch, or a partial of one, says that it makes of its examples."""
+    loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+    named = loss.keywords if isinstance(loss, partial) else {}
+    return named.get("reduction", getattr(loss, "reduction", None))
 
 
 def _to_float(weight: Any) -> float:
