@@ -55,6 +55,8 @@ ALLOWED = {
 }
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
+    "about",
+    "frame",
     "machine",
     "plan",
     "record",

@@ -1,6 +1,7 @@
 """Table 5 (arXiv:1811.06965v5; not at NeurIPS): translation quality against batch size."""
 
 from experiments.translation import SIZES, TRANSFORMER_BIG, groups_of, training_run
+from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Scale
 
 NAME = "table5"
@@ -25,23 +26,7 @@ SENTENCES: dict[Scale, int] = {
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 1, "paper": 1}
 DECODED: dict[Scale, int] = {"smoke": 8, "laptop": 32, "node": 3003, "paper": 3003}
 PAPER_M = 256  # so that a micro-batch of the largest N has 128 sentences
-DEVIATIONS = (
-    "Laptop: a made-up language into English, T(1, 256, 4) with d=64, and N = 16, 64 and 256 "
-    "sentence pairs, in the paper's ratio of 1 : 4 : 16. The paper trains a Transformer Big on "
-    "German to English with 260K, 1M and 4M tokens.",
-    "Every training reads as many sentence pairs, none twice, so four times the N has a quarter of "
-    "the updates. The paper states neither how many tokens nor how many updates its trainings had.",
-    "Laptop: BLEU is of the first 32 test sentences, NLL of the first 64.",
-    "Learning rate, its warm-up of 10 steps and all other settings of the optimizer are the same "
-    "for every N, as in the paper. They are not scaled with N.",
-    "Activations are kept instead of recomputed at laptop scale, which changes no bit of the "
-    "weights and takes less time.",
-    "Decision rule, fixed before the first run: the paper's effect shows as a trend if, paired by "
-    "seed, the 95 % interval of the difference between the largest and the smallest N lies above 0 "
-    "for BLEU and below 0 for NLL.",
-    "Scale paper: WMT14 stands for the paper's German to English, whose data it does not name. "
-    "300,000 updates of 260K tokens, K=4 and M=256 are ours; the paper prints none of them.",
-)
+ABOUT = read_about(__file__)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -70,11 +55,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     ]
     return Experiment(
         name=NAME,
-        title="Translation quality against batch size",
-        question="Does a larger batch give a better translation, at as many sentence pairs in all?",
+        **ABOUT.of_experiment,
         paper="Table 5",
         needs="any machine" if on_cpu else "4 GPUs, and WMT14 German to English",
-        deviations=DEVIATIONS,
         minutes={"smoke": 0.4, "laptop": 1.9},
         rounds=1,
         groups=groups_of(scale, BATCH_SIZES, runs),

@@ -45,7 +45,9 @@ def report_of(experiment: str) -> ModuleType | None:
 
 
 def claims_of(experiment: str) -> ModuleType | None:
-    return _module_of(experiment, "claims")
+    """The module with `evidence(results)`."""
+    report = report_of(experiment)
+    return report if hasattr(report, "evidence") else _module_of(experiment, "claims")
 
 
 def shown_of(experiment: str) -> Shown | None:

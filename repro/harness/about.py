@@ -1,0 +1,67 @@
+"""`about.md` beside an experiment: its title, question and deviations, and the words of its report.
+
+The first heading is the title and the paragraph below it the question. `## Deviations` has a list.
+Each other heading, such as `## table5_gains: What a larger batch gains`, names a table or a figure,
+with its title and, below it, its note or caption. Words in braces are filled in by the report.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_HEADING = re.compile(r"^#+ ", re.MULTILINE)
+_DEVIATIONS = "Deviations"
+
+
+@dataclass(frozen=True)
+class Words:
+    """Title and note of a table, or of a figure, whose note is its caption."""
+
+    title: str
+    note: str
+
+    def filled(self, **values: object) -> "Words":
+        return Words(self.title.format(**values), self.note.format(**values))
+
+
+@dataclass(frozen=True)
+class About:
+    experiment: str  # its folder
+    title: str
+    question: str
+    deviations: tuple[str, ...]
+    words: dict[str, Words]  # by the name of the table or figure
+
+    @property
+    def of_experiment(self) -> dict[str, Any]:
+        """The fields of an `Experiment` that the file has."""
+        return {"title": self.title, "question": self.question, "deviations": self.deviations}
+
+
+@cache
+def read_about(experiment_file: str) -> About:
+    """The `about.md` in the folder of a file of an experiment."""
+    path = Path(experiment_file).with_name("about.md")
+    _, first, *sections = _HEADING.split(path.read_text(encoding="utf-8"))
+    title, question = _parts(first)
+    deviations: tuple[str, ...] = ()
+    words = {}
+    for section in sections:
+        heading, body = _parts(section)
+        if heading == _DEVIATIONS:
+            deviations = tuple(_one_line(item) for item in re.split(r"^- ", body, flags=re.M)[1:])
+        else:
+            name, _, title_of_table = heading.partition(": ")
+            words[name] = Words(title_of_table, _one_line(body))
+    return About(path.parent.name, title, _one_line(question), deviations, words)
+
+
+def _parts(section: str) -> tuple[str, str]:
+    heading, _, body = section.partition("\n")
+    return heading.strip(), body
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,90 @@
+"""What was recorded, as pandas frames: a line for each run, or for each run and round.
+
+Exhibits are made from `runs_frame` with groupby, pivot and merge. Its index is the place of the run
+in `Results.runs`, so that what only the record knows can be looked up for a line.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from repro.harness.results import Results, Run
+from repro.harness.schema import LearnRound
+
+# Attributes of a run that are columns of its line.
+_OF_RUN = (
+    "experiment", "machine", "scale", "group", "id", "status", "done", "model", "K", "M", "N", "D",
+    "schedule", "remat", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",
+    "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max",
+    "peak_gib_per_stage", "balance", "labels",
+)  # fmt: skip
+_OF_SPEC = (
+    "task", "seed", "optimizer", "lr", "steps", "trace", "transport", "profile", "memory",
+    "model_args", "shared",
+)  # fmt: skip
+
+
+def runs_frame(results: Results, experiment: str = "", **wanted: Any) -> pd.DataFrame:
+    """A line for each run with these settings, in the order of the plan.
+
+    Columns are the attributes of `Run`: seconds in step_s, examples a second in throughput, GiB in
+    peak_gib_*; NaN where nothing was measured. Of the spec there are seed, optimizer, steps and the
+    like. `where` is the scale, and the machine where results come from several; `rounds` is their
+    number; `record` is that of the newest round, None without one; `spec` is the whole spec. Of
+    trainings there are columns such as `metrics.bleu`, on test data after the last step.
+    """
+    several = len(results.machines) > 1
+    lines = {
+        index: _line(run, several)
+        for index, run in enumerate(results.runs)
+        if not experiment or run.experiment == experiment
+    }
+    columns = dict.fromkeys([*_OF_RUN, *_OF_SPEC, "where", "rounds", "record", "spec"])
+    columns |= dict.fromkeys(name for line in lines.values() for name in line)
+    frame = pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
+    return select(frame, **wanted)
+
+
+def _line(run: Run, several: bool) -> dict[str, Any]:
+    line = {name: getattr(run, name) for name in _OF_RUN}
+    line |= {name: getattr(run.spec, name) for name in _OF_SPEC}
+    line["where"] = f"{run.scale} on {run.machine}" if several else run.scale
+    line["rounds"] = len(run.rounds)
+    line["record"] = run.rounds[-1].record if run.rounds else None
+    line["spec"] = run.spec
+    if isinstance(line["record"], LearnRound):
+        line["parameters"] = line["record"].parameters
+        line |= {f"metrics.{name}": value for name, value in line["record"].metrics.items()}
+    return line
+
+
+def select(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """The lines with these values; of a list of values each is allowed."""
+    for name, value in wanted.items():
+        column = frame[name]
+        allowed = column.isin(value) if isinstance(value, list | tuple) else column == value
+        frame = frame.loc[allowed]
+    return frame
+
+
+def ratios(results: Results, frame: pd.DataFrame, **changed: Any) -> pd.DataFrame:
+    """Throughput of each line's run over that of its baseline, inside common rounds.
+
+    The baseline is the run at the same place that differs in the changed fields alone, such as K=1.
+
+    Returns:
+        Columns ratio, low and high (the bootstrap 95 % interval, NaN for few rounds) for each line
+        of `frame`; NaN without a baseline or for a run that is not done, three ones for a baseline.
+    """
+    lines = []
+    for index in frame.index:
+        run = results.runs[index]
+        lines.append(ratio_of(results, run, results.baseline(run, **changed)))
+    return pd.DataFrame(lines, columns=["ratio", "low", "high"], index=frame.index)
+
+
+def ratio_of(results: Results, run: Run, base: Run | None) -> tuple[float, float, float]:
+    """Throughput of a run over that of another with its interval; three ones over itself."""
+    if base is None or not run.done:
+        return float("nan"), float("nan"), float("nan")
+    return (1.0, 1.0, 1.0) if base is run else results.ratio(run, base)[:3]

@@ -1,0 +1,111 @@
+"""Tables made from pandas frames: one column of a frame is one column of the csv file.
+
+A reader sees the same columns but for those that are hidden. `X: low` and `X: high` are the ends of
+the interval of the column X, which shows them. What a number looks like follows from its column's
+name, in `FORMS`, unless the table says otherwise. A text in a column of numbers stands as it is.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from math import isnan, nan
+from typing import Any
+
+import pandas as pd
+
+from repro.harness.about import About
+from repro.harness.results import Results
+from repro.report.compare import beside_paper, of_paper
+from repro.report.table import EMPTY, Cell, Heading, Table, not_run
+
+Form = str | Callable[[Any], str]
+Estimate = tuple[float, float, float]  # and the ends of its interval
+RATIO = "ratio"  # form of a ratio: ~ where its interval spans 1, and the baseline is named
+# What a column's name says of its numbers: the first that matches.
+FORMS: tuple[tuple[str, Form], ...] = (
+    (r"\(ms\)|\(MiB\)|\bMiB\b|\(%\)", ".1f"),
+    (r"idle/total|\bshare\b|\btransfer\b", ".1%"),
+    (r"", ".2f"),
+)
+# Words of columns that are shown only beside the paper's numbers, see `beside_paper`.
+_OF_PAPER = re.compile(r"\b(quoted|verdict)\b")
+LOW, HIGH = ": low", ": high"
+
+
+def framed(
+    results: Results,
+    name: str,
+    frame: pd.DataFrame,
+    about: About,
+    *,
+    forms: Mapping[str, Form] | None = None,
+    hidden: Collection[str] = (),
+    origin: str = "",
+    **values: object,
+) -> Table:
+    """The table of a frame; without lines it says what to run.
+
+    Args:
+        results: that it was made from.
+        name: file stem; `about` has its title and note under this name.
+        frame: a line for each line, its columns in order. A column `where` is left out where all
+            lines are of one place; columns of the paper's numbers where none stand beside.
+        about: words of the experiment.
+        forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
+        hidden: columns of the csv file alone.
+        origin: what was run.
+        values: for the braces in title and note.
+    """
+    words = about.words[name].filled(**values)
+    if not len(frame):
+        return not_run(name, words.title, words.note, about.experiment)
+    if "where" in frame and len(set(frame["where"])) < 2:
+        frame = frame.drop(columns="where")
+    if about.experiment in of_paper(results) and not beside_paper(results, about.experiment):
+        frame = frame.drop(columns=[column for column in frame if _OF_PAPER.search(str(column))])
+    ends = {column + end for column in map(str, frame.columns) for end in (LOW, HIGH)}
+    shown = [column for column in map(str, frame.columns) if column not in ends]
+    headings, columns = [], []
+    for column in shown:
+        form = (forms or {}).get(column) or _form_of(column)
+        interval = (column + LOW, column + HIGH) if column + LOW in frame else None
+        headings.append(Heading("" if column in hidden else column, column, interval))
+        parts = [frame[part] for part in (column, *(interval or ()))]
+        columns.append([_cell(form, *line) for line in zip(*parts, strict=True)])
+    rows = list(zip(*columns, strict=True))
+    return Table(name, words.title, words.note, headings, rows, about.experiment, origin=origin)
+
+
+def with_interval(frame: pd.DataFrame, column: str, estimates: Iterable[Estimate]) -> pd.DataFrame:
+    """The frame with a column of medians or means, and those of the ends of their intervals."""
+    values, lows, highs = zip(*estimates, strict=True)
+    return frame.assign(**{column: values, column + LOW: lows, column + HIGH: highs})
+
+
+def _form_of(column: str) -> Form:
+    return next(form for pattern, form in FORMS if re.search(pattern, column))
+
+
+def _cell(form: Form, value: Any, low: float = nan, high: float = nan) -> Cell:
+    if value is None or value != value:  # NaN
+        return Cell()
+    if hasattr(value, "item"):
+        value = value.item()  # a number of numpy's
+    if form == RATIO and value == low == high == 1:
+        return Cell(value, "1 (baseline)", low, high)
+    text = in_form(form, value)
+    if not isnan(low):
+        text += f" [{in_form(form, low)}, {in_form(form, high)}]"
+        if form == RATIO and low <= 1 <= high:
+            text += " ~"
+    return Cell(value, text, low, high)
+
+
+def in_form(form: Form, value: Any) -> str:
+    """A value as text; whole numbers and texts as they are, unless the form is a function."""
+    if callable(form):
+        return form(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, float):
+        return str(value)
+    return EMPTY if isnan(value) else format(value, ".2f" if form == RATIO else form)
