@@ -3,9 +3,10 @@
 import dataclasses
 import errno
 import re
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
+from annotated_types import Interval
 
 # tyro's errors as data: not stable yet, so pyproject.toml limits its version.
 from tyro import _errors as events
@@ -33,7 +34,23 @@ def parse(kind: type[T], arguments: list[str], prog: str, description: str | Non
         raise ValueError(f"{_explain(event, flags)}; `{prog} --help` lists what is allowed")
 
     with events.on_parse_error(refuse):
-        return tyro.cli(kind, args=arguments, prog=prog, description=description or kind.__doc__)
+        options = tyro.cli(kind, args=arguments, prog=prog, description=description or kind.__doc__)
+    _check_intervals(kind, options)
+    return options
+
+
+def _check_intervals(kind: type, options: Any) -> None:
+    """Hold each number of a field `Annotated[..., Interval(ge=..., le=...)]` to its interval."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        allowed = [each for each in get_args(hint) if isinstance(each, Interval)]
+        value = getattr(options, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            for each in allowed:
+                if number is not None and not each.ge <= number <= each.le:
+                    raise ValueError(
+                        f"--{name.replace('_', '-')} {number:g}: allowed is {each.ge:g} to "
+                        f"{each.le:g}"
+                    )
 
 
 def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:

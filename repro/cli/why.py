@@ -1,20 +1,19 @@
 """`repro why`: why a recorded run is slow, and what would make it faster."""
 
 import dataclasses
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
 
+from repro.cli.answers import tell
 from repro.cli.options import parse_named
 from repro.harness import catalog
 from repro.harness.pack import SPANS, Files, experiments, holds_experiment
 from repro.harness.record import Folder, recorded_spec
-from repro.harness.schema import finite
 from repro.harness.spec import RunSpec
-from repro.harness.terminal import show, table_of
+from repro.harness.terminal import table_of
 from repro.io.redact import expanded
 from repro.io.untrusted import did_you_mean, short
 
@@ -50,11 +49,7 @@ def main(arguments: list[str]) -> int:
     path = find(options.run, options.results)
     spec = _spec(path)
     why = explain(path, spec)
-    answer = Answer.of(path, spec, why)
-    if options.json:
-        print(json.dumps(finite(dataclasses.asdict(answer))))
-    else:
-        show([_heading(path, spec, why), *answer.parts()])
+    tell(Answer.of(path, spec, why), as_json=options.json)
     return 0
 
 
@@ -84,6 +79,7 @@ class Answer:
     changes: "tuple[Change, ...]"
     neighbours: "list[Neighbour]"
     verdict: str
+    heading: str = dataclasses.field(repr=False)
 
     @classmethod
     def of(cls, path: Path, spec: RunSpec, why: "Why") -> "Answer":
@@ -103,6 +99,7 @@ class Answer:
             changes=why.changes,
             neighbours=tried,
             verdict=why.verdict_without(disproved(tried)),
+            heading=_heading(path, spec, why),
         )
 
     def parts(self) -> list["RenderableType"]:
@@ -111,6 +108,7 @@ class Answer:
 
         shares = ", ".join(f"{name} {share:.1%}" for name, share in self.breakdown.items())
         return [
+            self.heading,
             f"K x step: {shares}",
             "bubble: idle time that equal stages with free messages would have as well; transfer: "
             "the other idle time, for messages and for the runtime\n",
