@@ -10,7 +10,7 @@ from repro.harness.sizes import (
     TRANSFORMER,
     stretched,
 )
-from repro.harness.spec import Experiment, Group, Partitioner, RunSpec, Scale
+from repro.harness.spec import Experiment, Group, Partitioner, RunSpec, Scale, sweep
 
 NAME = "table2"
 # Mini-batch N of each model per scale; their sizes are in repro.harness.sizes.
@@ -122,8 +122,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(model: str, args: dict[str, Any], N: int, steps: int) -> Group:
-    common: dict[str, Any] = {"model": model, "model_args": args, "N": N, "steps": steps}
-    return Group(name=model, runs=tuple(RunSpec(K=K, M=M, **common) for K in KS for M in MS))
+    runs = sweep(model=model, model_args=args, N=N, steps=steps, K=[*KS], M=[*MS])
+    return Group(name=model, runs=runs)
 
 
 def _spec(model: str, args: dict[str, Any], K: int, M: int, **changed: Any) -> RunSpec:

@@ -7,6 +7,7 @@ names the field, the value, what is allowed and what to try.
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -386,6 +387,18 @@ class RunSpec(Frozen):
         peer = "" if self.library == "repro" else f"-{self.library}"
         name = f"{slug(self.model)}-K{self.K}-M{self.M}{peer}"
         return f"{name}-{mark(self.plain(), version, environment)}"
+
+
+def sweep(**fields: Any) -> tuple[RunSpec, ...]:
+    """A run for each combination of the fields that have several values, the last one fastest.
+
+    A list gives several values; so `sweep(model="mlp", N=8, K=[1, 2], M=[1, 4])` has four runs.
+    """
+    several = {name: value for name, value in fields.items() if isinstance(value, list)}
+    combinations = itertools.product(*several.values())
+    return tuple(
+        RunSpec(**fields | dict(zip(several, values, strict=True))) for values in combinations
+    )
 
 
 class Group(Frozen):
