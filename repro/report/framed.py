@@ -2,7 +2,8 @@
 
 A reader sees the same columns but for those that are hidden. `X: low` and `X: high` are the ends of
 the interval of the column X, which shows them. What a number looks like follows from its column's
-name, in `FORMS`, unless the table says otherwise. A text in a column of numbers stands as it is.
+name, in `FORMS`, unless the table says otherwise. A text in a column of numbers stands as it is,
+and so does a `Cell`, whose text is not that of its number.
 """
 
 import re
@@ -38,6 +39,7 @@ def framed(
     about: About,
     *,
     forms: Mapping[str, Form] | None = None,
+    headings: Mapping[str, str] | None = None,
     hidden: Collection[str] = (),
     origin: str = "",
     **values: object,
@@ -51,6 +53,7 @@ def framed(
             lines are of one place; columns of the paper's numbers where none stand beside.
         about: words of the experiment.
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
+        headings: column -> what a reader sees above it, where that is not its name.
         hidden: columns of the csv file alone.
         origin: what was run.
         values: for the braces in title and note.
@@ -63,16 +66,17 @@ def framed(
     if about.experiment in of_paper(results) and not beside_paper(results, about.experiment):
         frame = frame.drop(columns=[column for column in frame if _OF_PAPER.search(str(column))])
     ends = {column + end for column in map(str, frame.columns) for end in (LOW, HIGH)}
-    shown = [column for column in map(str, frame.columns) if column not in ends]
-    headings, columns = [], []
-    for column in shown:
+    columns_alone = [column for column in map(str, frame.columns) if column not in ends]
+    heads, columns = [], []
+    for column in columns_alone:
         form = (forms or {}).get(column) or _form_of(column)
         interval = (column + LOW, column + HIGH) if column + LOW in frame else None
-        headings.append(Heading("" if column in hidden else column, column, interval))
+        shown_name = "" if column in hidden else (headings or {}).get(column, column)
+        heads.append(Heading(shown_name, column, interval))
         parts = [frame[part] for part in (column, *(interval or ()))]
         columns.append([_cell(form, *line) for line in zip(*parts, strict=True)])
     rows = list(zip(*columns, strict=True))
-    return Table(name, words.title, words.note, headings, rows, about.experiment, origin=origin)
+    return Table(name, words.title, words.note, heads, rows, about.experiment, origin=origin)
 
 
 def with_interval(frame: pd.DataFrame, column: str, estimates: Iterable[Estimate]) -> pd.DataFrame:
@@ -86,6 +90,8 @@ def _form_of(column: str) -> Form:
 
 
 def _cell(form: Form, value: Any, low: float = nan, high: float = nan) -> Cell:
+    if isinstance(value, Cell):
+        return value
     if value is None or value != value:  # NaN
         return Cell()
     if hasattr(value, "item"):
