@@ -135,7 +135,7 @@ def _judged(results: Results, run: Run) -> Judged:
     for other in matching(results.runs, place=run.place, group=run.group):
         for round_ in other.rounds:
             if run.done and isinstance(round_.record, CalibrateRound):
-                calibration = Calibration.from_plain(round_.record.calibration.model_dump())
+                calibration = round_.record.calibration
                 predicted[round_.name] = predicted_step(calibration, run)
     return Judged(run, predicted)
 

@@ -11,7 +11,7 @@ from repro.harness.results import Results, Round, Run
 from repro.harness.schema import RooflineRound
 from repro.harness.spec import TINY, RunSpec
 from repro.report.compare import matching, rows_of
-from repro.simulate import Calibration, simulate
+from repro.simulate import simulate
 
 Source = Literal["a", "b", "c", "d", "rehearsal"]
 SOURCES: dict[Source, str] = {
@@ -191,7 +191,7 @@ def _step(record: RooflineRound, run: Run, round_: Round) -> float:
     It is simulated here and is no run of the experiment, because the rates and the cut are known
     only once both have been measured.
     """
-    calibration = Calibration.from_plain(record.calibration.model_dump())
+    calibration = record.calibration
     spec = run.spec
     costs = calibration.stages(round_.record.balance, spec.N // spec.M, spec.checkpoint)
     return simulate(spec.make_schedule(), costs).step_time

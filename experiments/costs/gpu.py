@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from experiments.costs.cells import on_gpus
 from experiments.costs.runs import NAME
 from repro.harness.results import Results, Run
-from repro.harness.schema import CalibrateRound, Stages
+from repro.harness.schema import CalibrateRound
 from repro.report.compare import matching, where
 from repro.report.grid import Cell, Column, declared, estimate, milliseconds, plain, quotient
 from repro.report.ratio import Ratio, over
 from repro.report.style import model_name
 from repro.report.table import Table
-from repro.simulate import Calibration, StageCosts
+from repro.simulate import StageCosts
 
 KINDS = ("forward", "recompute", "backward")
 
@@ -23,7 +23,7 @@ class StageTime:
     run: Run
     stage: int
     measured: StageCosts
-    simulated: Stages
+    simulated: StageCosts
 
     def seconds(self, kind: str) -> tuple[float, float]:
         """Measured and simulated; kind is one of `KINDS`."""
@@ -70,7 +70,7 @@ def _columns_of(kind: str, letter: str) -> list[Column[StageTime]]:
 def _measured_stages(timed: Run, run: Run) -> StageCosts:
     record = timed.rounds[-1].record
     assert isinstance(record, CalibrateRound)
-    calibration = Calibration.from_plain(record.calibration.model_dump())
+    calibration = record.calibration
     return calibration.stages(run.rounds[-1].record.balance, run.N // run.M)
 
 

@@ -3,8 +3,9 @@
 from math import ceil
 from typing import Any
 
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.sizes import AMOEBANET, MODELLED_TRANSFORMER, TRANSFORMER
-from repro.harness.spec import Checkpoint, Experiment, Fidelity, Group, Link, RunSpec, Scale
+from repro.harness.spec import Checkpoint, Experiment, Fidelity, Group, RunSpec, Scale
 from repro.methods.named import fields_of
 
 NAME = "methods"
@@ -300,7 +301,7 @@ def _skips() -> tuple[RunSpec, ...]:
             balance="uniform",
             steps=1,
             fidelity=fidelity,
-            link=Link(bytes_per_second=speed),
+            link=LinkSpeed(bytes_per_second=speed),
             trace=False,
         )
         for fidelity in fidelities

@@ -77,7 +77,7 @@ def _simulated_in(same_round: list[Round], run: Run) -> dict[str, float]:
         if run.fidelity == "emulated" and other.modelled:
             return {"known": other.step_s}
         if run.fidelity == "measured" and isinstance(other.record, CalibrateRound):
-            calibration = Calibration.from_plain(other.record.calibration.model_dump())
+            calibration = other.record.calibration
             return simulated_steps(calibration, run.spec, run.balance)
     return {}
 
@@ -99,8 +99,8 @@ def simulated_steps(
     mixed = settle(
         schedule, lambda share: calibration.stages(balance, examples, spec.checkpoint, share)
     )
-    F, R, B = calibration.alone
-    only_alone = replace(calibration, forward=F, recompute=R, backward=B, alone=None)
+    lone = calibration.alone
+    only_alone = replace(calibration, **vars(lone), alone=None)
     alone = only_alone.stages(balance, examples, spec.checkpoint)
     steps["mixed"] = simulate(schedule, mixed).step_time
     steps["alone"] = simulate(schedule, alone).step_time

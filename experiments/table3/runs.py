@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.sizes import (
     AMOEBANET,
     TABLE3_AMOEBANET,
@@ -9,7 +10,7 @@ from repro.harness.sizes import (
     TRANSFORMER,
     stretched,
 )
-from repro.harness.spec import Experiment, Group, Link, RunSpec, Scale
+from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
 NAME = "table3"
 M = 32
@@ -95,7 +96,7 @@ def _modelled(
 
 def _throttled(scale: Scale) -> list[Group]:
     models = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
-    links = [Link(bytes_per_second=speed) if speed else None for speed in SPEEDS]
+    links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS]
     return [
         Group(
             name=f"{name}{THROTTLED}",

@@ -10,8 +10,9 @@ import tyro
 
 from repro.cli.options import check_range, parse_named
 from repro.cli.simulate import SimulateOptions, Source, link_of, source_of, warnings_of
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import catalog, machine
-from repro.harness.spec import Link, Optimizer, assigned
+from repro.harness.spec import Optimizer, assigned
 from repro.harness.terminal import show, table_of
 from repro.harness.text import number
 
@@ -174,7 +175,7 @@ def _asked(options: AdviseOptions) -> Asked:
     return Asked(question, source, unit, name)
 
 
-def _link(options: AdviseOptions) -> Link | None:
+def _link(options: AdviseOptions) -> LinkSpeed | None:
     given = link_of(options.link_gbps, options.link_latency_us)
     if options.link is None:
         return given
@@ -182,10 +183,7 @@ def _link(options: AdviseOptions) -> Link | None:
         raise ValueError(f"--link {options.link}, --link-gbps: both are given; leave one out")
     from repro.costs.device import LINKS, load
 
-    speed = load(LINKS[options.link]).link
-    return Link(
-        latency=speed.latency, bytes_per_second=speed.bytes_per_second, overlap=speed.overlap
-    )
+    return load(LINKS[options.link]).link
 
 
 def _this_machine() -> machine.Machine:

@@ -1,7 +1,6 @@
 """`repro calibrate`: measures this machine's device profile, or the layer times of a model."""
 
 import dataclasses
-import json
 import math
 from contextlib import suppress
 from datetime import date
@@ -179,6 +178,7 @@ def _layers(options: CalibrateOptions, place: Place) -> list["RenderableType"]:
     from repro.cli import layer_times
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
+    from repro.harness.schema import CalibrationFile
 
     model = options.model
     args = pairs("model_args", options.model_args)
@@ -199,15 +199,17 @@ def _layers(options: CalibrateOptions, place: Place) -> list["RenderableType"]:
     default_path = options.results / place.machine.slug / f"calibration-{slug(model)}.json"
     path = _file_to_write(options.output or default_path)
     record = launch(time_layers, spec.plain(), place.machine.device, stages=place.K)[0]
-    content = {
-        **{name: spec.plain()[name] for name in ("model", "model_args", "K")},
-        "device": place.text,
-        "date": date.today().isoformat(),
-        "unit": record.unit,
-        "calibration": record.calibration.model_dump(mode="json"),
-    }
+    file = CalibrationFile(
+        model=model,
+        model_args=args,
+        K=place.K,
+        device=place.text,
+        date=date.today().isoformat(),
+        unit=record.unit,
+        calibration=record.calibration,
+    )
     if machine.torchrun_rank() in (None, 0):
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
     trust = " --trust" if model.startswith("import:") else ""  # the file names code
     command = f"repro simulate --calibration {path} --K {place.K}{trust}"
     use = f"wrote {path}; `{command}` simulates steps with these times"

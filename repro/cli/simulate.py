@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from repro.cli.options import parse_named
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.catalog import pairs
 from repro.harness.spec import (
     Checkpoint,
-    Link,
     Optimizer,
     Partitioner,
     RunSpec,
@@ -178,7 +178,6 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
     from repro.harness.outside import consent, read
     from repro.harness.schema import CalibrationFile
     from repro.io.untrusted import LARGE
-    from repro.simulate import Calibration
 
     try:
         file = read(Path(expanded(str(path))), CalibrationFile, LARGE)
@@ -195,7 +194,7 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
     notice = consent(f"--calibration {path}", file.model, trusted=trusted)
     if notice:
         print(notice, file=sys.stderr)
-    calibration = Calibration.from_plain(file.calibration.model_dump())
+    calibration = file.calibration
     how = "" if calibration.alone is None else " and in turn"
     return Source(
         file.model,
@@ -259,7 +258,7 @@ def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
     )
 
 
-def link_of(gbps: float | None, latency: float) -> Link | None:
+def link_of(gbps: float | None, latency: float) -> LinkSpeed | None:
     """The link that the user gives; None for the device's own.
 
     Args:
@@ -281,7 +280,7 @@ def link_of(gbps: float | None, latency: float) -> Link | None:
         raise ValueError(f"--link-latency-us {latency:g}: needs --link-gbps; give both")
     if gbps is None:
         return None
-    return Link(latency=1e-6 * latency, bytes_per_second=1e9 / 8 * gbps)
+    return LinkSpeed(latency=1e-6 * latency, bytes_per_second=1e9 / 8 * gbps)
 
 
 def _points(options: SimulateOptions, source: Source) -> list["Point"]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from repro.costs.units import readable
 from repro.gpipe import breakdown
-from repro.gpipe.partition.layer_costs import Profile
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.schedule import kinds
-from repro.harness.spec import Checkpoint, Link, Optimizer, RunSpec, ScheduleName
+from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
 from repro.harness.tasks.cost_sources import Calibrated, Roofline
 from repro.io.redact import expanded
 from repro.models import Model, build
@@ -62,7 +62,7 @@ class Question:
     batch: int
     optimizer: Optimizer = "sgd"
     profile: str | None = None
-    link: Link | None = None
+    link: LinkSpeed | None = None
     calibration: Calibration | None = None
 
 

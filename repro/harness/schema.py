@@ -17,6 +17,7 @@ from pydantic import (
 
 from repro.io.explain import explain
 from repro.io.untrusted import short
+from repro.simulate import Calibration, StageCosts
 
 
 def _moment(text: str) -> str:
@@ -122,59 +123,6 @@ class Fitted(_Recorded):
     tried: list[Tried] = []
 
 
-class LinkRecord(_Recorded):
-    """The link between two stages; bytes_per_second is None for a link without a limit."""
-
-    latency: Amount
-    bytes_per_second: Annotated[float, Field(ge=1e-30, le=1e30)] | None
-    overlap: bool = True
-
-
-class LayerTables(_Recorded):
-    """Seconds of layers: a row for each size of micro-batch, a number for each layer."""
-
-    forward: list[list[Amount]]
-    recompute: list[list[Amount]]
-    backward: list[list[Amount]]
-
-
-class Calibration(LayerTables):
-    """Seconds that layers took while all processes computed, see `harness.tasks.calibrate`.
-
-    Attributes:
-        sizes: examples of the micro-batches that were timed.
-        alone: seconds while the other processes waited; None for one process.
-        update: seconds of the optimizer for each layer.
-        activations: bytes for each example behind each layer but the last.
-        gradients: bytes that come back there.
-        link: measured between two stages.
-        parameters: bytes of each layer's parameters; None in older records.
-    """
-
-    sizes: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
-    alone: LayerTables | None = None
-    update: list[Amount]
-    activations: list[Amount]
-    gradients: list[Amount]
-    link: LinkRecord
-    parameters: list[Amount] | None = None
-
-    @model_validator(mode="after")
-    def _lengths(self) -> "Calibration":
-        L = len(self.update)
-        timed: list[LayerTables] = [self, self.alone] if self.alone else [self]
-        for tables in timed:
-            for table in (tables.forward, tables.recompute, tables.backward):
-                if len(table) != len(self.sizes) or any(len(row) != L for row in table):
-                    raise ValueError("tables differ in size")
-        if self.parameters is not None and len(self.parameters) != L:
-            raise ValueError("parameters do not fit the layers")
-        boundaries = (len(self.activations), len(self.gradients))
-        if boundaries != (L - 1, L - 1) or self.sizes != sorted(set(self.sizes)):
-            raise ValueError("sizes or boundaries do not fit the layers")
-        return self
-
-
 class CalibrationFile(_Recorded):
     """The file that `repro calibrate MODEL` writes."""
 
@@ -185,34 +133,6 @@ class CalibrationFile(_Recorded):
     date: Printable
     unit: Printable
     calibration: Calibration
-
-
-class Stages(_Recorded):
-    """Costs of one micro-batch on each stage, see `repro.simulate.StageCosts`."""
-
-    forward: Annotated[list[Amount], Field(min_length=1)]
-    recompute: list[Amount]
-    backward: list[Amount]
-    update: list[Amount]
-    setup: list[Amount]
-    backward_weight: list[Amount] = []  # older records have none, which is half of each backward
-    activations: list[Amount]
-    gradients: list[Amount]
-    link: LinkRecord
-
-    @model_validator(mode="after")
-    def _lengths(self) -> "Stages":
-        K = len(self.forward)
-        if any(len(part) != K for part in (self.recompute, self.backward, self.update, self.setup)):
-            raise ValueError("stages differ in number")
-        if any(len(part) != K - 1 for part in (self.activations, self.gradients)):
-            raise ValueError("boundaries differ in number")
-        if self.backward_weight:
-            if len(self.backward_weight) != K:
-                raise ValueError("stages differ in number")
-            if any(W > B for W, B in zip(self.backward_weight, self.backward, strict=True)):
-                raise ValueError("a part of a backward is longer than the whole")
-        return self
 
 
 class Dependence(_Recorded):
@@ -242,7 +162,7 @@ class Modelled(_Recorded):
     """
 
     batch: Count
-    stages: Stages
+    stages: StageCosts
     rungs: dict[str, Amount]
     bounds: dict[str, Amount] = {}
     memory: Amount | None = None

@@ -29,6 +29,7 @@ from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.io.explain import explain
 from repro.io.redact import expanded, portable
 from repro.io.untrusted import check_plain, short
+from repro.simulate import Link
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU.
 Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]
@@ -71,8 +72,6 @@ TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
 Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
-Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-Speed = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]  # bytes per second
 # A second becomes at most twelve days.
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
@@ -91,14 +90,6 @@ class Frozen(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             raise ValueError(explain(error, type(self))) from None
-
-
-class Link(Frozen):
-    """The link between two stages: seconds of latency, bandwidth, whether sending overlaps work."""
-
-    latency: Seconds = 0.0
-    bytes_per_second: Speed
-    overlap: Annotated[bool, Field(strict=True)] = True
 
 
 class Training(Frozen):

@@ -19,7 +19,7 @@ def parts(run: Run | None) -> dict[str, float]:
 def costs(run: Run) -> StageCosts | None:
     """The modelled stage costs of a simulated or emulated run, of the newest round."""
     modelled = [round_.modelled for round_ in run.rounds if round_.modelled]
-    return StageCosts.from_plain(modelled[-1].stages.model_dump()) if modelled else None
+    return modelled[-1].stages if modelled else None
 
 
 def fits(run: Run | None) -> bool | None:

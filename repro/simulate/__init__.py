@@ -5,20 +5,20 @@ durations come from a cost model: a device profile (`repro.costs.roofline`), lay
 machine, or given numbers. Such a run has the fidelity "simulated".
 """
 
-from repro.simulate.calibration import Calibration
+from repro.simulate.calibration import Calibration, LayerTables
 from repro.simulate.replicas import all_reduce_seconds, exposed_seconds
-from repro.simulate.stage_costs import FREE, StageCosts, link_of, plain_link
+from repro.simulate.stage_costs import FREE, Link, StageCosts
 from repro.simulate.step import overlap, settle, simulate
 
 __all__ = [
     "FREE",
     "Calibration",
+    "LayerTables",
+    "Link",
     "StageCosts",
     "all_reduce_seconds",
     "exposed_seconds",
-    "link_of",
     "overlap",
-    "plain_link",
     "settle",
     "simulate",
 ]

@@ -2,45 +2,74 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
 
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
-from repro.simulate.stage_costs import TABLES, StageCosts, link_of
+from repro.simulate.stage_costs import Amounts, Link, StageCosts
 
-Table = tuple[tuple[float, ...], ...]  # seconds: a row for each size, a column for each layer
+Table = tuple[Amounts, ...]  # seconds: a row for each size, a column for each layer
 # F, R or B -> for each stage, the fraction of the other stages that compute at the same time.
 Overlap = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Times of L layers on a machine, for several micro-batch sizes; other sizes are interpolated.
+class LayerTables:
+    """Seconds of each layer, for several micro-batch sizes.
+
+    Attributes:
+        forward: of F without a graph.
+        recompute: of F with a graph, as in R.
+        backward: of B.
+    """
+
+    forward: Table
+    recompute: Table
+    backward: Table
+
+
+@dataclass(frozen=True)
+class Calibration(LayerTables):
+    """Times of L layers on a machine, live and as they are recorded.
+
+    They were timed for several micro-batch sizes; others are interpolated.
 
     Attributes:
         sizes: micro-batch sizes in examples, ascending.
-        forward: seconds of F without a graph: a row for each size, with L numbers.
-        recompute: seconds of F with a graph, as in R.
-        backward: seconds of B.
         update: seconds of each layer's update.
         activations: bytes per example that go forward behind each layer but the last.
         gradients: bytes per example that come back there.
         link: between two stages.
-        alone: the tables forward, recompute and backward, measured while the other processes
-            waited. For the other tables all processes computed at once.
+        alone: measured while the other processes waited. For the other tables all processes
+            computed at once.
         parameters: bytes of each layer's parameters; empty in older records.
+
+    Raises:
+        ValueError: the lists do not fit each other.
     """
 
-    sizes: tuple[int, ...]
-    forward: Table
-    recompute: Table
-    backward: Table
-    update: tuple[float, ...]
-    activations: tuple[float, ...]
-    gradients: tuple[float, ...]
-    link: LinkSpeed
-    alone: tuple[Table, Table, Table] | None = None
-    parameters: tuple[float, ...] = ()
+    sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+    update: Amounts
+    activations: Amounts
+    gradients: Amounts
+    link: Link
+    alone: LayerTables | None = None
+    parameters: Annotated[Amounts, BeforeValidator(lambda value: value or ())] = ()
+
+    def __post_init__(self) -> None:
+        L = len(self.update)
+        for tables in [self, self.alone] if self.alone else [self]:
+            for table in (tables.forward, tables.recompute, tables.backward):
+                if len(table) != len(self.sizes) or any(len(row) != L for row in table):
+                    raise ValueError("tables differ in size")
+        if self.parameters and len(self.parameters) != L:
+            raise ValueError("parameters do not fit the layers")
+        boundaries = (len(self.activations), len(self.gradients))
+        if boundaries != (L - 1, L - 1) or list(self.sizes) != sorted(set(self.sizes)):
+            raise ValueError("sizes or boundaries do not fit the layers")
 
     def beside_replicas(self, replicas: int) -> "Calibration":
         """The same for one of D replicas: beside others, layers never compute alone."""
@@ -52,6 +81,7 @@ class Calibration:
         examples: int,
         checkpoint: str = "always",
         overlap: Overlap | None = None,
+        link: LinkSpeed | None = None,
     ) -> StageCosts:
         """Costs of the stages of a cut.
 
@@ -64,6 +94,7 @@ class Calibration:
             overlap: for each kind of action, K fractions in [0, 1] of the other stages that compute
                 at the same time. Seconds are interpolated between the tables `alone` (0) and the
                 others (1). By default 1.
+            link: instead of the measured one.
         """
         owner = [j for j, count in enumerate(counts) for _ in range(count)]
 
@@ -71,7 +102,7 @@ class Calibration:
             all_busy = self._interpolate(getattr(self, table), examples)
             if self.alone is None or overlap is None:
                 return all_busy
-            alone = self._interpolate(self.alone[TABLES.index(table)], examples)
+            alone = self._interpolate(getattr(self.alone, table), examples)
             busy = [overlap[kind][j] for j in owner]
             return tuple(a + p * (b - a) for a, b, p in zip(alone, all_busy, busy, strict=True))
 
@@ -82,13 +113,13 @@ class Calibration:
             activation_bytes=tuple(round(size * examples) for size in self.activations),
             gradient_bytes=tuple(round(size * examples) for size in self.gradients),
         )
-        return StageCosts.of(layers, counts, self.link, self.update)
+        return StageCosts.of(layers, counts, link or self.link, self.update)
 
     def covers(self, examples: int) -> bool:
         """Whether a micro-batch size lies between sizes that were timed."""
         return self.sizes[0] <= examples <= self.sizes[-1]
 
-    def _interpolate(self, table: Sequence[Sequence[float]], examples: int) -> tuple[float, ...]:
+    def _interpolate(self, table: Table, examples: int) -> tuple[float, ...]:
         """Seconds of each layer at a micro-batch size; an extrapolation outside of the timed sizes.
 
         Below the smallest size, seconds are proportional to the size. Beyond the largest, the line
@@ -102,20 +133,3 @@ class Calibration:
         beyond = max(0.0, share - 1)
         pairs = zip(table[high - 1], table[high], strict=True)
         return tuple(a + min(share, 1) * (b - a) + beyond * max(0.0, b - a) for a, b in pairs)
-
-    @classmethod
-    def from_plain(cls, value: Mapping[str, Any]) -> "Calibration":
-        """The calibration that `repro.harness.tasks.calibrate` has recorded."""
-        tables = {name: tuple(map(tuple, value[name])) for name in TABLES}
-        rest = {
-            name: tuple(value[name]) for name in ("sizes", "update", "activations", "gradients")
-        }
-        alone = None
-        if value.get("alone"):
-            forward, recompute, backward = (
-                tuple(map(tuple, value["alone"][name])) for name in TABLES
-            )
-            alone = forward, recompute, backward
-        parameters = tuple(value.get("parameters") or ())
-        link = link_of(value["link"])
-        return cls(**tables, **rest, link=link, alone=alone, parameters=parameters)

@@ -1,26 +1,42 @@
 """Costs of the stages of a pipeline: seconds of actions, bytes of messages, and the link."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import accumulate, pairwise
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
-from repro.gpipe.errors import within
-from repro.gpipe.partition.layer_costs import LEAST, MOST, LinkSpeed, Profile
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from repro.gpipe.partition.layer_costs import MOST, LinkSpeed, Profile
 from repro.gpipe.partition.layer_counts import check_balance
-from repro.io.untrusted import short
 
 FREE = LinkSpeed()
-TABLES = ("forward", "recompute", "backward")
-_TIMES = (*TABLES, "update", "setup", "backward_weight")
-_BYTES = ("activations", "gradients")
+
+
+def _with_inf(link: Any) -> Any:
+    """The fields of a link as pydantic reads them; null stands for an infinite speed in JSON."""
+    fields = asdict(link) if isinstance(link, LinkSpeed) else link
+    if isinstance(fields, dict) and fields.get("bytes_per_second", 0) is None:
+        fields = fields | {"bytes_per_second": math.inf}
+    return fields
+
+
+def _with_null(link: LinkSpeed) -> dict[str, Any]:
+    speed = link.bytes_per_second
+    return asdict(link) | {"bytes_per_second": speed if math.isfinite(speed) else None}
+
+
+# A link in a record or a spec.
+Link = Annotated[LinkSpeed, BeforeValidator(_with_inf), PlainSerializer(_with_null)]
+Amount = Annotated[float, Field(ge=0, le=MOST)]  # of seconds or bytes
+Amounts = tuple[Amount, ...]
 
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Costs of one micro-batch on each of K stages.
+    """Costs of one micro-batch on each of K stages, live and as they are recorded.
 
     Attributes:
         forward: seconds of F on each stage.
@@ -36,59 +52,44 @@ class StageCosts:
             timed with whole backwards.
 
     Raises:
-        ValueError: one line: a list has another length, a value is no number of seconds or bytes,
-            W takes longer than B, or the link is no `LinkSpeed`.
+        ValueError: a list has another length, a value is no number of seconds or bytes, or W takes
+            longer than B.
     """
 
-    forward: tuple[float, ...]
-    recompute: tuple[float, ...]
-    backward: tuple[float, ...]
-    activations: tuple[float, ...] = ()
-    gradients: tuple[float, ...] = ()
-    link: LinkSpeed = FREE
-    update: tuple[float, ...] = ()
-    setup: tuple[float, ...] = ()
-    backward_weight: tuple[float, ...] = ()
+    forward: Annotated[Amounts, Field(min_length=1)]
+    recompute: Amounts
+    backward: Amounts
+    activations: Amounts = ()
+    gradients: Amounts = ()
+    link: Link = FREE
+    update: Amounts = ()
+    setup: Amounts = ()
+    backward_weight: Amounts = ()
 
     def __post_init__(self) -> None:
-        K = len(_numbers("forward", self.forward))
-        if not K:
-            raise ValueError(
-                "forward=(): needs the seconds of F on at least one stage; try forward=(1.0,)"
-            )
-        for name in (*_TIMES, *_BYTES):
-            length = K if name in _TIMES else K - 1
-            values = _numbers(name, getattr(self, name))
-            if not values and name == "backward_weight":
-                values = tuple(seconds / 2 for seconds in self.backward)
-            elif not values and name not in TABLES:
-                values = (0.0,) * length
+        K = len(self.forward)
+        defaults = {
+            "recompute": (),
+            "backward": (),
+            "activations": (0.0,) * (K - 1),
+            "gradients": (0.0,) * (K - 1),
+            "update": (0.0,) * K,
+            "setup": (0.0,) * K,
+            "backward_weight": tuple(seconds / 2 for seconds in self.backward),
+        }
+        for name, default in defaults.items():
+            values = getattr(self, name) or default
+            length = K - 1 if name in ("activations", "gradients") else K
             if len(values) != length:
-                place = "stage" if name in _TIMES else "boundary"
-                raise ValueError(
-                    f"{name}={short(list(values))}: needs {length} numbers, one for each {place} "
-                    f"of K={K} stages; give as many"
-                )
+                raise ValueError(f"{name} has {len(values)} numbers, {K} stages need {length}")
             object.__setattr__(self, name, values)
         if any(W > B for W, B in zip(self.backward_weight, self.backward, strict=True)):
-            raise ValueError(
-                f"backward_weight={short(list(self.backward_weight))}: W is a part of B, so it may "
-                f"take up to {short(list(self.backward))} seconds; give less"
-            )
-        if not isinstance(self.link, LinkSpeed):
-            raise ValueError(
-                f"link={short(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)"
-            )
+            raise ValueError("backward_weight is a part of backward, and longer than it")
 
     @classmethod
     def uniform(cls, stages: int, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> "StageCosts":
         """Equal stages and free messages; by default F:R:B = 1:1:2 (NeurIPS section 3.1)."""
-        if not (within(stages, 1, 2**20) and isinstance(stages, Integral)):
-            raise ValueError(
-                f"stages={short(stages)}: must be a whole number, 1 or more; try stages=4"
-            )
-        K = int(stages)
-        return cls((F,) * K, (R,) * K, (B,) * K)
+        return cls((F,) * stages, (R,) * stages, (B,) * stages)
 
     @classmethod
     def of(
@@ -107,15 +108,7 @@ class StageCosts:
             link: between two stages.
             update: seconds of each layer's update; none by default.
             setup: seconds of each stage.
-
-        Raises:
-            ValueError: one line: counts do not sum to L, or another argument is wrong.
         """
-        if len(update) not in (0, len(layers.forward)):
-            raise ValueError(
-                f"update={short(list(update))}: needs {len(layers.forward)} numbers, one for each "
-                "layer, or none"
-            )
         ends = [*accumulate(check_balance(counts, len(layers.forward), len(counts)))]
 
         def summed(values: Sequence[float]) -> tuple[float, ...]:
@@ -143,18 +136,11 @@ class StageCosts:
         return len(self.forward)
 
     def scaled(self, factor: float) -> "StageCosts":
-        """The same costs with all seconds multiplied by a factor, and the link slower by it.
-
-        Raises:
-            ValueError: one line: the factor is no number above 0, or it is so large or small that a
-                number would leave its range.
-        """
-        if not within(factor, LEAST, MOST):
-            raise ValueError(
-                f"factor={short(factor)}: must be a number from {LEAST:g} to {MOST:g}; try "
-                "factor=2.0"
-            )
-        times = {name: tuple(factor * s for s in getattr(self, name)) for name in _TIMES}
+        """The same costs with all seconds multiplied by a factor, and the link slower by it."""
+        times = {
+            name: tuple(factor * seconds for seconds in getattr(self, name))
+            for name in ("forward", "recompute", "backward", "update", "setup", "backward_weight")
+        }
         link = LinkSpeed(
             factor * self.link.latency, self.link.bytes_per_second / factor, self.link.overlap
         )
@@ -164,35 +150,9 @@ class StageCosts:
 
     def plain(self) -> dict[str, Any]:
         """The costs as a JSON object, which `from_plain` reads."""
-        numbers = {name: list(getattr(self, name)) for name in (*_TIMES, *_BYTES)}
-        return {**numbers, "link": plain_link(self.link)}
+        return TypeAdapter(StageCosts).dump_python(self, mode="json")
 
     @classmethod
     def from_plain(cls, value: Any) -> "StageCosts":
         """The inverse of `plain`."""
-        numbers = {name: tuple(value[name]) for name in (*_TIMES, *_BYTES)}
-        return cls(**numbers, link=link_of(value["link"]))
-
-
-def plain_link(link: LinkSpeed) -> dict[str, Any]:
-    """A link as a JSON object, where null stands for an infinite speed."""
-    speed = link.bytes_per_second
-    return asdict(link) | {"bytes_per_second": speed if math.isfinite(speed) else None}
-
-
-def link_of(value: Mapping[str, Any]) -> LinkSpeed:
-    """The inverse of `plain_link`."""
-    speed = value["bytes_per_second"]
-    return LinkSpeed(value["latency"], math.inf if speed is None else speed, value["overlap"])
-
-
-def _numbers(name: str, values: object) -> tuple[float, ...]:
-    """The seconds or bytes of a field as a tuple of numbers; raises a one-line ValueError."""
-    plain = getattr(values, "tolist", lambda: values)()  # NumPy's and torch's own
-    if not (isinstance(plain, list | tuple) and all(within(value, 0, MOST) for value in plain)):
-        unit = "bytes" if name in _BYTES else "seconds"
-        raise ValueError(
-            f"{name}={short(values)}: must be a list of {unit}, numbers from 0 to {MOST:g}; try "
-            f"{name}=(1.0, 1.0)"
-        )
-    return tuple(value if isinstance(value, int | float) else float(value) for value in plain)
+        return TypeAdapter(StageCosts).validate_python(value)

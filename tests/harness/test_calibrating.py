@@ -15,7 +15,6 @@ from repro.harness import machine
 from repro.harness.machine import Machine
 from repro.harness.outside import read
 from repro.harness.schema import CalibrationFile
-from repro.simulate import Calibration
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 PLACE = calibrate.Place(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
@@ -121,11 +120,11 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
         assert said in told
     file = read(path, CalibrationFile)
     assert file.model_args == {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
-    found = Calibration.from_plain(file.calibration.model_dump())
+    found = file.calibration
     assert found.sizes == (2, 4)
     assert found.alone is not None
-    assert [len(table) for table in found.alone] == [2, 2, 2]
-    assert all(seconds > 0 for table in found.alone for row in table for seconds in row)
+    assert [len(row) for row in found.alone.backward] == [3, 3]
+    assert all(seconds > 0 for row in found.alone.backward for seconds in row)
     assert (
         main(
             [

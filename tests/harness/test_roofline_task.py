@@ -8,7 +8,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.roofline import predicted
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
-from repro.simulate import Calibration, simulate
+from repro.simulate import simulate
 
 SMALL = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
 
@@ -17,7 +17,7 @@ SMALL = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
 def test_the_recorded_times_are_those_of_the_roofline(M):
     spec = RunSpec(model="transformer", model_args=SMALL, K=2, M=8, N=8, task="roofline")
     made = predicted(spec, build(spec.model, **SMALL), device.load("v100"), "cpu")
-    assert made.sizes == [1, 2, 4, 8]
+    assert made.sizes == (1, 2, 4, 8)
 
     step = spec.model_copy(
         update={
@@ -28,7 +28,7 @@ def test_the_recorded_times_are_those_of_the_roofline(M):
             "balance": (2, 2),
         }
     )
-    costs = Calibration.from_plain(made.model_dump()).stages((2, 2), 8 // M)
+    costs = made.stages((2, 2), 8 // M)
     record = simulated(step, "cpu").record
     assert isinstance(record, TrainRound)
     assert simulate(step.make_schedule(), costs).step_time == pytest.approx(record.step_s[0])
@@ -43,7 +43,7 @@ def test_a_record_is_told_by_its_task():
     spec = RunSpec(model="transformer", model_args=SMALL, K=1, M=1, N=2, task="roofline")
     made = predicted(spec, build(spec.model, **SMALL), device.load("v100"), "cpu")
     line = {
-        "calibration": made.model_dump(),
+        "calibration": made,
         "balance": [4],
         "setup_s": 0.1,
         "unit": "x",

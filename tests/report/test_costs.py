@@ -4,6 +4,7 @@ from math import exp, isnan, log
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from recorded import fill_with, record, timeline
 
 from experiments.costs import report
@@ -74,7 +75,7 @@ def measured(spec: RunSpec, number: int) -> Measured | None:
         plain = device.load("v100").model_dump()
         line = {"task": "roofline", "device": plain, "calibration": calibration(), **common}
         return Measured(round_record(line))
-    cost = Calibration.from_plain(calibration()).stages(balance, spec.N // spec.M)
+    cost = TypeAdapter(Calibration).validate_python(calibration()).stages(balance, spec.N // spec.M)
     step_s = simulate(spec.make_schedule(), cost).step_time * SLOWER[number]
     step_s *= 2 if spec.M == 4 else 1
     spans, schedule = timeline(spec.K, 1), make_schedule("gpipe", spec.K, 1)

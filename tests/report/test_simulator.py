@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 from recorded import MACHINE
 
 from experiments.simulator import report as simulator
@@ -94,7 +95,7 @@ def recorded(
         run.run_id(1, MACHINE.identity): (group.name, run) for group in groups for run in group.runs
     }
     folder.write_specs(plan, ids, MACHINE.identity, accumulate=False)
-    cost = Calibration.from_plain(calibration(alone))
+    cost = TypeAdapter(Calibration).validate_python(calibration(alone))
     for number in range(rounds):
         found: dict[str, dict[str, Measured]] = {group.name: {} for group in groups}
         for name, (group, run) in ids.items():

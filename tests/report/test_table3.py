@@ -12,7 +12,7 @@ from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
 from repro.harness.results import Results, load
-from repro.harness.spec import Experiment, Group, Link, RunSpec
+from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import tables
 from repro.report.compare import optimizers, rows_of
 from repro.report.style import styled
@@ -35,7 +35,7 @@ def on_p100s(model: str, args: dict[str, Any], K: int, **changed: Any) -> RunSpe
 
 
 def slowed(speed: float | None) -> RunSpec:
-    link = Link(bytes_per_second=speed) if speed else None
+    link = LinkSpeed(bytes_per_second=speed) if speed else None
     return RunSpec(model="transformer", model_args=SMALL, K=2, M=32, N=128, link=link)
 
 

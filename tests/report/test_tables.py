@@ -12,10 +12,11 @@ import pytest
 from recorded import cell, changed_runs, fill_with, record, timeline
 
 from experiments.table2 import report as table2
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
 from repro.harness.results import SETTINGS, Results, Run, load
-from repro.harness.spec import Experiment, Group, Link, RunSpec
+from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import figures, tables
 from repro.report.compare import beside_paper, rows_of, settings, without_tiny
 from repro.report.ratio import Ratio, ideal_over_k1, over_k1, over_k2m1
@@ -99,7 +100,7 @@ def test_what_differs_between_settings_is_named(results):
 
     usual = "laptop, L=4, N=32, remat always"
     assert details(lr=0.5) == {f"{usual}, lr {lr}, attention plain" for lr in (0.01, 0.5)}
-    slow = Link(bytes_per_second=10e6)
+    slow = LinkSpeed(bytes_per_second=10e6)
     assert details(link=slow) == {
         f"{usual}, link {link}, attention plain" for link in ("10 MB/s", "not throttled")
     }

@@ -22,12 +22,12 @@ from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
 from repro.harness.job import Job, Measured
-from repro.harness.schema import CalibrateRound, Calibration
+from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import device_of
 from repro.models import Model, build
-from repro.simulate import plain_link
+from repro.simulate import Calibration, LayerTables
 
 KINDS = ("forward", "recompute", "backward")
 
@@ -63,15 +63,15 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     calibration = {
         "sizes": sizes(spec),
         **tables,
-        "alone": alone if spec.K > 1 else None,
+        "alone": LayerTables(**alone) if spec.K > 1 else None,
         "update": _mean(wire, chain.updates(spec.steps)),
         "activations": activations,
         "gradients": gradients,
-        "link": plain_link(speed),
+        "link": speed,
         "parameters": chain.parameter_bytes(),
     }
     record = CalibrateRound(
-        calibration=Calibration.model_validate(calibration),
+        calibration=Calibration(**calibration),
         balance=[len(model.layers)],
         setup_s=time.perf_counter() - began,
         unit=model.unit,

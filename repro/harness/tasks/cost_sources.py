@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from repro.costs.stage_memory import micro_batch, peak_memory
 from repro.gpipe.core.microbatch import Tree, sizes
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
-from repro.harness.spec import Link, RunSpec
+from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import expanded
 from repro.models import Model
@@ -76,11 +75,6 @@ _last: Counter | None = None  # the last counter of this process, whose traces t
 Times = tuple[Sequence[LayerTime], LayerTime]  # of layers, of the loss
 
 
-def link_speed(link: Link | None) -> LinkSpeed | None:
-    """The link of a spec in the library's type."""
-    return LinkSpeed(link.latency, link.bytes_per_second, link.overlap) if link else None
-
-
 class Source:
     """What a model's layers cost.
 
@@ -131,7 +125,7 @@ class Waits(Source):
         self._spec = spec
         made = [layer() for layer in model.layers if callable(layer)]
         self._layers = [layer for layer in made if isinstance(layer, TimedLayer)]
-        self.link = link_speed(spec.link) or FREE
+        self.link = spec.link or FREE
 
     def examples(self) -> int:
         """Examples in a micro-batch."""
@@ -211,7 +205,7 @@ class Calibrated(_Counted):
                 f"{len(model.layers)} here; give the model and arguments that were calibrated"
             )
         self._calibration = calibration
-        self.link = link_speed(spec.link) or calibration.link
+        self.link = spec.link or calibration.link
 
     def examples(self) -> int:
         """Examples in a micro-batch."""
@@ -233,10 +227,10 @@ class Calibrated(_Counted):
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         """Costs of the stages, each as fast as the stages that compute at the same time let it."""
-        spec, calibration = self._spec, replace(self._calibration, link=link)
-        schedule = spec.make_schedule()
+        spec, calibration = self._spec, self._calibration
         return settle(
-            schedule, lambda together: calibration.stages(counts, n, spec.checkpoint, together)
+            spec.make_schedule(),
+            lambda together: calibration.stages(counts, n, spec.checkpoint, together, link),
         )
 
 
@@ -248,7 +242,7 @@ class Roofline(_Counted):
         super().__init__(spec, model, device)
         self._device = devices.load(expanded(spec.profile))
         self.memory = self._device.memory.value
-        self.link = link_speed(spec.link) or self._device.link
+        self.link = spec.link or self._device.link
 
     def examples(self) -> int:
         """Examples in a micro-batch: N / M or, with a memory, the most with which stages fit."""
@@ -320,7 +314,7 @@ class Roofline(_Counted):
 
     def _step(self, times: Times, device: Device, counted: Counted) -> float:
         layers = self._profile(times, counted)
-        link = link_speed(self._spec.link) or device.link
+        link = self._spec.link or device.link
         if not counted.link:
             link = FREE
         costs = StageCosts.of(

@@ -5,7 +5,6 @@ from dataclasses import replace
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.schema import TrainRound
-from repro.simulate import StageCosts
 
 
 def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
@@ -28,7 +27,7 @@ def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
     if not simulated.step_s:  # nothing fits the device's memory
         return outcome
     time_scale = spec.stretch or 1.0
-    costs = StageCosts.from_plain(simulated.modelled.stages.model_dump()).scaled(time_scale)
+    costs = simulated.modelled.stages.scaled(time_scale)
     outcome = crew.measure(replace(job, costs=costs, memory=False), deadline)
     if outcome.measured is None:
         return outcome

@@ -17,12 +17,12 @@ from repro.costs import Counter, Device, LayerTime, bench, roofline
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.comm.control_channel import Wire
 from repro.harness.job import Job, Measured
-from repro.harness.schema import Calibration, RooflineRound
+from repro.harness.schema import RooflineRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.calibrate import sizes
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.models import Model, build
-from repro.simulate import plain_link
+from repro.simulate import Calibration
 
 _last: Counter | None = None  # the last counter of this process, whose traces the next one uses
 
@@ -76,9 +76,9 @@ def predicted(spec: RunSpec, model: Model, device: Device, kind: str) -> Calibra
         "update": [layer.update for layer in layers],
         "activations": [layer.activation_bytes / largest for layer in layers[:-1]],
         "gradients": [layer.gradient_bytes / largest for layer in layers[:-1]],
-        "link": plain_link(device.link),
+        "link": device.link,
     }
-    return Calibration.model_validate(values)
+    return Calibration(**values)
 
 
 def _memory(job: Job) -> int:

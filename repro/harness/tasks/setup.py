@@ -15,7 +15,7 @@ from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
 from repro.gpipe.runtime.launch import TIMEOUT
 from repro.harness.job import Job
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
-from repro.harness.tasks.cost_sources import counted_costs, link_speed
+from repro.harness.tasks.cost_sources import counted_costs
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.simulate import waits
 from repro.methods import Setup
@@ -58,7 +58,7 @@ def config_of(spec: RunSpec) -> PipelineConfig:
         checkpoint=spec.checkpoint,
         schedule=spec.schedule,
         transport=spec.transport,
-        throttle=link_speed(spec.link),
+        throttle=spec.link,
         stages_per_rank=spec.stages_per_rank or 1,
         tensor_parallel=spec.tensor_parallel or 1,
     )

@@ -47,7 +47,7 @@ def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None
     timeline = simulate(schedule, costs)
     modelled = {
         "batch": n * spec.M,
-        "stages": costs.plain(),
+        "stages": costs,
         "rungs": source.cumulative_causes(n) if n else {},
         "bounds": source.bounds(n) if n else {},
         "memory": source.memory,
