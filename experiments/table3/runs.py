@@ -3,6 +3,7 @@
 from typing import Any
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.harness.about import read_about
 from repro.harness.sizes import (
     AMOEBANET,
     TABLE3_AMOEBANET,
@@ -10,7 +11,7 @@ from repro.harness.sizes import (
     TRANSFORMER,
     stretched,
 )
-from repro.harness.spec import Experiment, Group, RunSpec, Scale
+from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "table3"
 M = 32
@@ -23,19 +24,12 @@ MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 64}
 THROTTLED = "-throttled"  # ends the names of the groups with slow links
 # Bytes per second between two stages on the CPU, from a network's to far less; None: shared memory
 # as it is.
-SPEEDS: tuple[float | None, ...] = (None, 1e8, 1e7, 4e6)
+SPEEDS: dict[Scale, tuple[float | None, ...]] = {
+    "smoke": (None, 1e7),
+    "laptop": (None, 1e8, 1e7, 4e6),
+}
 ROUNDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "node": 5, "paper": 5}
-DEVIATIONS = (
-    "The paper had P100s in one host without NVLink. Simulated: the paper's models on a P100 "
-    "with 16 GB whose messages go to the host and back over PCI-E 3, each direction of each "
-    "boundary by itself; that stages share switches and the host's memory is left out. Emulated: "
-    "the same costs, K real processes that wait.",
-    "The paper prints no batch, image size or widths for this table: N=128 and 224 x 224, N=32 "
-    "and Table 1's widths.",
-    "Measured on the CPU: K=2 at the laptop scale, whose link is throttled to several speeds, "
-    "against the same link not throttled. Measured at scale node: GPUs that talk through pinned "
-    "host memory, peer-to-peer unused.",
-)
+ABOUT = read_about(__file__)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -45,82 +39,53 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     NVLink, transfers through the host over PCI-E, M=32, AmoebaNet-D (18, 128), a Transformer of 24
     layers. Not stated: the P100's memory, the mini-batch, image size, sequence length, the
     Transformer's widths.
-
-    Where this departs from it, and why, stands in the report and at the top of
-    experiments/table3/runs.py.
     """
     models = {"amoebanet-d": TABLE3_AMOEBANET[scale], "transformer": TABLE3_TRANSFORMER[scale]}
-    simulated = [_modelled(f"{name}-simulated", name, args, KS) for name, args in models.items()]
-    emulated = [
-        _modelled(f"{name}-emulated", name, args, KS[1:], fidelity="emulated", steps=1)
-        for name, args in models.items()
-        if scale != "smoke"  # whose models are too small to be waited for
-    ]
+    on_p100: dict[str, Any] = {"M": M, "profile": DEVICE, "optimizer": "rmsprop"}
+    groups = []
+    for model, args in models.items():
+        alike = {"model": model, "model_args": args, "N": N[model]} | on_p100
+        runs = sweep(**alike, K=[*KS], fidelity="simulated")
+        groups.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
+    # The models of scale smoke are too small to be waited for.
+    for model, args in models.items() if scale != "smoke" else ():
+        alike = {"model": model, "model_args": args, "N": N[model], "steps": 1} | on_p100
+        runs = tuple(
+            RunSpec(**alike, K=K, fidelity="emulated", stretch=stretched(STRETCH[model], K, M))
+            for K in KS[1:]
+        )
+        # Waits hardly differ from round to round.
+        groups.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
+    on_cpu = scale in MEASURED_N
+    groups += _throttled(scale) if on_cpu else _on_gpus(models)
     return Experiment(
         name=NAME,
-        title="Throughput on GPUs without fast interconnect",
-        question="Does a pipeline need fast links, of which it uses so little?",
+        **ABOUT.of_experiment,
         paper="Table 3",
         neurips="Table 3",
         needs="any machine; 8 GPUs to measure every cell",
-        deviations=DEVIATIONS,
         minutes={"smoke": 0.5, "laptop": 3, "node": 10, "paper": 10},
         version=3,
         rounds=ROUNDS[scale],
-        groups=(
-            *simulated,
-            *emulated,
-            *(_throttled(scale) if scale in MEASURED_N else _staged(models)),
-        ),
+        groups=tuple(groups),
     )
-
-
-def _modelled(
-    name: str, model: str, args: dict[str, Any], Ks: tuple[int, ...], **changed: Any
-) -> Group:
-    """One model on P100s that are not here."""
-    given: dict[str, Any] = {
-        "fidelity": "simulated",
-        "profile": DEVICE,
-        "optimizer": "rmsprop",
-    } | changed
-    clock = {
-        K: stretched(STRETCH[model], K, M) if given["fidelity"] == "emulated" else None for K in Ks
-    }
-    runs = tuple(
-        RunSpec(model=model, model_args=args, K=K, M=M, N=N[model], stretch=clock[K], **given)
-        for K in Ks
-    )
-    return Group(name=name, runs=runs, rounds=1)  # waits hardly differ from round to round
 
 
 def _throttled(scale: Scale) -> list[Group]:
     models = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
-    links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS]
-    return [
-        Group(
-            name=f"{name}{THROTTLED}",
-            runs=tuple(
-                RunSpec(
-                    model=name, model_args=args, K=2, M=M, N=MEASURED_N[scale], steps=1, link=link
-                )
-                for link in (links if scale == "laptop" else links[::2])
-            ),
-        )
-        for name, args in models.items()
-    ]
+    links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS[scale]]
+    groups = []
+    for model, args in models.items():
+        alike: dict[str, Any] = {"model": model, "model_args": args, "N": MEASURED_N[scale]}
+        runs = sweep(**alike, K=2, M=M, steps=1, link=links)
+        groups.append(Group(name=f"{model}{THROTTLED}", runs=runs))
+    return groups
 
 
-def _staged(models: dict[str, dict[str, Any]]) -> list[Group]:
-    return [
-        Group(
-            name=name,
-            runs=tuple(
-                RunSpec(
-                    model=name, model_args=args, K=K, M=M, N=N[name], steps=10, transport="gloo"
-                )
-                for K in KS
-            ),
-        )
-        for name, args in models.items()
-    ]
+def _on_gpus(models: dict[str, dict[str, Any]]) -> list[Group]:
+    groups = []
+    for model, args in models.items():
+        alike: dict[str, Any] = {"model": model, "model_args": args, "N": N[model]}
+        runs = sweep(**alike, K=[*KS], M=M, steps=10, transport="gloo")
+        groups.append(Group(name=model, runs=runs))
+    return groups

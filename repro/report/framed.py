@@ -16,7 +16,7 @@ import pandas as pd
 from repro.harness.about import About
 from repro.harness.results import Results
 from repro.report.compare import beside_paper, of_paper
-from repro.report.table import EMPTY, Cell, Heading, Table, not_run
+from repro.report.table import EMPTY, NOT_RUN, Cell, Heading, Table, not_run
 
 Form = str | Callable[[Any], str]
 Estimate = tuple[float, float, float]  # and the ends of its interval
@@ -27,7 +27,8 @@ FORMS: tuple[tuple[str, Form], ...] = (
     (r"idle/total|\bshare\b|\btransfer\b", ".1%"),
     (r"", ".2f"),
 )
-# Words of columns that are shown only beside the paper's numbers, see `beside_paper`.
+# Columns with these words, and sentences of a note, are shown only beside the paper's numbers, see
+# `beside_paper`.
 _OF_PAPER = re.compile(r"\b(quoted|verdict)\b")
 LOW, HIGH = ": low", ": high"
 
@@ -40,6 +41,7 @@ def framed(
     *,
     forms: Mapping[str, Form] | None = None,
     headings: Mapping[str, str] | None = None,
+    ends: Mapping[str, tuple[str, str]] | None = None,
     hidden: Collection[str] = (),
     origin: str = "",
     **values: object,
@@ -54,6 +56,7 @@ def framed(
         about: words of the experiment.
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
         headings: column -> what a reader sees above it, where that is not its name.
+        ends: column -> those of the ends of its interval, where these are not `X: low`, `X: high`.
         hidden: columns of the csv file alone.
         origin: what was run.
         values: for the braces in title and note.
@@ -63,20 +66,37 @@ def framed(
         return not_run(name, words.title, words.note, about.experiment)
     if "where" in frame and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
+    note = words.note
     if about.experiment in of_paper(results) and not beside_paper(results, about.experiment):
         frame = frame.drop(columns=[column for column in frame if _OF_PAPER.search(str(column))])
-    ends = {column + end for column in map(str, frame.columns) for end in (LOW, HIGH)}
-    columns_alone = [column for column in map(str, frame.columns) if column not in ends]
+        sentences = re.split(r"(?<=\.) ", note)
+        note = " ".join(sentence for sentence in sentences if not _OF_PAPER.search(sentence))
+    names = [*map(str, frame.columns)]
+    intervals = {name: (name + LOW, name + HIGH) for name in names if name + LOW in names}
+    intervals |= ends or {}
+    of_intervals = {end for pair in intervals.values() for end in pair}
     heads, columns = [], []
-    for column in columns_alone:
+    for column in (name for name in names if name not in of_intervals):
         form = (forms or {}).get(column) or _form_of(column)
-        interval = (column + LOW, column + HIGH) if column + LOW in frame else None
+        interval = intervals.get(column)
         shown_name = "" if column in hidden else (headings or {}).get(column, column)
         heads.append(Heading(shown_name, column, interval))
         parts = [frame[part] for part in (column, *(interval or ()))]
         columns.append([_cell(form, *line) for line in zip(*parts, strict=True)])
     rows = list(zip(*columns, strict=True))
-    return Table(name, words.title, words.note, heads, rows, about.experiment, origin=origin)
+    return Table(name, words.title, note, heads, rows, about.experiment, origin=origin)
+
+
+def or_status(frame: pd.DataFrame, column: str) -> pd.Series:
+    """A column of `runs_frame`, with its status instead of a number where a run is not done."""
+    lines = zip(frame[column], frame["status"], strict=True)
+    return pd.Series([_or_status(*line) for line in lines], frame.index, dtype=object)
+
+
+def _or_status(value: Any, status: Any) -> Any:
+    if status == "done" or status != status:  # NaN: there is no such run
+        return value
+    return NOT_RUN if status == "planned" else status
 
 
 def with_interval(frame: pd.DataFrame, column: str, estimates: Iterable[Estimate]) -> pd.DataFrame:
