@@ -1,66 +1,50 @@
 """The bubble (arXiv:1811.06965v5, section 2.3): closed forms beside recorded steps."""
 
-from collections.abc import Callable, Mapping
-from math import ceil, isnan
+from collections.abc import Iterator, Mapping
+from math import ceil, nan
+from typing import Any
 
-from experiments.bubble.claims import evidence
-from experiments.bubble.figures import figures as figures
-from experiments.bubble.points import (
-    Point,
-    points,
-    position,
-    runs_by_point,
-    step_over,
-)
-from experiments.bubble.runs import NAME
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.bubble.runs import ABOUT, NAME
 from repro.claims.all_claims import verdict_on
+from repro.claims.cells import KS, cell_id
 from repro.claims.cells import NEGLIGIBLE as NEGLIGIBLE_PERCENT
-from repro.claims.cells import cell_id
+from repro.claims.claim import Evidence
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.frame import runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import theory
-from repro.report.compare import beside_paper, rows_of, where
+from repro.report import gantt
+from repro.report.compare import beside_paper
 from repro.report.declared import Shown
-from repro.report.grid import (
-    Cell,
-    Column,
-    Grid,
-    amount,
-    declared,
-    place_column,
-    plain,
-    quotient,
-    share,
-    spread,
-)
-from repro.report.table import EMPTY, Table
+from repro.report.figures import Picture
+from repro.report.framed import framed, or_status
+from repro.report.style import FIDELITIES, KINDS, MARKERS, SOFT, THEORY, in_pairs, legend, ticks
+from repro.report.table import Table
 
-_STAGES = (
-    "Simulated and emulated stages are equal, with F:R:B = 1:1:2; the measured Transformer's are "
-    "not quite."
-)
 NEGLIGIBLE = NEGLIGIBLE_PERCENT / 100  # of K x step
+LEAST = f"M for {NEGLIGIBLE:.0%}"
 SHOWN = Shown(
-    "bubble_at_4k",
-    (
-        "K",
-        "M",
-        "theory plain",
-        "simulated early",
-        "emulated early",
-        f"M for {NEGLIGIBLE:.0%}",
-        "negligible?",
-    ),
+    f"{NAME}_at_4k",
+    ("K", "M", "theory plain", "simulated early", "emulated early", LEAST, "negligible?"),
 )
+POINT = ["where", "K", "M"]
+CLOSED_FORMS = ["theory plain", "theory early"]
+_SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # of markers; the larger lie beneath
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
+    frame = steps(results)
+    if not len(frame):
         return []
-    return [at_4k(results), idle(results), slow(results)]
+    return [at_4k(results, frame), idle(results, frame)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    table = tables["bubble_at_4k"]
+    table = tables[f"{NAME}_at_4k"]
     return (
         "At M = 4K the stages of a simulated step are idle for "
         f"{table.text('simulated early', K='2')} of the time with K=2 and for "
@@ -68,108 +52,57 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def idle_of(run: Run) -> Cell:
-    """Share of K x step in which a stage does nothing."""
-    return share(run.bubble_idle_over_total)
-
-
-def coordinates(points: list[Point]) -> list[Column[Point]]:
-    """The columns K and M, and before them the place where there are several."""
-    return [
-        *place_column(points, lambda point: point.where),
-        Column("K", lambda point: plain(point.K)),
-        Column("M", lambda point: plain(point.M)),
+def steps(results: Results) -> pd.DataFrame:
+    """A line for each run: its idle share, the closed forms, and its slow stage (-1: none)."""
+    frame = runs_frame(results, NAME)
+    points = list(zip(frame["K"], frame["M"], strict=True))
+    # Of stages of known duration; None where real layers compute.
+    forward = [args.get("forward_s") for args in frame["model_args"]]
+    frame["slow"] = [F.index(max(F)) if isinstance(F, list) else -1 for F in forward]
+    frame["idle/total"] = or_status(frame, "bubble_idle_over_total")
+    frame["theory plain"] = [theory.bubble_over_total(K, M) for K, M in points]
+    frame["theory early"] = [theory.bubble(K, M, "early") for K, M in points]
+    frame["above early"] = 100 * (frame["bubble_idle_over_total"] - frame["theory early"])
+    frame["step over early"] = frame["step_s"] / [
+        theory.step_time(K, M, "early", F, F, 2 * F) if isinstance(F, float) else nan
+        for F, (K, M) in zip(forward, points, strict=True)
     ]
+    return frame
 
 
-PLAIN: Column[Point] = Column(
-    ("theory", "plain"), lambda point: share(theory.bubble_over_total(point.K, point.M))
-)
-EARLY: Column[Point] = Column(
-    ("theory", "early"), lambda point: share(theory.bubble(point.K, point.M, "early"))
-)
+def columns(frame: pd.DataFrame, *values: str, **wanted: Any) -> pd.DataFrame:
+    """Values of the runs with equal stages and these settings, by place, K and M."""
+    return select(frame, slow=-1, **wanted).groupby(POINT).first().loc[:, list(values)]
 
 
-def idle(results: Results) -> Table:
-    grid = runs_by_point(results)
-    lines = points(results)
-
-    def micro_batches(point: Point) -> Cell:
-        marks = {1: " (naive)", 4 * point.K: " (M=4K)"}
-        return Cell(point.M, f"{point.M}{marks.get(point.M, '')}")
-
-    def above_early(run: Run) -> Cell:
-        excess = 100 * (run.bubble_idle_over_total - theory.bubble(run.K, run.M, "early"))
-        return Cell(excess, EMPTY if isnan(excess) else f"{excess:+.1f}")
-
-    def step_over_early(run: Run) -> Cell:
-        F, B = run.spec.model_args["forward_s"], run.spec.model_args["backward_s"]
-        return amount(run.step_s / theory.step_time(run.K, run.M, "early", F, F, B))
-
-    *head, _ = coordinates(lines)
-    columns = [
-        *head,
-        Column("M", micro_batches),
-        PLAIN,
-        EARLY,
-        _recorded(grid, "simulated", "idle/total", idle_of),
-        _recorded(grid, "emulated", "idle/total", idle_of),
-        _recorded(grid, "emulated", "above early", above_early),
-        _recorded(grid, "emulated", "step over early", step_over_early),
-        _recorded(grid, "measured", "idle/total", idle_of),
-    ]
-    note = (
-        f"Plain is (K-1)/(M+K-1); early is 3(K-1)/(4M+3(K-1)), where a stage recomputes before its "
-        f"gradient arrives. {_STAGES}"
-    )
-    title = "Idle/total, the paper's bubble, for K and M (section 2.3)"
-    return declared(NAME, title, note, lines, columns, NAME)
+def idle(results: Results, frame: pd.DataFrame) -> Table:
+    equal = select(frame, schedule="gpipe")
+    table = columns(equal, *CLOSED_FORMS)
+    emulated = columns(equal, "idle/total", "above early", "step over early", fidelity="emulated")
+    table["simulated idle/total"] = columns(equal, "idle/total", fidelity="simulated")
+    table = table.join(emulated.add_prefix("emulated "))
+    table["measured idle/total"] = columns(equal, "idle/total", fidelity="measured")
+    forms = dict.fromkeys(CLOSED_FORMS, ".1%") | {"emulated above early": "+.1f"}
+    return framed(results, NAME, table.reset_index(), ABOUT, forms=forms)
 
 
-def _recorded(grid: Grid, fidelity: str, name: str, cell: Callable[[Run], Cell]) -> Column[Point]:
-    """A column with what is said of the run at a point."""
-    return Column((fidelity, name), lambda point: grid.cell(cell, fidelity, *point))
-
-
-def at_4k(results: Results) -> Table:
+def at_4k(results: Results, frame: pd.DataFrame) -> Table:
     """The paper's sentence, one line a K: is the bubble negligible at M = 4K?"""
-    grid, late = runs_by_point(results), runs_by_point(results, "gpipe-late")
-    lines = [point for point in points(results) if point.M == 4 * point.K]
-
-    ours = evidence(results)
-
-    def least(point: Point) -> Cell:
-        M = least_negligible_m(point.K)
-        return Cell(M, f"{M}, {M / point.K:.1f} K")
-
-    def negligible(point: Point) -> Cell:
-        # The paper's K are 2, 4 and 8.
-        identity = cell_id(NAME, f"K={point.K}", "negligible")
-        return plain(verdict_on(identity, ours[identity])) if identity in ours else Cell("")
-
-    columns = [
-        *coordinates(lines),
-        PLAIN,
-        EARLY,
-        _recorded(grid, "simulated", "early", idle_of),
-        _recorded(late, "simulated", "late", idle_of),
-        _recorded(grid, "emulated", "early", idle_of),
-        _recorded(grid, "measured", "early", idle_of),
-    ]
-    note = (
-        "Idle/total: early, a stage recomputes before its gradient arrives; plain and late, it "
-        "waits for it first."
-    )
-    if not beside_paper(results, NAME):
-        return declared("bubble_at_4k", "The bubble at M = 4K", note, lines, columns, NAME)
-    columns.append(Column(f"M for {NEGLIGIBLE:.0%}", least))
-    columns.append(Column("negligible?", negligible))
-    note += (
-        f" The paper gives no number for negligible; here it is at most {NEGLIGIBLE:.0%} of K x "
-        "step, by the early form."
-    )
-    title = "Is the bubble negligible at M = 4K? (section 2.3)"
-    return declared("bubble_at_4k", title, note, lines, columns, NAME)
+    frame = frame.loc[frame["M"] == 4 * frame["K"]]
+    equal = select(frame, schedule="gpipe")
+    table = columns(equal, *CLOSED_FORMS)
+    table["simulated early"] = columns(equal, "idle/total", fidelity="simulated")
+    table["simulated late"] = columns(frame, "idle/total", schedule="gpipe-late")
+    table["emulated early"] = columns(equal, "idle/total", fidelity="emulated")
+    table["measured early"] = columns(equal, "idle/total", fidelity="measured")
+    forms = dict.fromkeys(table.columns, ".1%")
+    table[LEAST] = [least_negligible_m(K) for _, K, _ in table.index]
+    if beside_paper(results, NAME):
+        ours = evidence_at_4k(frame)
+        ids = [cell_id(NAME, f"K={K}", "negligible") for _, K, _ in table.index]
+        table["negligible?"] = [verdict_on(at, ours[at]) if at in ours else "" for at in ids]
+    limit = f"{NEGLIGIBLE:.0%}"
+    return framed(results, f"{NAME}_at_4k", table.reset_index(), ABOUT, forms=forms, limit=limit)
 
 
 def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
@@ -177,37 +110,120 @@ def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
     return ceil(3 * (K - 1) * (1 - limit) / (4 * limit) - 1e-9)
 
 
-def slow(results: Results) -> Table:
-    """The step with one slow stage over that of equal stages."""
-    grid = runs_by_point(results)
-    lines = points(results, slow=True)
+def evidence(results: Results) -> dict[str, Evidence]:
+    """Claim id -> ours: equal stages, simulated, and the order in which a real step ran."""
+    frame = steps(results)
+    return evidence_at_4k(frame.loc[frame["M"] == 4 * frame["K"]]) | _order(results)
 
-    def step_over_step(run: Run) -> Cell:
-        base = grid.run(run.fidelity, *Point(where(results, run), run.K, run.M))
-        return Cell() if base is None else quotient(step_over(results, run, base))
 
-    def ratio(fidelity: str) -> Column[Point]:
-        column = _recorded(grid, fidelity, "step over step", step_over_step)
-        return spread((fidelity, "step over step"), column.cell)
+def evidence_at_4k(frame: pd.DataFrame) -> dict[str, Evidence]:
+    done = select(frame, fidelity="simulated", slow=-1, done=True, K=KS)
+    early, late = (select(done, schedule=name) for name in ("gpipe", "gpipe-late"))
+    both = early.merge(late, on=POINT, how="left", suffixes=("", " late"))
+    ours: dict[str, Evidence] = {}
+    for line in both.to_dict("records"):
+        runs = (line["id"],)
+        share = 100 * line["bubble_idle_over_total"]
+        below = share - 100 * line["theory plain"]
+        for name, value in (("negligible", share), ("below theory", below)):
+            claim = cell_id(NAME, f"K={line['K']}", name)
+            ours.setdefault(claim, Evidence(value, "simulated", runs))
+        if line["K"] == 4 and isinstance(line["id late"], str):
+            textbook = Evidence(
+                100 * line["bubble_idle_over_total late"],
+                "simulated",
+                (line["id late"], *runs),
+                setting="recompute after the gradient",
+                others={"early recompute": share},
+            )
+            ours.setdefault("bubble/3 of 19", textbook)
+    return ours
 
-    def mean(point: Point) -> Cell:
-        return amount((point.K - 1 + point.slowdown) / point.K, 3)
 
-    columns: list[Column[Point]] = [
-        Column("slow stage", lambda point: plain(position(point))),
-        *coordinates(lines),
-        Column("times", lambda point: plain(f"{point.slowdown:g}")),
-        ratio("simulated"),
-        _recorded(grid, "simulated", "idle/total", idle_of),
-        _recorded(grid, "emulated", "rounds", lambda run: plain(len(run.rounds))),
-        ratio("emulated"),
-        _recorded(grid, "emulated", "idle/total", idle_of),
-        Column(("bounds", "mean"), mean),
-        Column(("bounds", "slowest"), lambda point: amount(point.slowdown, 3)),
-    ]
-    note = (
-        "One stage's F, R and B take so many times as long as the others'; its step over the step "
-        "of equal stages, inside a round. Bounds: mean is the same work cut evenly, slowest is "
-        "what the ratio tends to as M grows."
+def _order(results: Results) -> dict[str, Evidence]:
+    """The order in which a recorded step of K=4, M=4 ran, measured if there is one."""
+    frame = runs_frame(results, NAME, "table2", K=4, M=4, schedule="gpipe", done=True)
+    for fidelity in ("measured", "emulated"):
+        for run in select(frame, fidelity=fidelity)["run"]:
+            timeline = results.timeline(run)
+            if timeline is not None:
+                value = float(out_of_order(timeline, run.M))
+                return {"figure2/order": Evidence(value, fidelity, (run.id,))}
+    return {}
+
+
+def out_of_order(timeline: Timeline, M: int) -> int:
+    """Stages whose forwards do not ascend, or whose backwards do not descend after them."""
+    ascending = list(range(M))
+    drawn = [*(("F", i) for i in ascending), *(("B", i) for i in reversed(ascending))]
+    count = 0
+    for stage in range(timeline.stages):
+        spans = [span for span in timeline.spans if span.stage == stage and span.kind in "FB"]
+        ran = [(span.kind, span.micro_batch) for span in sorted(spans, key=lambda span: span.start)]
+        count += ran != drawn
+    return count
+
+
+def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    """Of the place with the most runs."""
+    frame = select(steps(results), done=True)
+    if not len(frame):
+        return
+    frame = select(frame, where=frame["where"].mode()[0])
+    equal = select(frame, slow=-1, schedule="gpipe")
+    yield "curves", curves(equal), ABOUT.words["curves"].note
+    # The stage in the middle, if there is one that is neither the first nor the last.
+    slow = frame.loc[frame["slow"] >= 0]
+    if len(slow):
+        at_an_end = (slow["slow"] == 0) | (slow["slow"] == slow["K"] - 1)
+        line = slow.loc[at_an_end.idxmin()]
+        headline = f"Stage {line['slow']} is slow: K={line['K']}, M={line['M']}"
+        runs = select(slow, slow=line["slow"]).sort_values("fidelity")["run"]
+        clocks = [(run.fidelity, results.timeline(run)) for run in runs]
+        traced = [(fidelity, step) for fidelity, step in clocks if step is not None]
+        if traced:
+            yield "slow", gantt.draw(headline, traced, ""), ABOUT.words["slow"].note
+
+
+def curves(equal: pd.DataFrame) -> Figure | None:
+    """Idle/total of equal stages against M, one panel a K."""
+    Ks = sorted(set(equal["K"]))
+    if not Ks:
+        return None
+    figure, panels = in_pairs(len(Ks), 2.7)
+    for axes, K in zip(panels, Ks, strict=True):
+        _panel(axes, K, select(equal, K=K))
+    legend(
+        figure,
+        set(equal["fidelity"]),
+        ("plain: (K-1)/(M+K-1)", "--"),
+        ("ideal: recomputes early", ":"),
+        coloured=True,
     )
-    return declared("bubble_slow", "What one slow stage costs", note, lines, columns, NAME)
+    return figure
+
+
+def _panel(axes: Axes, K: int, runs: pd.DataFrame) -> None:
+    Ms = sorted(set(runs["M"]))
+    dense = [M for M in range(Ms[0], Ms[-1] + 1) if M <= 16 or M % 4 == 0]
+    plain = [100 * theory.bubble_over_total(K, M) for M in dense]
+    early = [100 * theory.bubble(K, M, "early") for M in dense]
+    axes.plot(dense, plain, "--", color=THEORY, linewidth=1.1, label="plain")
+    axes.plot(dense, early, ":", color=THEORY, linewidth=1.4, label="ideal")
+    for fidelity, size in _SIZES.items():
+        points = select(runs, fidelity=fidelity)
+        axes.plot(
+            points["M"],
+            100 * points["bubble_idle_over_total"],
+            MARKERS[fidelity],
+            color=FIDELITIES[fidelity],
+            markersize=size,
+            linestyle="",
+            label=fidelity,
+        )
+    axes.axvline(4 * K, color=SOFT, linewidth=0.9)
+    axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8.5, color=KINDS["U"], va="top")
+    axes.set_xscale("log", base=2)
+    ticks(axes, Ms)
+    axes.set_ylim(0, 100)
+    axes.set(title=f"K={K}", xlabel="M micro-batches", ylabel="idle/total (%)")

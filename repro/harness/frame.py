@@ -1,7 +1,6 @@
-"""What was recorded, as pandas frames: a line for each run, or for each run and round.
+"""What was recorded, as a pandas frame with a line for each run.
 
-Exhibits are made from `runs_frame` with groupby, pivot and merge. Its index is the place of the run
-in `Results.runs`, so that what only the record knows can be looked up for a line.
+Exhibits are made from `runs_frame` with groupby, pivot and merge.
 """
 
 from typing import Any
@@ -24,22 +23,23 @@ _OF_SPEC = (
 )  # fmt: skip
 
 
-def runs_frame(results: Results, experiment: str = "", **wanted: Any) -> pd.DataFrame:
-    """A line for each run with these settings, in the order of the plan.
+def runs_frame(results: Results, *experiments: str, **wanted: Any) -> pd.DataFrame:
+    """A line for each run of these experiments (none: of all) with these settings, in plan order.
 
     Columns are the attributes of `Run`: seconds in step_s, examples a second in throughput, GiB in
     peak_gib_*; NaN where nothing was measured. Of the spec there are seed, optimizer, steps and the
     like. `where` is the scale, and the machine where results come from several; `rounds` is their
-    number; `record` is that of the newest round, None without one; `spec` is the whole spec. Of
-    trainings there are columns such as `metrics.bleu`, on test data after the last step.
+    number; `record` is that of the newest round, None without one; `spec` is the whole spec, and
+    `run` the run. Of trainings there are columns such as `metrics.bleu`, on test data after the
+    last step. The index is the run's place in `Results.runs`.
     """
     several = len(results.machines) > 1
     lines = {
         index: _line(run, several)
         for index, run in enumerate(results.runs)
-        if not experiment or run.experiment == experiment
+        if not experiments or run.experiment in experiments
     }
-    columns = dict.fromkeys([*_OF_RUN, *_OF_SPEC, "where", "rounds", "record", "spec"])
+    columns = dict.fromkeys([*_OF_RUN, *_OF_SPEC, "where", "rounds", "record", "spec", "run"])
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
     frame = pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
     return select(frame, **wanted)
@@ -51,7 +51,7 @@ def _line(run: Run, several: bool) -> dict[str, Any]:
     line["where"] = f"{run.scale} on {run.machine}" if several else run.scale
     line["rounds"] = len(run.rounds)
     line["record"] = run.rounds[-1].record if run.rounds else None
-    line["spec"] = run.spec
+    line |= {"spec": run.spec, "run": run}
     if isinstance(line["record"], LearnRound):
         line["parameters"] = line["record"].parameters
         line |= {f"metrics.{name}": value for name, value in line["record"].metrics.items()}
@@ -76,10 +76,7 @@ def ratios(results: Results, frame: pd.DataFrame, **changed: Any) -> pd.DataFram
         Columns ratio, low and high (the bootstrap 95 % interval, NaN for few rounds) for each line
         of `frame`; NaN without a baseline or for a run that is not done, three ones for a baseline.
     """
-    lines = []
-    for index in frame.index:
-        run = results.runs[index]
-        lines.append(ratio_of(results, run, results.baseline(run, **changed)))
+    lines = [ratio_of(results, run, results.baseline(run, **changed)) for run in frame["run"]]
     return pd.DataFrame(lines, columns=["ratio", "low", "high"], index=frame.index)
 
 

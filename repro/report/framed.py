@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from repro.harness.about import About
-from repro.harness.results import Results
+from repro.harness.results import Results, Run
 from repro.report.compare import beside_paper, of_paper
 from repro.report.table import EMPTY, NOT_RUN, Cell, Heading, Table, not_run
 
@@ -52,7 +52,8 @@ def framed(
         results: that it was made from.
         name: file stem; `about` has its title and note under this name.
         frame: a line for each line, its columns in order. A column `where` is left out where all
-            lines are of one place; columns of the paper's numbers where none stand beside.
+            lines are of one place; columns of the paper's numbers where none stand beside. A column
+            `run` has the runs that the lines are of, for the table's origin, and is not shown.
         about: words of the experiment.
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
         headings: column -> what a reader sees above it, where that is not its name.
@@ -64,6 +65,9 @@ def framed(
     words = about.words[name].filled(**values)
     if not len(frame):
         return not_run(name, words.title, words.note, about.experiment)
+    runs: list[Run] = []
+    if "run" in frame:
+        runs, frame = list(frame["run"]), frame.drop(columns="run")
     if "where" in frame and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
     note = words.note
@@ -84,7 +88,8 @@ def framed(
         parts = [frame[part] for part in (column, *(interval or ()))]
         columns.append([_cell(form, *line) for line in zip(*parts, strict=True)])
     rows = list(zip(*columns, strict=True))
-    return Table(name, words.title, note, heads, rows, about.experiment, origin=origin)
+    title, experiment = words.title, about.experiment
+    return Table(name, title, note, heads, rows, experiment, runs=runs, origin=origin)
 
 
 def or_status(frame: pd.DataFrame, column: str) -> pd.Series:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from recorded import changed_runs
 
-from experiments.bubble.claims import out_of_order
+from experiments.bubble.report import out_of_order
 from repro.claims.all_claims import all_claims
 from repro.harness.results import Results, Run, load
 from repro.report.page import write_tables
