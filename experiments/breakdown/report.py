@@ -4,34 +4,32 @@ The pie bears neither model nor K nor M. The paper's text says two partitions; M
 the pie's own bubble, so that row is fitted and proves nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
-from math import isnan, nan
+from collections.abc import Iterator, Mapping
+from math import nan
+from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.breakdown.claims import PIE, evidence
-from experiments.breakdown.runs import NAME, K, M
-from experiments.table2.recorded import at_papers_size
+from experiments.breakdown.runs import ABOUT, MODELLED, NAME, K, M
 from repro.claims.all_claims import verdict_on
 from repro.claims.cells import SHARE, cell_id
+from repro.claims.claim import Evidence, Fidelity
+from repro.harness.frame import runs_frame, select
 from repro.harness.results import Results, Run
-from repro.paper import theory
+from repro.paper import breakdown, theory
 from repro.report.bars import drawable, stack
-from repro.report.compare import beside_paper, fidelities, rows_of, where
+from repro.report.compare import beside_paper
 from repro.report.declared import Shown
-from repro.report.grid import Cell, Column, declared, plain, share, status_of
-from repro.report.rounds import parts
-from repro.report.style import PART_NAMES, PARTS, grid, model_name
-from repro.report.table import EMPTY, Table
+from repro.report.figures import Picture
+from repro.report.framed import Form, framed, or_status
+from repro.report.rounds import fits, parts
+from repro.report.style import MARKERS, PART_NAMES, PARTS, grid, model_name
+from repro.report.table import Table
 
 LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
-# the pie's, then ours
-_ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")
-
-PART: Column[str] = Column("part", lambda part: plain(LONG_NAMES.get(part, part)))
-QUOTED: Column[str] = Column(("quoted", "pie"), lambda part: share(PIE.get(part, nan)))
+PIE = {slice_.part: slice_.percent / 100 for slice_ in breakdown()}
+_ORDER = ["computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer"]
 # The pipeline of equal stages that recomputes early: its step is 4M + 3(K-1) forwards long.
 _STEP = theory.step_time(K, M, "early")
 ARITHMETIC = {
@@ -39,7 +37,11 @@ ARITHMETIC = {
     "recompute": M / _STEP,
     "bubble": theory.bubble(K, M, "early"),
 }
-IDEAL: Column[str] = Column(("ideal", "arithmetic"), lambda part: share(ARITHMETIC.get(part, nan)))
+# Parts from which a setting of the simulation was inferred.
+FITTED = {
+    "bubble": f"M={M} was inferred from this slice",
+    "setup": "the profile's 40 ms were taken from this slice",
+}
 SHOWN = Shown(
     NAME,
     (
@@ -55,9 +57,8 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
-        return []
-    return [by_part(results)]
+    frame = shares(results)
+    return [by_part(results, frame)] if len(frame) else []
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -71,92 +72,90 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def named_runs(results: Results) -> dict[tuple[str, str], Run]:
-    """Model and fidelity -> the run with that K and M; with its place where a model has several."""
-    rows = rows_of(results, experiment=NAME, K=K, M=M)
-    order = fidelities(rows)
-    rows.sort(key=lambda run: (order.index(run.fidelity), model_name(run.model)))
-    pairs = [(run.model, run.fidelity) for run in rows]
-    runs = {}
-    for run in rows:
-        name = model_name(run.model)
-        if pairs.count((run.model, run.fidelity)) > 1:
-            name += f" ({where(results, run)})"
-        runs[name, run.fidelity] = run
-    return runs
+def shares(results: Results) -> pd.DataFrame:
+    """A line for each run with a column for each part's share of K x step."""
+    frame = runs_frame(results, NAME, K=K)
+    medians = [parts(run) for run in frame["run"]]
+    for part in _ORDER:
+        frame[part] = [each.get(part, nan) for each in medians]
+        frame[part] = or_status(frame, part)
+    frame["full_size"] = [
+        run.spec.model_args == MODELLED[run.model]["paper"] for run in frame["run"]
+    ]
+    names = frame["model"].map(model_name)
+    alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
+    frame["name"] = names.where(~alike, names + " (" + frame["where"] + ")")
+    order = frame["fidelity"].map([*MARKERS].index)
+    return frame.assign(order=order).sort_values(["order", "name"])
 
 
-def share_of(results: Results, run: Run, part: str) -> Cell:
-    """A part's share of K x step; without a finished run, why there is none."""
-    cell = share(parts(run).get(part, nan))
-    if run.done:
-        return cell
-    return replace(cell, text=status_of(run))
-
-
-def by_part(results: Results) -> Table:
+def by_part(results: Results, frame: pd.DataFrame) -> Table:
     """One line a part: quoted, each run's share, and how near a full-size simulation is."""
-    runs = named_runs(results)
-    quoting = beside_paper(results, NAME)
-    columns = [PART, QUOTED, IDEAL] if quoting else [PART, IDEAL]
-    for (name, fidelity), run in runs.items():
-        columns.append(Column((fidelity, name), partial(share_of, results, run)))
-
-    def against_pie(part: str, run: Run) -> Cell:
-        off = parts(run)[part] - PIE.get(part, nan)
-        return Cell(off, EMPTY if isnan(off) else f"{100 * off:+.1f} points")
-
-    for (name, fidelity), run in runs.items():
-        comparable = fidelity == "simulated" and run.done and at_papers_size(run)
-        if quoting and comparable:
-            cell = partial(against_pie, run=run)
-            columns.append(Column(("simulated against quoted", name), cell))
-    if quoting:
-        columns.append(Column(("", "verdict"), _verdict_column(results)))
-    title = "Where the time of a step goes"
-    note = f"Shares of K x step at K={K}, M={M}, median over rounds."
-    if quoting:
-        title += " (NeurIPS Table 4, not in v5)"
-        note += (
-            f" K is from the paper's text and M={M} from the pie's own bubble; the tolerance is "
-            f"{SHARE:g} points."
-        )
-    return declared(NAME, title, note, _ORDER, columns, NAME)
-
-
-def _verdict_column(results: Results) -> Callable[[str], Cell]:
+    runs = select(frame, M=M)
+    table = pd.DataFrame({"part": [LONG_NAMES.get(part, part) for part in _ORDER]}, index=_ORDER)
+    table["quoted pie"] = pd.Series(PIE)
+    table["ideal arithmetic"] = pd.Series(ARITHMETIC)
+    for name, line in runs.set_index(runs["fidelity"] + " " + runs["name"]).iterrows():
+        table[name] = line[_ORDER]
+    forms: dict[str, Form] = dict.fromkeys(table.columns, ".1%")
+    for _, line in select(runs, fidelity="simulated", full_size=True, done=True).iterrows():
+        name = f"simulated against quoted {line['name']}"
+        table[name] = line[_ORDER].astype(float) - table["quoted pie"]
+        forms[name] = lambda share: f"{100 * share:+.1f} points"
     ours = evidence(results)
-
-    def verdict(part: str) -> Cell:
-        if part not in PIE:
-            return Cell("")
-        identity = cell_id(NAME, part)
-        return plain(verdict_on(identity, ours.get(identity)))
-
-    return verdict
+    ids = {part: cell_id(NAME, part) for part in PIE}
+    table["verdict"] = pd.Series({part: verdict_on(at, ours.get(at)) for part, at in ids.items()})
+    return framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, tolerance=SHARE)
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    caption = (
-        f"Where a step at K={K}, M={M} goes; grey is idle time, by its reason. Where an unequal "
-        "cut shortens the wait, the imbalance is negative and is taken off the bubble; medians "
-        "need not add up to 100."
+def evidence(results: Results) -> dict[str, Evidence]:
+    """Claim id -> ours: AmoebaNet-D at the paper's size, in percent of K x step.
+
+    The paper prints no M, so other M stand beside the inferred one.
+    """
+    frame = select(shares(results), model="amoebanet-d", full_size=True, done=True)
+    # A simulation that is counted not to fit its device shows nothing.
+    frame = frame.loc[[fits(run) is not False for run in frame["run"]]]
+    for fidelity in ("measured", "simulated"):
+        by_m = {line["M"]: line for line in select(frame, fidelity=fidelity).to_dict("records")}
+        if M in by_m:
+            ours = {cell_id(NAME, part): _evidence(by_m, part, fidelity) for part in PIE}
+            for name in ("23 %", "a third", "a quarter"):
+                ours[cell_id(NAME, "recompute", name)] = ours[cell_id(NAME, "recompute")]
+            return ours
+    return {}
+
+
+def _evidence(by_m: Mapping[int, Any], part: str, fidelity: Fidelity) -> Evidence:
+    percents = {f"M={m}": 100 * line[part] for m, line in by_m.items()}
+    here = f"M={M}"
+    return Evidence(
+        percents.pop(here),
+        fidelity,
+        (by_m[M]["id"],),
+        papers_size=True,
+        setting=here,
+        others={} if part in FITTED else percents,
+        fitted=FITTED.get(part, ""),
     )
-    yield "parts", figure(results), caption
+
+
+def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    yield "parts", figure(results), ABOUT.words["parts"].filled(K=K, M=M).note
 
 
 def figure(results: Results) -> Figure | None:
-    runs = {key: run for key, run in named_runs(results).items() if run.done and parts(run)}
-    if not runs:
+    runs = select(shares(results), M=M, done=True).dropna(subset=_ORDER)
+    if not len(runs):
         return None
     bars = []
     if beside_paper(results, NAME):
         bars.append(("quoted: NeurIPS Table 4", {part: 100 * PIE[part] for part in PIE}))
-    for (name, fidelity), run in runs.items():
-        size = "" if at_papers_size(run) else f", {run.scale} size"
-        shares = drawable(parts(run))
-        percents = {part: 100 * value for part, value in shares.items()}
-        bars.append((f"{fidelity}{size}: {name}", percents))
+    for line in runs.to_dict("records"):
+        size = "" if line["full_size"] else f", {line['scale']} size"
+        drawn_shares = drawable({part: line[part] for part in _ORDER})
+        percents = {part: 100 * share for part, share in drawn_shares.items()}
+        bars.append((f"{line['fidelity']}{size}: {line['name']}", percents))
     drawn, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)
     axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}")
