@@ -1,19 +1,24 @@
-"""What trainings recorded, for their reports."""
+"""What the experiments that train models share."""
 
-from math import nan
+from typing import Any, Literal
 
-from repro.harness.results import Run
-from repro.harness.schema import LearnRound
+from repro.harness.spec import ON_CPU, Group, RunSpec, Scale
 
-
-def metric(run: Run, name: str) -> float:
-    """A metric on test data after the last step, such as "bleu"; NaN where it was not measured."""
-    record = run.rounds[-1].record if run.rounds else None
-    value = record.metrics.get(name) if isinstance(record, LearnRound) else None
-    return nan if value is None else value
+LEARN: dict[str, Any] = {"task": "learn", "balance": "parameters", "trace": False}
 
 
-def parameters(run: Run) -> float:
-    """Of the trained model; NaN where nothing was trained."""
-    record = run.rounds[-1].record if run.rounds else None
-    return float(record.parameters) if isinstance(record, LearnRound) else nan
+def recompute(scale: Scale) -> Literal["always", "never"]:
+    """Small models keep their activations: the same bits of the weights, in less time."""
+    return "never" if scale in ON_CPU else "always"
+
+
+def groups_of(scale: Scale, name: str, runs: list[RunSpec]) -> tuple[Group, ...]:
+    """The runs in groups, each of which is recorded as a whole.
+
+    On a CPU these are the runs of one seed, which are compared with each other. Elsewhere a run may
+    take days, so each is a group of its own.
+    """
+    parts: dict[int, list[RunSpec]] = {}
+    for number, run in enumerate(runs):
+        parts.setdefault(run.seed if scale in ON_CPU else number, []).append(run)
+    return tuple(Group(name=f"{name}-{part}", runs=tuple(of)) for part, of in parts.items())

@@ -2,8 +2,9 @@
 
 from typing import Any, NamedTuple
 
+from experiments.learned import LEARN, recompute
 from repro.data.languages import LANGUAGES
-from repro.harness.spec import ON_CPU, TINY, Group, RunSpec, Scale, Training
+from repro.harness.spec import ON_CPU, TINY, RunSpec, Scale, Training
 from repro.train.recipe import translation
 
 TOY = tuple(f"toy:{name}" for name in LANGUAGES)
@@ -19,7 +20,7 @@ OPUS = tuple(f"opus100:{code}-en" for code in _OPUS_CODES.split())
 
 # Small models, on one core a few ms a sentence: nearly every word of a toy language is one token.
 _SMALL_V, _SMALL_T = 1200, 20
-_SMALL_MODEL: dict[str, Any] = {
+_SMALL: dict[str, Any] = {
     "d": 64,
     "head_dim": 16,
     "V": _SMALL_V,
@@ -55,10 +56,6 @@ PAPER_SIZES = (
 TRANSFORMER_BIG = Size(6, 4096, 16)  # of the Transformer's authors; the paper names it
 
 
-def sizes(scale: Scale) -> tuple[Size, ...]:
-    return SIZES if scale in ON_CPU else PAPER_SIZES
-
-
 def size_of(spec: RunSpec) -> Size:
     return Size(*(spec.model_args[name] for name in Size._fields))
 
@@ -85,29 +82,26 @@ def training_run(
         decode: test sentences of each language that are translated.
         warm_up: steps in which the learning rate rises; on a CPU alone.
     """
-    arguments = {name: getattr(size, name) for name in Size._fields}
     if scale in ON_CPU:
         recipe = translation(lr=0.006, warm_up=warm_up)
         text: dict[str, Any] = {"vocabulary": _SMALL_V, "S": _SMALL_T, "T": _SMALL_T, "test": 64}
         # All models share one vocabulary, which is learnt once in a process.
         text["vocabulary_of"] = list(ONE_A_TIER if scale in TINY else TOY)
-        arguments |= _SMALL_MODEL
+        model = _SMALL
     else:
         recipe = translation()
         text = {"vocabulary": 64000, "S": PAPER_T, "T": PAPER_T}
-        arguments |= {"d": 1024, "V": 64000, "S": PAPER_T, "T": PAPER_T}
+        model = {"d": 1024, "V": 64000, "S": PAPER_T, "T": PAPER_T}
     return RunSpec(
+        **LEARN,
         model="translation",
-        model_args=arguments,
+        model_args={**size._asdict(), **model},
         K=K,
         M=M,
         N=N,
         steps=steps,
         seed=seed,
-        checkpoint="never" if scale in ON_CPU else "always",
-        balance="parameters",
-        trace=False,
-        task="learn",
+        checkpoint=recompute(scale),
         training=Training(
             data=languages,
             data_args={**text, "temperature": TEMPERATURE},
@@ -115,15 +109,3 @@ def training_run(
             decode=decode,
         ),
     )
-
-
-def groups_of(scale: Scale, name: str, runs: list[RunSpec]) -> tuple[Group, ...]:
-    """The runs in groups, each of which is recorded as a whole.
-
-    On a CPU these are the runs of one seed, which are compared with each other. Elsewhere a run may
-    take days, so each is a group of its own.
-    """
-    parts: dict[int, list[RunSpec]] = {}
-    for number, run in enumerate(runs):
-        parts.setdefault(run.seed if scale in ON_CPU else number, []).append(run)
-    return tuple(Group(name=f"{name}-{part}", runs=tuple(of)) for part, of in parts.items())

@@ -2,263 +2,180 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.consistency.runs import BASE_M, LIMIT, MODELS, NAME, REPEATED_AT
+from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT
 from repro.claims.all_claims import verdict_on
 from repro.claims.cells import cell_id
 from repro.claims.claim import Evidence
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
-from repro.report.compare import matching, rows_of, where
 from repro.report.declared import Shown
-from repro.report.grid import Cell, Column, declared, estimate, place_column, plain
+from repro.report.framed import estimated, framed
 from repro.report.style import grid, model_name, series_colour
-from repro.report.table import Table
+from repro.report.table import Cell, Table
 
 CLOSEST = 1e-7  # losses are of about 3, so float32 hardly tells less
 NORMS = {"amoebanet-b": "batch norm", "translation": "layer norm"}
-WITH_BATCH_NORM, WITHOUT = "amoebanet-b", "translation"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two trainings with the same seed: the usual one, and one with another K, D or M."""
-
-    base: Run
-    other: Run
-
-    @property
-    def identical(self) -> bool:
-        """Whether all losses, weights and buffers are the same, bit for bit."""
-        base, other = record_of(self.base), record_of(self.other)
-        return base.loss == other.loss and base.digest == other.digest
-
-    @property
-    def differences(self) -> np.ndarray:
-        """Of the recorded weights."""
-        return np.array(record_of(self.other).weights) - np.array(record_of(self.base).weights)
-
-    @property
-    def loss_distances(self) -> np.ndarray:
-        """Between the losses of each step; NaN where one is not finite."""
-        losses = [np.array(record_of(run).loss, dtype=float) for run in (self.base, self.other)]
-        return np.abs(losses[1] - losses[0])
-
-    @property
-    def distance(self) -> float:
-        """Euclidean norm of the differences over that of the weights."""
-        base, other = record_of(self.base).weights, record_of(self.other).weights
-        return math.dist(base, other) / math.hypot(*base)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One change of a training, over all seeds.
-
-    Attributes:
-        where: the scale, and the machine where there are several.
-        change: what differs from the usual training.
-        pairs: one for each seed.
-    """
-
-    where: str
-    model: str
-    change: str
-    pairs: list[Pair]
-
-    @property
-    def distance(self) -> tuple[float, float, float]:
-        """Mean relative distance over seeds, and its interval."""
-        return mean_interval([pair.distance for pair in self.pairs])
-
-    @property
-    def greatest_distance(self) -> float:
-        """The greatest relative distance over seeds."""
-        return max(pair.distance for pair in self.pairs)
-
-    @property
-    def identical(self) -> int:
-        """Seeds with which both trainings are the same."""
-        return sum(pair.identical for pair in self.pairs)
-
-
-def record_of(run: Run) -> LearnRound:
-    """What was recorded of a training that is done."""
-    record = run.rounds[-1].record
-    assert isinstance(record, LearnRound)
-    return record
-
-
+WITHOUT = "translation"  # batch norm
+AGAIN = "the same once more"
+OF_A_CHANGE = ["where", "model", "change"]
 SHOWN = Shown(NAME)
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
-        return []
-    lines = comparisons(results)
-
-    def relative(line: Comparison) -> Cell:
-        return estimate(line.distance, ".1e") if line.greatest_distance else Cell(0.0, "0")
-
-    def greatest(line: Comparison) -> Cell:
-        value = max(float(np.abs(pair.differences).max()) for pair in line.pairs)
-        return Cell(value, f"{value:.1e}" if value else "0")
-
-    def first_loss(line: Comparison) -> Cell:
-        value = max(float(pair.loss_distances[0]) for pair in line.pairs)
-        return Cell(value, f"{value:.1e}" if value else "0")
-
-    columns: list[Column[Comparison]] = [
-        *place_column(lines, lambda line: line.where),
-        Column(
-            "model", lambda line: Cell(line.model, f"{model_name(line.model)}, {NORMS[line.model]}")
-        ),
-        Column("change", lambda line: plain(line.change)),
-        Column("seeds", lambda line: plain(len(line.pairs))),
-        Column(
-            "identical", lambda line: Cell(line.identical, f"{line.identical} of {len(line.pairs)}")
-        ),
-        Column(
-            "relative distance",
-            relative,
-            ends=("relative distance: low", "relative distance: high"),
-        ),
-        Column("", lambda line: Cell(line.greatest_distance), csv="greatest relative distance"),
-        Column("", greatest, csv="greatest difference"),
-        Column("first loss", first_loss),
-        Column("verdict", lambda line: plain(verdict(line, lines))),
+    lines = []
+    every = pairs(results)
+    for (where, model, change), seeds in every.groupby(OF_A_CHANGE, sort=False):
+        line: dict[str, Any] = {"where": where}
+        line["model"] = Cell(model, f"{model_name(model)}, {NORMS[model]}")
+        line |= {"change": change, "seeds": len(seeds)}
+        same = int(seeds["identical"].sum())
+        line["identical"] = Cell(same, f"{same} of {len(seeds)}")
+        line |= estimated("relative distance", mean_interval(list(seeds["distance"])))
+        line["greatest relative distance"] = seeds["distance"].max()
+        line["greatest difference"] = seeds["difference"].max()
+        line["first loss"] = max(losses[0] for losses in seeds["losses"])
+        lines.append(line | {"verdict": verdict(seeds, every)})
+    return [
+        framed(
+            results,
+            NAME,
+            pd.DataFrame(lines),
+            ABOUT,
+            forms=dict.fromkeys(("relative distance", "first loss"), _tiny),
+            hidden=["greatest relative distance", "greatest difference"],
+            base_M=BASE_M,
+        )
     ]
-    note = (
-        f"Measured against K=1, D=1, M={BASE_M} with the same seed: identical are all losses, "
-        "weights and buffers, the relative distance is that of 1,000 weights at the end (mean, "
-        "bootstrap 95 % interval from five seeds on), and the first loss is the greatest "
-        "difference before any update. It cannot show how far long trainings of large models drift "
-        "apart, and the two models differ in more than their norm."
-    )
-    title = "Is the model the same for every K, D and M? (sections 2.2 and 7)"
-    return [declared(NAME, title, note, lines, columns, NAME)]
+
+
+def _tiny(value: float) -> str:
+    return f"{value:.1e}" if value else "0"
 
 
 def answer(tables: Mapping[str, Table]) -> str:
     table = tables[NAME].shown
     of_stages = table[table["change"].str.startswith("K=")]
-    pairs = [tuple(map(int, text.split(" of "))) for text in of_stages["identical"]]
-    if not pairs:
+    counts = [tuple(map(int, text.split(" of "))) for text in of_stages["identical"]]
+    if not counts:
         raise LookupError("no training with another K")
     return (
-        f"{sum(same for same, _ in pairs)} of {sum(count for _, count in pairs)} trainings with "
+        f"{sum(same for same, _ in counts)} of {sum(count for _, count in counts)} trainings with "
         "another K have the same losses and weights as with K=1, bit for bit."
     )
 
 
-def comparisons(results: Results) -> list[Comparison]:
-    done = rows_of(results, experiment=NAME, status="done")
-    lines = []
-    for place in dict.fromkeys(run.place for run in done):
-        for model in MODELS:
-            pairs: dict[str, list[Pair]] = {}
-            runs = matching(done, place=place, model=model)
-            for run in runs:
-                base = next((other for other in runs if _is_base_of(other, run)), None)
-                if base is not None and base is not run:
-                    pairs.setdefault(_change(run), []).append(Pair(base, run))
-            lines += [
-                Comparison(where(results, of_change[0].other), model, change, of_change)
-                for change, of_change in pairs.items()
-            ]
-    return lines
+def pairs(results: Results) -> Frame:
+    """A line for each training beside the usual one with its seed, and how far the two are apart.
 
-
-def _is_base_of(base: Run, run: Run) -> bool:
-    usual = (base.K, base.D, base.M) == (1, 1, BASE_M) and not _is_repeated(base)
-    return usual and (base.group, base.spec.seed) == (run.group, run.spec.seed)
-
-
-def _is_repeated(run: Run) -> bool:
-    """Whether it is the second run of the usual training, on a GPU."""
-    return run.scale in REPEATED_AT and run.group == "stages" and run.spec.transport == "auto"
-
-
-def _change(run: Run) -> str:
-    if _is_repeated(run):
-        return "the same once more"
-    if run.D > 1:
-        return f"D={run.D} with M={run.M}"
-    return f"K={run.K}" if run.K > 1 else f"M={run.M}, no dropout"
-
-
-def verdict(line: Comparison, lines: list[Comparison]) -> str:
-    """What a line shows, by the rules that the experiment fixes."""
-    first = line.pairs[0].other
-    all_identical = line.identical == len(line.pairs)
-    if _is_repeated(first):
-        return "repeatable" if all_identical else "not repeatable"
-    if first.D > 1:
-        return f"{'' if line.greatest_distance <= LIMIT else 'not '}within {LIMIT:g}"
-    if first.K > 1:
-        if first.scale in TINY:
-            return "identical" if all_identical else "not identical"
-        return verdict_on(cell_id(NAME, line.model), differing([line]))
-    if line.model == WITHOUT:
-        return "without batch norm"
-    compared = (line.where, WITHOUT, line.change)
-    without = [other for other in lines if (other.where, other.model, other.change) == compared]
-    # False for intervals that are NaN, of too few seeds.
-    if without and line.distance[1] > without[0].distance[2]:
-        return "trend: batch norm makes M matter"
-    return "not shown at this size"
-
-
-def differing(lines: list[Comparison]) -> Evidence:
-    count = sum(len(line.pairs) - line.identical for line in lines)
-    runs = [run.id for line in lines for pair in line.pairs for run in (pair.base, pair.other)]
-    return Evidence(count, "measured", tuple(dict.fromkeys(runs)))
-
-
-def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    names = [where(results, run) for run in rows]
-    place = max(dict.fromkeys(names), key=names.count, default="")
-    lines = [
-        line
-        for line in comparisons(results)
-        if line.where == place and line.identical < len(line.pairs)
+    `identical` says that all losses, weights and buffers are the same, bit for bit; `distance` is
+    the norm of the differences of weights over that of the weights, and `difference` the greatest.
+    """
+    frame = runs_frame(results, NAME, done=True)
+    repeated = frame["scale"].isin(REPEATED_AT) & (frame["group"] == "stages")
+    frame["again"] = repeated & (frame["transport"] == "auto")
+    usual = select(frame, K=1, D=1, M=BASE_M, again=False)
+    alike = ["where", "model", "group", "seed"]
+    frame = frame.merge(usual[[*alike, "id", "record"]], on=alike, suffixes=("", " of base"))
+    frame = frame[frame["id"] != frame["id of base"]].sort_values("model", kind="stable")
+    frame["change"] = [
+        _change(*fields) for fields in frame[["again", "K", "D", "M"]].itertuples(index=False)
     ]
-    if not lines:
+    records = zip(frame["record of base"], frame["record"], strict=True)
+    apart = pd.DataFrame([_apart(*both) for both in records], index=frame.index)
+    return pd.concat([frame, apart], axis=1)
+
+
+def _change(again: bool, K: int, D: int, M: int) -> str:
+    if again:
+        return AGAIN
+    if D > 1:
+        return f"D={D} with M={M}"
+    return f"K={K}" if K > 1 else f"M={M}, no dropout"
+
+
+def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:
+    losses = [np.array(record.loss, dtype=float) for record in (base, other)]
+    differences = np.array(other.weights) - np.array(base.weights)
+    return {
+        "identical": base.loss == other.loss and base.digest == other.digest,
+        "distance": math.dist(base.weights, other.weights) / math.hypot(*base.weights),
+        "difference": float(np.abs(differences).max()),
+        "losses": np.abs(losses[1] - losses[0]),
+    }
+
+
+def verdict(seeds: Frame, every: Frame) -> str:
+    """What the pairs of one change show, by the rules that the experiment fixes."""
+    first, all_identical = seeds.iloc[0], bool(seeds["identical"].all())
+    if first["again"]:
+        return "repeatable" if all_identical else "not repeatable"
+    if first["D"] > 1:
+        return f"{'' if seeds['distance'].max() <= LIMIT else 'not '}within {LIMIT:g}"
+    if first["K"] > 1:
+        if first["scale"] in TINY:
+            return "identical" if all_identical else "not identical"
+        return verdict_on(cell_id(NAME, first["model"]), _evidence(seeds))
+    if first["model"] == WITHOUT:
+        return "without batch norm"
+    without = select(every, where=first["where"], model=WITHOUT, change=first["change"])
+    _, low, _ = mean_interval(list(seeds["distance"]))
+    _, _, high = mean_interval(list(without["distance"]))
+    # False for intervals that are NaN, of too few seeds.
+    return "trend: batch norm makes M matter" if low > high else "not shown at this size"
+
+
+def evidence(results: Results) -> dict[str, Evidence]:
+    """Claim id -> trainings with another K that differ in any bit of losses, weights, buffers."""
+    every = pairs(results)
+    of_stages = every[every["K"] > 1].sort_values("K", kind="stable")
+    return {
+        cell_id(NAME, model): _evidence(of_model)
+        for model, of_model in of_stages.groupby("model", sort=False)
+    }
+
+
+def _evidence(of_stages: Frame) -> Evidence:
+    runs = dict.fromkeys(of_stages[["id of base", "id"]].to_numpy().flat)
+    return Evidence(int((~of_stages["identical"]).sum()), "measured", tuple(runs))
+
+
+def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    """What is not identical, at the place with most runs."""
+    every = pairs(results)
+    if not len(every):
         return
-    figure, ((*panels,),) = grid(1, len(MODELS), 2.8)
+    apart = select(every, where=every["where"].mode()[0])
+    apart = apart[~apart.groupby("change")["identical"].transform("all")]
+    if not len(apart):
+        return
+    page, ((*panels,),) = grid(1, len(MODELS), 2.8)
     for panel, model in zip(panels, MODELS, strict=True):
-        _distances(panel, [line for line in lines if line.model == model])
-        panel.set_title(f"{model_name(model)}, {NORMS[model]}")
+        for change, seeds in select(apart, model=model).groupby("change", sort=False):
+            _distances(panel, str(change), seeds)
+        panel.set(title=f"{model_name(model)}, {NORMS[model]}", xlabel="step", yscale="log")
+        panel.set(ylim=(CLOSEST / 2, 10), yticks=[10.0**power for power in range(-7, 2, 2)])
+        panel.minorticks_off()
+        panel.legend()
     panels[0].set_ylabel("distance of losses, measured")
-    caption = (
-        f"Distance between the losses of each step and those of K=1, D=1, M={BASE_M}, median over "
-        f"seeds; below {CLOSEST:g} it is drawn there. Losses of other K are equal and not drawn."
-    )
-    yield "distances", figure, caption
+    yield "distances", page, ABOUT.caption("distances", base_M=BASE_M, closest=CLOSEST)
 
 
-def _distances(axes: Axes, lines: list[Comparison]) -> None:
-    for line in lines:
-        distances = np.median([pair.loss_distances for pair in line.pairs], axis=0)
-        style = "--" if line.pairs[0].other.D > 1 else "-"
-        colour = series_colour(line.pairs[0].other.M)
-        steps = range(1, len(distances) + 1)
-        axes.plot(
-            steps,
-            np.maximum(distances, CLOSEST),
-            style,
-            color=colour,
-            marker=".",
-            label=line.change,
-        )
-    axes.set(yscale="log", ylim=(CLOSEST / 2, 10), xlabel="step")
-    axes.set_yticks([10.0**power for power in range(-7, 2, 2)])
-    axes.minorticks_off()
-    axes.legend()
+def _distances(axes: Axes, change: str, seeds: Frame) -> None:
+    distances = np.maximum(np.median([*seeds["losses"]], axis=0), CLOSEST)
+    look: dict[str, Any] = {
+        "color": series_colour(seeds["M"].iloc[0]),
+        "marker": ".",
+        "label": change,
+    }
+    style = "--" if seeds["D"].iloc[0] > 1 else "-"
+    axes.plot(range(1, len(distances) + 1), distances, style, **look)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from experiments.translation import OPUS, PAPER_M, TOY, Size, groups_of, sizes, training_run
+from experiments.learned import LEARN, groups_of, recompute
+from experiments.translation import OPUS, PAPER_M, PAPER_SIZES, TOY, Size, training_run
 from repro.data.registry import DATA
-from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale, Training
+from repro.harness.about import read_about
+from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale, Training, sweep
 from repro.paper import translation_models
 from repro.train.recipe import imagenet
 
@@ -27,28 +29,7 @@ STEPS: dict[Scale, tuple[int, int]] = {"smoke": (3, 3), "laptop": (40, 120)}
 SMALL_N = 32
 PAPER_N, PAPER_STEPS = 2048, 500_000  # of translation, as in Figure 3
 DECODED: dict[Scale, int] = {"smoke": 4, "laptop": 16, "node": 500, "paper": 500}
-DEVIATIONS = (
-    "Laptop: (a) AmoebaNet-B (3, D) with D from 8 to 24 at 16 x 16 pixels on the ten digits of "
-    "scikit-learn. The paper has one point of its own, AmoebaNet-B (18, 512) on ImageNet at 480 x "
-    "480; its other points are models of other papers. So we vary the width of one architecture.",
-    "Laptop: (b) four multilingual models of nine made-up languages, from T(1, 128, 4) to T(3, "
-    "512, 8) with d=64. The paper has five models of 102 languages, from T(6, 8192, 16) on.",
-    "Laptop: every size has as many updates: 40 of 32 images, or 120 of 32 sentence pairs, chosen "
-    "by the time they take. Adam trains the images, since the paper's RMSProp needs thousands of "
-    "steps; batch norm's running statistics move by 0.1 a step for the same reason.",
-    "Activations are kept instead of recomputed at laptop scale, which changes no bit of the "
-    "weights and takes less time.",
-    "Laptop: the error is of all 355 test images, BLEU of the first 16 test sentences of each of "
-    "the nine languages.",
-    "The fits are straight lines through the logarithms, by least squares over all trainings: "
-    "error = a P^-b for images and BLEU = a P^b. The paper fits nothing; its points are read off "
-    "its picture and fitted here in the same way.",
-    "Decision rule, fixed before the first run: the paper's effect shows as a trend if the 95 % "
-    "interval of b lies above 0 (Student's t, residuals of the line), for images and for "
-    "translation each. Without a fit, because a BLEU is 0, nothing is shown.",
-    "Scale paper: the widths 64, 128 and 256 beside the paper's 512, mini-batches of 256 images "
-    "and 2048 sentences, M, updates, and OPUS-100 instead of the private corpus are ours.",
-)
+ABOUT = read_about(__file__)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -61,12 +42,10 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     on_cpu = scale in ON_CPU
     return Experiment(
         name=NAME,
-        title="Quality against model size",
-        question="Do larger models see and translate better, and by which power of their size?",
+        **ABOUT.of_experiment,
         paper="Figure 1",
         neurips="Figure 1",
         needs="any machine" if on_cpu else "16 GPUs, ImageNet and OPUS-100",
-        deviations=DEVIATIONS,
         minutes={"smoke": 0.4, "laptop": 3.1},
         rounds=1,
         groups=(
@@ -79,36 +58,25 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _images(scale: Scale) -> list[RunSpec]:
     if scale in ON_CPU:
         model: dict[str, Any] = {"L": 3, "image": 16, "num_classes": 10, "bn_momentum": 0.1}
-        K, M, N, steps = 2, 2, SMALL_N, STEPS[scale][0]
+        sizes = {"K": 2, "M": 2, "N": SMALL_N, "steps": STEPS[scale][0]}
         training = Training(data=("digits",), recipe={"optimizer": "adam", "lr": 0.005})
     else:
         model = {"L": 18, "image": 480}
-        K, M, N = 4, 32, 256
         images, _ = DATA["imagenet"].examples
-        steps = 100 * images // N  # 100 epochs
-        training = Training(
-            data=("imagenet",),
-            data_args={"augment": "flip"},
-            recipe=imagenet(N, images).as_dict(),
-        )
-    return [
-        RunSpec(
+        sizes = {"K": 4, "M": 32, "N": 256, "steps": 100 * images // 256}  # 100 epochs
+        recipe = imagenet(256, images).as_dict()
+        training = Training(data=("imagenet",), data_args={"augment": "flip"}, recipe=recipe)
+    return list(
+        sweep(
+            **LEARN,
+            **sizes,
             model="amoebanet-b",
-            model_args={**model, "D": D},
-            K=K,
-            M=M,
-            N=N,
-            steps=steps,
-            seed=seed,
-            checkpoint="never" if scale in ON_CPU else "always",
-            balance="parameters",
-            trace=False,
-            task="learn",
+            seed=[*range(SEEDS[scale])],
+            model_args=[{**model, "D": D} for D in WIDTHS[scale]],
+            checkpoint=recompute(scale),
             training=training,
         )
-        for seed in range(SEEDS[scale])
-        for D in WIDTHS[scale]
-    ]
+    )
 
 
 def _translation(scale: Scale) -> list[RunSpec]:
@@ -119,12 +87,11 @@ def _translation(scale: Scale) -> list[RunSpec]:
     else:
         # The paper does not state the partitions of its smallest model.
         partitions = [printed.partitions or 1 for printed in translation_models()]
-        cut = list(zip(sizes(scale), partitions, strict=True))
+        cut = list(zip(PAPER_SIZES, partitions, strict=True))
         languages, N, M, steps = OPUS, PAPER_N, PAPER_M, PAPER_STEPS
+    common = {"N": N, "M": M, "steps": steps, "decode": DECODED[scale]}
     return [
-        training_run(
-            scale, size, languages, N=N, steps=steps, seed=seed, decode=DECODED[scale], K=K, M=M
-        )
+        training_run(scale, size, languages, K=K, seed=seed, **common)
         for seed in range(SEEDS[scale])
         for size, K in cut
     ]

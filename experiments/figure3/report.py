@@ -1,45 +1,49 @@
 """Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines by tier, and three claims."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import nan
-from statistics import fmean
+from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figure3.languages import TIERS, Trained, printed_gain, trained
-from experiments.figure3.runs import DEEP, NAME, WIDE
-from experiments.learned import parameters
-from experiments.translation import PAPER_SIZES, Size
+from experiments.figure3.runs import ABOUT, BILINGUAL, DEEP, NAME, WIDE
+from experiments.translation import PAPER_SIZES, Size, size_of
 from repro.claims.all_claims import verdict_on
 from repro.claims.claim import Evidence
+from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
+from repro.harness.spec import RunSpec
 from repro.harness.statistics import mean_interval
 from repro.paper import figure
-from repro.report.compare import beside_paper, rows_of
+from repro.report.compare import beside_paper
 from repro.report.declared import Shown
-from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
+from repro.report.framed import Form, estimated, framed
 from repro.report.style import MARKERS, SOFT, grid, series_colour
-from repro.report.table import Table
+from repro.report.table import Cell, Table
 
 SHOWN = Shown(f"{NAME}_claims")
+TIERS = ("high", "middle", "low")
 SIZE = "size: largest minus smallest"
 TRANSFER = "transfer: gain in the low tier minus the high tier"
 DEPTH = "depth: deep minus wide, {} tier"
+# The claim that a difference is held against. No rule was fixed for the high tier.
+CLAIMS = {
+    SIZE: "figure3/size",
+    TRANSFER: "figure3/transfer",
+    DEPTH.format("low"): "figure3/depth",
+}
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
-        return []
     return [claims(results), tiers(results), languages(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
     table = tables[f"{NAME}_claims"]
     size, transfer, depth = (
-        table.number("measured mean", **{"difference in BLEU": sentence})
-        for sentence in (SIZE, TRANSFER, DEPTH.format("low"))
+        table.number("measured mean", **{"difference in BLEU": sentence}) for sentence in CLAIMS
     )
     return (
         f"With toy languages BLEU changes by {size} with size, by {transfer} with transfer to "
@@ -47,252 +51,220 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper about Figure 3, and our differences for it.
+class Place(NamedTuple):
+    """The finished trainings of one place.
 
     Attributes:
-        where: scale and machine.
-        differences: in BLEU, one for each language and seed.
-        printed: the paper's difference; a mean over its points.
-        id: of the claim that it is held against; empty where no rule was fixed.
+        multilingual: models of all languages by their size, small ones first.
+        bilingual: models of one language by this language, the one with most data first.
+        bleu: a line for each language and seed: `tier`, a third of the languages by their data,
+            `rank` in the tier, BLEU of its `own` model, and a column for each size.
     """
 
     where: str
-    sentence: str
-    differences: list[float]
-    printed: float
-    runs: list[Run]
-    id: str = ""
+    multilingual: Frame
+    bilingual: Frame
+    bleu: Frame
 
     @property
-    def evidence(self) -> Evidence:
-        mean, low, high = mean_interval(self.differences)
-        return Evidence(mean, "measured", tuple(run.id for run in self.runs), low, high)
+    def sizes(self) -> list[str]:
+        return list(self.multilingual.index.unique())
+
+    @property
+    def gains(self) -> Frame:
+        """BLEU of each size over that of the language's own model."""
+        return self.bleu[self.sizes].sub(self.bleu["own"], axis=0)
+
+
+def places(results: Results) -> Iterator[Place]:
+    frame = runs_frame(results, NAME, done=True)
+    frame["pairs"] = [int(labels.get("pairs", 0)) for labels in frame["labels"]]
+    alone = frame["group"].str.startswith(BILINGUAL)
+    frame["of"] = [_of(spec) for spec in frame["spec"]]
+    for where, runs in frame.groupby("where", sort=False):
+        multilingual = runs[~alone].set_index("of")
+        # By size, in the order of the plan.
+        multilingual = multilingual.loc[multilingual.index.unique()]
+        bilingual = runs[alone].set_index("of").sort_values("pairs", ascending=False, kind="stable")
+        if len(multilingual) and len(bilingual):
+            yield Place(str(where), multilingual, bilingual, bleu_of(multilingual, bilingual))
+
+
+def _of(spec: RunSpec) -> str:
+    """The one language of a model, or the size of a model of several."""
+    assert spec.training is not None
+    return spec.training.data[0] if len(spec.training.data) == 1 else str(size_of(spec))
+
+
+def bleu_of(multilingual: Frame, bilingual: Frame) -> Frame:
+    bleu = pd.DataFrame(
+        {
+            "language": bilingual.index,
+            "seed": bilingual["seed"].array,
+            "own": bilingual["metrics.bleu"].array,
+        }
+    )
+    for size, runs in multilingual.groupby(level=0, sort=False):
+        by_seed = runs.set_index("seed")
+        bleu[size] = [
+            by_seed[f"metrics.bleu {language}"].get(seed, nan)
+            for language, seed in zip(bleu["language"], bleu["seed"], strict=True)
+        ]
+    languages = pd.DataFrame({"language": bilingual.index.unique()})
+    languages["tier"] = [TIERS[i * len(TIERS) // len(languages)] for i in languages.index]
+    languages["rank"] = languages.groupby("tier").cumcount()
+    return bleu.merge(languages, on="language")
+
+
+def differences(place: Place) -> dict[str, list[float]]:
+    """Of each sentence of the paper: our differences in BLEU, one for each language and seed."""
+    bleu, small, large = place.bleu, place.sizes[0], place.sizes[-1]
+    of_tiers = bleu.assign(gain=place.gains[large])
+    by_tier = of_tiers.pivot(index=["rank", "seed"], columns="tier", values="gain").reindex(
+        columns=TIERS
+    )
+    found = {SIZE: bleu[large] - bleu[small], TRANSFER: by_tier["low"] - by_tier["high"]}
+    for tier in ("low", "high"):
+        of_tier = bleu[bleu["tier"] == tier]
+        both = len(place.sizes) > DEEP
+        deep, wide = (place.sizes[DEEP], place.sizes[WIDE]) if both else (small, small)
+        found[DEPTH.format(tier)] = (of_tier[deep] - of_tier[wide]) if both else pd.Series()
+    return {sentence: list(values.dropna()) for sentence, values in found.items()}
+
+
+def printed_gains() -> Frame:
+    """Mean gain of the paper's points by size and tier, a third of its six groups of languages."""
+    points = pd.DataFrame([vars(point) for point in figure("figure3")])
+    third = points["x"].rank(method="dense").sub(1) // 2
+    points["tier"] = [TIERS[int(place)] for place in third]
+    return points.pivot_table(index="series", columns="tier", values="y")
+
+
+def printed(gains: Frame) -> dict[str, float]:
+    """The paper's side of `differences`."""
+    small, large, deep, wide = (
+        gains.loc[_series(PAPER_SIZES[place])] for place in (0, -1, DEEP, WIDE)
+    )
+    depth = deep - wide
+    return {
+        SIZE: (large - small).mean(),
+        TRANSFER: large["low"] - large["high"],
+        DEPTH.format("low"): depth["low"],
+        DEPTH.format("high"): depth["high"],
+    }
+
+
+def _series(size: Size) -> str:
+    return str(size).replace(" ", "")
 
 
 def claims(results: Results) -> Table:
-    lines = [claim for place in trained(results) for claim in claims_of(place)]
-    columns: list[Column[Claim]] = [
-        *place_column(lines, lambda claim: claim.where),
-        Column("difference in BLEU", lambda claim: plain(claim.sentence), csv="difference"),
-        Column("n", lambda claim: plain(len(claim.differences))),
-        spread(("measured", "mean"), lambda claim: estimate(mean_interval(claim.differences))),
-    ]
-    if beside_paper(results, NAME):
-        columns.append(Column(("quoted", "mean, digitised"), lambda claim: amount(claim.printed)))
-        columns.append(Column("verdict", _verdict))
-    note = (
-        "Mean difference in BLEU with a bootstrap 95 % interval over n pairs of a language and a "
-        "seed; the languages of a seed share one model and its test sentences, so only three "
-        "values are independent and the interval is too narrow. Tiers are thirds of the languages "
-        "by training pairs, and nine toy languages stand for 102, so they cannot show the paper's "
-        "gains in BLEU."
-    )
-    title = "Three claims about multilingual models"
-    return declared(f"{NAME}_claims", title, note, lines, columns, NAME)
+    lines = []
+    theirs = printed(printed_gains())
+    for place in places(results):
+        ours = _evidence(place)
+        for sentence, values in differences(place).items():
+            line: dict[str, Any] = {"where": place.where, "difference": sentence, "n": len(values)}
+            line |= estimated("measured mean", mean_interval(values))
+            line["quoted mean, digitised"] = theirs[sentence]
+            claim = CLAIMS.get(sentence)
+            line["verdict"] = verdict_on(claim, ours[claim]) if claim else Cell(text="no rule")
+            lines.append(line)
+    headings = {"difference": "difference in BLEU"}
+    return framed(results, f"{NAME}_claims", pd.DataFrame(lines), ABOUT, headings=headings)
 
 
-def claims_of(place: Trained) -> list[Claim]:
-    by_seed = [*place.multilingual.values(), *place.bilingual.values()]
-    runs = [run for of_seed in by_seed for run in of_seed.values()]
-    small, large = PAPER_SIZES[0], PAPER_SIZES[-1]
-    deep, wide = PAPER_SIZES[DEEP], PAPER_SIZES[WIDE]
-    by_size = fmean(printed_gain(large, tier) - printed_gain(small, tier) for tier in TIERS)
-    transferred = printed_gain(large, "low") - printed_gain(large, "high")
-    depth = {tier: printed_gain(deep, tier) - printed_gain(wide, tier) for tier in TIERS}
-    return [
-        Claim(place.where, SIZE, place.gain_of_size(), by_size, runs, "figure3/size"),
-        Claim(
-            place.where,
-            TRANSFER,
-            place.gain_of_transfer(),
-            transferred,
-            runs,
-            "figure3/transfer",
-        ),
-        *(
-            Claim(
-                place.where,
-                DEPTH.format(tier),
-                place.gain_of_depth(tier),
-                depth[tier],
-                runs,
-                "figure3/depth" if tier == "low" else "",
-            )
-            for tier in ("low", "high")
-        ),
-    ]
+def evidence(results: Results) -> dict[str, Evidence]:
+    """Claim id -> the mean difference in BLEU over languages and seeds."""
+    return {claim: ours for place in places(results) for claim, ours in _evidence(place).items()}
 
 
-def _verdict(claim: Claim) -> Cell:
-    return plain(verdict_on(claim.id, claim.evidence)) if claim.id else Cell(text="no rule")
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A size in a tier.
-
-    Attributes:
-        printed: the paper's size at the same place among the five; None at other numbers of sizes.
-    """
-
-    place: Trained
-    tier: str
-    size: Size
-    printed: Size | None
-
-    @property
-    def runs(self) -> list[Run]:
-        return list(self.place.multilingual[self.size].values())
-
-    @property
-    def gains(self) -> list[float]:
-        """BLEU over the baseline, of every language of the tier and every seed."""
-        return self.place.gains(self.size, self.place.tier(self.tier))
+def _evidence(place: Place) -> dict[str, Evidence]:
+    by_language = place.bilingual.loc[place.bilingual.index.unique()]
+    runs = (*place.multilingual["id"], *by_language["id"])
+    found = differences(place)
+    ours = {}
+    for sentence, claim in CLAIMS.items():
+        mean, low, high = mean_interval(found[sentence])
+        ours[claim] = Evidence(mean, "measured", runs, low, high)
+    return ours
 
 
 def tiers(results: Results) -> Table:
-    """Gain over the baselines for each tier and size."""
-    lines = []
-    for place in trained(results):
+    """Gain over the baselines for each tier and size, beside the paper's of the same rank."""
+    lines, theirs = [], printed_gains()
+    for place in places(results):
+        as_many = len(place.sizes) == len(PAPER_SIZES)
         for tier in TIERS:
-            for i, size in enumerate(place.sizes):
-                printed = PAPER_SIZES[i] if len(place.sizes) == len(PAPER_SIZES) else None
-                lines.append(Gain(place, tier, size, printed))
-    columns: list[Column[Gain]] = [
-        *place_column(lines, lambda gain: gain.place.where),
-        Column("tier", lambda gain: plain(gain.tier)),
-        Column("size", lambda gain: plain(gain.size)),
-        Column("parameters", _millions),
-        Column("n", lambda gain: plain(len(gain.gains))),
-        spread(("measured", "gain"), lambda gain: estimate(mean_interval(gain.gains))),
-    ]
-    if beside_paper(results, NAME):
-        columns.append(Column(("quoted", "size"), lambda gain: plain(gain.printed or "")))
-        columns.append(Column(("quoted", "gain, digitised"), _printed))
-    note = (
-        "BLEU of a multilingual model minus that of the language's own model: mean and bootstrap "
-        "95 % interval over n pairs of a language and a seed, too narrow as the languages of a "
-        "seed share a model. Nine toy languages stand for 102, so they cannot show the paper's "
-        "gains in BLEU."
-    )
-    title = "Gain over bilingual baselines for each tier of languages"
-    return declared(NAME, title, note, lines, columns, NAME)
-
-
-def _millions(gain: Gain) -> Cell:
-    counted = parameters(gain.runs[0])
-    return Cell(counted, f"{counted / 1e6:.2f}M")
-
-
-def _printed(gain: Gain) -> Cell:
-    return amount(printed_gain(gain.printed, gain.tier)) if gain.printed else Cell()
-
-
-@dataclass(frozen=True)
-class OneLanguage:
-    place: Trained
-    language: str
-
-    @property
-    def baselines(self) -> list[Run]:
-        return list(self.place.bilingual[self.language].values())
+            gains = place.gains[place.bleu["tier"] == tier]
+            for size, printed_size in zip(place.sizes, PAPER_SIZES, strict=False):
+                runs = place.multilingual.loc[[size]]
+                values = list(gains[size].dropna())
+                line: dict[str, Any] = {"where": place.where, "tier": tier}
+                line["size"] = size_of(runs["spec"].iloc[0])
+                line["parameters"] = float(runs["parameters"].iloc[0])
+                line["n"] = len(values)
+                line |= estimated("measured gain", mean_interval(values))
+                if as_many:
+                    line["quoted size"] = printed_size
+                    line["quoted gain, digitised"] = theirs.loc[_series(printed_size), tier]
+                lines.append(line)
+    forms = {"parameters": lambda count: f"{count / 1e6:.2f}M"}
+    return framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)
 
 
 def languages(results: Results) -> Table:
     """BLEU of every language: its own model, the smallest and the largest multilingual one."""
-    lines = [
-        OneLanguage(place, language) for place in trained(results) for language in place.languages
-    ]
-
-    def tier_of(line: OneLanguage) -> Cell:
-        return plain(next(tier for tier in TIERS if line.language in line.place.tier(tier)))
-
-    def multilingual(line: OneLanguage, which: int) -> Cell:
-        return _mean(line.place.bleu(line.place.sizes[which], line.language))
-
-    columns: list[Column[OneLanguage]] = [
-        *place_column(lines, lambda line: line.place.where),
-        Column("language", lambda line: plain(line.language)),
-        Column("training pairs", lambda line: plain(int(line.baselines[0].labels["pairs"]))),
-        Column("tier", tier_of),
-        Column("seeds", lambda line: plain(len(line.baselines))),
-        Column("own model", lambda line: _mean(line.place.baseline(line.language))),
-        Column("smallest", lambda line: multilingual(line, 0)),
-        Column("largest", lambda line: multilingual(line, -1)),
-    ]
-    note = (
-        "BLEU, measured, mean over seeds: of the language's own model, and of the smallest and the "
-        "largest multilingual model. There is no interval, because the seeds of one language are "
-        "fewer than five."
-    )
-    title = "Every language: its own model and the multilingual ones"
-    return declared(f"{NAME}_languages", title, note, lines, columns, NAME)
-
-
-def _mean(by_seed: dict[int, float]) -> Cell:
-    return amount(fmean(by_seed.values()) if by_seed else nan, 1)
-
-
-def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    caption = (
-        "Gain over the bilingual baselines against languages by decreasing data, a line for each "
-        "size: measured with toy languages (mean over seeds), and read off the paper's picture."
-    )
-    yield "gains", gains(results), caption
-
-
-def gains(results: Results) -> Figure | None:
-    """Ours, and beside it the paper's; of several places the last one is drawn."""
-    places = trained(results)
-    if not places:
-        return None
-    place, quoting = places[-1], beside_paper(results, NAME)
-    drawn, (panels,) = grid(1, 2 if quoting else 1, 3.4)
-    ours = panels[0]
-    for number, size in enumerate(place.sizes):
-        means = [_mean_gain(place, size, language) for language in place.languages]
-        ours.plot(
-            range(1, len(means) + 1),
-            means,
-            MARKERS["measured"],
-            linestyle="-",
-            color=series_colour(2 ** (1.2 * number)),
-            markersize=5,
-            label=str(size),
-        )
-    ours.set(
-        title="measured, toy languages",
-        xlabel="language, by decreasing data",
-        ylabel="BLEU over bilingual",
-    )
-    _finish(ours)
-    if quoting:
-        for number, size in enumerate(PAPER_SIZES):
-            points = [p for p in figure("figure3") if p.series == f"T({size.L},{size.H},{size.A})"]
-            panels[1].plot(
-                [p.x + 1 for p in points],
-                [p.y for p in points],
-                MARKERS["quoted"],
-                linestyle="-",
-                color=series_colour(2 ** (1.2 * number)),
-                markersize=4,
-                label=str(size),
+    lines = []
+    for place in places(results):
+        for language, seeds in place.bleu.groupby("language", sort=False):
+            means = seeds[["own", *place.sizes]].mean()
+            lines.append(
+                {
+                    "where": place.where,
+                    "language": language,
+                    "training pairs": place.bilingual.loc[[language], "pairs"].iloc[0],
+                    "tier": seeds["tier"].iloc[0],
+                    "seeds": len(seeds),
+                    "own model": means["own"],
+                    "smallest": means[place.sizes[0]],
+                    "largest": means[place.sizes[-1]],
+                }
             )
-        panels[1].set(title="quoted", xlabel="language, by decreasing data")
-        _finish(panels[1])
-    return drawn
+    forms: dict[str, Form] = dict.fromkeys(("own model", "smallest", "largest"), ".1f")
+    return framed(results, f"{NAME}_languages", pd.DataFrame(lines), ABOUT, forms=forms)
 
 
-def _mean_gain(place: Trained, size: Size, language: str) -> float:
-    values = place.gains(size, [language])
-    return fmean(values) if values else nan
+def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    """Ours, and beside it the paper's; of several places the last one is drawn."""
+    every = list(places(results))
+    if not every:
+        return
+    place, quoting = every[-1], beside_paper(results, NAME)
+    page, (panels,) = grid(1, 2 if quoting else 1, 3.4)
+    means = place.gains.groupby(place.bleu["language"], sort=False).mean()
+    ours = {size: (range(1, len(means) + 1), means[size]) for size in place.sizes}
+    _draw(panels[0], "measured", ours)
+    panels[0].set(title="measured, toy languages", ylabel="BLEU over bilingual")
+    if quoting:
+        theirs = {}
+        for size in PAPER_SIZES:
+            points = [point for point in figure("figure3") if point.series == _series(size)]
+            theirs[str(size)] = ([p.x + 1 for p in points], [p.y for p in points])
+        _draw(panels[1], "quoted", theirs)
+        panels[1].set(title="quoted")
+    yield "gains", page, ABOUT.caption("gains")
 
 
-def _finish(axes: Axes) -> None:
-    """A line at 0, and a legend above all points."""
+def _draw(axes: Axes, fidelity: str, lines: Mapping[str, Any]) -> None:
+    """A line for each size, one at 0, and a legend above all points."""
+    for number, (size, (xs, ys)) in enumerate(lines.items()):
+        look: dict[str, Any] = {
+            "marker": MARKERS[fidelity],
+            "color": series_colour(2 ** (1.2 * number)),
+        }
+        axes.plot(xs, ys, linestyle="-", markersize=4.5, label=size, **look)
     axes.axhline(0, color=SOFT, linewidth=0.9)
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.4 * (high - low))
+    axes.set(ylim=(low, high + 0.4 * (high - low)), xlabel="language, by decreasing data")
     axes.legend(loc="upper left", handlelength=1.2, ncols=2)

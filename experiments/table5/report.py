@@ -9,7 +9,7 @@ from experiments.table5.runs import ABOUT, NAME
 from repro.claims.all_claims import verdict_on
 from repro.claims.cells import cell_id
 from repro.claims.claim import Evidence
-from repro.harness.frame import runs_frame
+from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
 from repro.harness.statistics import mean_interval
 from repro.paper import BatchSize, table5
@@ -21,7 +21,7 @@ BETTER = {"BLEU": 1, "NLL": -1}  # metric -> the sign of a difference that is be
 SHOWN = Shown(f"{NAME}_gains")
 
 
-def trainings(results: Results) -> pd.DataFrame:
+def trainings(results: Results) -> Frame:
     """A line for each training, with its BLEU and NLL, N ascending."""
     frame = runs_frame(results, NAME, done=True)
     frame = frame.rename(columns={f"metrics.{name.lower()}": name for name in BETTER})
@@ -42,7 +42,7 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def qualities(results: Results, frame: pd.DataFrame) -> Table:
+def qualities(results: Results, frame: Frame) -> Table:
     batches = frame.groupby(["where", "N"])
     table = batches.agg(updates=("steps", "first"), seeds=("seed", "size"))
     for name in BETTER:
@@ -53,7 +53,7 @@ def qualities(results: Results, frame: pd.DataFrame) -> Table:
     return framed(results, NAME, table, ABOUT)
 
 
-def _Ns(frame: pd.DataFrame) -> list[int]:
+def _Ns(frame: Frame) -> list[int]:
     return sorted(frame["N"].unique())
 
 
@@ -67,13 +67,13 @@ def _printed(size: BatchSize) -> str:
     return f"{rounded}: {size.bleu:.2f}, {size.nll:.2f}"
 
 
-def differences(frame: pd.DataFrame, metric: str) -> list[float]:
+def differences(frame: Frame, metric: str) -> list[float]:
     """The metric at the largest N minus that at the smallest, for each seed of one place."""
     by_seed = frame.pivot(index="seed", columns="N", values=metric)
     return list((by_seed.iloc[:, -1] - by_seed.iloc[:, 0]).dropna())
 
 
-def gains(results: Results, frame: pd.DataFrame) -> Table:
+def gains(results: Results, frame: Frame) -> Table:
     """The largest batch minus the smallest, paired by seed, with a verdict."""
     first, *_, last = _sizes()
     lines = []
@@ -106,7 +106,7 @@ def evidence(results: Results) -> dict[str, Evidence]:
     return evidence_of(places[-1]) if places else {}
 
 
-def evidence_of(runs: pd.DataFrame) -> dict[str, Evidence]:
+def evidence_of(runs: Frame) -> dict[str, Evidence]:
     ends = runs[runs["N"].isin([runs["N"].min(), runs["N"].max()])]
     found = {}
     for name, sign in BETTER.items():

@@ -1,6 +1,7 @@
 """Table 5 (arXiv:1811.06965v5; not at NeurIPS): translation quality against batch size."""
 
-from experiments.translation import SIZES, TRANSFORMER_BIG, groups_of, training_run
+from experiments.learned import groups_of
+from experiments.translation import SIZES, TRANSFORMER_BIG, training_run
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Scale
 

@@ -39,6 +39,11 @@ class About:
         """The fields of an `Experiment` that the file has."""
         return {"title": self.title, "question": self.question, "deviations": self.deviations}
 
+    def caption(self, figure: str, **values: object) -> str:
+        """Of a figure: its title, a colon and its note."""
+        words = self.words[figure].filled(**values)
+        return f"{words.title}: {words.note}"
+
 
 @cache
 def read_about(experiment_file: str) -> About:

@@ -3,12 +3,15 @@
 Exhibits are made from `runs_frame` with groupby, pivot and merge.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
+
+# A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
+Frame: TypeAlias = Any
 
 # Attributes of a run that are columns of its line.
 _OF_RUN = (
@@ -23,7 +26,7 @@ _OF_SPEC = (
 )  # fmt: skip
 
 
-def runs_frame(results: Results, *experiments: str, **wanted: Any) -> pd.DataFrame:
+def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
     """A line for each run of these experiments (none: of all) with these settings, in plan order.
 
     Columns are the attributes of `Run`: seconds in step_s, examples a second in throughput, GiB in
@@ -58,7 +61,7 @@ def _line(run: Run, several: bool) -> dict[str, Any]:
     return line
 
 
-def select(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+def select(frame: Frame, **wanted: Any) -> Frame:
     """The lines with these values; of a list of values each is allowed."""
     for name, value in wanted.items():
         column = frame[name]
@@ -67,7 +70,7 @@ def select(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     return frame
 
 
-def ratios(results: Results, frame: pd.DataFrame, **changed: Any) -> pd.DataFrame:
+def ratios(results: Results, frame: Frame, **changed: Any) -> Frame:
     """Throughput of each line's run over that of its baseline, inside common rounds.
 
     The baseline is the run at the same place that differs in the changed fields alone, such as K=1.

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from repro.harness.about import About
+from repro.harness.frame import Frame
 from repro.harness.results import Results, Run
 from repro.report.compare import beside_paper, of_paper
 from repro.report.table import EMPTY, NOT_RUN, Cell, Heading, Table, not_run
@@ -36,7 +37,7 @@ LOW, HIGH = ": low", ": high"
 def framed(
     results: Results,
     name: str,
-    frame: pd.DataFrame,
+    frame: Frame,
     about: About,
     *,
     forms: Mapping[str, Form] | None = None,
@@ -92,7 +93,7 @@ def framed(
     return Table(name, title, note, heads, rows, experiment, runs=runs, origin=origin)
 
 
-def or_status(frame: pd.DataFrame, column: str) -> pd.Series:
+def or_status(frame: Frame, column: str) -> pd.Series:
     """A column of `runs_frame`, with its status instead of a number where a run is not done."""
     lines = zip(frame[column], frame["status"], strict=True)
     return pd.Series([_or_status(*line) for line in lines], frame.index, dtype=object)
@@ -104,7 +105,12 @@ def _or_status(value: Any, status: Any) -> Any:
     return NOT_RUN if status == "planned" else status
 
 
-def with_interval(frame: pd.DataFrame, column: str, estimates: Iterable[Estimate]) -> pd.DataFrame:
+def estimated(column: str, estimate: Estimate) -> dict[str, float]:
+    """The three columns of an estimate, for one line."""
+    return dict(zip((column, column + LOW, column + HIGH), estimate, strict=True))
+
+
+def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> Frame:
     """The frame with a column of medians or means, and those of the ends of their intervals."""
     values, lows, highs = zip(*estimates, strict=True)
     return frame.assign(**{column: values, column + LOW: lows, column + HIGH: highs})
