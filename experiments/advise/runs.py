@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from repro.harness.about import read_about
 from repro.harness.sizes import TRANSFORMER
 from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, ScheduleName
 
 NAME = "advise"
-DEVICES = 2
-N: dict[Scale, int] = {"smoke": 16, "laptop": 64, "node": 64}
-SMALLEST: dict[Scale, int] = {"smoke": 2, "laptop": 4, "node": 4}  # examples that are timed
-ROUNDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "node": 5}
+ABOUT = read_about(__file__)
+# N, the least examples that are timed, rounds.
+SIZES = {"smoke": (16, 2, 1), "laptop": (64, 4, 5), "node": (64, 4, 5)}
 # Schedule, K, D, M, checkpoint mode. The order of a single stage is 1F1B, as `repro advise` has it.
 PLANS: tuple[tuple[ScheduleName, int, int, int, Checkpoint], ...] = (
     ("1f1b", 1, 1, 1, "never"),
@@ -29,14 +29,6 @@ PLANS: tuple[tuple[ScheduleName, int, int, int, Checkpoint], ...] = (
     ("1f1b", 2, 1, 8, "except_last"),
     ("interleaved-1f1b", 2, 1, 8, "never"),
 )
-STAGES_PER_RANK = 2  # of the interleaved schedule
-DEVIATIONS = (
-    "No table of the paper: it tests `repro advise`.",
-    "Predictions come from layers that were timed in the round of the steps that they predict, on "
-    "two processes at once and in turn. Each plan is cut by its own run, and predicted with that "
-    "cut.",
-    "At this size every plan fits, so memory decides nothing here.",
-)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -45,16 +37,14 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     The paper gives no advice. The plan with the shortest predicted step is the advised one; it is
     held against the plan with the shortest measured step.
     """
-    at = scale if scale in N else "laptop"
+    N, smallest, rounds = SIZES.get(scale, SIZES["laptop"])
     common: dict[str, Any] = {
         "model": "transformer",
         "model_args": TRANSFORMER[scale],
-        "N": N[at],
+        "N": N,
         "steps": 1,
     }
-    timed = RunSpec(
-        K=DEVICES, M=N[at] // SMALLEST[at], task="calibrate", balance="uniform", **common
-    )
+    timed = RunSpec(K=2, M=N // smallest, task="calibrate", balance="uniform", **common)
     plans = [
         RunSpec(
             schedule=schedule,
@@ -62,7 +52,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             D=D,
             M=M,
             checkpoint=checkpoint,
-            stages_per_rank=STAGES_PER_RANK if schedule == "interleaved-1f1b" else None,
+            stages_per_rank=2 if schedule == "interleaved-1f1b" else None,
             trace=False,
             **common,
         )
@@ -70,11 +60,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     ]
     return Experiment(
         name=NAME,
-        title="Is the advised plan fast?",
-        question="Is the plan with the shortest predicted step within 5 % of the fastest measured?",
+        **ABOUT.of_experiment,
         needs="2 devices",
-        deviations=DEVIATIONS,
         minutes={"smoke": 0.3, "laptop": 3, "node": 3},
-        rounds=ROUNDS[at],
+        rounds=rounds,
         groups=(Group(name="transformer", runs=(timed, *plans)),),
     )

@@ -9,6 +9,7 @@ import pandas as pd
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
+from repro.methods.named import name_of
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
 Frame: TypeAlias = Any
@@ -22,7 +23,7 @@ _OF_RUN = (
 )  # fmt: skip
 _OF_SPEC = (
     "task", "seed", "optimizer", "lr", "steps", "trace", "transport", "profile", "memory",
-    "model_args", "shared",
+    "model_args", "shared", "devices",
 )  # fmt: skip
 
 
@@ -31,10 +32,10 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
 
     Columns are the attributes of `Run`: seconds in step_s, examples a second in throughput, GiB in
     peak_gib_*; NaN where nothing was measured. Of the spec there are seed, optimizer, steps and the
-    like. `where` is the scale, and the machine where results come from several; `rounds` is their
-    number; `record` is that of the newest round, None without one; `spec` is the whole spec, and
-    `run` the run. Of trainings there are columns such as `metrics.bleu`, on test data after the
-    last step. The index is the run's place in `Results.runs`.
+    like. `method` is its name in `repro.methods.named`. `where` is the scale, and the machine where
+    results come from several; `rounds` is their number; `record` is that of the newest round, None
+    without one; `spec` is the whole spec, and `run` the run. Of trainings there are columns such as
+    `metrics.bleu`, on test data after the last step. The index is the place in `Results.runs`.
     """
     several = len(results.machines) > 1
     lines = {
@@ -42,7 +43,9 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
         for index, run in enumerate(results.runs)
         if not experiments or run.experiment in experiments
     }
-    columns = dict.fromkeys([*_OF_RUN, *_OF_SPEC, "where", "rounds", "record", "spec", "run"])
+    columns = dict.fromkeys(
+        [*_OF_RUN, *_OF_SPEC, "method", "where", "rounds", "record", "spec", "run"]
+    )
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
     frame = pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
     return select(frame, **wanted)
@@ -51,6 +54,14 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
 def _line(run: Run, several: bool) -> dict[str, Any]:
     line = {name: getattr(run, name) for name in _OF_RUN}
     line |= {name: getattr(run.spec, name) for name in _OF_SPEC}
+    line["method"] = name_of(
+        library=run.library,
+        schedule=run.schedule,
+        K=run.K,
+        D=run.D,
+        tensor_parallel=run.spec.tensor_parallel,
+        zero=run.spec.zero,
+    )
     line["where"] = f"{run.scale} on {run.machine}" if several else run.scale
     line["rounds"] = len(run.rounds)
     line["record"] = run.rounds[-1].record if run.rounds else None

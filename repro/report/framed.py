@@ -8,7 +8,7 @@ and so does a `Cell`, whose text is not that of its number.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import pandas as pd
@@ -44,6 +44,7 @@ def framed(
     headings: Mapping[str, str] | None = None,
     ends: Mapping[str, tuple[str, str]] | None = None,
     hidden: Collection[str] = (),
+    keep_where: bool = False,
     origin: str = "",
     **values: object,
 ) -> Table:
@@ -60,6 +61,7 @@ def framed(
         headings: column -> what a reader sees above it, where that is not its name.
         ends: column -> those of the ends of its interval, where these are not `X: low`, `X: high`.
         hidden: columns of the csv file alone.
+        keep_where: show the column `where` even if all lines are of one place.
         origin: what was run.
         values: for the braces in title and note.
     """
@@ -69,7 +71,7 @@ def framed(
     runs: list[Run] = []
     if "run" in frame:
         runs, frame = list(frame["run"]), frame.drop(columns="run")
-    if "where" in frame and len(set(frame["where"])) < 2:
+    if "where" in frame and not keep_where and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
     note = words.note
     if about.experiment in of_paper(results) and not beside_paper(results, about.experiment):
@@ -114,6 +116,15 @@ def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> F
     """The frame with a column of medians or means, and those of the ends of their intervals."""
     values, lows, highs = zip(*estimates, strict=True)
     return frame.assign(**{column: values, column + LOW: lows, column + HIGH: highs})
+
+
+def met_or_missed(value: float, *, at_least: float = -inf, at_most: float = inf) -> str:
+    """A goal, and whether a number meets it: `at most 4: missed by 0.5`."""
+    goal = f"at most {at_most:g}" if at_least == -inf else f"at least {at_least:g}"
+    missed_by = max(at_least - value, value - at_most)
+    if isnan(value):
+        return f"{goal}: {NOT_RUN}"
+    return f"{goal}: met" if missed_by <= 0 else f"{goal}: missed by {missed_by:.2g}"
 
 
 def _form_of(column: str) -> Form:
