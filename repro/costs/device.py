@@ -1,27 +1,25 @@
 """Device profiles: the peak and attainable rates of an accelerator, each with its source.
 
 A profile is a JSON object with the fields of `Device`. Nothing in it is fitted to the tables of the
-paper.
+paper. A source begins with "assumption" where nobody has published the number, and says "not looked
+up" where the number was written down from memory.
 """
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ValidationError
-
-from repro.costs.sourced_number import (
-    Amount,
-    Latency,
-    LaunchTime,
-    LineOfText,
-    LinkRate,
-    Memory,
-    Rate,
-    SetupTime,
-    Switch,
-    Tile,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
 )
+
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.io.explain import explain
 from repro.io.untrusted import did_you_mean, from_json, read_text, short
@@ -31,6 +29,89 @@ _LARGEST = 2**16  # bytes of a file
 # Name of a link -> the profile that has its figures: NVLink 4, two NVLinks 2, PCI-E 3.0 between
 # GPUs, and PCI-E 3.0 through the memory of the host.
 LINKS = {"nvlink": "h100", "nvlink2": "v100", "pcie": "p40", "pcie-host": "p100-pcie"}
+# The least and the greatest peak of a rate, or value of an amount: from what is easily computed by
+# hand to far beyond what will be built, so that all that is computed is finite.
+_RANGES = {
+    "matmul_flops": (1.0, 1e19),
+    "other_flops": (1.0, 1e19),
+    "bytes_per_second": (1.0, 1e19),
+    "link_bytes_per_second": (1.0, 1e15),
+    "launch_s": (0.0, 1.0),
+    "memory": (1.0, 2.0**60),
+    "tile": (1.0, 4096.0),
+    "setup_s": (0.0, 3600.0),
+    "link_latency_s": (0.0, 60.0),
+}
+
+
+def _check_line(text: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > 2000:
+        raise ValueError("allowed is one line of 1 to 2000 characters; write it so")
+    return text
+
+
+Line = Annotated[StrictStr, AfterValidator(_check_line)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+# "fraction assumed": the peak has a source, the attainable fraction of it has none.
+Basis = Literal["sourced", "fraction assumed", "not looked up", "assumption"]
+
+
+class Amount(BaseModel, frozen=True, extra="forbid"):
+    """A number as its source gives it."""
+
+    value: Number
+    source: Line
+
+    @property
+    def basis(self) -> Basis:
+        """What the number rests on."""
+        return _basis(self.source)
+
+
+class Rate(BaseModel, frozen=True, extra="forbid"):
+    """Operations, elements or bytes per second.
+
+    Attributes:
+        peak: what the maker promises.
+        attainable: fraction of the peak that programs attain.
+        source: of the peak.
+        attainable_source: of the fraction.
+    """
+
+    peak: Number
+    attainable: Annotated[Number, Field(ge=1e-6, le=1.0)]
+    source: Line
+    attainable_source: Line
+
+    @property
+    def value(self) -> float:
+        """The attainable rate."""
+        return self.peak * self.attainable
+
+    @property
+    def basis(self) -> Basis:
+        """What the attainable rate rests on."""
+        return _basis(self.source, self.attainable_source)
+
+
+class Switch(BaseModel, frozen=True, extra="forbid"):
+    """Whether something holds."""
+
+    value: StrictBool
+    source: Line
+
+    @property
+    def basis(self) -> Basis:
+        """What the statement rests on."""
+        return _basis(self.source)
+
+
+def _basis(source: str, fraction_source: str = "") -> Basis:
+    if source.startswith("assumption"):
+        return "assumption"
+    if "not looked up" in source + fraction_source:
+        return "not looked up"
+    return "fraction assumed" if fraction_source.startswith("assumption") else "sourced"
 
 
 class Device(BaseModel, frozen=True, extra="forbid"):
@@ -54,20 +135,31 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         link_overlap: whether the device can compute while it sends.
     """
 
-    name: LineOfText
-    title: LineOfText
-    precision: LineOfText
-    date: LineOfText
+    name: Line
+    title: Line
+    precision: Line
+    date: Line
     matmul_flops: Rate
     other_flops: Rate
     bytes_per_second: Rate
-    link_bytes_per_second: LinkRate
-    launch_s: LaunchTime
-    memory: Memory
-    tile: Tile
-    setup_s: SetupTime
-    link_latency_s: Latency
+    link_bytes_per_second: Rate
+    launch_s: Amount
+    memory: Amount
+    tile: Amount
+    setup_s: Amount
+    link_latency_s: Amount
     link_overlap: Switch
+
+    @field_validator(*_RANGES)
+    @classmethod
+    def _check_range(cls, number: Rate | Amount, info: ValidationInfo) -> Rate | Amount:
+        least, most = _RANGES[str(info.field_name)]
+        value = number.peak if isinstance(number, Rate) else number.value
+        if not least <= value <= most:
+            raise ValueError(
+                f"{value:g} is out of range: allowed is {least:g} to {most:g}; correct it"
+            )
+        return number
 
     @classmethod
     def of(cls, value: object) -> "Device":
@@ -98,36 +190,27 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         link: LinkSpeed,
     ) -> "Device":
         """A device whose numbers were all measured by `source`; each rate is its own peak."""
-
-        def rate(value: float) -> dict[str, Any]:
-            return {
-                "peak": value,
-                "attainable": 1.0,
-                "source": source,
-                "attainable_source": source,
-            }
-
-        def amount(value: float) -> dict[str, Any]:
-            return {"value": value, "source": source}
-
-        return cls.of(
-            {
-                "name": name,
-                "title": title,
-                "precision": precision,
-                "date": date,
-                "matmul_flops": rate(matmul_flops),
-                "other_flops": rate(other_flops),
-                "bytes_per_second": rate(bytes_per_second),
-                "link_bytes_per_second": rate(link.bytes_per_second),
-                "launch_s": amount(launch_s),
-                "memory": amount(memory),
-                "tile": {"value": 1, "source": "assumption: the rate has no matrix unit's tiles"},
-                "setup_s": {"value": 0, "source": "assumption: a step begins with its actions"},
-                "link_latency_s": amount(link.latency),
-                "link_overlap": amount(bool(link.overlap)),
-            }
-        )
+        rates = {
+            "matmul_flops": matmul_flops,
+            "other_flops": other_flops,
+            "bytes_per_second": bytes_per_second,
+            "link_bytes_per_second": link.bytes_per_second,
+        }
+        values = {
+            "launch_s": launch_s,
+            "memory": memory,
+            "link_latency_s": link.latency,
+            "link_overlap": link.overlap,
+        }
+        plain: dict[str, Any] = {
+            key: {"peak": rate, "attainable": 1.0, "source": source, "attainable_source": source}
+            for key, rate in rates.items()
+        }
+        plain |= {key: {"value": value, "source": source} for key, value in values.items()}
+        plain["tile"] = {"value": 1, "source": "assumption: the rate has no matrix unit's tiles"}
+        plain["setup_s"] = {"value": 0, "source": "assumption: a step begins with its actions"}
+        texts = {"name": name, "title": title, "precision": precision, "date": date}
+        return cls.of(texts | plain)
 
     @property
     def link(self) -> LinkSpeed:
@@ -139,7 +222,10 @@ class Device(BaseModel, frozen=True, extra="forbid"):
     def with_scaled(self, name: str, factor: float) -> "Device":
         """The same device with one rate or amount multiplied by a factor, but kept in its range."""
         number: Rate | Amount = getattr(self, name)
-        return self.model_copy(update={name: number.times(factor)})
+        field = "peak" if isinstance(number, Rate) else "value"
+        least, most = _RANGES[name]
+        scaled = min(most, max(least, factor * getattr(number, field)))
+        return self.model_copy(update={name: number.model_copy(update={field: scaled})})
 
     def save(self, path: Path | str) -> None:
         """Write the file that `load` reads."""
@@ -158,26 +244,15 @@ def load(name_or_path: str | Path) -> Device:
     Raises:
         ValueError: one line: the name is unknown, or what is wrong with the file.
     """
+    path = Path(name_or_path)
     if name_or_path in names():
-        return _read(_BUILT_IN / f"{name_or_path}.json")
-    if not isinstance(name_or_path, str | Path):
-        hint = "; try 'v100'"
-    elif Path(name_or_path).suffix.lower() == ".json":
-        return _read(Path(name_or_path))
-    elif Path(name_or_path).is_dir():
-        folder = Path(name_or_path)
-        file = min(folder.glob("*.json"), default=folder / "device.json")
-        hint = f"; that is a folder, give a file in it, such as {file}"
-    else:
+        path = _BUILT_IN / f"{name_or_path}.json"
+    elif path.suffix.lower() != ".json":
         hint = did_you_mean(str(name_or_path), names()) or "; is it written correctly?"
-    given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
-    raise ValueError(
-        f"device={short(given)}: allowed are {', '.join(names())} and the path of a .json file"
-        f"{hint}"
-    )
-
-
-def _read(path: Path) -> Device:
+        raise ValueError(
+            f"device={short(str(name_or_path))}: allowed are {', '.join(names())} and the path of "
+            f"a .json file{hint}"
+        )
     try:
         return Device.of(from_json(read_text(path, _LARGEST)))
     except ValueError as error:
