@@ -227,7 +227,7 @@ def _train(options: TrainOptions) -> Trained:
             f"model={options.model!r}: no image model, and this command trains on images; "
             "repro.train in Python trains any model"
         )
-    examples = batches.state()["examples"]
+    examples = sum(batches.state()["examples"])
     recipe = _recipe(options, examples)
     pipe = Pipeline(
         model.layers,

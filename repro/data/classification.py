@@ -10,14 +10,14 @@ seed: every fifth example of each class, counted in the order of the data set, i
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from repro.data.augment import Augment, Augmentation
-from repro.data.batches import Batches, Evaluation, Table
+from repro.data.batches import Batches, Evaluation
 from repro.data.image_rows import Images, open_image_rows
 from repro.data.images import GREY_MEAN, GREY_STD
 from repro.data.registry import DataSet, find
@@ -39,6 +39,7 @@ class Task:
         per_class: the first so many training examples of each class.
         rotate: degrees, counter-clockwise: 0, 90, 180 or 270.
         labels: "identity" asks for the class, "parity" whether its number is odd (1) or even (0).
+        augment: random changes, see `repro.data.augment`.
     """
 
     name: str = "digits"
@@ -47,6 +48,57 @@ class Task:
     per_class: int | None = None
     rotate: int = 0
     labels: Labels = "identity"
+    augment: Augment = "none"
+
+    def __post_init__(self) -> None:
+        if self.entry.kind != "images":
+            raise ValueError(
+                f"data={self.name!r}: {self.entry.title} are sentences, not images; try digits"
+            )
+        if self.size < 1:
+            raise ValueError(f"size={self.size}: must be a positive number of pixels; try size=32")
+        if self.rotate not in (0, 90, 180, 270):
+            raise ValueError(f"rotate={self.rotate}: allowed are 0, 90, 180 and 270 degrees")
+        if self.labels not in ("identity", "parity"):
+            raise ValueError(f"labels={self.labels!r}: allowed are identity and parity")
+        if self.per_class is not None and self.per_class < 1:
+            raise ValueError(f"per_class={self.per_class}: must be at least 1")
+
+    @property
+    def entry(self) -> DataSet:
+        """Its data set."""
+        return find(self.name)
+
+    def chosen(self, total: int) -> range:
+        """The classes that are asked for, of all."""
+        classes = range(total) if self.classes is None else self.classes
+        if not classes or min(classes) < 0 or max(classes) >= total:
+            raise ValueError(
+                f"classes={classes}: {self.name} has {total} classes; allowed are 0 to {total - 1}"
+            )
+        return classes
+
+    def augmentation(self) -> Augmentation:
+        """Normalises its images, and changes them."""
+        if self.entry.hub or self.entry.local:
+            mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
+            return Augmentation(self.augment, mean, std)
+        return Augmentation(self.augment, GREY_MEAN, GREY_STD)
+
+    def facts(self) -> dict[str, str]:
+        """What every result must state: the data set, and what was done to it."""
+        facts = {"data": self.entry.title}
+        if self.classes is not None:
+            facts["classes"] = f"{self.classes[0]}-{self.classes[-1]}"
+        if self.per_class is not None:
+            facts["training images per class"] = str(self.per_class)
+        if self.rotate:
+            facts["rotated by degrees"] = str(self.rotate)
+        if self.labels != "identity":
+            facts["labels"] = self.labels
+        if self.augment != "none":
+            facts["augmentation"] = self.augment
+        return facts
 
 
 def open_images(
@@ -65,35 +117,27 @@ def open_images(
     """Training batches without end: inputs float32 [N / D, 3, size, size], targets int64 [N / D].
 
     Args:
-        name: a data set, see `repro.data.registry.find`.
-        size, classes, per_class, rotate, labels: see `Task`.
+        name, size, classes, per_class, rotate, labels, augment: see `Task`.
         N: examples of a mini-batch over all replicas.
         seed: fixes order and augmentation.
-        augment: random changes, see `repro.data.augment`.
         replica: number of this replica.
         replicas: D.
 
     Raises:
         ValueError: a bad argument, or data that is not there. One line.
     """
-    task = Task(name, size, classes, per_class, rotate, labels)
-    entry = _checked(task)
-    images = open_image_rows(entry, size, True)
-    wanted = _wanted(name, len(images.names), classes)
-    change = _augmentation(entry, augment)
-    facts = _facts(entry, task, augment)
-    examples = _select(images, wanted, True, per_class, task)
-    decoded = _Decoded(images.pixels, examples, task, None if change.random else change.normalise)
-    targets = _targets(images.labels[examples], wanted, labels)
+    task = Task(name, size, classes, per_class, rotate, labels, augment)
+    change = task.augmentation()
+    pixels, targets = _open(task, True, None if change.random else change.normalise)
 
-    def read(places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
-        inputs = decoded(places)
+    def read(_tables: np.ndarray, places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs = pixels(places)
         if change.random:
             keys = zip(epochs.tolist(), places.tolist(), strict=True)
             inputs = change(inputs, [(seed, epoch, place) for epoch, place in keys])
         return inputs, targets[places]
 
-    return Table(len(examples), read, N, seed, facts, replica, replicas)
+    return Batches([len(targets)], read, N, seed, task.facts(), replica, replicas)
 
 
 def evaluation_images(
@@ -110,29 +154,18 @@ def evaluation_images(
     With `train`, all training images instead: the accuracy on these shows over-fitting.
     """
     task = Task(name, size, classes, None, rotate, labels)
-    entry = _checked(task)
-    images = open_image_rows(entry, size, train)
-    wanted = _wanted(name, len(images.names), classes)
-    change = _augmentation(entry, "none")
-    examples = _select(images, wanted, train, None, task)
-    decoded = _Decoded(images.pixels, examples, task, change.normalise)
-    targets = _targets(images.labels[examples], wanted, labels)
-
-    def read(places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
-        return decoded(places), targets[places]
-
-    return Evaluation(len(examples), read, N, _facts(entry, task, "none"))
+    pixels, targets = _open(task, train, task.augmentation().normalise)
+    return Evaluation(len(targets), lambda places: (pixels(places), targets[places]), N)
 
 
 def count_classes(name: str, classes: range | None = None, labels: Labels = "identity") -> int:
     task = Task(name, classes=classes, labels=labels)
-    entry = _checked(task)
-    total = entry.classes or len(open_image_rows(entry, task.size, True).names)
-    wanted = _wanted(name, total, classes)
+    total = task.entry.classes or len(open_image_rows(task.entry, task.size, True).names)
+    wanted = task.chosen(total)
     return 2 if labels == "parity" else len(wanted)
 
 
-def check_classes(outputs: Any, classes: int) -> None:
+def check_classes(outputs: object, classes: int) -> None:
     """Raise a one-line ValueError if a model has fewer outputs than its data has classes.
 
     `outputs` is what a user has given, so it may be no number.
@@ -142,44 +175,6 @@ def check_classes(outputs: Any, classes: int) -> None:
             f"num_classes={outputs}: the data has {classes} classes, and each needs an output of "
             f"the model; try num_classes={classes}"
         )
-
-
-def _checked(task: Task) -> DataSet:
-    entry = find(task.name)
-    if entry.kind != "images":
-        raise ValueError(f"data={task.name!r}: {entry.title} are sentences, not images; try digits")
-    if task.size < 1:
-        raise ValueError(f"size={task.size}: must be a positive number of pixels; try size=32")
-    if task.rotate not in (0, 90, 180, 270):
-        raise ValueError(f"rotate={task.rotate}: allowed are 0, 90, 180 and 270 degrees")
-    if task.labels not in ("identity", "parity"):
-        raise ValueError(f"labels={task.labels!r}: allowed are identity and parity")
-    if task.per_class is not None and task.per_class < 1:
-        raise ValueError(f"per_class={task.per_class}: must be at least 1")
-    return entry
-
-
-def _augmentation(entry: DataSet, augment: Augment) -> Augmentation:
-    if entry.hub or entry.local:
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
-        return Augmentation(augment, mean, std)
-    return Augmentation(augment, GREY_MEAN, GREY_STD)
-
-
-def _facts(entry: DataSet, task: Task, augment: Augment) -> dict[str, str]:
-    """What every result must state: the data set, and what was done to it."""
-    facts = {"data": entry.title}
-    if task.classes is not None:
-        facts["classes"] = f"{task.classes[0]}-{task.classes[-1]}"
-    if task.per_class is not None:
-        facts["training images per class"] = str(task.per_class)
-    if task.rotate:
-        facts["rotated by degrees"] = str(task.rotate)
-    if task.labels != "identity":
-        facts["labels"] = task.labels
-    if augment != "none":
-        facts["augmentation"] = augment
-    return facts
 
 
 class _Decoded:
@@ -222,31 +217,32 @@ class _Decoded:
         return self._finish(pixels) if self._finish else pixels
 
 
-def _wanted(name: str, classes: int, chosen: range | None) -> range:
-    if chosen is None:
-        return range(classes)
-    if not chosen or min(chosen) < 0 or max(chosen) >= classes:
-        raise ValueError(
-            f"classes={chosen}: {name} has {classes} classes; allowed are 0 to {classes - 1}"
-        )
-    return chosen
+def _open(
+    task: Task, train: bool, finish: Callable[[Tensor], Tensor] | None
+) -> tuple[_Decoded, Tensor]:
+    """The images of a task, and what is asked about each, int64 [examples]."""
+    images = open_image_rows(task.entry, task.size, train)
+    classes = task.chosen(len(images.names))
+    examples = _select(images, classes, train, task)
+    labels = torch.from_numpy(images.labels[examples])
+    targets = labels % 2 if task.labels == "parity" else (labels - classes.start) // classes.step
+    return _Decoded(images.pixels, examples, task, finish), targets
 
 
-def _select(
-    images: Images, wanted: range, train: bool, per_class: int | None, task: Task
-) -> np.ndarray:
+def _select(images: Images, classes: range, train: bool, task: Task) -> np.ndarray:
+    """Numbers of the training or test examples of these classes, in the order of the data set."""
     chosen = []
-    for label in wanted:
+    for label in classes:
         examples = np.flatnonzero(images.labels == label)
         if images.whole:
             is_test = np.arange(len(examples)) % TEST_EVERY == TEST_EVERY - 1
             examples = examples[~is_test if train else is_test]
-        if per_class is not None and len(examples) < per_class:
+        if task.per_class is not None and len(examples) < task.per_class:
             raise ValueError(
-                f"per_class={per_class}: class {images.names[label]!r} of {task.name} has "
+                f"per_class={task.per_class}: class {images.names[label]!r} of {task.name} has "
                 f"{len(examples)} training images; try per_class={len(examples)}"
             )
-        chosen.append(examples[:per_class])
+        chosen.append(examples[: task.per_class])
     selected = np.sort(np.concatenate(chosen))
     if not len(selected):
         kind = "training" if train else "test"
@@ -255,9 +251,3 @@ def _select(
             f"of its own a class needs at least {TEST_EVERY} images"
         )
     return selected
-
-
-def _targets(labels: np.ndarray, wanted: range, kind: Labels) -> Tensor:
-    if kind == "parity":
-        return torch.from_numpy(labels % 2)
-    return torch.from_numpy((labels - wanted.start) // wanted.step)

@@ -14,28 +14,28 @@ from torch.nn import functional
 from repro.data.registry import DataSet
 from repro.data.sources import open_rows
 
-_IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label", "target")
+_COLUMNS = ("image", "img"), ("label", "labels", "fine_label", "target")  # usual names
 
 
 @dataclass(frozen=True)
 class Images:
+    """A training or test set.
+
+    Attributes:
+        names: of the classes.
+        labels: int64 [examples].
+        pixels: gives the uint8 [3, size, size] of an example.
+        whole: there is no test set of its own, so that this is the whole data set.
+    """
+
     names: tuple[str, ...]
-    """Of the classes."""
     labels: np.ndarray
-    """int64 [examples]."""
     pixels: Callable[[int], Tensor]
-    """The uint8 [3, size, size] of an example."""
     whole: bool
-    """There is no test set of its own, so that this is the whole data set."""
 
 
 def open_image_rows(entry: DataSet, size: int, train: bool) -> Images:
     """Open the training or test set; no image is decoded yet.
-
-    Args:
-        entry: an image set.
-        size: height and width in pixels.
-        train: the training set, else the test set.
 
     Raises:
         ValueError: the data is not there, or its columns or labels are unusable. One line.
@@ -83,38 +83,38 @@ def decode(value: Any, size: int, name: str) -> Tensor:
     """
     from PIL import Image, ImageOps
 
-    path = None
+    where = ""
     if isinstance(value, dict):
-        path, value = value.get("path"), value.get("bytes") or value.get("path")
+        where = f" ({value['path']})" if value.get("path") else ""
+        value = value.get("bytes") or value.get("path")
     try:
         with Image.open(io.BytesIO(value) if isinstance(value, bytes) else value) as image:
             picture = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        where = f" ({path})" if path else ""
         raise ValueError(f"{name}{where} does not decode: {reason}; replace or remove it") from None
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
 
 
 def _columns(entry: DataSet, rows: Any) -> tuple[str, str]:
+    """The columns of images and labels: those of the registry, else the typed or usual ones."""
     from datasets import ClassLabel, Image
 
-    if not entry.local:
-        wanted = entry.columns
-    else:
-        typed = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
-        classes = [name for name, kind in rows.features.items() if isinstance(kind, ClassLabel)]
-        wanted = tuple(
-            next((name for name in (*first, *usual) if name in rows.features), usual[0])
-            for first, usual in ((typed, _IMAGE_COLUMNS), (classes, _LABEL_COLUMNS))
-        )
-    for column in wanted:
+    found = entry.columns
+    if entry.local:
+        choices = []
+        for kind, usual in zip((Image, ClassLabel), _COLUMNS, strict=True):
+            typed = [name for name, feature in rows.features.items() if isinstance(feature, kind)]
+            named = [name for name in usual if name in rows.features]
+            choices.append([*typed, *named, usual[0]][0])
+        found = choices[0], choices[1]
+    for column in found:
         if column not in rows.features:
             raise ValueError(
                 f"data={entry.name!r}: there is no column {column!r}; it has "
                 f"{', '.join(rows.features)}, and needs an image and a label"
             )
-    return wanted[0], wanted[1]
+    return found
 
 
 def _class_names(entry: DataSet, rows: Any, label: str, train: bool) -> tuple[str, ...]:
@@ -126,17 +126,12 @@ def _class_names(entry: DataSet, rows: Any, label: str, train: bool) -> tuple[st
         return tuple(kind.names)
     if not train:
         rows, _ = open_rows(entry, True)
-    # Only this column is read.
-    values = {row[label] for row in rows.select_columns([label])} - {None}
+    values = set(rows.unique(label)) - {None}
     if not values:
         raise ValueError(f"data={entry.name!r}: no row has a label; try --data digits")
-    if not all(isinstance(value, int) for value in values):
-        return tuple(sorted(map(str, values)))
-    if min(values) < 0:
-        raise ValueError(
-            f"data={entry.name!r}: label {min(values)} is out of range; labels must be 0, 1, 2, ..."
-        )
-    return tuple(map(str, range(entry.classes or max(values) + 1)))
+    if all(isinstance(value, int) for value in values):
+        return tuple(map(str, range(entry.classes or max(values) + 1)))
+    return tuple(sorted(map(str, values)))
 
 
 def _class_numbers(entry: DataSet, values: Sequence[Any], names: tuple[str, ...]) -> np.ndarray:

@@ -91,8 +91,7 @@ class Lexicon:
     several: str
     plural: str
     past: str
-    present: str
-    """Affix of the present tense where the agent is one."""
+    present: str  # affix where the agent is one
     patient: str
 
 
@@ -101,8 +100,7 @@ class Language:
     """A language: its name, its grammar, and the consonants and vowels of its script."""
 
     name: str
-    rank: int
-    """1 for the largest training set."""
+    rank: int  # 1 for the largest training set
     grammar: Grammar
     consonants: str
     vowels: str

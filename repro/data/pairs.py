@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repro.data.batches import Batches, Evaluation, Mixture
+from repro.data.batches import Batches, Evaluation
 from repro.data.languages import ENGLISH, LANGUAGES, corpus
 from repro.data.registry import DataSet, find
 from repro.data.sources import TEST_EVERY, open_rows
@@ -34,13 +34,15 @@ Inputs = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Language:
-    """The sentence pairs of one language, training or test set."""
+    """The sentence pairs of one language, training or test set.
+
+    `pair` gives the sentence of a number, and its translation.
+    """
 
     name: str
     title: str
     count: int
     pair: Callable[[int], Pair]
-    """The sentence of a number, and its translation."""
 
 
 def open_languages(names: str | Sequence[str], train: bool = True) -> list[Language]:
@@ -76,11 +78,9 @@ def open_languages(names: str | Sequence[str], train: bool = True) -> list[Langu
 
 
 def learn_vocabulary(names: str | Sequence[str], size: int) -> Subwords:
-    """Sub-words of the training text of languages and of its translations.
+    """Sub-words of the training text of languages and of its translations, of about `size` ids.
 
-    Args:
-        names: as for `open_languages`; at most 200,000 pairs of each language are read.
-        size: ids wanted; `len` of the result says how many there are.
+    Names are as for `open_languages`; at most 200,000 pairs of each language are read.
     """
     return _learn_vocabulary((names,) if isinstance(names, str) else tuple(names), size)
 
@@ -117,7 +117,10 @@ def open_pairs(
     languages = open_languages(names)
     encoders = [_Encoder(language, vocabulary, S, T) for language in languages]
 
-    def read(chosen: list[tuple[int, int]]) -> tuple[Inputs, Tensor]:
+    def read(
+        tables: np.ndarray, examples: np.ndarray, _epochs: np.ndarray
+    ) -> tuple[Inputs, Tensor]:
+        chosen = zip(tables.tolist(), examples.tolist(), strict=True)
         return _collate([encoders[language](example) for language, example in chosen], S, T)
 
     counts = [language.count for language in languages]
@@ -129,7 +132,7 @@ def open_pairs(
     if len(languages) > 1:
         facts["languages"] = str(len(languages))
         facts["temperature"] = f"{temperature:g}"
-    return Mixture(counts, probabilities, read, N, seed, facts, replica, replicas)
+    return Batches(counts, read, N, seed, facts, replica, replicas, probabilities)
 
 
 def sampling(counts: Sequence[int], temperature: float) -> list[float]:
@@ -142,13 +145,17 @@ def sampling(counts: Sequence[int], temperature: float) -> list[float]:
 
 @dataclass(frozen=True)
 class TestSet:
-    """The test pairs of one language."""
+    """The test pairs of one language.
+
+    Attributes:
+        batches: of N pairs, the last may be smaller; shapes as those of `open_pairs`.
+        sources: sentences, in the order of the batches.
+        references: their translations into English.
+    """
 
     batches: Sequence[tuple[Inputs, Tensor]]
-    """In batches of N, the last may be smaller; shapes as those of `open_pairs`."""
     sources: list[str]
     references: list[str]
-    """The English sentences, in the same order as the batches."""
 
     __test__ = False  # no test of pytest
 
@@ -168,10 +175,10 @@ def evaluation_pairs(
     encode = _Encoder(language, vocabulary, S, T)
     pairs = [language.pair(example) for example in range(number)]
 
-    def read(examples: Any, epochs: Any) -> tuple[Inputs, Tensor]:
+    def read(examples: np.ndarray) -> tuple[Inputs, Tensor]:
         return _collate([encode(example) for example in examples.tolist()], S, T)
 
-    batches = Evaluation(number, read, N, {"data": language.title})
+    batches = Evaluation(number, read, N)
     return TestSet(batches, [source for source, _ in pairs], [target for _, target in pairs])
 
 
@@ -224,41 +231,33 @@ def _collate(rows: list[np.ndarray], S: int, T: int) -> tuple[Inputs, Tensor]:
 
 def _open(entry: DataSet, train: bool) -> list[Language]:
     if not entry.hub and not entry.local:
-        chosen = [entry.path] if entry.path else list(LANGUAGES)
-        return [_toy(entry, name, train) for name in chosen]
+        languages = []
+        for name in [entry.path] if entry.path else list(LANGUAGES):
+            pairs = _toy_pairs(name, train)
+            languages.append(Language(f"toy:{name}", entry.title, len(pairs), pairs.__getitem__))
+        return languages
     if entry.hub and not entry.config:
         raise ValueError(
             f"data={entry.name!r}: name the language too, such as {entry.name}:de-en; or try toy"
         )
     rows, whole = open_rows(entry, train)
     source, target, nested = _columns(entry, rows)
+    numbers: Sequence[int] = range(len(rows))
+    if whole:
+        numbers = [n for n in numbers if (n % TEST_EVERY == TEST_EVERY - 1) != train]
 
-    def pair(number: int) -> Pair:
-        row = rows[number]["translation"] if nested else rows[number]
+    def pair(place: int) -> Pair:
+        row = rows[numbers[place]]
+        if nested:
+            row = row["translation"]
         return row[source] or "", row[target] or ""  # the Hub has rows without a sentence
 
-    return [_language(entry, len(rows), pair, whole, train)]
-
-
-def _toy(entry: DataSet, name: str, train: bool) -> Language:
-    pairs = _toy_pairs(name, train)
-    return Language(f"toy:{name}", entry.title, len(pairs), pairs.__getitem__)
+    return [Language(entry.name, entry.title, len(numbers), pair)]
 
 
 @cache
 def _toy_pairs(name: str, train: bool) -> list[Pair]:
     return corpus(name, split="train" if train else "test")
-
-
-def _language(
-    entry: DataSet, count: int, pair: Callable[[int], Pair], whole: bool, train: bool
-) -> Language:
-    if not whole:
-        return Language(entry.name, entry.title, count, pair)
-    numbers = [
-        number for number in range(count) if (number % TEST_EVERY == TEST_EVERY - 1) != train
-    ]
-    return Language(entry.name, entry.title, len(numbers), lambda place: pair(numbers[place]))
 
 
 def _columns(entry: DataSet, rows: Any) -> tuple[str, str, bool]:
@@ -273,11 +272,12 @@ def _columns(entry: DataSet, rows: Any) -> tuple[str, str, bool]:
     else:
         kinds = nested if isinstance(nested, dict) else rows.features
         texts = [name for name, kind in kinds.items() if getattr(kind, "dtype", "") in _TEXT]
-    targets = [name for name in (ENGLISH, "target") if name in texts]
     if len(texts) != 2:
         raise ValueError(
             f"data={entry.name!r}: it has the columns {', '.join(rows.features)}; there must be a "
             'column "translation" of two languages, or two columns of text'
         )
+    targets = [name for name in (ENGLISH, "target") if name in texts]
     target = targets[0] if targets else texts[1]
-    return next(name for name in texts if name != target), target, nested is not None
+    source = texts[1 - texts.index(target)]
+    return source, target, nested is not None

@@ -16,10 +16,6 @@ TEST_EVERY = 5  # without a test set: one example (of each class) in so many is 
 def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
     """Rows of the training or test set.
 
-    Args:
-        entry: an image set or pairs, on the Hub or on this machine.
-        train: the training set, else the test set.
-
     Returns:
         A `datasets.Dataset`, and whether this is the whole data set because it has no test set of
         its own.
@@ -27,21 +23,15 @@ def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
     Raises:
         ValueError: the data is not there. One line, which names what needs no network.
     """
-    if entry.local:
-        return _open_folder(entry, train)
-    from datasets import concatenate_datasets, load_dataset
+    from datasets import concatenate_datasets, disable_progress_bars, load_dataset
 
-    with _explained(entry), _offline_without_a_network():
-        parts: list[Any] = [
-            load_dataset(entry.hub, entry.config, split=split, revision=entry.revision)
-            for split in (entry.train if train else (entry.test,))
-        ]
-        return (parts[0] if len(parts) == 1 else concatenate_datasets(parts)), False
-
-
-def _open_folder(entry: DataSet, train: bool) -> tuple[Any, bool]:
-    from datasets import disable_progress_bars, load_dataset
-
+    if not entry.local:
+        with _explained(entry), _offline_without_a_network():
+            parts: list[Any] = [
+                load_dataset(entry.hub, entry.config, split=split, revision=entry.revision)
+                for split in (entry.train if train else (entry.test,))
+            ]
+            return (parts[0] if len(parts) == 1 else concatenate_datasets(parts)), False
     path = Path(entry.path).expanduser()
     if not path.is_dir():
         raise ValueError(
@@ -88,21 +78,18 @@ def _is_reachable(host: str) -> bool:
 
 @contextmanager
 def _explained(entry: DataSet) -> Iterator[None]:
+    """Make one line of any error of the network, the Hub or the library."""
     from datasets.exceptions import DatasetNotFoundError
 
-    where = f"data={entry.name!r}: {entry.hub or entry.path}"
     try:
         yield
-    except DatasetNotFoundError as error:
-        if "gated" in str(error):
-            reason = f"is gated: accept its terms at {entry.page} and set HF_TOKEN"
-        else:
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
+        reason = f"cannot be read ({type(error).__name__}: {first_line})"
+        if isinstance(error, DatasetNotFoundError):
             reason = "is not on the Hugging Face Hub, or needs a token: set HF_TOKEN"
-        raise ValueError(f"{where} {reason}; {offline(entry.kind)}") from None
-    except Exception as error:  # of the network, the Hub, the library: all come from outside
-        reason = f"cannot be read ({type(error).__name__}: {_first_line(error)})"
-        raise ValueError(f"{where} {reason}; {offline(entry.kind)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[0]
+            if "gated" in str(error):
+                reason = f"is gated: accept its terms at {entry.page} and set HF_TOKEN"
+        raise ValueError(
+            f"data={entry.name!r}: {entry.hub or entry.path} {reason}; {offline(entry.kind)}"
+        ) from None

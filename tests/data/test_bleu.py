@@ -13,10 +13,3 @@ def test_bleu_is_sacrebleus_and_says_how():
     assert 0 < bleu < 100
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert score(references, references)[0] == pytest.approx(100)
-
-
-def test_every_reference_needs_a_translation():
-    with pytest.raises(ValueError, match="1 translations for 2 references"):
-        score(["a"], ["a", "b"])
-    with pytest.raises(ValueError, match="at least one"):
-        score([], [])

@@ -5,14 +5,6 @@ import torch
 from repro.data import images
 
 
-def test_batch_has_the_shapes_and_types_asked_for():
-    pixels, labels = images.batch(6, 45, seed=0)
-    assert pixels.shape == (6, 3, 45, 45)
-    assert pixels.dtype == torch.float32
-    assert labels.shape == (6,)
-    assert labels.dtype == torch.int64
-
-
 def test_same_seed_same_digits_another_seed_others():
     (a, x), (b, y), (c, _) = (images.batch(16, 32, seed) for seed in (3, 3, 4))
     assert torch.equal(a, b)
@@ -38,10 +30,3 @@ def test_digits_are_the_real_ones_normalised():
         .tolist()
     }
     assert grey == {tuple(image.ravel()) for image in bunch.images}
-
-
-def test_no_digit_comes_twice_until_all_have_come():
-    pixels, _ = images.batch(1797, 8, seed=1)
-    assert len(images.batch(2000, 8, seed=1)[0]) == 2000
-    _, counts = pixels.flatten(1).unique(dim=0, return_counts=True)
-    assert counts.max() == 1

@@ -68,17 +68,6 @@ def test_order_after_restore_is_the_same(vocabulary):
     assert all(torch.equal(resumed.next()[1], targets) for targets in expected)
 
 
-def test_replicas_share_the_batch(vocabulary):
-    def targets(replica=0, replicas=1):
-        batches = open_pairs(SMALL, vocabulary, 20, 16, 12, 0, 5.0, replica, replicas)
-        return [batches.next()[1] for _ in range(3)]
-
-    halves = zip(targets(0, 2), targets(1, 2), strict=True)
-    assert all(
-        torch.equal(torch.cat(half), whole) for half, whole in zip(halves, targets(), strict=True)
-    )
-
-
 def test_a_temperature_evens_out_the_languages():
     assert sampling([900, 100], 1) == pytest.approx([0.9, 0.1])
     assert sampling([900, 100], 2) == pytest.approx([0.75, 0.25])
@@ -141,16 +130,6 @@ def test_pairs_in_a_folder(tmp_path, form):
     assert [test.pair(k) for k in range(test.count)] == pairs[4::5]
 
 
-def test_a_translation_column_of_the_hub_is_read(tmp_path):
-    from datasets import Dataset, Features, Translation
-
-    rows = {"translation": [{"de": "guten tag", "en": "good day"}] * 5}
-    features = Features({"translation": Translation(languages=["de", "en"])})
-    Dataset.from_dict(rows, features).to_parquet(tmp_path / "rows.parquet")
-    (language,) = open_languages(f"folder:{tmp_path}")
-    assert language.pair(0) == ("guten tag", "good day")
-
-
 def refused(match, names):
     with pytest.raises(ValueError, match=match) as error:
         open_languages(names)
@@ -173,20 +152,3 @@ def test_columns_that_are_no_pairs_and_an_empty_language(tmp_path):
     Dataset.from_dict({"de": ["a"], "en": ["b"]}).to_parquet(tmp_path / "text.parquet")
     with pytest.raises(ValueError, match="it has no test pair; leave it out, or try toy"):
         open_languages(["toy:india", f"folder:{tmp_path}"], train=False)
-
-
-def test_no_network(monkeypatch):
-    import datasets
-
-    def load_dataset(*arguments, **keywords):
-        raise ConnectionError("Couldn't reach it")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    refused(
-        "Helsinki-NLP/opus-100 cannot be read .*without a network try --data toy", "opus100:de-en"
-    )
-
-
-def test_sequences_that_are_too_short(vocabulary):
-    with pytest.raises(ValueError, match="S=1: must be at least 2 tokens"):
-        open_pairs("toy:india", vocabulary, 1, 8, 2, 0)

@@ -35,8 +35,3 @@ def test_without_a_network_nothing_is_tried_again(monkeypatch: pytest.MonkeyPatc
         sources.open_rows(find("cars"), train=True)
     assert modes == [(not network, not network)]
     assert (config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE) == (False, False)
-
-
-def test_a_proxy_may_know_the_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "getproxies", lambda: {"https": "http://proxy:8080"})
-    assert sources._is_reachable("no.such.host.invalid")

@@ -33,10 +33,6 @@ def test_an_id_that_is_no_subword_is_an_unknown_word(text, vocabulary):
     assert vocabulary.decode([*ids, 300, 5000]) == vocabulary.decode([*ids, UNK, UNK])
 
 
-def test_a_small_text_gives_a_smaller_vocabulary(text):
-    assert 100 < len(learn(text, 30_000)) < 5000
-
-
 def test_a_vocabulary_that_cannot_be(text):
     with pytest.raises(ValueError, match=r"vocabulary=10: .* try vocabulary=1000") as error:
         learn(text, 10)
