@@ -10,11 +10,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from repro.methods.method import Method, Setup
 
 __all__ = ["Method", "Setup", "make"]
+
+_PIPELINING = "peers.pipelining", "Pipelining"
+_CLASSES = {  # library -> the module and the class of its method
+    "repro": ("own", "Own"),
+    "torch": _PIPELINING,
+    "torch-1f1b": _PIPELINING,
+    "torch-interleaved": _PIPELINING,
+    "deepspeed": ("peers.deepspeed", "DeepSpeedPipeline"),
+    "torchgpipe": ("peers.torchgpipe", "TorchGPipe"),
+    "pipedream": ("pipedream", "PipeDream"),
+    "ddp": ("ddp", "DataParallel"),
+    "fsdp": ("fsdp", "FullySharded"),
+    "tensor": ("tensor", "TensorParallel"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -35,70 +47,5 @@ def make(library: str, setup: Setup) -> Method:
             f"throttle = {setup.config.throttle} with library {library!r}: only links of "
             "library='repro' can be throttled; leave it out"
         )
-    return _MAKERS[library](setup)
-
-
-def _own(setup: Setup) -> Method:
-    if setup.zero:
-        from repro.methods.zero import ShardedState
-
-        return ShardedState(setup)
-    from repro.methods.own import Own
-
-    return Own(setup)
-
-
-def _torch(setup: Setup) -> Method:
-    from repro.methods.peers.pipelining import Pipelining
-
-    return Pipelining(setup)
-
-
-def _deepspeed(setup: Setup) -> Method:
-    from repro.methods.peers.deepspeed import DeepSpeedPipeline
-
-    return DeepSpeedPipeline(setup)
-
-
-def _ddp(setup: Setup) -> Method:
-    from repro.methods.ddp import DataParallel
-
-    return DataParallel(setup)
-
-
-def _fsdp(setup: Setup) -> Method:
-    from repro.methods.fsdp import FullySharded
-
-    return FullySharded(setup)
-
-
-def _tensor(setup: Setup) -> Method:
-    from repro.methods.tensor import TensorParallel
-
-    return TensorParallel(setup)
-
-
-def _torchgpipe(setup: Setup) -> Method:
-    from repro.methods.peers.torchgpipe import TorchGPipe
-
-    return TorchGPipe(setup)
-
-
-def _pipedream(setup: Setup) -> Method:
-    from repro.methods.pipedream import PipeDream
-
-    return PipeDream(setup)
-
-
-_MAKERS: dict[str, Callable[[Setup], Method]] = {
-    "repro": _own,
-    "torch": _torch,
-    "torch-1f1b": _torch,
-    "torch-interleaved": _torch,
-    "deepspeed": _deepspeed,
-    "torchgpipe": _torchgpipe,
-    "pipedream": _pipedream,
-    "ddp": _ddp,
-    "fsdp": _fsdp,
-    "tensor": _tensor,
-}
+    module, name = ("zero", "ShardedState") if setup.zero else _CLASSES[library]
+    return getattr(import_module(f"repro.methods.{module}"), name)(setup)

@@ -47,22 +47,6 @@ class Check:
     evidence: str
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """One step of the unsplit model.
-
-    Attributes:
-        loss: of the mini-batch.
-        gradients: of the parameters.
-        running: expected running statistics of batch norm, updated once by the mini-batch's mean
-            and unbiased variance.
-    """
-
-    loss: float
-    gradients: State
-    running: State
-
-
 def examine(
     make: Make, setup: Setup, batch: Batch, N: int, spare: dist.ProcessGroup | None = None
 ) -> dict[str, Check]:
@@ -109,22 +93,21 @@ def _gradients(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> Che
     step, refusal = _try(method, lambda: method.train_step(inputs, targets))
     if refusal:
         return Check("refused", None, refusal)
-    reference = _reference(method, setup, inputs, targets)
+    expected, _ = _reference(method, setup, inputs, targets)
     sizes = ", ".join(str(batch_size(part)) for part in method.cut(inputs))
-    text = f"micro-batches of {sizes}: loss {step.loss:.6f}, unsplit {reference.loss:.6f}"
+    text = f"micro-batches of {sizes}: loss {step.loss:.6f}, unsplit {expected['loss']:.6f}"
     actual = {**_from_all(method, _gradients_of(method.module)), "loss": torch.tensor(step.loss)}
-    expected = {**reference.gradients, "loss": torch.tensor(reference.loss)}
     return _compare(actual, expected, text)
 
 
 def _batch_norm(method: Method, setup: Setup, inputs: Tree, targets: Tree, state: State) -> Check:
     """Compare batch norm's running statistics after one step."""
-    reference = _reference(method, setup, inputs, targets)
-    if not reference.running:
+    _, running = _reference(method, setup, inputs, targets)
+    if not running:
         return Check("none", None, "the model has no batch norm")
     counts = {int(v) for n, v in state.items() if n.endswith("num_batches_tracked")}
     text = f"after one step num_batches_tracked is {', '.join(map(str, sorted(counts)))}"
-    check = _compare(state, reference.running, text)
+    check = _compare(state, running, text)
     return check if counts == {1} else replace(check, verdict="wrong")
 
 
@@ -166,8 +149,13 @@ def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
     return _compare(gradients["always"], gradients["never"], text)
 
 
-def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Reference:
-    """One step of the unsplit model on this library's own micro-batches."""
+def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tuple[State, State]:
+    """One step of the unsplit model on this library's own micro-batches.
+
+    Returns:
+        Its gradients and loss, and the expected running statistics of batch norm: updated once, by
+        the mini-batch's mean and unbiased variance.
+    """
     model = _unsplit(setup)
     norms: dict[str, Any] = {
         name: module for name, module in model.named_modules() if isinstance(module, BATCH_NORMS)
@@ -194,7 +182,7 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Re
         mean, variance = before[name]
         running[f"{name}.running_mean"] = mean.lerp(values.mean(1), factor).cpu()
         running[f"{name}.running_var"] = variance.lerp(values.var(1), factor).cpu()
-    return _Reference(loss, _gradients_of(model), running)
+    return {**_gradients_of(model), "loss": torch.tensor(loss)}, running
 
 
 def _unsplit(setup: Setup) -> nn.Sequential:

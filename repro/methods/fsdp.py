@@ -49,7 +49,7 @@ class ResizedBytes(LocalBytes):
 
 
 class FullySharded(Sharded):
-    """All layers under `fully_shard`; see `Method`."""
+    """All layers under `fully_shard`."""
 
     meter = ResizedBytes
 

@@ -1,19 +1,23 @@
 """The interface of every way of training, and the setup that each one gets."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from time import perf_counter
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
+from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.core.layers import Layer, as_layers, build
-from repro.gpipe.core.microbatch import Tree
+from repro.gpipe.core.microbatch import Tree, split
 from repro.gpipe.partition.balance import choose
+from repro.methods.traffic import SentBytes
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -78,38 +82,43 @@ class Setup:
         return nn.Sequential(OrderedDict(layers))
 
 
-class Method(Protocol):
-    """Training on one process; every method is called on every process that takes part."""
+class Method(ABC):
+    """Training on one process; every method is called on every process that takes part.
 
-    @property
-    def module(self) -> nn.Module:
-        """The layers of this process, with the keys of the unsplit nn.Sequential."""
-        ...
+    Attributes:
+        module: the layers of this process, with the keys of the unsplit nn.Sequential.
+        balance: layers per stage.
+    """
 
-    @property
-    def balance(self) -> tuple[int, ...]:
-        """Layers per stage."""
-        ...
+    module: nn.Module
+    balance: tuple[int, ...]
 
+    def __init__(self, setup: Setup, processes: int, rank: int) -> None:
+        self._setup = setup
+        self._processes = processes
+        self._rank = rank
+        self._wire = Wire(processes, rank)
+
+    @abstractmethod
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """Clear gradients, run F and B of one mini-batch, and update.
 
         `start` and `end` of the result are those of this process. Without an optimizer, gradients
         are neither cleared nor applied.
         """
-        ...
 
+    @abstractmethod
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
         """Run only F, in evaluation mode."""
-        ...
 
     def cut(self, tree: Tree) -> list[Tree]:
         """The micro-batches into which this library splits a mini-batch."""
-        ...
+        return split(tree, self._setup.config.micro_batches)
 
     def gather(self, value: Any) -> list[Any]:
         """Gather one value from each process on every process; also synchronises their devices."""
-        ...
+        self._now()
+        return self._wire.all_gather(value)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int] | None:
         """Run one step and measure the peak memory of each stage; None if it cannot be measured.
@@ -117,7 +126,7 @@ class Method(Protocol):
         Raises:
             MemoryError, torch.OutOfMemoryError: a stage takes more than `limit` bytes.
         """
-        ...
+        return None
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]] | None:
         """What each process sends in a step; None if that cannot be counted.
@@ -127,24 +136,30 @@ class Method(Protocol):
         The bytes stand under what they are: "activations", "gradients" or "messages" to a
         neighbour, or a collective such as "all-reduce", see `repro.methods.traffic`.
         """
-        ...
+        with SentBytes(self._processes) as sent:
+            self.train_step(inputs, targets)
+        return self.gather(sent.counts)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release threads and connections."""
-        ...
+
+    def _now(self) -> float:
+        """The time when this device has done its work."""
+        if self._setup.device.type == "cuda":
+            torch.cuda.synchronize(self._setup.device)
+        return perf_counter()
 
 
-@runtime_checkable
-class Asynchronous(Method, Protocol):
+class Asynchronous(Method):
     """A method that updates weights while other micro-batches use older ones."""
 
+    @abstractmethod
     def staleness(self) -> list[int]:
         """For each stage: the most updates between the F and the update of a micro-batch."""
-        ...
 
+    @abstractmethod
     def stashed_bytes(self) -> list[int]:
         """For each stage: the most bytes of weights, besides the newest, that were kept at once."""
-        ...
 
 
 def _no_profile() -> Any:

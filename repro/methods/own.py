@@ -11,18 +11,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
-from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.core.microbatch import Tree, split
+from repro.gpipe.core.microbatch import Tree
 from repro.methods.divided import Parts, divide, refuse_indivisible
-from repro.methods.method import Setup
+from repro.methods.method import Method, Setup
 from repro.methods.traffic import ring_share
 
 
-class Own:
-    """`repro.gpipe.Pipeline`; see `Method`."""
+class Own(Method):
+    """`repro.gpipe.Pipeline` as a method."""
 
     def __init__(self, setup: Setup) -> None:
-        self._setup, config = setup, setup.config
+        config = setup.config
+        rank = dist.get_rank() if config.processes > 1 else 0
+        super().__init__(setup, config.processes, rank)
         if config.total_stages == 1 and isinstance(config.balance, str):
             # There is nothing to cut, so no layer needs to be timed.
             config = replace(config, balance="uniform")
@@ -46,13 +47,12 @@ class Own:
         self.balance = self._pipe.balance
         self._optimizer = self._make_optimizer(setup)
         self._sent: dict[str, int] = {}  # in the last step
-        self._wire = Wire(config.processes, dist.get_rank() if config.processes > 1 else 0)
 
     def _make_optimizer(self, setup: Setup) -> torch.optim.Optimizer | None:
         return setup.make_optimizer(self._pipe.parameters())
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """One step; see `Method`."""
+        """See `Method`."""
         before = self._sent_so_far()
         result = self._pipe.train_step(
             inputs, targets, self._setup.loss, self._optimizer, trace=trace
@@ -62,26 +62,16 @@ class Own:
         return result
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F; see `Method`."""
+        """See `Method`."""
         return self._pipe.evaluate(inputs, targets, self._setup.loss)
 
-    def cut(self, tree: Tree) -> list[Tree]:
-        """The parts of `torch.tensor_split`; see `Method`."""
-        return split(tree, self._setup.config.micro_batches)
-
-    def gather(self, value: Any) -> list[Any]:
-        """One value from each stage of each replica; see `Method`."""
-        if self._setup.device.type == "cuda":
-            torch.cuda.synchronize(self._setup.device)
-        return self._wire.all_gather(value)
-
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
-        """Peak memory per stage, of its fullest copy or part; see `Method`."""
+        """Peak memory per stage, of its fullest copy or part."""
         peaks = self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
         return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of messages and of all-reduces in the last step; see `Method`."""
+        """Bytes of messages and of all-reduces in the last step."""
         return self.gather(self._sent)
 
     def _sent_so_far(self) -> dict[str, int]:

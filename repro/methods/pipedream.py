@@ -161,7 +161,7 @@ class PipeDream:
         return StepResult(self._wire.from_last(loss), start, end)
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F, after the updates of all micro-batches in flight; see `Method`."""
+        """Run only F, after the updates of all micro-batches in flight."""
         self._drain()
         parts = self._parts(inputs, self._is_first)
         activations = self._activations({}, learning=True)
@@ -187,11 +187,11 @@ class PipeDream:
         return EvaluationResult(self._wire.from_last(loss), whole)
 
     def cut(self, tree: Tree) -> list[Tree]:
-        """The parts of `torch.tensor_split`; see `Method`."""
+        """The parts of `torch.tensor_split`."""
         return split(tree, self._setup.config.micro_batches)
 
     def gather(self, value: Any) -> list[Any]:
-        """One value from each stage; see `Method`."""
+        """One value from each stage."""
         self._now()
         return self._wire.all_gather(value)
 
@@ -204,7 +204,7 @@ class PipeDream:
         return self.gather(self._most_stashed)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
-        """Peak memory of each stage from an empty pipe to a full one; see `Method`."""
+        """Peak memory of each stage from an empty pipe to a full one."""
         self._drain()
         config = self._setup.config
         # The first K micro-batches share a version. K more are needed until all have their own.
@@ -216,7 +216,7 @@ class PipeDream:
         return self.gather(peak.value)
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of the messages that each stage sends in a step; see `Method`."""
+        """Bytes of the messages that each stage sends in a step."""
         sent: dict[str, int] = {}
         if not self._is_last:
             sent["activations"] = _bytes_of(self._outgoing.values())

@@ -24,7 +24,7 @@ from repro.methods.unpipelined import SeededLayers
 
 
 class TensorParallel(Sharded):
-    """All layers under `parallelize_module`; see `Method`."""
+    """All layers under `parallelize_module`."""
 
     def __init__(self, setup: Setup) -> None:
         refuse_indivisible(setup.layers, setup.config.tensor_parallel)

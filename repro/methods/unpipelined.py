@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
@@ -18,13 +17,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.loss import Head
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves, split
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves
 from repro.gpipe.exact import rng
-from repro.methods.method import Setup
+from repro.methods.method import Method, Setup
 from repro.methods.traffic import SentBytes
 
 
@@ -66,8 +64,8 @@ class SeededLayers(nn.Sequential):
         return layer(value)
 
 
-class Unpipelined:
-    """One of the processes of a group that all run every layer; see `Method`.
+class Unpipelined(Method):
+    """One of the processes of a group that all run every layer.
 
     Attributes:
         wrappers: classes of tensors that run their operators on other tensors, which are counted.
@@ -81,13 +79,10 @@ class Unpipelined:
 
     def __init__(self, setup: Setup) -> None:
         assert setup.group is not None
-        self._setup = setup
+        super().__init__(setup, dist.get_world_size(setup.group), dist.get_rank(setup.group))
         self._group = setup.group
-        self._processes = dist.get_world_size(setup.group)
         self._replicas = setup.config.replicas
-        rank = dist.get_rank(setup.group)
-        self._replica = rank if self._replicas > 1 else 0
-        self._wire = Wire(self._processes, rank)
+        self._replica = self._rank if self._replicas > 1 else 0
         self.balance = (len(setup.layers),)
         self.module = SeededLayers(setup)
         self._model = self._wrapped(self.module)
@@ -103,7 +98,7 @@ class Unpipelined:
         raise NotImplementedError
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """One step; see `Method`."""
+        """See `Method`."""
         assert not trace, "no spans are recorded"
         M = self._setup.config.micro_batches
         start = self._now()
@@ -125,7 +120,7 @@ class Unpipelined:
         return StepResult(self._total(loss), start, self._now())
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F; the outputs are of this replica's part; see `Method`."""
+        """Run only F; the outputs are of this replica's part."""
         head = self._head(targets, batch_size(inputs))
         self.module.eval()
         with torch.no_grad(), rng.preserved(self._setup.device):
@@ -134,30 +129,18 @@ class Unpipelined:
         self.module.train()
         return EvaluationResult(self._total(loss), gather(outputs))
 
-    def cut(self, tree: Tree) -> list[Tree]:
-        """The parts of `torch.tensor_split`; see `Method`."""
-        return split(tree, self._setup.config.micro_batches)
-
-    def gather(self, value: Any) -> list[Any]:
-        """One value from each replica; see `Method`."""
-        self._now()
-        return self._wire.all_gather(value)
-
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
-        """Peak memory of the fullest process; see `Method`."""
+        """Peak memory of the fullest process."""
         resident = self._resident(inputs, targets)
         with memory.peak_memory(self._setup.device, resident, limit, self.meter) as peak:
             self.train_step(inputs, targets)
         return [max(self.gather(peak.value))]
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes that each process hands to collectives, as a ring sends them; see `Method`."""
+        """Bytes that each process hands to collectives, as a ring sends them."""
         with SentBytes(self._processes, self.wrappers) as sent:
             self.train_step(inputs, targets)
         return self.gather(sent.counts)
-
-    def close(self) -> None:
-        """Nothing to release: the group belongs to its maker."""
 
     def _resident(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this process's memory between steps."""
@@ -188,8 +171,3 @@ class Unpipelined:
         total = torch.tensor([value], dtype=torch.float64, device=self._setup.device)
         dist.all_reduce(total, group=self._group)
         return total.item()
-
-    def _now(self) -> float:
-        if self._setup.device.type == "cuda":
-            torch.cuda.synchronize(self._setup.device)
-        return perf_counter()

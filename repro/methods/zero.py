@@ -17,7 +17,7 @@ from repro.methods.traffic import ring_share
 
 
 class ShardedState(Own):
-    """Our pipeline with sharded optimizer state; see `Method`."""
+    """Our pipeline with sharded optimizer state."""
 
     def _make_optimizer(self, setup: Setup) -> torch.optim.Optimizer | None:
         parameters = list(self.module.parameters())

@@ -8,9 +8,7 @@ The index is written last. So a folder without one is of a save that was interru
 nothing. All files but the history are those of `Pipeline.save`; the index has the history's digest.
 """
 
-import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +17,7 @@ from repro.io.untrusted import read_bytes
 from repro.train.history import History, digest
 
 AVERAGE, HISTORY = "average", "history.json"
-_NAME = re.compile(r"step-(\d{6,})")
 _LARGEST_HISTORY = 2**31  # bytes; about 30 million steps
-
-
-@dataclass(frozen=True)
-class Newest:
-    """The newest checkpoint that can be used.
-
-    Attributes:
-        path: its folder; None if there is no checkpoint.
-        damaged: why newer ones cannot be used, a line each.
-    """
-
-    path: Path | None
-    damaged: tuple[str, ...] = ()
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -46,8 +30,10 @@ def committed(run: Path) -> list[Path]:
     return [path for path in _folders(run) if (path / INDEX).exists()]
 
 
-def newest_usable(run: Path) -> Newest:
-    """Find the newest checkpoint that is whole; reads all of its files.
+def newest_usable(run: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, if there are any, and why newer ones are not.
+
+    All of its files are read.
 
     Raises:
         ValueError: one line, if there are checkpoints and all of them are damaged.
@@ -55,14 +41,18 @@ def newest_usable(run: Path) -> Newest:
     damaged: list[str] = []
     for path in reversed(committed(run)):
         try:
-            _check(path)
+            for folder in [path, path / AVERAGE] if (path / AVERAGE).exists() else [path]:
+                index = read_index(folder)
+                for file in index.files:
+                    read_part(folder, index, file)
+            read_history(path)
         except ValueError as error:
             damaged.append(str(error))
-            continue
-        return Newest(path, tuple(damaged))
+        else:
+            return path, damaged
     if damaged:
         raise ValueError(f"checkpoint {run}: none there is whole; of the newest: {damaged[0]}")
-    return Newest(None)
+    return None, []
 
 
 def read_extra(path: Path) -> dict[str, Any]:
@@ -96,19 +86,7 @@ def discard(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _check(path: Path) -> None:
-    """Raise a ValueError unless every file is as it was written."""
-    folders = [path, path / AVERAGE] if (path / AVERAGE).exists() else [path]
-    for folder in folders:
-        index = read_index(folder)
-        for file in index.files:
-            read_part(folder, index, file)
-    read_history(path)
-
-
 def _folders(run: Path) -> list[Path]:
     """The folders of all checkpoints, also of interrupted saves, by their steps."""
-    if not run.is_dir():
-        return []
-    paths = [path for path in run.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(paths, key=lambda path: int(path.name.removeprefix("step-")))
+    steps = {path.name.removeprefix("step-"): path for path in run.glob("step-*")}
+    return [steps[step] for step in sorted(filter(str.isdecimal, steps), key=int)]

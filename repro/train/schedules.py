@@ -6,12 +6,7 @@ from repro.train.recipe import Recipe
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """The learning rate of a step.
-
-    Args:
-        recipe: with the schedule.
-        step: updates before this one, so 0 for the first one.
-    """
+    """The learning rate of a step; `step` counts the updates before it."""
     lr = max(_scheduled(recipe, step), recipe.floor)
     return recipe.lr * lr
 

@@ -15,12 +15,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from repro.data.batches import Batches
 from repro.data.tokens import PAD
 from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.save_load import together
@@ -38,6 +37,27 @@ from repro.train.schedules import learning_rate
 
 Report = Callable[[History], None]
 Count = Callable[[Any, Any], int]  # (inputs, targets) -> examples, or tokens, for the throughput
+
+
+class MiniBatches(Protocol):
+    """What a replica trains on: mini-batches without end, such as `repro.data.batches.Batches`."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Facts that every result must state."""
+        ...
+
+    def next(self) -> tuple[Any, Any]:
+        """Inputs and targets of this replica's part of the next mini-batch."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Where the order stands, as plain JSON."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        ...
 
 
 def count_examples(inputs: Any, _targets: Any) -> int:
@@ -83,7 +103,7 @@ class Trainer:
         pipe: Pipeline,
         loss: Loss,
         recipe: Recipe,
-        batches: Batches,
+        batches: MiniBatches,
         *,
         folder: Path | str | None = None,
         save_every: int = 0,
@@ -94,13 +114,11 @@ class Trainer:
         count: Count = count_examples,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        for name, value, least in (
-            ("save_every", save_every, 0),
-            ("evaluate_every", evaluate_every, 0),
-            ("keep", keep, 1),
-        ):
-            if value < least:
-                raise ValueError(f"{name}={value}: allowed is a whole number from {least} up")
+        if save_every < 0 or evaluate_every < 0 or keep < 1:
+            raise ValueError(
+                f"save_every={save_every}, evaluate_every={evaluate_every}, keep={keep}: allowed "
+                "are whole numbers from 0, and keep from 1"
+            )
         self.pipe = pipe
         self.recipe = recipe
         self.batches = batches
@@ -213,17 +231,8 @@ class Trainer:
     def evaluate(self, batches: Sequence[tuple[Any, Any]]) -> dict[str, float]:
         """Means of the loss and the metrics over some data; call it on every rank.
 
-        With a moving average, that is evaluated in place of the weights. A mean is over examples,
-        or weighs as a `Weighted` metric says.
-
-        Args:
-            batches: inputs and targets, equally many on every rank.
-
-        Returns:
-            On every rank, the mean by name, over the data of all replicas.
-
-        Raises:
-            ValueError: on every rank, if the ranks have different numbers of batches, or none.
+        With a moving average, that is evaluated in place of the weights; see
+        `repro.train.evaluation.evaluate`.
         """
         averaged = self.average.in_place_of_weights() if self.average else nullcontext()
         with averaged, self._precision():
@@ -232,10 +241,7 @@ class Trainer:
     # Checkpoints.
 
     def save(self) -> Path:
-        """Write a checkpoint, then delete the oldest; call it on every rank.
-
-        Returns:
-            Its folder.
+        """Write a checkpoint into a folder, then delete the oldest; call it on every rank.
 
         Raises:
             ValueError: one line, on every rank, if that is impossible, as on a full disk. The
@@ -250,7 +256,14 @@ class Trainer:
                 checkpoints.discard(path)
             if not isinstance(error, OSError):
                 raise
-            raise ValueError(self._cannot_write(run, error)) from error
+            whole = checkpoints.committed(run)
+            free = shutil.disk_usage(run if run.exists() else Path.cwd()).free
+            raise ValueError(
+                f"{run}: the checkpoint of step {self.step} cannot be written ({error}); {free} "
+                f"bytes are free there; "
+                f"{f'{whole[-1]} is whole' if whole else 'there is no earlier one'}; free some "
+                "space and resume"
+            ) from error
         self._may_write = True
         if self._is_coordinator:
             checkpoints.remove_old(run, self._keep)
@@ -289,22 +302,11 @@ class Trainer:
             of_replicas.append(first)
         return of_replicas
 
-    def _cannot_write(self, run: Path, error: OSError) -> str:
-        """One line about a checkpoint that could not be written."""
-        kept = checkpoints.committed(run)
-        free = shutil.disk_usage(run if run.exists() else Path.cwd()).free
-        stays = f"{kept[-1]} is whole" if kept else "there is no earlier one"
-        return (
-            f"{run}: the checkpoint of step {self.step} cannot be written ({error}); {free} bytes "
-            f"are free there; {stays}; free some space and resume"
-        )
-
     def resume(self) -> int:
         """Go on from the newest checkpoint that is not damaged; call it on every rank.
 
-        Weights, optimizer, moving average, order of the data and history are as after that step, so
-        all that follows is the same, bit for bit on the CPU. K may be another one. A warning names
-        each newer checkpoint that is damaged.
+        All that follows is the same as without the interruption, bit for bit on the CPU. K may be
+        another one. A warning names each newer checkpoint that is damaged.
 
         Returns:
             The step; 0 if the folder has no checkpoint.
@@ -314,13 +316,13 @@ class Trainer:
                 usable one is of another model, recipe, data or number of replicas.
         """
         run = self._run_folder()
-        newest: checkpoints.Newest = self._first_of_all(run, lambda: checkpoints.newest_usable(run))
-        for damage in newest.damaged if self._is_coordinator else ():
-            warnings.warn(f"{damage}; going on from {newest.path}", stacklevel=2)
+        path: Path | None
+        path, damaged = self._first_of_all(run, lambda: checkpoints.newest_usable(run))
+        for damage in damaged if self._is_coordinator else ():
+            warnings.warn(f"{damage}; going on from {path}", stacklevel=2)
         self._may_write = True
-        if newest.path is None:
+        if path is None:
             return 0
-        path = newest.path
         refusal = self._first_of_all(path, lambda: self._find_other_setting(path))
         if refusal:
             raise ValueError(f"checkpoint {path}: {refusal}")
@@ -367,8 +369,7 @@ class Trainer:
 
     def _read_weights(self, folder: Path) -> Mapping[str, Tensor]:
         def choose() -> Path:
-            newest = checkpoints.newest_usable(folder)
-            path = folder if newest.path is None else newest.path
+            path = checkpoints.newest_usable(folder)[0] or folder
             average = path / checkpoints.AVERAGE
             return average if average.exists() else path
 

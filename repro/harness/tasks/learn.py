@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repro.data.batches import Batches
 from repro.data.bleu import score
 from repro.data.classification import (
     check_classes,
@@ -35,7 +36,7 @@ from repro.models import Model, build
 from repro.train.decode import greedy
 from repro.train.losses import accuracy, classification, token_nll, translation
 from repro.train.recipe import Recipe
-from repro.train.trainer import Batches, Trainer
+from repro.train.trainer import Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
 # Pretrainings of this process, which several runs begin with.

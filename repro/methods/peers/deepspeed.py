@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -16,22 +15,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
-from repro.methods.method import Setup
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather
+from repro.methods.method import Method, Setup
 from repro.methods.peers.flat import FlatStage, learn
-from repro.methods.traffic import SentBytes
 
 
-class DeepSpeedPipeline:
-    """One stage under `deepspeed.pipe.PipelineModule` and its engine; see `Method`."""
+class DeepSpeedPipeline(Method):
+    """One stage under `deepspeed.pipe.PipelineModule` and its engine."""
 
     def __init__(self, setup: Setup) -> None:
         K = setup.config.stages
         assert dist.get_world_size() == K, "DeepSpeed takes all processes as its own"
         deepspeed = _deepspeed(setup.device)
-        self._setup, self._rank = setup, dist.get_rank()
-        self._wire = Wire(K, self._rank)
+        super().__init__(setup, K, dist.get_rank())
         self.balance = setup.counts()
         self.module = setup.build_stage(self.balance, self._rank)
         recomputes = setup.config.checkpoint == "always"
@@ -67,7 +63,7 @@ class DeepSpeedPipeline:
         )[0]
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """One step; see `Method`."""
+        """See `Method`."""
         assert not trace, "DeepSpeed records no spans"
         start = self._now()
         loss = self._engine.train_batch(self._parts(inputs, targets))
@@ -76,39 +72,16 @@ class DeepSpeedPipeline:
         return StepResult(end=self._now(), start=start, loss=float(loss))
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F; see `Method`."""
+        """See `Method`."""
         self._outputs = []
         loss = self._engine.eval_batch(self._parts(inputs, targets))
         self._engine.train()
         is_last = self._rank == self._setup.config.stages - 1
         return EvaluationResult(float(loss), gather(self._outputs) if is_last else None)
 
-    def cut(self, tree: Tree) -> list[Tree]:
-        """Equal micro-batches, the only ones that it knows; see `Method`."""
-        return split(tree, self._setup.config.micro_batches)
-
-    def gather(self, value: Any) -> list[Any]:
-        """One value from each stage, over our own control channel; see `Method`."""
-        self._now()
-        return self._wire.all_gather(value)
-
-    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> None:
-        """Not measured."""
-
-    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes that each stage sends, the broadcast of the loss too; see `Method`."""
-        with SentBytes(self._setup.config.stages) as sent:
-            self.train_step(inputs, targets)
-        return self.gather(sent.counts)
-
     def close(self) -> None:
         """Remove the engine's hooks on parameters."""
         self._engine.destroy()
-
-    def _now(self) -> float:
-        if self._setup.device.type == "cuda":
-            torch.cuda.synchronize(self._setup.device)
-        return perf_counter()
 
     def _parts(self, inputs: Tree, targets: Tree) -> Iterator[tuple[Any, Any]]:
         """Micro-batches as the engine reads them: tuples of tensors, and targets as they are."""

@@ -8,7 +8,6 @@ uninitialised memory, which ruins the running statistics of batch norm.
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,11 +21,9 @@ from torch.distributed.pipelining import (
 )
 
 from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.core.microbatch import Tree, flatten, split
-from repro.methods.method import Setup
+from repro.gpipe.core.microbatch import Tree, flatten
+from repro.methods.method import Method, Setup
 from repro.methods.peers.flat import learn, to_device
-from repro.methods.traffic import SentBytes
 
 
 def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
@@ -39,8 +36,8 @@ def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
     return [dist.new_group(range(stages), timeout=timeout) for timeout in timeouts]
 
 
-class Pipelining:
-    """The stages of one rank under `torch.distributed.pipelining`; see `Method`.
+class Pipelining(Method):
+    """The stages of one rank under `torch.distributed.pipelining`.
 
     The schedule of the setup chooses the library's class: "gpipe", "1f1b", or "interleaved-1f1b",
     whose ranks hold several stages each.
@@ -48,9 +45,8 @@ class Pipelining:
 
     def __init__(self, setup: Setup) -> None:
         assert setup.group is not None
-        self._setup, config = setup, setup.config
-        self._rank = dist.get_rank()
-        self._wire = Wire(config.stages, self._rank)
+        config = setup.config
+        super().__init__(setup, config.stages, dist.get_rank())
         self.balance = setup.counts()
         layers: dict[str, nn.Module] = {}
         stages: list[Any] = []
@@ -73,7 +69,7 @@ class Pipelining:
             self._schedule = ScheduleGPipe(stages[0], **settings)
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """One step; see `Method`."""
+        """See `Method`."""
         assert not trace, "torch.distributed.pipelining records no spans"
         losses: list[Tensor] = []
         start = self._now()
@@ -85,7 +81,7 @@ class Pipelining:
         return StepResult(end=self._now(), start=start, loss=self._mean(losses))
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F; see `Method`."""
+        """See `Method`."""
         losses: list[Tensor] = []
         self.module.eval()
         with torch.no_grad():
@@ -94,35 +90,9 @@ class Pipelining:
         whole = self._last.unflat(outputs) if self._is_last else None
         return EvaluationResult(self._mean(losses), whole)
 
-    def cut(self, tree: Tree) -> list[Tree]:
-        """The parts of `torch.tensor_split`, as in the library; see `Method`."""
-        return split(tree, self._setup.config.micro_batches)
-
-    def gather(self, value: Any) -> list[Any]:
-        """One value from each stage, over our own control channel; see `Method`."""
-        self._now()
-        return self._wire.all_gather(value)
-
-    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> None:
-        """Not measured."""
-
-    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of the messages that each stage sends; see `Method`."""
-        with SentBytes(self._setup.config.stages) as sent:
-            self.train_step(inputs, targets)
-        return self.gather(sent.counts)
-
-    def close(self) -> None:
-        """Nothing to release: the group belongs to its maker."""
-
     @property
     def _is_last(self) -> bool:
         return self._rank == self._setup.config.stages - 1
-
-    def _now(self) -> float:
-        if self._setup.device.type == "cuda":
-            torch.cuda.synchronize(self._setup.device)
-        return perf_counter()
 
     def _parts(self, inputs: Tree, targets: Tree) -> dict[str, Any]:
         """The micro-batches that this stage reads, as arguments of the schedule."""

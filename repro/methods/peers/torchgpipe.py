@@ -15,7 +15,7 @@ from torch import nn
 from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import Tree, flatten, unflatten
-from repro.methods.method import Setup
+from repro.methods.method import Method, Setup
 
 with warnings.catch_warnings():  # written for torch 1.6
     warnings.simplefilter("ignore")
@@ -23,11 +23,11 @@ with warnings.catch_warnings():  # written for torch 1.6
     GPipe: Any = import_module("torchgpipe").GPipe
 
 
-class TorchGPipe:
-    """All stages under `torchgpipe.GPipe`; see `Method`."""
+class TorchGPipe(Method):
+    """All stages under `torchgpipe.GPipe`."""
 
     def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+        super().__init__(setup, 1, 0)
         self.balance = setup.counts()
         layers = [build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)]
         self._pipe: Any = GPipe(
@@ -42,7 +42,7 @@ class TorchGPipe:
         self._optimizer = setup.make_optimizer(self.module.parameters())
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """One step; see `Method`."""
+        """See `Method`."""
         assert not trace, "torchgpipe records no spans"
         start = perf_counter()
         if self._optimizer is not None:
@@ -54,7 +54,7 @@ class TorchGPipe:
         return StepResult(loss.item(), start, perf_counter())
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F; see `Method`."""
+        """See `Method`."""
         self._pipe.eval()
         with torch.no_grad():
             outputs = self._pipe(inputs)
@@ -63,20 +63,10 @@ class TorchGPipe:
         return EvaluationResult(loss, outputs)
 
     def cut(self, tree: Tree) -> list[Tree]:
-        """The parts of `torch.chunk`; see `Method`."""
+        """The parts of `torch.chunk`."""
         tensors, skeleton = flatten(tree)
         parts = zip(*(t.chunk(self._setup.config.micro_batches) for t in tensors), strict=True)
         return [unflatten(list(part), skeleton) for part in parts]
 
-    def gather(self, value: Any) -> list[Any]:
-        """There is only this process."""
-        return [value]
-
-    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> None:
-        """Not measured."""
-
     def sent_bytes(self, inputs: Tree, targets: Tree) -> None:
         """Nothing is sent: there is one process."""
-
-    def close(self) -> None:
-        """Nothing to release."""
