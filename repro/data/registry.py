@@ -1,11 +1,10 @@
 """Every data set by name: its place on the Hugging Face Hub, columns, splits, licence and size."""
 
+import difflib
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-
-from repro.io.untrusted import did_you_mean
 
 Kind = Literal["images", "pairs"]
 LOCAL = "folder"
@@ -87,9 +86,11 @@ def find(name: str) -> DataSet:
         return DataSet(name, "images", title, "not known", (0, 0), path=detail)
     entry = DATA.get(base)
     if entry is None:
+        close = difflib.get_close_matches(base, DATA, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(
             f"data={name!r}: no data set has this name; allowed are {', '.join(DATA)}, and "
-            f"{LOCAL}:PATH{did_you_mean(base, DATA)}"
+            f"{LOCAL}:PATH{hint}"
         )
     if not detail:
         return entry
