@@ -1,24 +1,27 @@
 """Ours for the claims about Table 2: simulated at the paper's size, measured where GPUs ran it."""
 
-from collections.abc import Callable
 from math import nan
 
+import pandas as pd
+
 from experiments.costs.error import ErrorBar, error_bar
-from experiments.table2.predictions import (
+from experiments.table2.recorded import (
     BY_MEMORY,
+    HEADLINES,
+    NARROW_BY_MEMORY,
     SHARE_BY_MEMORY,
     VARIANCE_BY_MEMORY,
-    Prediction,
-    predictions,
+    at_papers_size,
+    papers_size,
+    simulated_cells,
 )
-from experiments.table2.recorded import HEADLINES, MODELS, at_papers_size, fixed
 from experiments.table2.runs import NAME
 from repro.claims.cells import cell_id, throughput_id
 from repro.claims.claim import Evidence
+from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
 from repro.paper import table2
 from repro.report.compare import rows_of
-from repro.report.ratio import over
 
 # Protocols whose mini-batch fits the device -> what of them the paper does not print.
 SETTINGS = {
@@ -28,88 +31,76 @@ SETTINGS = {
         VARIANCE_BY_MEMORY: "layers cut by variance of FLOPs",
     },
     "transformer": {
-        HEADLINES["transformer"]: "half of Table 1's widths",
+        NARROW_BY_MEMORY: "half of Table 1's widths",
         BY_MEMORY: "Table 1's widths",
     },
 }
-PRINTED = {(cell.model, cell.K, cell.M) for cell in table2()}
 NOT_FITTING = "counted not to fit the device"
+Place = tuple[int, int]  # K, M
+BASE = (2, 1)
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
-    bar = error_bar(results)
-    cells = {(cell.model, cell.K, cell.M): cell for cell in predictions(results)}
     ours: dict[str, Evidence] = {}
-    for (model, K, M), cell in cells.items():
-        if not cell.baseline:
-            identity = throughput_id(NAME, model, K, M)
-            ours[identity] = _simulated([cell], lambda name, cell=cell: ratio(cell, name), bar)
-    for model in MODELS:
-        if (model, 8, 32) in cells:
-            for name, M in (("K=8 over K=2", 32), ("M=1 constant", 1)):
-                pair = [cells[model, 8, M], cells[model, 2, M]]
-                ours[cell_id(NAME, model, name)] = _simulated(
-                    pair, lambda name, pair=pair: ratio(pair[0], name) / ratio(pair[1], name), bar
-                )
-    measured: dict[str, Evidence] = {}
-    for run in fixed(rows_of(results, experiment=NAME, fidelity="measured", status="done")):
-        if (run.K, run.M) == (2, 32):
-            identity = cell_id(NAME, run.model, "more micro-batches")
-            measured.setdefault(identity, _measured(results, run, M=1))
-        is_cell = (run.model, run.K, run.M) in PRINTED and (run.K, run.M) != (2, 1)
-        if is_cell and at_papers_size(run):
-            identity = throughput_id(NAME, run.model, run.K, run.M)
-            measured.setdefault(identity, _measured(results, run, K=2, M=1))
-    # A measurement stands before a simulation.
-    return ours | measured
+    bar = error_bar(results)
+    for model, cells in simulated_cells(results).groupby("model"):
+        if HEADLINES[str(model)] not in {*cells["protocol"]}:
+            continue
+        for place in zip(cells["K"], cells["M"], strict=True):
+            if place != BASE:
+                ours[throughput_id(NAME, str(model), *place)] = _simulated(cells, bar, place, BASE)
+        for name, M in (("K=8 over K=2", 32), ("M=1 constant", 1)):
+            ours[cell_id(NAME, model, name)] = _simulated(cells, bar, (8, M), (2, M))
+    return ours | _all_measured(results)  # a measurement stands before a simulation
 
 
-def ratio(cell: Prediction, name: str) -> float:
-    """The ratio of a cell under a protocol; NaN where it does not fit the device."""
-    return nan if cell.fits(name) is False else cell.ratio(name)
-
-
-def _simulated(
-    cells: list[Prediction], value: Callable[[str], float], bar: ErrorBar | None
-) -> Evidence:
-    """The headline's number, and those of other settings that the paper does not print.
-
-    Args:
-        value: protocol -> the number.
-    """
-    model = cells[0].model
-    headline = HEADLINES[model]
-    protocol = cells[0].protocols.get(headline)
-    if protocol is None:
-        return Evidence(nan, "simulated", (), why="not simulated")
-    low, high = bar.ends(value(headline)) if bar else (nan, nan)
-    runs = [protocol.run(cell.K, cell.M) for cell in cells] + [protocol.run(2, 1)]
+def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: Place) -> Evidence:
+    """A quotient of two cells under the headline, and under settings that the paper lacks too."""
+    model = cells["model"].iloc[0]
+    named, headline = SETTINGS[model], HEADLINES[model]
+    fitting = cells.assign(ratio=cells["ratio"].mask(cells["fits"].eq(False)))
+    by_place = fitting.pivot(index="protocol", columns=["K", "M"], values="ratio")
+    values = (by_place[above] / by_place[below]).to_dict()
+    low, high = bar.ends(values[headline]) if bar else (nan, nan)
+    runs = select(cells, headline=True).set_index(["K", "M"])
+    places = [place for place in dict.fromkeys([above, below, BASE]) if runs.at[place, "done"]]
     return Evidence(
-        value(headline),
+        values[headline],
         "simulated",
-        tuple(dict.fromkeys(run.id for run in runs if run)),
+        tuple(runs.at[place, "id"] for place in places),
         low,
         high,
-        papers_size=protocol.papers_size,
-        setting=SETTINGS[model][headline],
+        papers_size=all(papers_size(runs.at[place, "spec"]) for place in places),
+        setting=named[headline],
         others={
-            text: value(name)
-            for name, text in SETTINGS[model].items()
-            if name != headline and name in cells[0].protocols
+            text: values[name]
+            for name, text in named.items()
+            if name != headline and name in values
         },
         why=NOT_FITTING,
     )
 
 
+def _all_measured(results: Results) -> dict[str, Evidence]:
+    cells = {(cell.model, cell.K, cell.M) for cell in table2() if (cell.K, cell.M) != BASE}
+    ours: dict[str, Evidence] = {}
+    for run in rows_of(results, experiment=NAME, fidelity="measured", status="done"):
+        if (run.K, run.M) == (2, 32):
+            identity = cell_id(NAME, run.model, "more micro-batches")
+            ours.setdefault(identity, _measured(results, run, M=1))
+        if (run.model, run.K, run.M) in cells and at_papers_size(run):
+            identity = throughput_id(NAME, run.model, run.K, run.M)
+            ours.setdefault(identity, _measured(results, run, K=2, M=1))
+    return ours
+
+
 def _measured(results: Results, run: Run, **changed: int) -> Evidence:
     """Throughput over that of the run that differs in K or M, in common rounds."""
-    speedup = over(results, run, **changed)
     base = results.baseline(run, **changed)
     return Evidence(
-        speedup.value,
+        ratio_of(results, run, base)[0],
         "measured",
         (run.id, base.id) if base else (run.id,),
-        speedup.low,
-        speedup.high,
+        *ratio_of(results, run, base)[1:],
         papers_size=at_papers_size(run),
     )

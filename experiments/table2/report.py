@@ -1,43 +1,62 @@
-"""Table 2 (section 3 of arXiv:1811.06965v5) beside our numbers, and what modelled runs say of it.
+"""Table 2 (section 3 of arXiv:1811.06965v5) beside our numbers, and what simulated runs say of it.
 
-A column holds one fidelity; a cell without a number says why.
+Ratios are over K=2, M=1. The headline is the protocol that could have run on the paper's devices;
+the others are comparisons, and their cells that do not fit earn no verdict.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from math import isnan
+from math import isnan, nan
+from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.costs.error import error_bar
-from experiments.table2 import divisions, inverse, nulls, predictions
+from experiments.costs.error import error_bar, meaning
 from experiments.table2.claims import evidence
-from experiments.table2.figures import bars, bars_caption
-from experiments.table2.predictions import CONTROLLED, NOT_FITTING
-from experiments.table2.recorded import HEADLINES, Protocol, fixed, protocol, quoted, sizes
-from experiments.table2.runs import NAME
+from experiments.table2.figures import bars, divided
+from experiments.table2.recorded import (
+    BY_MEMORY,
+    CELL,
+    CONTROLLED,
+    HEADLINES,
+    PROTOCOLS,
+    SHARE,
+    SHARE_BY_MEMORY,
+    VARIANCE,
+    VARIANCE_BY_MEMORY,
+    is_controlled,
+    over_base,
+    printed,
+    simulated_cells,
+)
+from experiments.table2.runs import ABOUT, KS, MS, NAME
+from repro.claims.all_claims import verdict_on
+from repro.claims.cells import CELL as TOLERANCE
+from repro.claims.cells import throughput_id
+from repro.harness.frame import select
 from repro.harness.results import Results, Run
-from repro.paper import table2 as paper_table2
 from repro.report import figures as generic
-from repro.report.compare import (
-    Setting,
-    beside_paper,
-    matching,
-    optimizers,
-    rows_of,
-    settings,
-)
+from repro.report.compare import Setting, beside_paper, optimizers, rows_of, settings
 from repro.report.declared import Shown
-from repro.report.grid import Cell, Column, declared, plain
-from repro.report.ratio import (
-    MARKS,
-    ideal_over_k2m1,
-    over_k2m1,
-)
+from repro.report.framed import Form, framed, text_of
+from repro.report.ratio import MARKS, ideal_over_k2m1, over_k2m1
 from repro.report.style import model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, number
+from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
+# Causes that a simulated step is put together from, one after the other -> their names in tables.
+CAUSES = {
+    "imbalance": "imbalance",
+    "ends": "softmax and embedding",
+    "tile padding": "tile padding",
+    "memory-bound": "memory-bound operators",
+    "launch": "launch",
+    "transfer": "transfer",
+    "set-up": "set-up",
+}
+# Comparisons that are also shown under a bound of what a compiler may do.
+FUSED = [(protocol, b) for protocol in (CONTROLLED, SHARE) for b in ("fused", "fused and folded")]
+TEXTBOOK, EARLY = NULLS = ("textbook", "ideal (early recompute)")
+LOOK: dict[str, Form] = {"model": model_name, "quoted": "g"}
 SHOWN = Shown(
     "table2_predictions",
     ("model", "K", "M", "quoted", "predicted, simulated", "gap", "verdict"),
@@ -48,14 +67,16 @@ SHOWN = Shown(
 def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
-    made = [table2(results)]
-    if beside_paper(results, NAME):
-        cells = predictions.predictions(results)
-        bar = error_bar(results)
-        made += predictions.tables(cells, bar, evidence(results))
-        made += nulls.tables(cells)
-        made += divisions.tables(cells, bar)
-        made += inverse.tables(cells)
+    cells = simulated_cells(results)
+    made = [table2(results, cells)]
+    if beside_paper(results, NAME) and len(cells):
+        made += [
+            predictions(results, cells),
+            protocols(results, cells),
+            causes(results, cells),
+            null(results, cells),
+            division(results, cells),
+        ]
     return made
 
 
@@ -73,138 +94,247 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     if beside_paper(results, NAME):
-        yield "bars", bars(results, rows), bars_caption(results)
-        cells = predictions.predictions(results)
-        yield "divisions", divisions.figure(cells, error_bar(results)), divisions.CAPTION
-    yield from generic.figure2(results, fixed(rows))
+        cells = simulated_cells(results)
+        bar = ", with the median error of the cost model as a line without caps"
+        words = ABOUT.words["bars"].filled(bar=bar if error_bar(results) else "")
+        yield "bars", bars(results), words.note
+        yield "divisions", divided(divisions(results, cells)), ABOUT.words["divisions"].note
+    yield from generic.figure2(results, [run for run in rows if is_controlled(run)])
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of Table 2: a model in one measured setting, at one M.
-
-    Attributes:
-        title: the model, with its setting where there are several.
-        setting: the measured runs; empty where none was measured.
-    """
-
-    title: str
-    setting: Setting
-    M: int
-    simulated: Protocol
-
-    @property
-    def model(self) -> str:
-        return self.setting.model
-
-
-def table2(results: Results) -> Table:
-    """Table 2, rows (model, M), for each K: quoted, ours, ideal; all over K=2, M=1.
-
-    Simulated is the protocol that could have run on the paper's devices.
-    """
-    lines = _lines(results)
-    columns: list[Column[Line]] = [
-        Column(("", "model"), lambda line: plain(line.title)),
-        Column(("", "M"), lambda line: plain(line.M)),
-    ]
-    quoting = beside_paper(results, NAME)
-    for K in _Ks(results):
-        if quoting:
-            columns.append(Column((f"K={K}", "quoted"), partial(_quoted, K)))
-        columns += _ratios(results, lines, K)
-        columns.append(Column((f"K={K}", "ideal"), partial(_ideal, K)))
-    note = (
-        "Throughput over that of K=2, M=1 of the same model and column; measured at one N, "
-        f"simulated with the largest mini-batch that is counted to fit each cell. {MARKS}"
-    )
-    title = "Table 2 (v5 and NeurIPS): throughput" if quoting else "Throughput"
-    title = f"{title} normalised to K=2, M=1"
-    origin = _what_was_run(results, lines)
-    return declared("table2", title, note, lines, columns, NAME, origin=origin)
-
-
-def _Ks(results: Results) -> list[int]:
-    measured = rows_of(results, experiment=NAME, fidelity="measured")
-    printed = {cell.K for cell in paper_table2()}
-    return sorted(printed | {run.K for run in measured if run.K > 1})
-
-
-def _lines(results: Results) -> list[Line]:
-    """A line for each measured setting and M, and for each model of the paper that has none.
-
-    Without the paper's numbers beside them, only models that are recorded have lines.
-    """
+def table2(results: Results, cells: pd.DataFrame) -> Table:
+    """A line for each model as it was measured and M; for each K quoted, ours and the ideal."""
     runs = rows_of(results, experiment=NAME)
-    measured = [run for run in matching(runs, fidelity="measured") if run.K > 1]
+    measured = [run for run in runs if run.fidelity == "measured" and run.K > 1]
+    paper = printed().set_index(CELL)["quoted"]
+    headline = select(cells, headline=True).set_index(CELL)
+    Ks = sorted({2, 4, 8} | {run.K for run in measured})
     found = settings(results, measured)
-    with_lines = {setting.model for setting in found}
-    for model in dict.fromkeys(cell.model for cell in paper_table2()):
-        wanted = beside_paper(results, NAME) or matching(runs, model=model)
-        if wanted and model not in with_lines:
-            found.append(Setting(model, ("gpipe", "always"), "", []))
     models = [setting.model for setting in found]
+    absent = {run.model for run in runs if run.model in HEADLINES} - {*models}
+    found += [Setting(model, ("gpipe", "always"), "", []) for model in absent]
     lines = []
-    for setting in sorted(found, key=lambda setting: setting.model):
+    found.sort(key=lambda setting: setting.model)
+    for setting in found:
         model = setting.model
         title = setting.title if models.count(model) > 1 else model_name(model)
-        protocol_runs = protocol(results, model, HEADLINES.get(model, CONTROLLED))
-        printed = {cell.M for cell in paper_table2() if cell.model == model}
-        Ms = sorted(printed | {run.M for run in setting.rows})
-        lines += [Line(title, setting, M, protocol_runs) for M in Ms]
-    return lines
+        of_cell = {(run.K, run.M): run for run in reversed(setting.rows)}
+        for M in sorted({1, 4, 32} | {run.M for run in setting.rows}):
+            line: dict[str, Any] = {"model": title, "M": M}
+            for K in Ks:
+                line[f"K={K} quoted"] = f"{paper.get((model, K, M), nan):g}"
+                line[f"K={K} measured"] = _measured(results, of_cell.get((K, M)))
+                if len(cells):
+                    line[f"K={K} simulated"] = _simulated(headline, (model, K, M))
+                line[f"K={K} ideal"] = f"{ideal_over_k2m1(K, M, *setting.plan):.2f}"
+            lines.append(line)
+    origin = _what_was_run(results, found, cells)
+    return framed(results, NAME, pd.DataFrame(lines), ABOUT, origin=origin, marks=MARKS)
 
 
-def _ratios(results: Results, lines: list[Line], K: int) -> list[Column[Line]]:
-    """A column for each of measured and simulated that has runs.
-
-    What is emulated shows our runtime and not the paper's devices.
-    """
-
-    def measured(line: Line) -> Cell:
-        runs = matching(line.setting.rows, K=K, M=line.M)
-        return _ratio(results, runs[0] if runs else None)
-
-    def simulated(line: Line) -> Cell:
-        cell = _ratio(results, line.simulated.run(K, line.M))
-        if line.simulated.N(K, line.M) == 0:
-            return plain("nothing fits")
-        if False in (line.simulated.fits(K, line.M), line.simulated.fits(2, 1)):
-            return plain(f"{cell.text}{NOT_FITTING}")
-        return cell
-
-    columns: list[Column[Line]] = [Column((f"K={K}", "measured"), measured)]
-    if any(line.simulated for line in lines):
-        columns.append(Column((f"K={K}", "simulated"), simulated))
-    return columns
-
-
-def _ratio(results: Results, run: Run | None) -> Cell:
-    """The ratio, or why there is none: a status, or that its baseline was not measured."""
-    if run is None:
-        return plain(NOT_RUN)
-    if not run.done:
-        return plain(run.status)
+def _measured(results: Results, run: Run | None) -> str:
+    """The ratio, or why there is none."""
+    if run is None or not run.done:
+        return run.status if run else NOT_RUN
     text = str(over_k2m1(results, run))
-    return plain("baseline not measured" if text == EMPTY else text)
+    return "baseline not measured" if text == EMPTY else text
 
 
-def _quoted(K: int, line: Line) -> Cell:
-    value = quoted(line.model, K, line.M)
-    return plain(EMPTY if isnan(value) else f"{value:g}")
+def _simulated(headline: pd.DataFrame, cell: tuple[str, int, int]) -> str:
+    if cell not in headline.index or headline.at[cell, "status"] != "done":
+        return NOT_RUN
+    if headline.at[cell, "is_base"]:
+        return "1 (baseline)"
+    ratio = headline.at[cell, "ratio"]
+    return "nothing fits" if isnan(ratio) else f"{ratio:.2f}"
 
 
-def _ideal(K: int, line: Line) -> Cell:
-    return plain(number(ideal_over_k2m1(K, line.M, *line.setting.plan)))
-
-
-def _what_was_run(results: Results, lines: list[Line]) -> str:
+def _what_was_run(results: Results, found: list[Setting], cells: pd.DataFrame) -> str:
     """The sizes behind each fidelity: `Measured: ...; Simulated: ...`."""
-    settings_of = {line.setting.title: line.setting for line in lines}
-    measured = [setting.title for setting in settings_of.values() if setting.details]
-    parts = [f"Measured: {'; '.join(measured)}."] if measured else []
-    present = sizes(line.simulated for line in lines)
-    if present:
-        parts.append(f"Simulated: {present}.")
-    parts.append(optimizers(fixed(rows_of(results, experiment=NAME))))
-    return " ".join(part for part in parts if part)
+    measured = "; ".join(setting.title for setting in found if setting.details)
+    simulated = sizes(cells)
+    controlled = [run for run in rows_of(results, experiment=NAME) if is_controlled(run)]
+    parts = (
+        measured and f"Measured: {measured}.",
+        simulated and f"Simulated: {simulated}.",
+        optimizers(controlled),
+    )
+    return " ".join(filter(None, parts))
+
+
+def sizes(cells: pd.DataFrame) -> str:
+    """What the headline models: `AmoebaNet-D (L=18, D=256, image=224 on tpu-v2); ...`."""
+    texts = []
+    for spec in select(cells, headline=True)["spec"].dropna():
+        args = ", ".join(f"{name}={value}" for name, value in spec.model_args.items())
+        texts.append(f"{model_name(spec.model)} ({args} on {spec.profile})")
+    return "; ".join(dict.fromkeys(texts))
+
+
+def predictions(results: Results, cells: pd.DataFrame) -> Table:
+    lines = select(cells, headline=True)
+    bar, ours = error_bar(results), evidence(results)
+    ids = [throughput_id(NAME, *cell) for cell in zip(*(lines[name] for name in CELL), strict=True)]
+    verdicts = pd.Series([verdict_on(name, ours.get(name)) for name in ids], lines.index)
+    table = lines[[*CELL, "quoted", "textbook", "ideal"]].assign(predicted=lines["ratio"])
+    table[["predicted: low", "predicted: high"]] = lines[["low", "high"]]
+    table["N"] = lines["N"].astype(int)
+    table["gap"] = lines["ratio"] / lines["quoted"].astype(float) - 1
+    table["verdict"] = verdicts.mask(lines["is_base"], "baseline")
+    return framed(
+        results,
+        "table2_predictions",
+        table,
+        ABOUT,
+        forms=LOOK | {"gap": lambda gap: f"{100 * gap:+.0f} %" if gap else EMPTY},
+        headings={"predicted": "predicted, simulated"},
+        sizes=sizes(cells),
+        tolerance=TOLERANCE,
+        bar=meaning(bar),
+    )
+
+
+def protocols(results: Results, cells: pd.DataFrame) -> Table:
+    """The cells under every protocol, marked where they do not fit the device."""
+    table = printed().loc[:, [*CELL, "quoted"]]
+    present = {*cells["protocol"]}
+    hidden = []
+    for name in (name for name in PROTOCOLS.values() if name in present):
+        lines = _beside(table, select(cells, protocol=name))
+        # What earns no verdict has no error of the cost model either.
+        ends = lines[["low", "high"]].mask(lines["fits"].eq(False))
+        columns = (lines["ratio"], lines["fits"], ends["low"], ends["high"])
+        table[name] = [_marked(*line) for line in zip(*columns, strict=True)]
+        fits = [{True: 1, False: 0}.get(fits) for fits in lines["fits"]]
+        table[f"{name}: fits"] = pd.Series(fits, dtype=object)
+        hidden.append(f"{name}: fits")
+    for name, bound in FUSED:
+        lines = select(cells, protocol=name)
+        lines = _beside(table, lines.assign(bound=over_base(lines, "bounds", bound)))
+        marked = zip(lines["bound"], lines["fits"], strict=True)
+        table[f"{name}, all else {bound}"] = [_marked(*line) for line in marked]
+    bar = meaning(error_bar(results))
+    return framed(results, "table2_protocols", table, ABOUT, forms=LOOK, hidden=hidden, bar=bar)
+
+
+def _beside(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    return table.loc[:, CELL].merge(cells, how="left", on=CELL)
+
+
+def _marked(ratio: float, fits: bool | None, low: float = nan, high: float = nan) -> Cell:
+    if isnan(ratio):
+        return Cell(ratio, "nothing fits" if fits is False else EMPTY)
+    return Cell(ratio, text_of(".2f", ratio, low, high) + ("*" if fits is False else ""))
+
+
+def causes(results: Results, cells: pd.DataFrame) -> Table:
+    """What each cause adds to the ratio, one after the other, from the ideal to the quoted."""
+    lines = select(cells, protocol=CONTROLLED).dropna(subset="ratio")
+    ladder = lines[["ideal"]].assign(
+        **{name: over_base(lines, "rungs", cause) for cause, name in CAUSES.items()},
+        update=lines["ratio"],
+    )
+    added = ladder.diff(axis="columns").drop(columns="ideal")
+    table = lines[[*CELL, "ideal"]].join(added).assign(simulated=lines["ratio"])
+    table["left"] = lines["quoted"].astype(float) - lines["ratio"]
+    table["quoted"] = lines["quoted"]
+    forms = LOOK | dict.fromkeys([*added, "left"], "+.2f")
+    return framed(results, "table2_causes", table, ABOUT, forms=forms)
+
+
+def scores(cells: pd.DataFrame) -> pd.DataFrame:
+    """How well each formula, protocol and bound does on the cells of a model but the base."""
+    once = cells.drop_duplicates(CELL).assign(fits=None)
+    headline = select(cells, headline=True)
+    named = [
+        once.assign(prediction=TEXTBOOK, ratio=once["textbook"]),
+        once.assign(prediction=EARLY, ratio=once["ideal"]),
+        headline.assign(prediction="headline (" + headline["protocol"] + ")"),
+    ]
+    for name in (BY_MEMORY, SHARE_BY_MEMORY, VARIANCE_BY_MEMORY, CONTROLLED, SHARE, VARIANCE):
+        lines = select(cells, protocol=name, headline=False)
+        named.append(lines.assign(prediction=name))
+    for name, bound in FUSED:
+        lines = select(cells, protocol=name)
+        ratio = over_base(lines, "bounds", bound)
+        named.append(lines.assign(prediction=f"{name}, all else {bound}", ratio=ratio))
+    frame = pd.concat(named)
+    frame = frame.loc[~frame["is_base"]]
+    frame["gap"] = (frame["ratio"] / frame["quoted"].astype(float) - 1).abs()
+    frame["near"] = frame["gap"] <= TOLERANCE
+    frame["do not fit"] = frame["fits"].eq(False)
+    by_prediction = frame.groupby(["model", "prediction"], sort=False)
+    scores = by_prediction.agg(
+        **{"median |gap|": ("gap", "median"), "near": ("near", "sum"), "cells": ("gap", "count")},
+        **{"do not fit": ("do not fit", "sum")},
+    )
+    return scores.loc[scores["cells"] > 0].reset_index().sort_values("model", kind="stable")
+
+
+def null(results: Results, cells: pd.DataFrame) -> Table:
+    """Does a cost model predict Table 2 better than a formula that knows nothing of devices?"""
+    table = scores(cells)
+    table["beats"] = [_beaten_by(line, table) for line in table.to_dict("records")]
+    near = zip(table["near"], table["cells"], strict=True)
+    table["near"] = [Cell(int(near), f"{near} of {count}") for near, count in near]
+    return framed(
+        results,
+        "table2_null",
+        table,
+        ABOUT,
+        forms=LOOK | {"median |gap|": ".1%", "do not fit": lambda count: str(count or EMPTY)},
+        headings={"near": f"within {TOLERANCE:.0%}"},
+        hidden=["cells"],
+        tolerance=TOLERANCE,
+    )
+
+
+def _beaten_by(score: Mapping[str, Any], scores: pd.DataFrame) -> str:
+    """Which null models have no smaller median, and no more cells within the tolerance."""
+    if score["prediction"] in NULLS:
+        return "null model"
+    if score["do not fit"]:
+        return "does not fit"
+    rivals = select(scores, model=score["model"], prediction=[*NULLS]).to_dict("records")
+    beaten = [
+        rival["prediction"]
+        for rival in rivals
+        if score["median |gap|"] < rival["median |gap|"] and score["near"] >= rival["near"]
+    ]
+    return "both" if len(beaten) == len(NULLS) else f"{beaten[0]} alone" if beaten else "neither"
+
+
+def divisions(results: Results, cells: pd.DataFrame) -> pd.DataFrame:
+    """M=32 over M=4 at each K, which shows what more micro-batches gain; each M over its own K=2.
+
+    These do not need K=2, M=1, the least certain cell of the table.
+    """
+    bar = error_bar(results)
+    pairs = [((K, MS[-1]), (K, MS[1])) for K in KS[1:]]
+    pairs += [((K, M), (KS[1], M)) for M in MS for K in KS[2:]]
+    lines = []
+    for model, of_model in select(cells, headline=True).groupby("model"):
+        by_place = of_model.set_index(["K", "M"])[["quoted", "ideal", "ratio"]]
+        for above, under in pairs:
+            quotient = by_place.loc[above] / by_place.loc[under]
+            low, high = bar.ends(quotient["ratio"]) if bar else (nan, nan)
+            names = [f"K={K}, M={M}" for K, M in (above, under)]
+            lines.append([model, above[0] == under[0], *names, *quotient, low, high])
+    columns = ["model", "by_M", "cell", "over", "quoted", "ideal", "ratio", "low", "high"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def division(results: Results, cells: pd.DataFrame) -> Table:
+    lines = divisions(results, cells)
+    table = lines[["model", "cell", "over", "quoted", "ideal"]].assign(
+        **{
+            "quoted over ideal": lines["quoted"] / lines["ideal"],
+            "headline, simulated": lines["ratio"],
+            "headline: low": lines["low"],
+            "headline: high": lines["high"],
+        }
+    )
+    forms: dict[str, Form] = dict.fromkeys(["quoted", "ideal", "quoted over ideal"], ".3f")
+    ends = {"headline, simulated": ("headline: low", "headline: high")}
+    bar = meaning(error_bar(results))
+    return framed(results, "table2_divisions", table, ABOUT, forms=LOOK | forms, ends=ends, bar=bar)

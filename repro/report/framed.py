@@ -138,14 +138,19 @@ def _cell(form: Form, value: Any, low: float = nan, high: float = nan) -> Cell:
         return Cell()
     if hasattr(value, "item"):
         value = value.item()  # a number of numpy's
+    return Cell(value, text_of(form, value, low, high), low, high)
+
+
+def text_of(form: Form, value: Any, low: float = nan, high: float = nan) -> str:
+    """A value with the ends of its interval, if it has one."""
     if form == RATIO and value == low == high == 1:
-        return Cell(value, "1 (baseline)", low, high)
+        return "1 (baseline)"
     text = in_form(form, value)
     if not isnan(low):
         text += f" [{in_form(form, low)}, {in_form(form, high)}]"
         if form == RATIO and low <= 1 <= high:
             text += " ~"
-    return Cell(value, text, low, high)
+    return text
 
 
 def in_form(form: Form, value: Any) -> str:

@@ -26,6 +26,12 @@ def results(folder: Path) -> Results:
 
 
 @pytest.fixture(scope="session")
+def reference() -> Results:
+    """What the tables of `plots/reference` are made from."""
+    return load(Path(__file__).parents[2] / "results/reference")
+
+
+@pytest.fixture(scope="session")
 def mixed(results: Results) -> Results:
     """The same with K=2 and K=4 once more as emulated: K=2 finished, K=4 failed."""
     emulated = []

@@ -10,7 +10,8 @@ from typing import Any
 
 from recorded import MACHINE
 
-from experiments.table2.recorded import CAUSES, SIZES
+from experiments.table2.recorded import SIZES
+from experiments.table2.report import CAUSES
 from experiments.table2.runs import CUTS
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline

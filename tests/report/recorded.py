@@ -16,7 +16,6 @@ from repro.harness.record import Folder
 from repro.harness.results import Results, Run
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
-from repro.report.table import Table
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
 # seconds of the step in each of five rounds; every round is a bit slower than the one before
@@ -106,14 +105,6 @@ def changed_runs(results: Results, change: Callable[[Run], Run]) -> Results:
 def at_scale(run: Run, scale: str) -> Run:
     """The same run, recorded at another scale."""
     return replace(run, place=run.place._replace(scale=scale))
-
-
-def cell(table: Table, model: str, M: int, *column: str) -> str:
-    """The text of a cell of a table with a line for each model and M."""
-    found = table.shown[(table.shown["", "model"] == model) & (table.shown["", "M"] == str(M))]
-    assert len(found) == 1
-    (text,) = found[column]
-    return text
 
 
 def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecord:

@@ -30,7 +30,7 @@ def test_the_page_follows_its_order(written):
         '<section id="player">',
         '<section id="table2">',
         "How does throughput grow with K &amp; M?",
-        "Table 2 (v5 and NeurIPS)",
+        "Table 2: throughput",
         "<details>",
         "How to read the numbers",
         "Deviations from the paper",

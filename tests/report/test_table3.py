@@ -1,17 +1,14 @@
 """What Table 3 says of a model that is smaller than the paper's."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from recorded import changed_runs
 
 from experiments.table3 import report as table3
-from repro.harness.results import load
 from repro.report.compare import rows_of
 
 
-def test_another_size_is_named_and_not_judged():
-    reference = load(Path(__file__).parents[2] / "results/reference")
+def test_another_size_is_named_and_not_judged(reference):
     runs = rows_of(reference, experiment="table3", fidelity="simulated")
 
     def smaller(run):
