@@ -1,34 +1,23 @@
-"""Our pipeline beside other libraries: are they right, and how do their steps compare?
-
-A run belongs here if a peer library ran it, or if a peer ran the same point.
-"""
+"""Our pipeline beside other libraries: are they right, and how do their steps compare?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from math import isnan, nan
+from typing import Any
 
-from experiments.peers.runs import GOALS, NAME
+import pandas as pd
+
+from experiments.peers.runs import ABOUT, GOALS, NAME
+from repro.harness.frame import Frame, ratios, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.schema import CheckRound, Finding
+from repro.harness.schema import CheckRound
 from repro.paper import theory
-from repro.report.compare import fidelities, matching, rows_of, suffix, where
+from repro.report.compare import fidelities, suffix
 from repro.report.declared import Shown
-from repro.report.grid import (
-    Cell,
-    Column,
-    amount,
-    declared,
-    met_or_missed,
-    milliseconds,
-    plain,
-    quotient,
-    settings,
-)
-from repro.report.ratio import NO_INTERVAL, Ratio, over
+from repro.report.framed import RATIO, framed, in_ms, met_or_missed
+from repro.report.ratio import NO_INTERVAL
 from repro.report.style import model_name
 from repro.report.table import Table
 
-NOTHING = Ratio(nan, nan, nan, 0, "not measured")
 NAMES = {
     "repro": "ours",
     "torch": "torch.distributed.pipelining, ScheduleGPipe",
@@ -37,26 +26,33 @@ NAMES = {
     "deepspeed": "DeepSpeed 0.19, PipelineEngine",
     "torchgpipe": "torchgpipe 0.0.7",
 }
-SHOWN = Shown(
-    "peers_speed",
-    (
-        "peer",
-        "model",
-        "M",
-        "schedule",
-        "remat",
-        "throughput, ours over peer",
-        "verdict",
-    ),
-)
+OVER = "throughput, ours over peer"
+_WORK = ["where", "model"]
+_SHOWN = [
+    "run", "library", "model", "where", "K", "M", "N", "schedule", "remat", "fidelity", "ours_s",
+    "peer_s", "ratio", "low", "high", "rounds", "noise", "noise_low", "noise_high", "verdict",
+    "goal", "ideal", "runtime",
+]  # fmt: skip
+_HEADINGS = {
+    "library": "peer",
+    "ours_s": "ours (ms)",
+    "peer_s": "peer (ms)",
+    "ratio": OVER,
+    "noise": "A/A",
+    "ideal": "ratio of the schedules, simulated",
+    "runtime": "ratio over that, emulated",
+}
+SHOWN = Shown("peers_speed", ("peer", "model", "M", "schedule", "remat", OVER, "verdict"))
 
 
 def tables(results: Results) -> list[Table]:
-    runs = rows_of(results, experiment=NAME)
-    checked = [run for run in runs if run.spec.task == "check"]
-    timed = [run for run in runs if run.spec.task == "train"]
-    made = [checks(results, checked)] if checked else []
-    made += [speed(results, f, matching(timed, fidelity=f)) for f in fidelities(timed)]
+    frame = runs_frame(results, NAME)
+    checked, timed = (select(frame, task=task) for task in ("check", "train"))
+    made = [checks(results, checked)] if len(checked) else []
+    made += [
+        speed(results, fidelity, select(timed, fidelity=fidelity))
+        for fidelity in fidelities(timed["run"])
+    ]
     return made
 
 
@@ -69,155 +65,89 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Check:
-    """One check of one library; without a name and a finding where the library did not run."""
-
-    run: Run
-    name: str = ""
-    finding: Finding | None = None
-
-
-def checks(results: Results, runs: list[Run]) -> Table:
+def checks(results: Results, frame: Frame) -> Table:
     """Library and check: verdict, greatest difference from the unsplit model, evidence."""
     lines = []
-    for run in runs:
-        record = run.rounds[-1].record if run.rounds else None
-        if isinstance(record, CheckRound):
-            lines += [Check(run, name, finding) for name, finding in record.checks.items()]
-        else:
-            lines.append(Check(run))
+    for run in frame.to_dict("records"):
+        record = run["record"]
+        found = record.checks if isinstance(record, CheckRound) else {"": None}
+        for check, finding in found.items():
+            line = {"library": NAMES[run["library"]], "where": run["where"]}
+            line |= {"model": model_name(run["model"]), "K": run["K"], "check": check}
+            line["verdict"] = finding.verdict if finding else run["status"]
+            line["value"] = finding.value if finding else nan
+            line["evidence"] = finding.evidence if finding else ""
+            lines.append(line | {"run": run["run"]})
+    forms, headings = {"value": ".1e"}, {"value": "greatest difference"}
+    name, table = f"{NAME}_checks", pd.DataFrame(lines)
+    return framed(results, name, table, ABOUT, forms=forms, headings=headings, keep_where=True)
 
-    def verdict(check: Check) -> Cell:
-        return plain(check.finding.verdict if check.finding else check.run.status)
 
-    def difference(check: Check) -> Cell:
-        value = check.finding.value if check.finding else None
-        return Cell() if value is None else Cell(value, f"{value:.1e}")
-
-    columns: list[Column[Check]] = [
-        Column("library", lambda check: plain(NAMES[check.run.library])),
-        Column("where", lambda check: plain(where(results, check.run))),
-        Column("model", lambda check: plain(model_name(check.run.model))),
-        Column("K", lambda check: plain(check.run.K)),
-        Column("check", lambda check: plain(check.name)),
-        Column("verdict", verdict),
-        Column("greatest difference", difference, csv="value"),
-        Column("evidence", lambda check: plain(check.finding.evidence if check.finding else "")),
+def speed(results: Results, fidelity: str, frame: Frame) -> Table:
+    """Each run of a peer beside ours at the same point."""
+    peers = frame.loc[frame["library"] != "repro"]
+    ours = [results.baseline(run, library="repro") for run in peers["run"]]
+    found = [
+        results.ratio(own, peer) if own and own.done else (nan, nan, nan, 0)
+        for own, peer in zip(ours, peers["run"], strict=True)
     ]
-    note = (
-        "Each library against the unsplit model on the same micro-batches, with recomputation. "
-        "Refused: the library raises an error."
+    over = pd.DataFrame(found, columns=["ratio", "low", "high", "rounds"], index=peers.index)
+    peers = peers.drop(columns="rounds").join(over).join(noise(results, frame), on=_WORK)
+    peers["ours_s"] = [own.step_s if own else nan for own in ours]
+    peers["peer_s"] = peers["step_s"]
+    peers["verdict"] = [verdict(line) for line in peers.to_dict("records")]
+    peers["goal"] = [
+        met_or_missed(line.ratio, at_least=GOALS[line.K, line.M])
+        if line.schedule == "gpipe" and (line.K, line.M) in GOALS
+        else None
+        for line in peers.itertuples()
+    ]
+    ideal = pd.Series([ideal_ratio(run) for run in peers["run"]], peers.index, dtype=float)
+    peers["ideal"] = ideal.where(peers["library"] == "torch")
+    peers["runtime"] = peers["ratio"] / peers["ideal"]
+    peers["ratio"] = peers["ratio"].astype(object).where(peers["rounds"] > 0, peers["status"])
+    shown = _SHOWN if fidelity == "emulated" else _SHOWN[:-3]
+    return framed(
+        results,
+        f"{NAME}_speed{suffix(fidelity)}",
+        peers[shown],
+        ABOUT,
+        forms={"ratio": RATIO, "noise": RATIO, "model": model_name}
+        | {"ours_s": in_ms, "peer_s": in_ms},
+        headings=_HEADINGS,
+        ends={"ratio": ("low", "high"), "noise": ("noise_low", "noise_high")},
+        hidden=("rounds",),
+        keep_where=True,
+        fidelity=fidelity,
+        no_interval=NO_INTERVAL,
     )
-    title = "Does each library train as one device would?"
-    return declared("peers_checks", title, note, lines, columns, NAME)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A peer's run and ours at the same point.
-
-    Attributes:
-        ours: our run; None where there is none.
-        ratio: throughput of ours over the peer's.
-        noise: the A/A ratio of ours that they are held against.
-    """
-
-    peer: Run
-    ours: Run | None
-    ratio: Ratio
-    noise: Ratio
-
-    @property
-    def verdict(self) -> str:
-        """Faster or slower, if the ratio lies clear of the A/A interval and its inverse."""
-        if isnan(self.ratio.value):
-            return ""
-        if isnan(self.ratio.low):
-            return "too few rounds"
-        if isnan(self.noise.low):
-            return "no A/A interval"
-        # Which of two equal runs is divided by the other is arbitrary.
-        noise = max(1.0, self.noise.high, 1 / self.noise.low)
-        if self.ratio.low > noise:
-            return "faster"
-        if self.ratio.high < 1 / noise:
-            return "slower"
-        return "not distinguishable"
-
-
-def pair_of(results: Results, peer: Run) -> Pair:
-    ours = results.baseline(peer, library="repro")
-    ratio = over(results, ours, library=peer.library) if ours else NOTHING
-    return Pair(peer, ours, ratio, noise_of(results, peer))
-
-
-def noise_of(results: Results, peer: Run) -> Ratio:
-    """The widest A/A ratio of the same model, fidelity and place; NaN without an interval.
+def noise(results: Results, frame: Frame) -> Frame:
+    """The widest A/A ratio of each model and place, of those with an interval.
 
     A/A: throughput of our run with another seed over that with seed 0, everything else equal.
     """
-    alike = {"place": peer.place, "model": peer.model, "fidelity": peer.fidelity}
-    ours = matching(results.runs, library="repro", **alike)
-    repeated = [over(results, run, seed=0) for run in ours if run.spec.seed]
-    intervals = [ratio for ratio in repeated if not isnan(ratio.low)]
-    return max(intervals, key=lambda ratio: ratio.high - ratio.low, default=NOTHING)
+    again = frame.loc[(frame["library"] == "repro") & (frame["seed"] > 0)]
+    found = again[_WORK].join(ratios(results, again, seed=0)).dropna()
+    found = found.assign(width=found["high"] - found["low"]).sort_values("width")
+    widest = found.groupby(_WORK)[["ratio", "low", "high"]].last()
+    return widest.set_axis(["noise", "noise_low", "noise_high"], axis=1)
 
 
-def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
-    def ratio(pair: Pair) -> Cell:
-        return quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer.status)
-
-    def ideal(pair: Pair) -> Cell:
-        return amount(ideal_ratio(pair.peer)) if pair.peer.library == "torch" else Cell()
-
-    def runtime(pair: Pair) -> Cell:
-        if pair.peer.library != "torch":
-            return Cell()
-        explained = ideal_ratio(pair.peer)
-        value, low, high = pair.ratio.value, pair.ratio.low, pair.ratio.high
-        rest = {"value": value / explained, "low": low / explained, "high": high / explained}
-        return quotient(replace(pair.ratio, **rest))
-
-    def goal(pair: Pair) -> Cell:
-        is_gpipe = pair.peer.schedule == "gpipe"
-        ratio = GOALS.get((pair.peer.K, pair.peer.M)) if is_gpipe else None
-        return Cell() if ratio is None else met_or_missed(pair.ratio.value, at_least=ratio)
-
-    columns: list[Column[Pair]] = [
-        Column("peer", lambda pair: plain(pair.peer.library), csv="library"),
-        Column("model", lambda pair: Cell(pair.peer.model, model_name(pair.peer.model))),
-        Column("where", lambda pair: plain(where(results, pair.peer))),
-        *settings(lambda pair: pair.peer, "K", "M", "N", "schedule", "remat", "fidelity"),
-        Column(
-            "ours (ms)",
-            lambda pair: milliseconds(pair.ours.step_s if pair.ours else nan),
-            csv="ours_s",
-        ),
-        Column("peer (ms)", lambda pair: milliseconds(pair.peer.step_s), csv="peer_s"),
-        Column("throughput, ours over peer", ratio, csv="ratio", ends=("low", "high")),
-        Column("", lambda pair: Cell(pair.ratio.rounds), csv="rounds"),
-        Column(
-            "A/A",
-            lambda pair: quotient(pair.noise),
-            csv="noise",
-            ends=("noise_low", "noise_high"),
-        ),
-        Column("verdict", lambda pair: plain(pair.verdict)),
-    ]
-    if fidelity == "emulated":
-        columns.append(Column("goal", goal))
-        columns.append(Column("ratio of the schedules, simulated", ideal, csv="ideal"))
-        columns.append(Column("ratio over that, emulated", runtime, csv="runtime"))
-    note = (
-        "Throughput of ours over the peer's with the same schedule, inside a round, with a "
-        f"bootstrap 95 % interval over rounds ({NO_INTERVAL}; ~ where it spans 1). A/A is that of "
-        "one point of ours that was measured as two runs; faster and slower need an interval "
-        "clear of 1 and of the A/A interval, whichever of the two runs is divided."
-    )
-    lines = [pair_of(results, run) for run in runs if run.library != "repro"]
-    title = f"Step time beside other libraries, {fidelity}"
-    return declared(f"peers_speed{suffix(fidelity)}", title, note, lines, columns, NAME)
+def verdict(line: Mapping[str, Any]) -> str:
+    """Faster or slower, if the ratio lies clear of the A/A interval and its inverse."""
+    if not line["rounds"]:
+        return ""
+    if isnan(line["low"]):
+        return "too few rounds"
+    if isnan(line["noise_low"]):
+        return "no A/A interval"
+    # Which of two equal runs is divided by the other is arbitrary.
+    noise = max(1.0, line["noise_high"], 1 / line["noise_low"])
+    if line["low"] > noise:
+        return "faster"
+    return "slower" if line["high"] < 1 / noise else "not distinguishable"
 
 
 def ideal_ratio(peer: Run) -> float:

@@ -1,7 +1,7 @@
 """`about.md` beside an experiment: its title, question and deviations, and the words of its report.
 
 The first heading is the title and the paragraph below it the question. `## Deviations` has a list.
-Each other heading, such as `## table5_gains: What a larger batch gains`, names a table or a figure,
+Each other heading, such as `## table5_gains: What a larger batch gains`, names tables or a figure,
 with its title and, below it, its note or caption. Words in braces are filled in by the report.
 """
 
@@ -59,7 +59,8 @@ def read_about(experiment_file: str) -> About:
             deviations = tuple(_one_line(item) for item in re.split(r"^- ", body, flags=re.M)[1:])
         else:
             name, _, title_of_table = heading.partition(": ")
-            words[name] = Words(title_of_table, _one_line(body))
+            for each in name.split(", "):
+                words[each] = Words(title_of_table, _one_line(body))
     return About(path.parent.name, title, _one_line(question), deviations, words)
 
 

@@ -118,6 +118,10 @@ def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> F
     return frame.assign(**{column: values, column + LOW: lows, column + HIGH: highs})
 
 
+def in_ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
+
+
 def met_or_missed(value: float, *, at_least: float = -inf, at_most: float = inf) -> str:
     """A goal, and whether a number meets it: `at most 4: missed by 0.5`."""
     goal = f"at most {at_most:g}" if at_least == -inf else f"at least {at_least:g}"
