@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ TIMED = [
     "8",
 ]
 HEADS = ["heads=2", "d=16", "H=32", "L=2", "V=64", "T=8"]
+REFERENCE = Path(__file__).parents[1] / "results/reference"
 QUICK = [
     *TIMED,
     "--warmup",
@@ -100,8 +102,8 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
     results = ["--results", str(tmp_path), *QUICK]
     assert main(["run", "sweep", "--K", "2", "--M", "4", *results]) == 0
-    (spec,) = tmp_path.glob("*/smoke/sweep/*-K2-*/spec.json")
-    assert main(["run", "--spec", str(spec), *results[:2], *QUICK[-4:]]) == 0
+    run = next(run.id for run in load(tmp_path).runs if run.K == 2)
+    assert main(["run", "--spec", run, *results[:2], *QUICK[-4:]]) == 0
     found = load(tmp_path).rows
     found = found[found["experiment"] == "replay"]
     assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 4), (2, 1), (2, 4)]
@@ -117,8 +119,7 @@ def test_a_spec_from_elsewhere_runs_no_code_by_itself(
     spec = {"model": "timed", "model_args": {"L": 2}, "fidelity": "emulated", "K": 2, "M": 4}
     path.write_text(json.dumps({**spec, "N": 8}))
     assert main(["run", *options]) == 0
-    (about,) = (tmp_path / "results").glob("*/smoke/replay/experiment.json")
-    assert json.loads(about.read_text())["commands"] == ["--spec theirs.json"]
+    assert load(tmp_path / "results").listings["replay"].commands == ["--spec theirs.json"]
 
     ran = tmp_path / "ran"
     code = {"model": "import:os:mkdir", "model_args": {"path": str(ran)}, "K": 1, "M": 1, "N": 1}
@@ -198,14 +199,16 @@ def test_a_mistake_is_one_line_and_two(
     assert error.count("\n") == 1
     for word in words:
         assert word in error
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line_and_two(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     (tmp_path / "file").write_text("")
-    (recorded,) = (Path(__file__).parent.parent / "results/reference").glob("*/laptop/peers")
+    place = "amd-epyc-2c/laptop/breakdown"
+    recorded = tmp_path / "recorded"
+    shutil.copytree(REFERENCE / place, recorded / place)
     for command in (
         ["run", "sweep", *QUICK, "--results", str(tmp_path / "file" / "x")],
         ["report", "--results", str(recorded), "--plots", str(tmp_path / "file" / "plots")],
@@ -226,7 +229,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(
     monkeypatch.setattr(os, "fsync", full)
     assert main(["run", "sweep", "--results", str(tmp_path), *QUICK]) == 2
     error = capfd.readouterr().err
-    assert "spec.json: No space left on device; free some space" in error
+    assert "journal.jsonl: No space left on device; free some space" in error
     assert error.count("\n") == 1
 
 
@@ -271,7 +274,7 @@ def test_plan_counts_estimates_and_names_what_is_skipped(
     assert "added, because ratios are divided by them" in output
     assert main(["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]) == 0
     assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
 
 
 def test_everything_leaves_out_what_has_no_time_of_its_own(

@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
@@ -13,10 +13,12 @@ import tyro
 from repro.cli import doctor
 from repro.cli.options import parse_with
 from repro.harness import catalog, machine, plan_file
+from repro.harness.outside import read
 from repro.harness.plan import Plan, make
-from repro.harness.spec import SCALES, Experiment, Scale
+from repro.harness.spec import SCALES, Experiment, RunSpec, Scale
 
 if TYPE_CHECKING:
+    from repro.harness.results import Run
     from repro.harness.training_price import TrainingPrice
 
 P = TypeVar("P", bound="PlanOptions")
@@ -43,8 +45,8 @@ class PlanOptions:
     """record into results/reference, which is committed"""
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
-    spec: Path | None = None
-    """measure a recorded run again, with its baselines: its spec.json"""
+    spec: str = ""
+    """measure a recorded run again, with its baselines: its id, or a .json file with its spec"""
     plan: Path | None = None
     """measure a plan for this machine: the .json file that `repro advise --save` wrote"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -83,12 +85,12 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chos
     prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
     options, parameters = parse_with(kind, extra, rest, prog, description)
     files = {"spec": options.spec, "plan": options.plan}
-    given = [f"--{name} {path}" for name, path in files.items() if path is not None]
+    given = [f"--{name} {path}" for name, path in files.items() if path]
     given += [f"experiment = '{name}'" for name in names[:1]]
     if len(given) > 1 and (options.spec or options.plan):
         raise ValueError(f"{' with '.join(given)}: allowed is one of the two; drop one")
-    if options.spec is not None:
-        return options, [_replayed(options.spec, trusted=options.trust)]
+    if options.spec:
+        return options, [_replayed(options)]
     if options.plan is not None:
         return options, [_planned(options, options.plan)]
     if single:
@@ -105,16 +107,24 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chos
     ]
 
 
-def _replayed(spec: Path, *, trusted: bool) -> Chosen:
+def _replayed(options: PlanOptions) -> Chosen:
     """The experiment that measures a recorded run again; prints a notice if its model is code."""
-    source = catalog.replay(spec, trusted=trusted)
+    text = options.spec
+    spec = read(Path(text), RunSpec) if text.endswith(".json") else _recorded_run(options).spec
+    source = catalog.replay(spec, f"--spec {text}", trusted=options.trust)
     if source.notice:
         print(source.notice)
-    # The command is recorded, so an absolute path loses the folders above the results.
-    shown = spec
-    if spec.is_absolute():
-        shown = Path(*spec.parts[-6:]) if len(spec.parts) > 7 else Path(spec.name)
-    return Chosen(source.build, accumulate=True, command=shlex.join(["--spec", str(shown)]))
+    # The command is recorded, so a path loses its folders.
+    command = shlex.join(["--spec", Path(text).name if text.endswith(".json") else text])
+    return Chosen(source.build, accumulate=True, command=command)
+
+
+@cache
+def _recorded_run(options: PlanOptions) -> "Run":
+    # pandas takes half a second to load.
+    from repro.harness.results import find_run
+
+    return find_run(options.spec, options.folder)[1]
 
 
 def _planned(options: PlanOptions, path: Path) -> Chosen:
@@ -174,11 +184,9 @@ def training_price(options: PlanOptions, plans: list[Plan]) -> "TrainingPrice | 
 def scale_of(options: PlanOptions) -> tuple[Scale, str]:
     if options.scale is not None:
         return options.scale, f"scale: {options.scale}, as asked for"
-    if options.spec is not None:
-        # results/MACHINE/SCALE/EXPERIMENT/RUN/spec.json
-        recorded = options.spec.resolve().parts[-4:-3]
-        if recorded and recorded[0] in SCALES:
-            scale = recorded[0]
+    if options.spec and not options.spec.endswith(".json"):
+        scale = _recorded_run(options).scale
+        if scale in SCALES:
             return scale, f"scale: {scale}, that of the recorded run (--scale chooses another)"
     scale, why = machine.default_scale()
     return scale, f"scale: {scale}, because {why} (--scale chooses another)"

@@ -30,7 +30,4 @@ def pack_results(results: Path, file: Path) -> None:
     for place in write_bundle(results, file):
         print(f"packed {place.experiment} of {place.machine}, scale {place.scale}")
     kib = file.stat().st_size / 1024
-    print(
-        f"wrote {file} ({kib:.0f} KiB): JSON and tables, no logs; `repro report --with {file}` "
-        "shows it"
-    )
+    print(f"wrote {file} ({kib:.0f} KiB) without logs; `repro report --with {file}` shows it")

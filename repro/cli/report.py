@@ -10,7 +10,6 @@ from rich.console import Console
 from repro.cli.choice import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.cli.options import parse
 from repro.harness import bundle, terminal
-from repro.harness.pack import experiments, pack
 from repro.harness.results import check_folder
 from repro.io.temporary import own_folder
 from repro.report import page, stamp, verdicts
@@ -41,8 +40,6 @@ def main(arguments: list[str]) -> int:
     if options.bundles:
         return _with_bundles(options)
     if options.reference:
-        for folder in experiments(REFERENCE_RESULTS):
-            pack(folder)
         print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0
@@ -77,15 +74,15 @@ def _with_bundles(options: ReportOptions) -> int:
         )
     files = [file for path in options.bundles for file in _files(path)]
     with own_folder() as folder:
-        results, merged = bundle.merge(options.results, files, folder)
-        if results.rows.empty:
+        results, lines = bundle.merge(options.results, files, folder)
+        if not results.runs:
             raise ValueError(
                 f"--with {files[0]}: it holds no run that can be read; ask for it again"
             )
         options.plots.mkdir(parents=True, exist_ok=True)
         print(f"wrote {page.write_loaded(results, options.plots)}")
     stamp.remove(options.plots)  # the next report without --with is another one
-    print("\n".join(str(source) for source in merged))
+    print("\n".join(lines))
     return 0
 
 

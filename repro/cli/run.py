@@ -2,8 +2,9 @@
 
 import dataclasses
 import shlex
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,16 +20,19 @@ from repro.cli.choice import (
     training_price,
 )
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness import pools, wandb_summary, workers
+from repro.harness import pools, rehearsal, runner, wandb_mirror, wandb_summary, workers
+from repro.harness.closing import closing as closing_words
 from repro.harness.machine import torchrun_rank
-from repro.harness.plan import Plan, price
+from repro.harness.plan import Plan, PlannedRun, price
 from repro.harness.progress import ProgressReporter
-from repro.harness.results import load
-from repro.harness.runner import Session
-from repro.io import signals
+from repro.harness.results import Results, load, of_journals, run_of
+from repro.harness.spec import TIMED, run_name
+from repro.io import lock, signals
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,21 +72,10 @@ def _measure(arguments: list[str]) -> int:
         plans = plans_of(options, chosen)
         trainings = training_price(options, plans)
         raise ValueError(price(plans, trainings.one_line if trainings else ""))
-    reporter = ProgressReporter(verbose=options.verbose)
-    rewrite_report = None
-    if options.plots:
-        rewrite_report = partial(rewrite, options.folder, options.plots)
-    session = Session(
-        options.folder,
-        options.wandb,
-        reporter,
-        _picture,
-        command=shlex.join(["repro", "run", *arguments]),
-        allow_nonfinite=options.allow_nonfinite,
-        rewrite_report=rewrite_report,
-    )
+    session = Session(options, ProgressReporter(verbose=options.verbose))
+    command = shlex.join(["repro", "run", *arguments])
     try:
-        return _record(session, partial(plans_of, options, chosen), options)
+        code = session.run(lambda: plans_of(options, chosen), command)
     except BaseException as stop:
         # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
         if not isinstance(stop, KeyboardInterrupt) and not signals.was_signalled():
@@ -91,26 +84,155 @@ def _measure(arguments: list[str]) -> int:
         if session.rounds:
             kept = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
         raise KeyboardInterrupt(kept) from None
-
-
-def _record(session: Session, plans: Callable[[], list[Plan]], options: RunOptions) -> int:
-    reporter = session.reporter
-    code = session.execute(plans)
-    address = session.address
-    if options.plots:
-        page = _up_to_date_report(options.folder, options.plots)
-        reporter.say(f"\nreport: {page}")
-        if session.rounds:
-            address = _mirror_report(options) or address
-    reporter.say(f"\nresults: {options.folder}{_report_hint(options)}")
-    if where := _where_wandb(options, address):
-        reporter.say(f"W&B: {where}")
-    if session.failed:
-        reporter.say(
-            f"failed: {', '.join(session.failed)}; the same command measures them again, and only "
-            "them"
-        )
+    session.say_where()
     return code
+
+
+@dataclasses.dataclass
+class Session:
+    """One `repro run`: shows what the runner does on the terminal, in W&B and in the report.
+
+    Attributes:
+        options: of the command.
+        reporter: the terminal.
+        failed: ids of the runs that failed.
+        address: of the W&B project, when online.
+    """
+
+    options: RunOptions
+    reporter: ProgressReporter
+    failed: list[str] = dataclasses.field(default_factory=list)
+    address: str | None = None
+    _before: list[tuple[Plan, int]] = dataclasses.field(default_factory=list)  # rounds at the start
+    _reported: float = 0.0  # when the report was written last, on the monotonic clock
+
+    @property
+    def rounds(self) -> int:
+        """How many were recorded since the start."""
+        return sum(len(plan.journal.rounds) - before for plan, before in self._before)
+
+    def run(self, make_plans: Callable[[], Sequence[Plan]], command: str = "repro run") -> int:
+        """Measure; 0 when all is done or skipped, else 1.
+
+        Plans are made under the lock, because another process may have recorded runs before.
+
+        Raises:
+            KeyboardInterrupt: after the interruption is recorded.
+        """
+        with lock.held(self.options.folder, command):
+            plans = make_plans()
+            rehearsal.check_plans(plans)
+            self._before = [(plan, len(plan.journal.rounds)) for plan in plans]
+            for plan in plans:
+                self.reporter.plan(plan)
+            nonfinite = self.options.allow_nonfinite
+            events = runner.measure(plans, self.options.folder, allow_nonfinite=nonfinite)
+            with closing(events):
+                try:
+                    for event in events:
+                        self._show(event)
+                finally:
+                    self.reporter.end()
+            for plan in plans:
+                self.reporter.closing(closing_words(plan))
+        if not any(plan.open for plan in plans):
+            self.reporter.say("\nnothing left to measure (--force measures again)")
+        return 1 if self.failed else 0
+
+    def say_where(self) -> None:
+        """Write the report, if that is asked for, and say where everything is."""
+        options, say = self.options, self.reporter.say
+        if options.plots:
+            say(f"\nreport: {_up_to_date_report(options.folder, options.plots)}")
+            if self.rounds:
+                self.address = _mirror_report(options) or self.address
+        say(f"\nresults: {options.folder}{_report_hint(options)}")
+        if where := _where_wandb(options, self.address):
+            say(f"W&B: {where}")
+        if self.failed:
+            say(
+                f"failed: {', '.join(self.failed)}; the same command measures them again, and only "
+                "them"
+            )
+
+    def _show(self, event: runner.Event) -> None:
+        match event:
+            case runner.OtherLoad(share):
+                self.reporter.load(share)
+            case runner.Begun(plans):
+                self.reporter.begin(plans)
+            case runner.WorkersStarted():
+                self.reporter.started()
+            case runner.RoundBegun(plan, group, number, total):
+                self.reporter.round(plan, group, number, total)
+            case runner.RunBegun(run):
+                self.reporter.run(run)
+            case runner.RunLeftOut(run):
+                self.reporter.dropped(run)
+            case runner.RunEnded():
+                self._show_ended(event)
+            case runner.RunsDone(plan, runs):
+                self._show_done(plan, runs)
+            case runner.ExperimentDone():
+                self._show_experiment(event)
+
+    def _show_ended(self, event: runner.RunEnded) -> None:
+        for note in event.notes:
+            self.reporter.say(f"  {note}")
+        self.reporter.measured(event.run, event.outcome, event.seconds)
+        if event.outcome.status != "done":
+            self.failed.append(event.run.id)
+
+    def _show_done(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
+        # One picture stands for the group: of the widest run whose step is recorded.
+        traced = [run for run in runs if run.spec.trace]
+        pictured = max(traced, key=lambda run: (run.spec.K, run.spec.M), default=None)
+        for planned in runs:
+            # A run and its baselines are all that its line needs.
+            recorded = [
+                run_of(plan.journal, each, planned.differs_in)
+                for each in (planned.id, *planned.bases)
+            ]
+            run, results = recorded[0], Results(recorded, [plan.journal])
+            timeline = results.timeline(run)
+            speedup = results.speedup(run, K=1)
+            self.reporter.result(run, speedup, timeline, draw=planned is pictured)
+            if any(loss is None for round_ in run.rounds for loss in round_.losses):
+                self.reporter.warn(f"{run.id}: loss is not finite")
+            # Simulated and counted runs are lines of one table, see `_show_experiment`.
+            if run.fidelity not in TIMED or self.options.wandb == "disabled":
+                continue
+            found = wandb_mirror.log_run(
+                self.options.wandb,
+                run.experiment,
+                run_name(run.id, run.differs_in),
+                run.spec.plain(),
+                results.row(run),
+                [round_.record for round_ in run.rounds],
+                timeline,
+                self.options.folder,
+                _tags(plan),
+                _picture,
+            )
+            self.address = found or self.address
+
+    def _show_experiment(self, event: runner.ExperimentDone) -> None:
+        plan, options = event.plan, self.options
+        if event.rounds and options.wandb != "disabled":
+            results = of_journals([plan.journal])
+            place = plan.journal.place
+            found = wandb_summary.log_experiment(
+                options.wandb, results, place, options.folder, _tags(plan)
+            )
+            self.address = found or self.address
+        # A report of what there is so far; the whole one is written once all workers have ended.
+        due = time.monotonic() >= self._reported + REPORT_PAUSE
+        if options.plots and due and not event.last:
+            try:
+                self.reporter.say(f"\nreport so far: {rewrite(options.folder, options.plots)}")
+            except Exception as error:  # measuring goes on without it
+                self.reporter.warn(f"no report yet: {type(error).__name__}: {error}")
+            self._reported = time.monotonic()
 
 
 def rewrite(results: Path, plots: Path) -> Path:
@@ -157,6 +279,11 @@ def _picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
     from repro.report.gantt import picture
 
     return picture(timeline, title, fidelity)
+
+
+def _tags(plan: Plan) -> tuple[str, ...]:
+    """By which a user finds the W&B runs of an experiment."""
+    return plan.experiment.paper, plan.scale, plan.machine.slug
 
 
 def _report_hint(options: RunOptions) -> str:

@@ -1,4 +1,4 @@
-"""Finds experiments: experiments/<name>/runs.py, a user's own .py file, or a recorded spec.json.
+"""Finds experiments: experiments/<name>/runs.py, a user's own .py file, or a recorded run.
 
 Each .py file has one function `experiment(scale=..., ...) -> Experiment`. Its further parameters
 become options of `repro run NAME`. A user's file is code, which is run. Nothing here imports torch.
@@ -16,8 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from repro.harness.outside import consent
-from repro.harness.record import recorded_spec
-from repro.harness.spec import SIZES_AT, Experiment, Group, Scale, slug
+from repro.harness.spec import SIZES_AT, Experiment, Group, RunSpec, Scale, slug
 from repro.io.untrusted import SMALL, did_you_mean, from_json, message
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -140,21 +139,18 @@ def find(name: str) -> Source:
     return _load(known[name], name)
 
 
-def replay(path: Path, *, trusted: bool = False) -> Source:
+def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     """An experiment of one recorded run and the baselines of its ratios.
 
     Args:
-        path: the run's spec.json, which may be packed.
+        spec: of the run.
+        source: where the spec is from, for messages.
         trusted: whether the spec may name code.
 
     Raises:
-        ValueError: one line, if the file is no spec, or names code and is not trusted.
+        ValueError: one line, if the spec names code and is not trusted.
     """
-    try:
-        spec = recorded_spec(path)
-    except ValueError as error:
-        raise ValueError(f"--spec {error}") from None
-    notice = consent(f"--spec {path}", spec.model, trusted=trusted)
+    notice = consent(source, spec.model, trusted=trusted)
 
     def experiment(scale: Scale) -> Experiment:
         # A list of layer counts fits one K alone.

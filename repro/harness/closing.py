@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.harness import contention, terminal, text
 from repro.harness.plan import Plan, PlannedRun
-from repro.harness.results import Results, Run, load
+from repro.harness.results import Results, Run, of_journals
 from repro.harness.spec import TIMED, RunSpec, slug
 from repro.harness.statistics import MIN_ROUNDS
 from repro.harness.vary import varied, varied_arguments
@@ -28,7 +28,7 @@ _NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures"}
 
 def closing(plan: Plan) -> list["RenderableType"]:
     """The parts of the answer for one experiment; none if nothing was measured."""
-    results = load(plan.folder.path, plan.folder.files.root)
+    results = of_journals([plan.journal])
     runs = {run.id: run for run in results.runs}
     if plan.experiment.paper or plan.experiment.neurips:
         return exhibit(plan, results, runs)

@@ -201,7 +201,7 @@ def commit() -> str:
 
 
 def environment(machine: Machine) -> dict[str, object]:
-    """Content of env.json: versions, hardware and commit, but no paths and no host name."""
+    """What is recorded of a machine: versions, hardware, commit; no paths and no host name."""
     return {
         **asdict(machine),
         "python": platform.python_version(),

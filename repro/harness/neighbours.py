@@ -7,13 +7,11 @@ prediction, the neighbour is right, since it was run.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.what_if import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER, Costs, Why
-from repro.harness.pack import holds_experiment
-from repro.harness.results import Results, Run, load
+from repro.harness.results import Results, Run
 from repro.harness.spec import TIMED, RunSpec
 from repro.harness.text import ratio
 from repro.harness.vary import varied, varied_arguments
@@ -89,20 +87,8 @@ class Neighbour:
         return None
 
 
-def neighbours(path: Path, why: Why) -> list[Neighbour]:
-    """The neighbours of a run in its experiment, the fastest first.
-
-    Args:
-        path: the run's spec.json. A run that was copied out of its experiment has no neighbours.
-        why: the explained run.
-    """
-    folder = path.parent.parent
-    if not holds_experiment(folder):
-        return []
-    results = load(folder)
-    own = next((run for run in results.runs if run.id == path.parent.name), None)
-    if own is None:
-        return []
+def neighbours(results: Results, own: Run, why: Why) -> list[Neighbour]:
+    """The neighbours of an explained run in its experiment, the fastest first."""
     compared = []
     for other in results.runs:
         field = _difference(own.spec, other.spec)

@@ -1,4 +1,4 @@
-"""Readers of files that others may have written: JSON and parquet tables.
+"""Readers of files that others may have written: as pydantic models.
 
 Whatever the bytes, the result is a value or a `ValueError` of one line. Only dicts, lists, texts,
 numbers, true, false and null are constructed, so reading runs no code. A file that is larger or
@@ -6,25 +6,20 @@ deeper than one of ours can be is refused before it costs memory or time.
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from repro.io.explain import explain
 from repro.io.untrusted import (
-    LARGE,
     SMALL,
     from_json,
-    read_bytes,
     read_text,
     short,
     with_article,
 )
 
-_MOST_ROWS = 2**20  # of a table
-_MOST_LETTERS = 64  # of a text in a table
 # Models that our own code and timm's registry build. Any other name may load or run something else.
 _BUILT_IN = re.compile(r"(timm:)?[A-Za-z0-9_.-]+")
 
@@ -92,64 +87,3 @@ def consent(source: str, model: str, *, trusted: bool) -> str:
     if not trusted:
         raise ValueError(f"{text} with the model_args; look at both, then add --trust to run it")
     return f"{text}, as --trust allows"
-
-
-def read_table(
-    path: Path, columns: Mapping[str, type], within: Path | None = None
-) -> list[dict[str, Any]]:
-    """Read columns of a parquet file.
-
-    Args:
-        path: of the file.
-        columns: name -> int, float or str; texts are short.
-        within: a folder that no link may lead out of.
-
-    Returns:
-        A dict per row.
-
-    Raises:
-        ValueError: one line, which does not name the file.
-    """
-    from pyarrow import BufferReader, parquet
-
-    raw = read_bytes(path, LARGE, within=within)
-    try:
-        with parquet.ParquetFile(BufferReader(raw)) as file:
-            if not file.metadata.num_rows:
-                return []
-            _check_table(file, columns)
-        texts = [name for name, kind in columns.items() if kind is str]
-        # As dictionaries, each text is in memory once, so that long repeated texts are found
-        # before they take memory.
-        with parquet.ParquetFile(BufferReader(raw), read_dictionary=texts) as file:
-            table = file.read(columns=list(columns), use_threads=False)
-        for name in texts:
-            texts_once = table.column(name).combine_chunks().dictionary
-            if any(len(text.as_py() or "") > _MOST_LETTERS for text in texts_once):
-                raise ValueError(f"{name} holds a text of more than {_MOST_LETTERS} characters")
-        return table.to_pylist()
-    except Exception as error:  # a damaged file fails in many ways
-        raise ValueError(
-            f"no table that can be read ({' '.join(str(error).split())[:200]})"
-        ) from None
-
-
-def _check_table(file: Any, columns: Mapping[str, type]) -> None:
-    """Raise a ValueError if a parquet file is too large or lacks a column of this type."""
-    from pyarrow import types
-
-    meta = file.metadata
-    size = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
-    if meta.num_rows > _MOST_ROWS or size > LARGE:
-        raise ValueError(f"more than {_MOST_ROWS} rows or {LARGE} bytes")
-    is_kind = {int: types.is_integer, float: types.is_floating, str: _is_text}
-    for name, kind in columns.items():
-        index = file.schema_arrow.get_field_index(name)
-        if index < 0 or not is_kind[kind](file.schema_arrow.field(index).type):
-            raise ValueError(f"no column {name} of type {kind.__name__}")
-
-
-def _is_text(kind: Any) -> bool:
-    from pyarrow import types
-
-    return types.is_string(kind) or types.is_large_string(kind)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from repro.harness.schema import Marker
+from repro.harness.schema import RoundEvent
 from repro.harness.spec import TIMED, Experiment, Scale
 
 # Seconds of a simulated or counted run, most of them for recording and mirroring.
@@ -29,7 +29,7 @@ def of_kinds(
     scale: Scale,
     rounds: Mapping[str, int],
     fidelities: Mapping[str, str],
-    markers: Iterable[Marker],
+    events: Iterable[RoundEvent],
 ) -> dict[Kind, float]:
     """Seconds of one run in one round, for each kind.
 
@@ -38,12 +38,12 @@ def of_kinds(
         scale: chooses the experiment's estimate.
         rounds: run id -> number of rounds; without the runs that cannot be measured here.
         fidelities: run id -> fidelity, of all runs.
-        markers: of the recorded rounds.
+        events: on this machine.
 
     Returns:
         The median of recorded rounds, else the experiment's estimate; 0 if neither exists.
     """
-    recorded = _recorded(experiment.name, fidelities, markers)
+    recorded = _recorded(experiment.name, fidelities, events)
     untimed = sum(count for run, count in rounds.items() if fidelities[run] not in TIMED)
     timed = sum(rounds.values()) - untimed
     estimate = 60 * experiment.minutes.get(scale, 0.0)
@@ -130,17 +130,17 @@ class TimeLeft:
 
 
 def _recorded(
-    experiment: str, fidelities: Mapping[str, str], markers: Iterable[Marker]
+    experiment: str, fidelities: Mapping[str, str], events: Iterable[RoundEvent]
 ) -> dict[Kind, list[float]]:
     """Seconds of one run of each kind, one number per recorded round.
 
     In a round with timed and untimed runs, the timed ones took what exceeds `UNTIMED` per run.
     """
     recorded: dict[Kind, list[float]] = {}
-    for marker in markers:
-        span = datetime.fromisoformat(marker.ended) - datetime.fromisoformat(marker.started)
+    for event in events:
+        span = datetime.fromisoformat(event.ended) - datetime.fromisoformat(event.started)
         seconds = max(0.0, span.total_seconds())  # clocks may be set back
-        count = Counter(fidelities[run] for run in marker.runs if run in fidelities)
+        count = Counter(fidelities[run] for run in event.records if run in fidelities)
         timed = sum(count[fidelity] for fidelity in TIMED)
         untimed = count.total() - timed
         for fidelity in count:
@@ -150,5 +150,5 @@ def _recorded(
                 pace = max(0.0, seconds - UNTIMED * untimed) / timed
             else:
                 pace = min(UNTIMED, seconds / count.total())
-            recorded.setdefault(Kind(experiment, marker.group, fidelity), []).append(pace)
+            recorded.setdefault(Kind(experiment, event.group, fidelity), []).append(pace)
     return recorded

@@ -12,10 +12,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from repro.harness.journal import Journal
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
 from repro.harness.pace import Kind, of_kinds
-from repro.harness.record import Folder
 from repro.harness.spec import (
     PIPELINING,
     TIMED,
@@ -28,7 +28,7 @@ from repro.harness.spec import (
     digest,
     run_name,
 )
-from repro.harness.vary import baseline, differences
+from repro.harness.vary import baseline, by_comparison, differences
 from repro.io.redact import expanded
 from repro.io.untrusted import SMALL, did_you_mean, from_json, read_text
 
@@ -92,7 +92,7 @@ class Plan:
         experiment: what to measure.
         scale: names the folder.
         machine: where.
-        folder: where it is recorded.
+        journal: where it is recorded.
         runs: in the order of the experiment's groups.
         notes: lines for the user.
         pace: kind -> seconds for one run in one round.
@@ -104,7 +104,7 @@ class Plan:
     experiment: Experiment
     scale: Scale
     machine: Machine
-    folder: Folder
+    journal: Journal
     runs: tuple[PlannedRun, ...]
     notes: tuple[str, ...]
     pace: Mapping[Kind, float]
@@ -184,9 +184,8 @@ def make(
             f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}"
         )
     experiment = _with_figures(experiment)
-    folder = Folder.of(results, machine, scale, experiment.name)
+    journal = Journal.of(results, machine, scale, experiment.name)
     chosen = select(experiment, only)
-    markers = folder.markers()
     runs: list[PlannedRun] = []
     # For the estimate, every run counts that this machine can measure, chosen or not.
     usual_rounds: dict[str, int] = {}
@@ -194,11 +193,10 @@ def make(
     for group in experiment.groups:
         specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
         wanted = {name for name, spec in specs.items() if spec in chosen}
-        added = {base for name in wanted for base in _bases(name, specs)} - wanted
+        bases_of = _bases(specs)
+        added = {base for name in wanted for base in bases_of[name]} - wanted
         usual = group.rounds or experiment.rounds
         for name, spec in specs.items():
-            if not (force and name in wanted):  # only what is asked for is given up unread
-                folder.check(name, spec, markers)
             obstacle = _obstacle(spec, machine)
             fidelities[name] = spec.fidelity
             if not obstacle:
@@ -208,23 +206,22 @@ def make(
             run = PlannedRun(name, group.name, spec, "skipped", obstacle, added=name in added)
             if not obstacle:
                 # A run that only accompanies others needs no bases of its own.
-                bases = () if run.added else _bases(name, specs)
+                bases = () if run.added else bases_of[name]
                 bases = tuple(base for base in bases if not _obstacle(specs[base], machine))
-                recorded = [folder.rounds(each, markers).keys() for each in (name, *bases)]
+                recorded = [
+                    {event.round for event in journal.rounds_of(each)} for each in (name, *bases)
+                ]
                 run = _with_rounds(run, bases, recorded, rounds or usual, force=force)
             runs.append(run)
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     specs = {run.id: run.spec for run in runs}
-    about = folder.about()
-    before = folder.specs(about, specs) if accumulate else {}
-    for name in before.keys() - specs.keys():
-        folder.records(name, markers)
+    before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | specs)
     runs = [replace(run, differs_in=different[run.id]) for run in runs]
-    pace = of_kinds(experiment, scale, usual_rounds, fidelities, markers.values())
+    pace = of_kinds(experiment, scale, usual_rounds, fidelities, journal.rounds)
     notes = _notes(runs)
     return Plan(
-        experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command
+        experiment, scale, machine, journal, tuple(runs), notes, pace, force, accumulate, command
     )
 
 
@@ -309,16 +306,19 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     return chosen
 
 
-def _bases(name: str, specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
-    """The runs that a run is divided by; none for K=1.
+def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
+    """The runs of a group that each run is divided by; none for K=1.
 
     They are the same run at K=1, at K=2 and M=1, and by our own library.
     """
-    if specs[name].K == 1 or specs[name].task in ("fit", "learn") or specs[name].shared:
-        return ()
+    candidates = by_comparison(specs)
     changes: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
-    bases = (baseline(specs[name], specs, **changed) for changed in changes)
-    return tuple(dict.fromkeys(base for base in bases if base and base != name))
+    found: dict[str, tuple[str, ...]] = {}
+    for name, spec in specs.items():
+        divided = spec.K > 1 and spec.task not in ("fit", "learn") and not spec.shared
+        bases = [baseline(spec, candidates, **changed) for changed in changes if divided]
+        found[name] = tuple(dict.fromkeys(base for base in bases if base and base != name))
+    return found
 
 
 def _wanted(spec: RunSpec, rounds: int) -> int:
@@ -369,12 +369,15 @@ def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
 def _without_baseline(runs: Sequence[PlannedRun]) -> list[str]:
     """The groups with runs that have no K=1: `transformer`, or `some of transformer`."""
     have_base: dict[str, list[bool]] = {}
+    candidates = {
+        group: by_comparison({run.id: run.spec for run in runs if run.group == group})
+        for group in {run.group for run in runs}
+    }
     for run in runs:
-        specs = {other.id: other.spec for other in runs if other.group == run.group}
         timed = not run.added and run.spec.task == "train"
         # Naive model parallelism is held against other schedules at the same K.
         if timed and run.spec.K > 1 and run.spec.schedule != "naive":
-            base = baseline(run.spec, specs, K=1)
+            base = baseline(run.spec, candidates[run.group], K=1)
             have_base.setdefault(run.group, []).append(base is not None)
     return [
         f"some of {group}" if any(bases) else group

@@ -34,7 +34,7 @@ def check_plans(plans: Sequence[Plan]) -> None:
         for plan in plans
         for run in plan.runs
         if run.missing
-        or (run.status == "skipped" and plan.folder.status(run.id).status != "skipped")
+        or (run.status == "skipped" and plan.journal.status(run.id).word != "skipped")
     ]
     if specs:
         check(specs, plans[0].machine.device)

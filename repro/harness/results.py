@@ -6,24 +6,32 @@ shown: a number that is not whole never stands among others.
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.pack import SPANS, experiments
-from repro.harness.record import Folder
-from repro.harness.schema import FitRound, Listing, Modelled, RoundRecord, TrainRound
+from repro.harness.journal import Journal, Place, journals
+from repro.harness.schema import (
+    FitRound,
+    Modelled,
+    PlanEvent,
+    RoundEvent,
+    RoundRecord,
+    TrainRound,
+    round_record,
+)
 from repro.harness.spec import TIMED, RunSpec, canonical, run_name
 from repro.harness.statistics import ratio
 from repro.harness.vary import compared, differences
-from repro.io.untrusted import did_you_mean
+from repro.io.untrusted import did_you_mean, short
 
 GIB = 2**30
+_MOST_LISTED = 5  # runs in a message
 SPEEDUPS: dict[str, dict[str, int]] = {
     "speedup_vs_k1": {"K": 1},
     "speedup_vs_k2m1": {"K": 2, "M": 1},
@@ -47,20 +55,13 @@ SETTINGS = (
 )
 
 
-class Place(NamedTuple):
-    """Where an experiment's results lie: results/<machine>/<scale>/<experiment>."""
-
-    machine: str
-    scale: str
-    experiment: str
-
-
 @dataclass(frozen=True, eq=False)
 class Round:
     """One run in one round.
 
     Attributes:
-        record: what was stored.
+        name: `transformer-0003`.
+        values: the record as plain values; `record` is the same with types.
         N: examples of a mini-batch.
         commit: of the code that measured it.
         load: share of the usable cores that other processes took meanwhile; NaN where it was not
@@ -68,23 +69,21 @@ class Round:
         shared: whether processes shared devices, so that no time counts, see `RunSpec.shared`.
     """
 
-    record: RoundRecord
+    name: str
+    values: Mapping[str, Any]
     N: int
     commit: str
     load: float = math.nan
     shared: bool = False
 
-    @property
-    def name(self) -> str:
-        """`transformer-0003`."""
-        return self.record.round
+    @cached_property
+    def record(self) -> RoundRecord:
+        return round_record(self.values)
 
     @cached_property
     def step_s(self) -> float:
         """Median seconds of the round's steps; NaN where none was timed."""
-        if self.shared or not isinstance(self.record, TrainRound):
-            return math.nan
-        return _median(self.record.step_s)
+        return self._median_of("step_s")
 
     @property
     def throughput(self) -> float:
@@ -102,16 +101,21 @@ class Round:
         return self._median_of("bubble_idle_over_work")
 
     @property
+    def losses(self) -> Sequence[float | None]:
+        """Loss of each step; None where it was not finite, and nothing without steps."""
+        return self.values["loss"] if self._steps else ()
+
+    @property
     def loss(self) -> float:
         """Loss of the last step."""
-        return _median(self.record.loss[-1:]) if isinstance(self.record, TrainRound) else math.nan
+        return _median(self.losses[-1:])
 
     @property
     def breakdown(self) -> dict[str, float]:
         """Part -> share of K x step; empty without a trace."""
-        if self.shared or not isinstance(self.record, TrainRound):
+        if self.shared or not self._steps:
             return {}
-        shares = self.record.breakdown
+        shares = self.values["breakdown"]
         return {part: math.nan if share is None else share for part, share in shares.items()}
 
     @property
@@ -119,10 +123,13 @@ class Round:
         """What the cost model gave, of a simulated or emulated run."""
         return self.record.modelled if isinstance(self.record, TrainRound) else None
 
+    @property
+    def _steps(self) -> bool:
+        """Whether it is about timed, emulated or simulated steps."""
+        return "step_s" in self.values
+
     def _median_of(self, name: str) -> float:
-        if self.shared or not isinstance(self.record, TrainRound):
-            return math.nan
-        return _median(getattr(self.record, name))
+        return math.nan if self.shared or not self._steps else _median(self.values[name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +155,12 @@ class Run:
     rounds: tuple[Round, ...]
     device: str = ""
     differs_in: str = ""
+
+    @property
+    def named(self) -> str:
+        """The id with the fidelity, unless that is "measured", and with `differs_in`."""
+        fidelity = "" if self.fidelity == "measured" else self.fidelity
+        return run_name(self.id, fidelity, self.differs_in)
 
     @property
     def done(self) -> bool:
@@ -188,8 +201,8 @@ class Run:
     @property
     def N(self) -> int:
         """Examples of a mini-batch; where a cost model chose it, the one that it chose."""
-        modelled = self.rounds[-1].modelled if self.rounds else None
-        return modelled.batch if modelled else self.spec.N
+        modelled = self.rounds[-1].values.get("modelled") if self.rounds else None
+        return modelled["batch"] if modelled else self.spec.N
 
     @property
     def schedule(self) -> str:
@@ -242,8 +255,8 @@ class Run:
     def peak_gib_per_stage(self) -> tuple[float, ...]:
         """Peak memory of each stage in the newest round that read it; empty where none did."""
         for round_ in reversed(self.rounds):
-            if round_.record.peak_bytes:
-                return tuple(peak / GIB for peak in round_.record.peak_bytes)
+            if peaks := round_.values.get("peak_bytes"):
+                return tuple(peak / GIB for peak in peaks)
         return ()
 
     @property
@@ -259,12 +272,12 @@ class Run:
     @property
     def unit(self) -> str:
         """Of throughput; empty without rounds."""
-        return self.rounds[-1].record.unit if self.rounds else ""
+        return self.rounds[-1].values["unit"] if self.rounds else ""
 
     @property
     def balance(self) -> tuple[int, ...]:
         """Layers of each stage; empty where nothing was recorded."""
-        return tuple(self.rounds[-1].record.balance) if self.rounds else ()
+        return tuple(self.rounds[-1].values["balance"]) if self.rounds else ()
 
     @property
     def cut_by(self) -> str:
@@ -276,12 +289,12 @@ class Run:
     @property
     def labels(self) -> dict[str, Any]:
         """What the model says of itself."""
-        return self.rounds[-1].record.labels if self.rounds else {}
+        return self.rounds[-1].values["labels"] if self.rounds else {}
 
     @property
     def fit(self) -> FitRound | None:
         """The newest record of a search for the largest model."""
-        record = self.rounds[-1].record if self.rounds else None
+        record = self.rounds[-1].record if self.spec.task == "fit" and self.rounds else None
         return record if isinstance(record, FitRound) else None
 
     @property
@@ -306,13 +319,13 @@ class Results:
 
     Attributes:
         runs: every recorded or planned run of every experiment.
-        folders: the experiments found.
+        journals: of the experiments found.
     """
 
     runs: list[Run]
-    folders: list[Folder]
+    journals: list[Journal]
     # read so far
-    _timelines: dict[Path, Timeline | None] = field(default_factory=dict, repr=False, compare=False)
+    _timelines: dict[tuple[Place, str], Timeline | None] = field(default_factory=dict, repr=False)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -334,10 +347,14 @@ class Results:
         return {run.id: run.spec for run in self.runs}
 
     @cached_property
-    def listings(self) -> dict[str, Listing]:
-        """Experiment -> its experiment.json; of several places the last one's."""
-        abouts = {folder.path.name: folder.about() for folder in self.folders}
+    def listings(self) -> dict[str, PlanEvent]:
+        """Experiment -> its newest plan; of several places the last one's."""
+        abouts = {journal.place.experiment: journal.about for journal in self.journals}
         return {name: about for name, about in abouts.items() if about is not None}
+
+    @cached_property
+    def _by_place(self) -> dict[Place, Journal]:
+        return {journal.place: journal for journal in self.journals}
 
     @cached_property
     def by_experiment(self) -> dict[str, list[Run]]:
@@ -378,13 +395,11 @@ class Results:
 
     def timeline(self, run: Run) -> Timeline | None:
         """The spans of the median step in a run's newest round; None when none was recorded."""
-        for folder in self.folders:
-            path = folder.path / run.id / SPANS
-            if folder.path.parts[-3:] == run.place and f"{run.id}/{SPANS}" in folder.files:
-                if path not in self._timelines:
-                    self._timelines[path] = _timeline(folder, run)
-                return self._timelines[path]
-        return None
+        key = run.place, run.id
+        if key not in self._timelines:
+            journal = self._by_place.get(run.place)
+            self._timelines[key] = journal.timeline(run.id) if journal else None
+        return self._timelines[key]
 
     def chrome_trace(self, runs: Iterable[Run]) -> dict[str, Any]:
         """A Chrome trace (ui.perfetto.dev): a process for each of these runs with a timeline."""
@@ -432,7 +447,7 @@ ROUND_COLUMNS = [
 
 
 def _round_row(run: Run, round_: Round) -> dict[str, Any]:
-    row = {"run": run.id, "round": round_.name, "setup_s": round_.record.setup_s}
+    row = {"run": run.id, "round": round_.name, "setup_s": round_.values["setup_s"]}
     row |= {name: getattr(run, name) for name in ("machine", "scale", "experiment", "group")}
     return {name: row[name] if name in row else getattr(round_, name) for name in ROUND_COLUMNS}
 
@@ -440,15 +455,6 @@ def _round_row(run: Run, round_: Round) -> dict[str, Any]:
 def _throughputs(run: Run) -> dict[Hashable, float]:
     """Round -> throughput; rounds of different places never meet."""
     return {(run.place, round_.name): round_.throughput for round_ in run.rounds}
-
-
-def _timeline(folder: Folder, run: Run) -> Timeline | None:
-    spans = folder.files.spans(run.id)
-    try:
-        stages = run.spec.total_stages, run.spec.stages_per_rank or 1
-        return Timeline.from_rows(spans, *stages) if spans else None
-    except ValueError as error:
-        raise folder.files.error(f"{run.id}/{SPANS}", str(error)) from None
 
 
 def check_folder(results: Path) -> None:
@@ -480,64 +486,104 @@ def load_recorded(results: Path) -> Results:
     return recorded
 
 
-def load(results: Path, root: Path | None = None) -> Results:
-    """Everything recorded under a folder, except under a `reference` folder inside it.
+def load(results: Path) -> Results:
+    """Everything recorded under a folder, except under a `reference` folder inside it."""
+    return of_journals(journals(results))
 
-    No link out of the folder is followed, or out of `root` where the folder is a part of that.
+
+def find_run(text: str, results: Path) -> tuple[Results, Run]:
+    """A recorded run, with the results of its experiment.
+
+    Args:
+        text: the run's id or the beginning of it, after as much of its place as tells it from
+            others, such as `table2/transformer-K2`.
+        results: where it is looked up, in the committed results inside it last.
+
+    Raises:
+        ValueError: one line, if it names no run, or several.
     """
-    paths = [path for path in experiments(results) if _is_place(path, results)]
-    folders = [Folder(path, root or results) for path in paths]
-    return Results([run for folder in folders for run in _runs(folder)], folders)
+    *place, start = text.strip("/").split("/")
+    known: list[Run] = []
+    for folder in (results, results / "reference"):
+        loaded = load(folder)
+        known += loaded.runs
+        of_place = [run for run in loaded.runs if set(place) <= set(run.place)]
+        matches = [run for run in of_place if run.id == start]
+        matches = matches or [run for run in of_place if run.id.startswith(start)]
+        if len(matches) > 1:
+            raise ValueError(f"run = {short(text)}: {_several(matches)}")
+        if matches:
+            journal = next(each for each in loaded.journals if each.place == matches[0].place)
+            return of_journals([journal]), matches[0]
+    of_experiment = [run for run in known if run.experiment == start]
+    if of_experiment:
+        listed = _listed([run.id for run in of_experiment])
+        raise ValueError(f"run = {short(text)}: is an experiment; name one of its runs: {listed}")
+    ids = sorted({run.id for run in known})
+    hint = f"; there is {_listed(ids)}" if ids else "; `repro run NAME` records some"
+    raise ValueError(
+        f"run = {short(text)}: no run below {results} has an id that begins so"
+        f"{did_you_mean(start, ids) or hint}"
+    )
 
 
-def _is_place(path: Path, results: Path) -> bool:
-    """Whether a folder is <machine>/<scale>/<experiment>, and not inside `reference`."""
-    inside = path.relative_to(results).parts
-    if 0 < len(inside) < 3 or len(path.parts) < 3:
-        raise ValueError(
-            f"{path / 'experiment.json'}: lies in no folder <machine>/<scale>/<experiment> of the "
-            f"results '{results}'; give the folder above, or move it away"
-        )
-    return "reference" not in inside
+def _several(matches: list[Run]) -> str:
+    """Why these runs are not one, and what to give instead."""
+    ids = {run.id: run.named for run in matches}
+    if len(ids) > 1:
+        return f"{len(ids)} ids begin so: {_listed([*ids.values()])}; give more of one"
+    places = ["/".join((*run.place, run.id)) for run in matches]
+    return (
+        f"is recorded {len(places)} times, as {_listed(places)}; give as much as tells them apart"
+    )
 
 
-def _runs(folder: Folder) -> Iterator[Run]:
-    about, markers = folder.about(), folder.markers()
-    if about is None:
-        return
-    specs = folder.specs(about)
+def _listed(texts: list[str]) -> str:
+    """`a, b and 3 others`."""
+    more = len(texts) - _MOST_LISTED
+    return ", ".join(texts[:_MOST_LISTED]) + (f" and {more} others" if more > 0 else "")
+
+
+def of_journals(found: list[Journal]) -> Results:
+    return Results([run for journal in found for run in _runs(journal)], found)
+
+
+def _runs(journal: Journal) -> Iterator[Run]:
+    specs = {run: journal.spec(run) for run in journal.runs}
     differs_in = differences(specs)
-    for id_, spec in specs.items():
-        records = folder.records(id_, markers)
-        status = folder.status(id_)
-        text = str(status.status)
-        if status.reason:
-            text = f"{text}({status.reason})"
-        device = ""
-        if spec.fidelity == "simulated":
-            # A simulated step is of its profile's device; of none where layers say what they take.
-            device = spec.profile or ""
-        elif records:
-            device = about.identity.get("device", "")
-        rounds = []
-        for record in records:
-            marker = markers[record.round]
-            # Only what a clock times can be disturbed; old markers have no load.
-            load = marker.load if spec.fidelity in TIMED else None
-            modelled = record.modelled if isinstance(record, TrainRound) else None
-            N = (modelled and modelled.batch) or spec.N
-            load = math.nan if load is None else load
-            rounds.append(Round(record, N, marker.commit, load, shared=bool(spec.shared)))
-        yield Run(
-            Place(*folder.path.parts[-3:]),
-            id_,
-            about.runs[id_],
-            spec,
-            text,
-            tuple(rounds),
-            device,
-            differs_in[id_],
-        )
+    for run in specs:
+        yield run_of(journal, run, differs_in[run])
+
+
+def run_of(journal: Journal, run: str, differs_in: str = "") -> Run:
+    """One run of a journal over all its rounds."""
+    spec, recorded = journal.spec(run), journal.rounds_of(run)
+    device = ""
+    if spec.fidelity == "simulated":
+        # A simulated step is of its profile's device; of none where layers say what they take.
+        device = spec.profile or ""
+    elif recorded and journal.about:
+        device = journal.about.identity.get("device", "")
+    rounds = tuple(_round(spec, each, each.records[run]) for each in recorded)
+    return Run(
+        journal.place,
+        run,
+        journal.runs[run],
+        spec,
+        str(journal.status(run)),
+        rounds,
+        device,
+        differs_in,
+    )
+
+
+def _round(spec: RunSpec, event: RoundEvent, values: Mapping[str, Any]) -> Round:
+    # Only what a clock times can be disturbed.
+    load = event.load if spec.fidelity in TIMED else None
+    modelled = values.get("modelled")
+    N = (modelled and modelled["batch"]) or spec.N
+    load = math.nan if load is None else load
+    return Round(event.round, values, N, event.commit, load, shared=bool(spec.shared))
 
 
 def _median(values: Sequence[float | None]) -> float:

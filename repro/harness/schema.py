@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,12 +19,6 @@ from repro.io.untrusted import short
 from repro.simulate import Calibration, StageCosts
 
 
-def _moment(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("a time without its zone")
-    return text
-
-
 def _printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("signs that cannot be printed, which may change a terminal")
@@ -35,12 +28,10 @@ def _printable(text: str) -> str:
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0, le=1e30)]  # of seconds or bytes
-Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
 # The name of a group, or of a run, which is a folder.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
 # A text that the terminal shows.
 Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
-Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
 
 
 class _Recorded(BaseModel):
@@ -178,10 +169,9 @@ Measure = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
 
 
 class _Round(_Recorded):
-    """The record of a run in a round: a line of metrics.jsonl. These fields all tasks have.
+    """The record of a run in a round: part of a line of the journal. These fields all tasks have.
 
     Attributes:
-        round: id of the round, `<group>-<number>`; given when the round is committed.
         balance: layers of each stage.
         peak_bytes: of each stage; None where nobody read them.
         setup_s: seconds before the first timed step.
@@ -189,7 +179,6 @@ class _Round(_Recorded):
         labels: what the model says of itself, such as where its data is from.
     """
 
-    round: str = ""
     balance: Annotated[list[int], Field(min_length=1)]
     peak_bytes: Sequence[int | float] | None = None
     setup_s: float | None
@@ -317,10 +306,10 @@ _ROUNDS: dict[str, type[RoundRecord]] = {
 
 
 def round_record(value: Mapping[str, Any]) -> RoundRecord:
-    """The record of a run in a round, from a line of metrics.jsonl.
+    """The record of a run in a round, from its plain values.
 
     Raises:
-        ValueError: in a few words, if the line is damaged.
+        ValueError: in a few words, if they are no record.
     """
     task = _task(value)
     if task not in _ROUNDS:
@@ -331,35 +320,20 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
         raise ValueError(explain(error, _ROUNDS[task])) from None
 
 
-class Marker(_Recorded):
-    """rounds/<round>.json, which makes the lines of a round count.
-
-    Attributes:
-        group: that was measured.
-        runs: run -> digest of its line in this round; None once the line was given up.
-        commit: of the code.
-        started: ISO 8601 with time zone.
-        ended: the same.
-        load: share of the usable cores that other processes took, see `harness.contention`.
-    """
-
-    group: str
-    runs: dict[str, str | None]
-    commit: str
-    started: Moment
-    ended: Moment
-    load: Annotated[float, Field(ge=0, le=1)] | None = None
+class Event(_Recorded):
+    """One line of a journal, see `repro.harness.journal`."""
 
 
-class Listing(_Recorded):
-    """experiment.json.
+class PlanEvent(Event):
+    """The runs of an experiment from now on.
 
     Attributes:
         name: of the experiment; title, question, paper, neurips, deviations and version are its
             own too.
         identity: of the machine; ids of timed runs depend on it and on the version.
-        runs: run -> group.
         commands: what a user types to measure these runs.
+        runs: run -> group.
+        specs: of the runs that no plan before has named.
     """
 
     name: str
@@ -370,23 +344,50 @@ class Listing(_Recorded):
     deviations: list[str]
     version: int
     identity: dict[str, str]
-    runs: dict[Name, Name]
     commands: list[str]
+    runs: dict[Name, Name]
+    specs: dict[Name, dict[str, Any]]
 
 
-class Env(_Recorded):
-    """env.json: where a run was measured; the page shows all fields."""
+class EnvironmentEvent(Event):
+    """Where the rounds below were measured; the page shows all fields."""
 
     __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
     kind: str
 
 
-class Status(_Recorded):
-    """status.json: the status of a run with its reason, and how many rounds it has."""
+class RoundEvent(Event):
+    """A finished round of a group.
 
-    status: Word
-    reason: str
-    rounds: Count
+    Attributes:
+        round: its id, `<group>-<number>`.
+        group: that was measured.
+        commit: of the code.
+        started: ISO 8601 with time zone.
+        ended: the same.
+        load: share of the usable cores that other processes took, see `harness.contention`.
+        records: run -> its record as plain values, see `round_record`.
+        spans: run -> digest of the file with the spans of its median step.
+        done: the runs that have all their rounds with this one.
+        replacing: the runs whose earlier rounds do not count any more.
+    """
+
+    round: str
+    group: str
+    commit: str
+    started: str
+    ended: str
+    load: Annotated[float, Field(ge=0, le=1)] | None
+    records: dict[Name, Any]
+    spans: dict[str, str]
+    done: list[str]
+    replacing: list[str]
+
+
+class StatusEvent(Event):
+    """Statuses that changed: run -> [word, reason]."""
+
+    status: dict[str, list[str]]
 
 
 def finite(value: Any) -> Any:

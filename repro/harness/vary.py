@@ -65,16 +65,21 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     return texts
 
 
-def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
+def by_comparison(specs: Mapping[str, RunSpec]) -> dict[Hashable, str]:
+    """Runs as candidates of `baseline`: the first run of all that are compared alike."""
+    first: dict[Hashable, str] = {}
+    for run, spec in specs.items():
+        first.setdefault(compared(spec), run)
+    return first
+
+
+def baseline(spec: RunSpec, candidates: Mapping[Hashable, str], **changed: Any) -> str | None:
     """Id of the candidate that equals `spec` but for the changed fields, such as K=1.
 
     The balance and the partitioner may differ: K=1 has nothing to cut, and a list of layer counts
     fits one K alone. So may the stretch of an emulated run, because its seconds are divided by it.
     """
-    target = compared(spec, **changed)
-    return next(
-        (name for name, candidate in candidates.items() if compared(candidate) == target), None
-    )
+    return candidates.get(compared(spec, **changed))
 
 
 def compared(spec: RunSpec, **changed: Any) -> Hashable:

@@ -2,14 +2,11 @@
 
 import json
 import os
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from repro.io.untrusted import inside, open_regular
-
-_TEMPORARY = re.compile(r"\..+\.(json|jsonl|parquet)\.\d+")
 
 
 def write(path: Path, data: bytes) -> None:
@@ -56,15 +53,12 @@ def as_json(value: object) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def remove_leftovers(machine: Path) -> None:
-    """Remove temporary files of killed processes, and empty logs, under a machine's folder.
+def remove_empty_logs(machine: Path) -> None:
+    """Remove empty logs of workers under a machine's folder.
 
     Only for a process that holds the lock of the results: no other process may be writing there.
     """
     check_inside(machine, machine.parent)
-    for path in machine.rglob(".*"):
-        if _TEMPORARY.fullmatch(path.name) and not path.is_dir():
-            path.unlink()
     for logs in machine.glob("*/logs/*"):
         check_inside(logs, machine)
         if not any(path.is_file() and path.stat().st_size for path in logs.rglob("*")):

@@ -168,14 +168,12 @@ def pictured_step(results: Results) -> tuple[Timeline, str]:
 
 def _environments(results: Results) -> list[dict[str, Any]]:
     distinct: dict[str, dict[str, Any]] = {}
-    for folder in results.folders:
-        for name in folder.files.names("*/env.json"):
-            env = folder.env(Path(name).parent.name)
-            if env:
-                lines = {"machine": folder.path.parts[-3]}
-                lines |= {key: as_text(value) for key, value in env.items()}
-                environment = distinct.setdefault(str(lines), {"lines": lines, "runs": 0})
-                environment["runs"] += 1
+    for journal in results.journals:
+        for run in sorted(journal.environments):
+            lines = {"machine": journal.place.machine}
+            lines |= {key: as_text(value) for key, value in journal.environments[run].items()}
+            environment = distinct.setdefault(str(lines), {"lines": lines, "runs": 0})
+            environment["runs"] += 1
     return list(distinct.values())
 
 

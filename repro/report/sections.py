@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.harness.results import Results, Run
-from repro.harness.schema import Listing
+from repro.harness.schema import PlanEvent
 from repro.report import texts
 from repro.report.compare import of_paper, rows_of
 from repro.report.declared import Shown, answer_of, shown_of
@@ -157,7 +157,7 @@ def _section(
     )
 
 
-def _title(about: Listing, name: str) -> str:
+def _title(about: PlanEvent, name: str) -> str:
     """`Table 2: Training throughput ...`; of what is no table or figure of v5, the title alone."""
     title = about.title or name
     return f"{about.paper}: {title}" if about.paper.startswith(("Table", "Figure")) else title
@@ -239,11 +239,10 @@ def _metrics(tables: Sequence[Table]) -> dict[str, str]:
 def _commands(results: Results, name: str) -> list[str]:
     """What a user types to measure an experiment, as recorded, each at its own scale."""
     commands: list[str] = []
-    for folder in results.folders:
-        about = folder.about()
-        if folder.path.name == name and about is not None:
-            scale = folder.path.parts[-2]
-            typed = about.commands or [name]
+    for journal in results.journals:
+        if journal.place.experiment == name and journal.about is not None:
+            typed = journal.about.commands or [name]
+            scale = journal.place.scale
             commands += [f".venv/bin/repro run {command} --scale {scale}" for command in typed]
     return list(dict.fromkeys(commands))
 

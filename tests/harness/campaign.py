@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -17,14 +18,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from repro.gpipe.schedule.timeline import Timeline
+
+if TYPE_CHECKING:
+    from repro.harness.journal import Journal
+    from repro.harness.results import Results, Run
 
 HERE = Path(__file__).parent
 REFERENCE = HERE.parents[1] / "results/reference"
@@ -201,54 +206,47 @@ def sleep_into(start: Start, usual: list[Phase], aim: Aim, rng: random.Random) -
 
 def compare(results: Path, whole: Path, counts: Counts) -> None:
     """Hold a finished sweep against an undisturbed one; count what is lost and what is alike."""
-    from tiny_sweep import experiment
+    from repro.harness.journal import journals
+    from repro.harness.results import of_journals
 
-    from repro.harness.results import load
-
-    mine, theirs = load(results), load(whole)
-    rounds = experiment().rounds
-    recorded = {run.id: run for run in mine.runs}
-    lines = without_clocks(results)
-    usual_lines = without_clocks(whole)
-    for usual in theirs.runs:
+    (mine,), (theirs,) = journals(results), journals(whole)
+    for run in theirs.runs:
         counts.runs += 1
-        run = recorded.get(usual.id)
-        # A line of a round that was not committed would stand in the file, but not among rounds.
-        if run is None or len(run.rounds) != rounds or stored_lines(results, usual.id) != rounds:
-            counts.runs_lost += 1
-            continue
-        counts.runs_alike += (
-            lines[usual.id] == usual_lines[usual.id]
-            and small_files(results, usual.id) == small_files(whole, usual.id)
-            and spans(mine.timeline(run)) == spans(theirs.timeline(usual))
+        recorded = recorded_bytes(mine, run)
+        usual = recorded_bytes(theirs, run)
+        counts.runs_lost += len(recorded) != len(usual)
+        counts.runs_alike += recorded == usual and spans(mine.timeline(run)) == spans(
+            theirs.timeline(run)
         )
     counts.sweeps_alike += (
         files_of(results) == files_of(whole)
-        and listings(results) == listings(whole)
-        and shown_without_clocks(results) == shown_without_clocks(whole)
+        and plan_bytes(mine) == plan_bytes(theirs)
+        and shown_without_clocks(of_journals([mine])) == shown_without_clocks(of_journals([theirs]))
     )
 
 
-def stored_lines(results: Path, run: str) -> int:
-    """Lines of the file with a run's rounds, and 0 without the file."""
-    paths = list(results.glob(f"*/*/*/{run}/metrics.jsonl"))
-    return sum(len(path.read_text().splitlines()) for path in paths)
+def recorded_bytes(journal: "Journal", run: str) -> list[bytes]:
+    """What is recorded of each round of a run, but for readings of a clock, with its
+    environment."""
+    where = journal.environments.get(run)
+    return [
+        json.dumps(
+            [event.round, str(journal.status(run)), where, stopped(event.records[run])]
+        ).encode()
+        for event in journal.rounds_of(run)
+    ]
 
 
-def small_files(results: Path, run: str) -> list[bytes]:
-    """What is recorded of a run besides its rounds and spans."""
-    names = ("env.json", "spec.json", "status.json")
-    return [path.read_bytes() for name in names for path in results.glob(f"*/*/*/{run}/{name}")]
-
-
-def listings(results: Path) -> list[bytes]:
-    """What is recorded of experiments."""
-    return [path.read_bytes() for path in sorted(results.rglob("experiment.json"))]
+def plan_bytes(journal: "Journal") -> bytes:
+    """The line of the plan, of which there is one."""
+    (line,) = [line for line in journal.path.read_bytes().splitlines() if b'"event":"plan"' in line]
+    return line
 
 
 def files_of(results: Path) -> list[str]:
-    """Everything that lies there; a temporary or a worker's log would show."""
-    return sorted(str(path.relative_to(results)) for path in results.rglob("*"))
+    """Everything that lies there, without digests; a temporary or a worker's log would show."""
+    paths = (str(path.relative_to(results)) for path in results.rglob("*"))
+    return sorted(re.sub(r"-[0-9a-f]{12}\.json\.gz$", "", path) for path in paths)
 
 
 def spans(timeline: Timeline | None) -> list[tuple[str, int, int, int]]:
@@ -257,46 +255,17 @@ def spans(timeline: Timeline | None) -> list[tuple[str, int, int, int]]:
     return sorted((span.kind, span.stage, span.micro_batch, span.step) for span in timeline.spans)
 
 
-def without_clocks(results: Path) -> dict[str, list[dict[str, Any]]]:
-    """Run -> its records, with every number that was read off a clock replaced by the same one."""
-    from repro.harness.results import load
-
-    lines = {}
-    for folder in load(results).folders:
-        markers, about = folder.markers(), folder.about()
-        assert about is not None
-        for run in about.runs:
-            records = folder.records(run, markers)
-            lines[run] = [stopped(record.model_dump(mode="json")) for record in records]
-    return lines
-
-
-def shown_without_clocks(results: Path) -> list[str]:
-    """Every table of the report, with every number that was read off a clock replaced likewise."""
-    from repro.harness.results import load
-    from repro.harness.spec import digest
+def shown_without_clocks(results: "Results") -> list[str]:
+    """Every table of the report, with every number that was read off a clock replaced by one."""
     from repro.report.tables import all_tables
 
-    still = results.with_name("still")
-    shutil.copytree(results, still)
-    every_line = without_clocks(still)
-    for folder in load(still).folders:
-        markers, about = folder.markers(), folder.about()
-        assert about is not None
-        for run in about.runs:
-            lines = every_line[run]
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (folder.path / run / "metrics.jsonl").write_text(text)
-            for line in lines:
-                markers[line["round"]].runs[run] = digest(line)
-        for name, marker in markers.items():
-            (folder.path / "rounds" / f"{name}.json").write_text(marker.model_dump_json())
-    stopped_results = load(still)
-    shutil.rmtree(still)
-    steps = stopped_results.rounds["step_s"].tolist()
-    assert steps == [0.5] * len(steps)
-    tables = [table.markdown() for table in all_tables(stopped_results)]
-    return [str(stopped_results.rows.to_json()), *tables]
+    def still(run: "Run") -> "Run":
+        rounds = (replace(each, values=stopped(dict(each.values))) for each in run.rounds)
+        return replace(run, rounds=tuple(rounds))
+
+    shown = replace(results, runs=[still(run) for run in results.runs])
+    tables = [table.markdown() for table in all_tables(shown)]
+    return [str(shown.rows.to_json()), *tables]
 
 
 def stopped(line: dict[str, Any]) -> dict[str, Any]:
@@ -311,7 +280,7 @@ def constant(value: Any) -> Any:
 
 
 def clock_fields() -> set[str]:
-    """The fields of a line of metrics.jsonl that change when nothing but the clock's readings
+    """The fields of a record that change when nothing but the clock's readings
     do."""
     from tiny_sweep import experiment
 

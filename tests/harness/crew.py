@@ -11,6 +11,7 @@ from typing import IO, Any
 import pytest
 from rich.console import Console
 
+from repro.cli.run import RunOptions, Session
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import plan, runner
 from repro.harness.job import Job, Measured, Outcome
@@ -116,8 +117,8 @@ def measure(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers", lambda *_: crew)
         reporter = ProgressReporter(Console(file=out or io.StringIO(), width=200), verbose=verbose)
-        usual = {"wandb": "disabled", "reporter": reporter}
-        begun = runner.Session(results, **(usual | (session or {})))
-        return begun.execute(
+        asked: dict[str, Any] = {"wandb": "disabled"} | (session or {})
+        chosen = RunOptions(results=results, **asked)
+        return Session(chosen, reporter).run(
             lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)]
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.cli.main import main
 from repro.harness import machine
-from repro.harness.record import Folder
+from repro.harness.journal import Journal
 from repro.harness.workers import Workers
 
 
@@ -23,7 +23,7 @@ def run_noted(note: Path, arguments: list[str]) -> int:
             file.write(f"{phase} {time.monotonic()}\n")
 
         note_phase(Workers, "ready", say, "starting workers", "measuring")
-        note_phase(Folder, "commit_round", say, "recording", "measuring")
+        note_phase(Journal, "commit", say, "recording", "measuring")
         return main(arguments)
 
 
@@ -34,9 +34,9 @@ def note_phase(
     method = getattr(owner, name)
 
     @wraps(method)
-    def wrapped(*arguments: Any) -> Any:
+    def wrapped(*arguments: Any, **options: Any) -> Any:
         say(phase)
-        returned = method(*arguments)
+        returned = method(*arguments, **options)
         say(following)
         return returned
 

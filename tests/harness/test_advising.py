@@ -20,6 +20,7 @@ from repro.harness import error_bars, machine, plan_file, runner
 from repro.harness.advise import CHECKPOINTS, Plan, Question, advise, why_slower
 from repro.harness.machine import Machine
 from repro.harness.plan_file import PlanFile
+from repro.harness.results import load
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.simulate import all_reduce_seconds, exposed_seconds
@@ -340,8 +341,8 @@ def test_a_plan_is_measured(tmp_path: Path, monkeypatch, capsys):
     output = capsys.readouterr().out
     assert f"predicted to take {1e3 * plan.predicted_s:,.1f} ms (simulated)" in output
     assert main(["run", *words, "--rounds", "1", "--wandb", "disabled"]) == 0
-    (recorded,) = tmp_path.glob("*/smoke/planned/*/spec.json")
-    assert RunSpec(**json.loads(recorded.read_text())) == plan.spec
+    (recorded,) = load(tmp_path).runs
+    assert recorded.spec == plan.spec
 
 
 @pytest.mark.usefixtures("two_cores")

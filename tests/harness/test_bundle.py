@@ -1,7 +1,6 @@
 """Results of a machine in one file: packed on one, shown beside those of another, whatever is in
 them."""
 
-import json
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -32,7 +31,7 @@ class Pipelines(Crew):
 
 
 SWEEP = experiment(spec(1, 1), spec(2, 4))
-GPU_RECORDS = "2x-h100/smoke/tiny/records.jsonl"
+GPU_JOURNAL = "2x-h100/smoke/tiny/journal.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +59,6 @@ def changed(source: Path, target: Path, change: Callable[[dict[str, bytes]], obj
         for name, data in entries.items():
             archive.writestr(name, data)
     return target
-
-
-def with_line(file: str, lines: list[object]) -> bytes:
-    return json.dumps({"file": file, "lines": lines}).encode() + b"\n"
 
 
 def test_both_machines_are_shown_and_named(local, sent, tmp_path, capsys):
@@ -96,22 +91,22 @@ def test_runs_of_two_machines_are_never_divided_by_each_other(local, sent, tmp_p
 
 def test_the_same_results_are_shown_once(local, sent, tmp_path):
     copy = shutil.copy(sent, tmp_path / "again.zip")
-    results, merged = bundle.merge(local, [sent, Path(copy)], tmp_path / "a")
+    results, lines = bundle.merge(local, [sent, Path(copy)], tmp_path / "a")
     assert len(results.runs) == 4
-    assert "tiny of 2x-h100 is among the results already" in str(merged[1])
+    assert "tiny of 2x-h100 is among the results already" in lines[1]
     # So are a machine's own results in a bundle of its own.
-    results, merged = bundle.merge(sent.parent / "results", [sent], tmp_path / "b")
+    results, lines = bundle.merge(sent.parent / "results", [sent], tmp_path / "b")
     assert len(results.runs) == 2
-    assert not merged[0].places
+    assert len(lines) == 1
 
 
 def test_two_machines_of_the_same_kind_keep_apart(sent, tmp_path):
     measure(tmp_path / "other", Pipelines(), experiment(spec(1, 2)), machine=GPUS)
     bundle.write_bundle(tmp_path / "other", tmp_path / "other.zip")
-    results, merged = bundle.merge(
+    results, lines = bundle.merge(
         tmp_path / "none", [sent, tmp_path / "other.zip"], tmp_path / "unpacked"
     )
-    names = [place.machine for source in merged for place in source.places]
+    names = [line.split()[-1] for line in lines]
     assert names[0] == "2x-h100"
     assert names[1].startswith("2x-h100-")
     assert {run.machine for run in results.runs} == set(names)
@@ -119,26 +114,30 @@ def test_two_machines_of_the_same_kind_keep_apart(sent, tmp_path):
 
 def test_an_edited_record_is_refused(sent, tmp_path):
     def faster(entries: dict[str, bytes]) -> None:
-        assert b'"step_s": [0.75' in entries[GPU_RECORDS]
-        entries[GPU_RECORDS] = entries[GPU_RECORDS].replace(b'"step_s": [0.75', b'"step_s": [0.25')
+        assert b'"step_s":[0.75' in entries[GPU_JOURNAL]
+        entries[GPU_JOURNAL] = entries[GPU_JOURNAL].replace(b'"step_s":[0.75', b'"step_s":[0.25')
 
     edited = changed(sent, tmp_path / "edited.zip", faster)
-    with pytest.raises(ValueError, match=f"^{edited}: 2x-h100/.* not as it was recorded.; ask for"):
+    with pytest.raises(ValueError, match=f"^{edited}: 2x-h100/.* not as it was written.*; ask for"):
         bundle.merge(tmp_path / "none", [edited], tmp_path / "unpacked")
 
 
+def test_spans_of_another_schedule_are_refused(tmp_path):
+    """The digests are those of whoever wrote it."""
+    assert measure(tmp_path / "results", Crew(), SWEEP, machine=GPUS) == 0
+    bundle.write_bundle(tmp_path / "results", tmp_path / "odd.zip")
+    with pytest.raises(ValueError, match=r"odd.zip: the spans of .* are not those of K="):
+        bundle.merge(tmp_path / "none", [tmp_path / "odd.zip"], tmp_path / "unpacked")
+
+
 DAMAGED = {
-    "a newer format": lambda e: e.update({"bundle.json": b'{"format": 2}'}),
-    "no bundle.json": lambda e: e.pop("bundle.json"),
-    "half an experiment": lambda e: e.pop(GPU_RECORDS),
+    "no journal": lambda e: e.pop(GPU_JOURNAL),
     "another file": lambda e: e.update({"run.sh": b"echo"}),
-    "a path out of it": lambda e: e.update({"../smoke/tiny/records.jsonl": b""}),
-    "an absolute path": lambda e: e.update({"/tmp/smoke/tiny/records.jsonl": b""}),
-    "a record that is no JSON": lambda e: e.update({GPU_RECORDS: b"{"}),
-    "no table": lambda e: e.update(
-        {GPU_RECORDS.replace("records.jsonl", "timelines.parquet"): b""}
-    ),
-    "a file outside": lambda e: e.update({GPU_RECORDS: with_line("../../x.json", [{}])}),
+    "a path out of it": lambda e: e.update({"../smoke/tiny/journal.jsonl": b""}),
+    "an absolute path": lambda e: e.update({"/tmp/smoke/tiny/journal.jsonl": b""}),
+    "no events": lambda e: e.update({GPU_JOURNAL: b"{}\n"}),
+    "no plan": lambda e: e.update({GPU_JOURNAL: b""}),
+    "no spans": lambda e: e.update({next(n for n in e if n.endswith(".gz")): b""}),
 }
 
 
@@ -156,10 +155,9 @@ def test_a_damaged_bundle_is_one_line(local, sent, tmp_path, damage, capsys):
 
 
 def test_an_archive_that_unpacks_to_more_than_is_read(sent, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "LARGE", 100_000)
+    monkeypatch.setattr(bundle, "_LARGEST", 100_000)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bundle.json", '{"format": 1}')
-        archive.writestr(GPU_RECORDS, b" " * 10_000_000)
+        archive.writestr(GPU_JOURNAL, b" " * 10_000_000)
     with pytest.raises(ValueError, match="more than 100000 bytes"):
         bundle.merge(tmp_path / "none", [tmp_path / "bomb.zip"], tmp_path / "unpacked")
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from campaign import AIMS, PHASES, Counts, Start, campaign, clock_fields, compare
+from crew import metrics
 
-from repro.harness.record import Folder
+from repro.harness import machine
+from repro.harness.job import Measured
+from repro.harness.journal import journals
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -41,11 +44,14 @@ def test_a_lost_round_and_a_changed_file_are_counted(tmp_path: Path):
     compare(damaged, whole, counts)
     assert counts.nothing_lost, counts
 
-    lost, changed, *_ = sorted(damaged.glob("*/*/*/*/metrics.jsonl"))
-    folder = Folder(lost.parents[1])
-    folder.forget(lost.parent.name, list(folder.rounds(lost.parent.name))[1:])
-    env = changed.with_name("env.json")
-    env.write_text(env.read_text().replace("{", "{ ", 1))
+    (journal,) = journals(damaged)
+    event = journal.rounds[-1]
+    lost, changed = list(event.records)[:2]
+    values = {changed: Measured(metrics(1.0, 2, unit="miles"))}
+    times = (event.started, event.ended)
+    journal.append(event.model_copy(update={"records": {}, "replacing": [lost, changed]}))
+    for _ in range(2):
+        journal.commit(event.group, values, machine.detect("smoke"), times)
     counts = Counts(0, sweeps=1)
     compare(damaged, whole, counts)
     assert (counts.runs_lost, counts.runs_alike) == (1, counts.runs - 2)

@@ -2,7 +2,6 @@
 exhibits."""
 
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from crew import MACHINE, Crew, experiment, measure, metrics, spec
 
 from repro.harness import catalog, contention, plan
 from repro.harness.closing import best, closing
+from repro.harness.journal import Journal
 from repro.harness.machine import Machine
-from repro.harness.pack import Files
 from repro.harness.results import Place, Results, Round, Run, load
 from repro.harness.spec import Experiment
 
@@ -69,8 +68,6 @@ def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: 
     assert told.count("this machine is busy: other processes take ") == 1
     assert told.count("3, 2 busy") == len(POINTS)
     assert "busy: other processes took more than 10% of the usable cores" in told
-    markers = sorted(tmp_path.glob("*/smoke/tiny/rounds/*.json"))
-    assert [json.loads(path.read_text())["load"] for path in markers] == [0.0, 0.55, 0.3]
     assert load(tmp_path).rounds.groupby("round")["load"].first().tolist() == [0.0, 0.55, 0.3]
 
 
@@ -84,7 +81,8 @@ def timed_runs(
         one = plan.PlannedRun(f"M{M}", "g", spec(2, M, **changed), "done")
         rounds = tuple(
             Round(
-                metrics(8 / throughput, 2, round=f"g-{number}", peak_bytes=None, unit="images/s"),
+                f"g-{number}",
+                metrics(8 / throughput, 2, peak_bytes=None, unit="images/s").model_dump(),
                 N=8,
                 commit="",
             )
@@ -124,7 +122,9 @@ def test_the_exhibits_of_the_reference_results(name: str):
     reference = Path("results/reference")
     # Several machines may have measured it; the first one has all of its groups.
     recorded = min(reference.glob(f"*/laptop/{name}"))
-    identity = json.loads(Files(recorded).text("experiment.json"))["identity"]
+    about = Journal(recorded).about
+    assert about is not None
+    identity = about.identity
     here = Machine("cpu", identity["device"], 2, identity["transport"], identity["torch"])
     (line,) = closing(plan.make(catalog.find(name).build("laptop"), "laptop", here, reference))
     wanted = {

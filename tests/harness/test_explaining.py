@@ -2,18 +2,16 @@
 mistakes."""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from repro.cli.main import main
-from repro.cli.why import find
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
-from repro.harness.record import Folder
-from repro.harness.results import load
+from repro.harness.journal import journals
+from repro.harness.results import find_run, load
 from repro.harness.spec import Group, RunSpec
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
@@ -29,15 +27,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run_of(results: Path, K: int, M: int) -> Path:
-    """The folder of a run of table2."""
-    (path,) = results.glob(f"*/laptop/table2/transformer-K{K}-M{M}-*")
-    return path
+def run_of(results: Path, K: int, M: int) -> str:
+    """The id of a run of table2, with its experiment."""
+    runs = load(results).runs
+    return next(
+        f"table2/{run.id}" for run in runs if (run.experiment, run.K, run.M) == ("table2", K, M)
+    )
 
 
 @pytest.mark.filterwarnings("error")
 def test_it_tells_the_story(results, capsys):
-    assert main(["why", str(run_of(results, 2, 4))]) == 0
+    assert main(["why", run_of(results, 2, 4), "--results", str(results)]) == 0
     output = " ".join(capsys.readouterr().out.split())
     for words in (
         "measured: K=2, M=4, N=32, schedule gpipe, re-materialization always",
@@ -55,11 +55,11 @@ def test_it_tells_the_story(results, capsys):
 
 
 def test_for_programs_it_is_one_object(results, capsys):
-    spec = run_of(results, 2, 4) / "spec.json"
-    assert main(["why", "--json", "--run", str(spec)]) == 0
+    run = run_of(results, 2, 4)
+    assert main(["why", "--json", "--run", run, "--results", str(results)]) == 0
     output = json.loads(capsys.readouterr().out)
     assert (output["run"], output["fidelity"], output["K"], output["M"]) == (
-        spec.parent.name,
+        run.removeprefix("table2/"),
         "measured",
         2,
         4,
@@ -70,18 +70,14 @@ def test_for_programs_it_is_one_object(results, capsys):
     assert {"name": "free link", "step_s": pytest.approx(0.2), "factor": 1.0} in output["changes"]
 
 
-def test_a_run_copied_out_of_its_experiment_is_enough(results, tmp_path, capsys):
-    shutil.copytree(run_of(results, 2, 4), tmp_path / "copy")
-    assert main(["why", str(tmp_path / "copy")]) == 0
-    assert "step 200.0 ms; idle" in capsys.readouterr().out
-
-
 def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path):
-    spec = run_of(results, 2, 1) / "spec.json"
-    assert (results / "reference" / spec.relative_to(results)).exists()
-    assert find(spec.parent.name, results) == find("transformer-K2-M1", results) == spec
+    run = run_of(results, 2, 1).removeprefix("table2/")
+    for text in (run, "transformer-K2-M1", f"test-cpu-2c/laptop/{run}"):
+        found, it = find_run(text, results)
+        assert it.id == run
+        assert found.journals[0].root == results
     fill(tmp_path / "reference", experiment())
-    assert find("transformer-K2-M1", tmp_path) == tmp_path / "reference" / spec.relative_to(results)
+    assert find_run("transformer-K2-M1", tmp_path)[1].id == run
 
 
 @pytest.mark.parametrize(
@@ -93,18 +89,15 @@ def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path)
         ),
         (
             "transformer-K2-M4",
-            ["recorded 2 times", "table2/transformer-K2-M4", "again/", "name one of these folders"],
+            ["recorded 2 times", "table2/transformer-K2-M4", "again/", "tells them apart"],
         ),
         ("tranformer-K2-M1", ["no run below", "did you mean 'transformer-K2-M1-"]),
-        ("table2", ["run = 'table2': is an experiment", "runs of it: transformer-K1-M1-"]),
-        ("sweep", ["is an experiment", "`repro run sweep` records some"]),
-        (__file__, ["is no spec.json; give that of a run, its folder or its id"]),
-        (str(Path(__file__).parent), ["is a folder without a spec.json, give that of a run"]),
+        ("table2", ["run = 'table2': is an experiment", "its runs: transformer-K1-M1-"]),
         ("zzz", ["run = 'zzz'", "there is transformer-K1-M1-", "and 1 others"]),
         (
             "transformer-K4-M1",
             [
-                "has no timeline: its status is skipped (needs 4 devices)",
+                "has no timeline: its status is skipped(needs 4 devices)",
                 "such as transformer-K1-M1",
             ],
         ),
@@ -119,29 +112,8 @@ def test_a_mistake_is_one_line(run, words, results, capsys):
         assert word in error
 
 
-def test_timelines_that_tell_nothing_are_one_line(results, tmp_path, capsys):
-    shutil.copytree(run_of(results, 2, 4), tmp_path / "run")
-    spec = tmp_path / "run" / "spec.json"
-    fields = json.loads(spec.read_text())
-    for changed, words in (
-        ({"M": 2}, "they are not of one run; measure it again with --force"),
-        ({"K": 1}, "stages 0 to 0"),
-        ({"K": 0}, "spec.json: K = 0"),
-    ):
-        spec.write_text(json.dumps(fields | changed))
-        assert main(["why", str(spec)]) == 2
-        assert words in capsys.readouterr().err
-    spec.write_text(json.dumps(fields | {"trace": False}))
-    (tmp_path / "run" / "timeline.parquet").write_bytes(b"PAR1")
-    assert main(["why", str(spec)]) == 2
-    assert "timeline.parquet: no table that can be read" in capsys.readouterr().err
-    (tmp_path / "run" / "timeline.parquet").unlink()
-    assert main(["why", str(spec)]) == 2
-    assert "timed without spans" in capsys.readouterr().err
-
-
-def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Path:
-    """A folder with K=2 at these seconds for each M and round; returns the spec.json of M=4.
+def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> list[str]:
+    """K=2 at these seconds for each M and round; returns how to name the run of M=4.
 
     With something changed there is one more run like M=4, which took twice as long.
     """
@@ -159,18 +131,16 @@ def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Pa
         return Measured(record(spans, schedule, step_s=[seconds], loss=[1.0]), spans)
 
     fill_with(path, plan, made, rounds=len(steps[4]))
-    (spec,) = path.glob(
-        f"*/laptop/table2/{specs[0].run_id(plan.version, MACHINE.identity)}/spec.json"
-    )
-    return spec
+    run = specs[0].run_id(plan.version, MACHINE.identity)
+    return [run, "--results", str(path)]
 
 
-def explained(spec: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
+def explained(run: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
     """What programs and people are told."""
     capsys.readouterr()
-    assert main(["why", str(spec), "--json"]) == 0
+    assert main(["why", *run, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert main(["why", str(spec)]) == 0
+    assert main(["why", *run]) == 0
     return found, " ".join(capsys.readouterr().out.split())
 
 
@@ -212,10 +182,12 @@ def test_another_schedule_is_a_neighbour_and_two_changes_are_none(tmp_path, caps
 
 def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tmp_path, capsys):
     spec = recorded(tmp_path, {4: [1.0] * 5, 16: [0.5] * 5})
-    folder = Folder(spec.parent.parent)
-    for run in load(tmp_path).specs:
-        names = list(folder.rounds(run))
-        folder.forget(run, names[2:] if "K2-M4-" in run else names[:2])
+    (journal,) = journals(tmp_path)
+    more = journal.rounds[-1].records
+    for run in more:
+        records = {run: more[run]}
+        newer = {"round": f"transformer-{len(journal.rounds) + 1:04d}", "records": records}
+        journal.append(journal.rounds[0].model_copy(update={**newer, "replacing": [run]}))
     found, output = explained(spec, capsys)
     assert found["neighbours"][0]["rounds"] == 0
     assert "2.00x (other rounds)" in output

@@ -124,7 +124,7 @@ def test_any_bytes_are_a_spec_or_one_line(place: Path, data: st.DataObject):
         again = RunSpec(**json.loads(found.model_dump_json()))
         assert again == found
         assert again.run_id(1, MACHINE.identity) == found.run_id(1, MACHINE.identity)
-        assert isinstance(one_line(lambda: replay(path).build("smoke")), Experiment | None)
+        assert isinstance(one_line(lambda: replay(found, "x").build("smoke")), Experiment | None)
 
 
 @given(st.text() | damaged(b'{"a": [1, {"b": "c"}]}').map(lambda raw: raw.decode("latin-1")))

@@ -1,15 +1,11 @@
 import os
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from pydantic import BaseModel
 
-from repro.harness import outside
-from repro.harness.outside import read, read_table
+from repro.harness.outside import read
 from repro.io.untrusted import from_json
-
-COLUMNS = {"word": str, "count": int, "time": float}
 
 
 class Profile(BaseModel):
@@ -72,31 +68,3 @@ def test_nothing_is_waited_for(tmp_path: Path):
         ValueError, match=r"none: not readable \(No such file or directory\); check the path$"
     ):
         read(tmp_path / "none", Profile)
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "words"),
-    [
-        ("word", None, "no column word of type str"),
-        ("word", 3, "no column word of type str"),
-        ("word", "x" * 65, "word holds a text of more than 64 characters"),
-        ("count", 1.5, "no column count of type int"),
-        ("time", "soon", "no column time of type float"),
-        ("time", [1.0], "no column time of type float"),
-    ],
-)
-def test_a_table_of_another_kind_is_refused(tmp_path: Path, column: str, value: object, words: str):
-    path = tmp_path / "x.parquet"
-    row = {"word": "F", "count": 1, "time": 0.5, column: value}
-    pd.DataFrame([{name: part for name, part in row.items() if part is not None}]).to_parquet(path)
-    with pytest.raises(ValueError, match=words):
-        read_table(path, COLUMNS)
-
-
-def test_a_table_that_unfolds_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "x.parquet"
-    pd.DataFrame({"word": ["F"] * 1000, "count": [1] * 1000, "time": [0.5] * 1000}).to_parquet(path)
-    assert path.stat().st_size < 10_000
-    monkeypatch.setattr(outside, "_MOST_ROWS", 999)
-    with pytest.raises(ValueError, match="more than 999 rows"):
-        read_table(path, COLUMNS)

@@ -49,7 +49,7 @@ def test_what_is_no_source_of_the_user_s_has_no_digest(folder: Path):
 def test_an_edited_model_is_measured_again_beside_the_old_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("repro.harness.runner.rehearsal.check_plans", lambda _: None)
+    monkeypatch.setattr("repro.harness.rehearsal.check_plans", lambda _: None)
     own = experiment(spec(1, 1), spec(1, 1, model=MODEL, model_args={}))
     built_in, mine = (run.id for run in plan.make(own, "smoke", MACHINE, folder / "r").runs)
     assert built_in == spec(1, 1).run_id(1, MACHINE.identity)

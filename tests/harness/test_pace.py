@@ -4,7 +4,7 @@ import pytest
 from crew import spec
 
 from repro.harness.pace import UNTIMED, Kind, TimeLeft, of_kinds, start_up
-from repro.harness.schema import Marker
+from repro.harness.schema import RoundEvent
 from repro.harness.spec import Experiment, Group, RunSpec
 
 FIDELITIES = {"a": "measured", "b": "measured", "c": "simulated", "d": "simulated"}
@@ -21,16 +21,21 @@ def experiment(minutes: float) -> Experiment:
 
 
 def paces(
-    minutes: float, *markers: Marker, rounds: dict[str, int] | None = None
+    minutes: float, *events: RoundEvent, rounds: dict[str, int] | None = None
 ) -> dict[Kind, float]:
     of = rounds or {"a": 5, "b": 5, "c": 1, "d": 1}
-    return of_kinds(experiment(minutes), "smoke", of, FIDELITIES, markers)
+    return of_kinds(experiment(minutes), "smoke", of, FIDELITIES, events)
 
 
-def marker(group: str, seconds: int, *runs: str) -> Marker:
-    return Marker(
+def recorded(group: str, seconds: int, *runs: str) -> RoundEvent:
+    return RoundEvent(
+        round="x-0001",
         group=group,
-        runs=dict.fromkeys(runs, "digest"),
+        records=dict.fromkeys(runs),
+        load=None,
+        spans={},
+        done=[],
+        replacing=[],
         commit="",
         started="2026-01-01T00:00:00+00:00",
         ended=f"2026-01-01T00:00:{seconds:02d}+00:00",
@@ -45,9 +50,9 @@ def test_the_estimate_is_of_the_runs_on_a_clock():
 def test_a_recorded_pace_is_of_its_group_and_fidelity():
     pace = paces(
         1,
-        marker("timed", 20, "a", "b"),
-        marker("timed", 30, "a", "b"),
-        marker("timed", 58, "a", "b"),
+        recorded("timed", 20, "a", "b"),
+        recorded("timed", 30, "a", "b"),
+        recorded("timed", 58, "a", "b"),
     )
     assert pace[TIMED] == 15.0, "the median of the rounds"
     assert pace[MODELLED] == UNTIMED

@@ -9,7 +9,7 @@ from repro.costs import device as devices
 from repro.harness import catalog, plan
 from repro.harness.job import Measured
 from repro.harness.spec import Experiment
-from repro.harness.vary import baseline
+from repro.harness.vary import baseline, by_comparison
 
 
 def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:
@@ -23,7 +23,7 @@ def record(made: plan.Plan, *points: tuple[int, int]) -> None:
         for run in made.runs
         if (run.spec.K, run.spec.M) in points
     }
-    made.folder.commit_round(
+    made.journal.commit(
         "timed", chosen, MACHINE, ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:08+00:00")
     )
 
@@ -194,8 +194,9 @@ def test_a_library_that_takes_all_processes_wants_as_many_of_torchrun(tmp_path, 
 
 def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
     ids = {"one": spec(1, 4), "two": spec(2, 4, balance=(1, 3))}
-    assert baseline(ids["two"], ids, K=1) == "one"
-    assert baseline(spec(2, 4, checkpoint="never"), ids, K=1) is None
+    candidates = by_comparison(ids)
+    assert baseline(ids["two"], candidates, K=1) == "one"
+    assert baseline(spec(2, 4, checkpoint="never"), candidates, K=1) is None
 
 
 def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):
@@ -210,8 +211,7 @@ def test_a_plan_names_what_its_runs_differ_in_from_recorded_ones(tmp_path: Path)
     """As when a sweep is run again with another width: the plan itself has only the new one."""
     first = make(tmp_path, of=experiment(spec(model_args={"L": 4, "d": 64})))
     assert first.runs[0].named == first.runs[0].id, "there is nothing to tell it from"
-    identity = {first.runs[0].id: ("timed", first.runs[0].spec)}
-    first.folder.write_specs(first.experiment, identity, MACHINE.identity, accumulate=True)
+    first.journal.plan(first.experiment, MACHINE, accumulate=True)
     again = experiment(spec(model_args={"L": 4, "d": 256}))
     (run,) = make(tmp_path, of=again, accumulate=True).runs
     assert run.named == f"{run.id} (d=256)"

@@ -49,7 +49,7 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path):
 
 def recorded(step_s: float, **changed: Any) -> Run:
     record = metrics(step_s, 2, step_s=[step_s], **changed)
-    round_ = Round(record, N=8, commit="")
+    round_ = Round("timed-0001", record.model_dump(), N=8, commit="")
     return Run(Place("m", "smoke", "tiny"), "x", "timed", spec(2, 4), "done", (round_,))
 
 

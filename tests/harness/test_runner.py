@@ -1,7 +1,6 @@
 """Resume, faults and --force, with a crew that measures without processes."""
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ import pytest
 from crew import MACHINE, Crew, experiment, measure, spec
 from rich.console import Console
 
-from repro.harness import plan, runner, wandb_mirror
+import repro.cli.run as cli
+from repro.harness import plan, rehearsal, runner, wandb_mirror, wandb_summary
+from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
 from repro.harness.spec import Experiment
@@ -30,17 +31,18 @@ def run(tmp_path: Path):
     return go
 
 
-def status(results: Path, K: int, M: int) -> dict[str, object]:
-    (path,) = results.glob(f"*/smoke/tiny/transformer-K{K}-M{M}-*/status.json")
-    return json.loads(path.read_text())
+def status(results: Path, K: int, M: int) -> str:
+    """Status of a run and the number of its rounds."""
+    (run,) = [run for run in load(results).runs if (run.K, run.M) == (K, M)]
+    return f"{run.status}, {len(run.rounds)}"
 
 
 def test_rounds_are_interleaved_and_recorded(run, tmp_path: Path):
     crew = Crew()
     assert run(crew) == 0
     assert crew.asked == [*ALL, *reversed(ALL)]
-    assert status(tmp_path, 2, 4) == {"status": "done", "reason": "", "rounds": 2}
-    assert status(tmp_path, 4, 4) == {"status": "skipped", "reason": "needs 4 devices", "rounds": 0}
+    assert status(tmp_path, 2, 4) == "done, 2"
+    assert status(tmp_path, 4, 4) == "skipped(needs 4 devices), 0"
     rows = load(tmp_path).rows.set_index(["K", "M"])
     assert rows.loc[(2, 4), "speedup_vs_k1"] == pytest.approx((1 + 1 / 4) / (1 / 2 + 1 / 4))
     assert rows.loc[(2, 4), "speedup_vs_k2m1"] == pytest.approx(2.0)
@@ -57,7 +59,7 @@ def test_memory_is_read_once_and_the_cut_is_kept(run):
 def test_a_second_start_does_nothing(run, monkeypatch: pytest.MonkeyPatch):
     run(Crew())
     again = Crew()
-    monkeypatch.setattr(runner.rehearsal, "check", None)  # no model is looked at
+    monkeypatch.setattr(rehearsal, "check", None)  # no model is looked at
     assert run(again) == 0
     assert again.asked == []
 
@@ -65,11 +67,7 @@ def test_a_second_start_does_nothing(run, monkeypatch: pytest.MonkeyPatch):
 def test_an_unfinished_round_is_thrown_away(run, tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run(Crew(stop_after=6))  # in the middle of the second round
-    assert status(tmp_path, 2, 4) == {
-        "status": "interrupted",
-        "reason": "stopped by the user",
-        "rounds": 1,
-    }
+    assert status(tmp_path, 2, 4) == "interrupted(stopped by the user), 1"
     assert len(load(tmp_path).rounds) == 4
     again = Crew()
     assert run(again) == 0
@@ -81,12 +79,8 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
     broken = Crew(fail={(2, 1): Outcome("failed", "stage 1: RuntimeError: no", "logs/x")})
     assert run(broken) == 1
     assert broken.asked.count((2, 1)) == 1  # later rounds go on without it
-    assert status(tmp_path, 2, 1) == {
-        "status": "failed",
-        "reason": "stage 1: RuntimeError: no",
-        "rounds": 0,
-    }
-    assert status(tmp_path, 1, 1)["status"] == "done"
+    assert status(tmp_path, 2, 1) == "failed(stage 1: RuntimeError: no), 0"
+    assert status(tmp_path, 1, 1) == "done, 2"
     output = (tmp_path / "output.txt").read_text()
     assert "failed (stage 1: RuntimeError: no)" in output
     assert "logs/x" in output
@@ -95,13 +89,13 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
     # (2, 4) had no round together with its baseline (2, 1) either
     assert set(again.asked) == set(ALL)
     assert set(again.asked[:4]) == {(1, 1), (1, 4), (2, 1), (2, 4)}
-    assert status(tmp_path, 2, 1)["status"] == "done"
+    assert status(tmp_path, 2, 1) == "done, 2"
 
 
 @pytest.mark.parametrize("word", ["oom", "timeout"])
 def test_out_of_memory_and_timeout_have_words_of_their_own(run, tmp_path: Path, word: str):
     assert run(Crew(fail={(1, 1): Outcome(word, "why")}), experiment(spec())) == 1
-    assert status(tmp_path, 1, 1)["status"] == word
+    assert status(tmp_path, 1, 1) == f"{word}(why), 0"
     assert load(tmp_path).rows["status"].tolist() == [f"{word}(why)"]
 
 
@@ -170,7 +164,8 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
     rows = load(tmp_path).rows.set_index("K")
     assert len(rows) == 2
     assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
-    assert len(list(tmp_path.glob("*/smoke/tiny/*/metrics.jsonl"))) == 7  # all files stay
+    (journal,) = journals(tmp_path)
+    assert len({run for event in journal.rounds for run in event.records}) == 7  # all stay
 
 
 def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.MonkeyPatch):
@@ -180,17 +175,20 @@ def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.Monk
         "log_run",
         lambda _mode, _name, _id, spec, *_: mirrored.append((spec["K"], spec["M"])),
     )
+    monkeypatch.setattr(wandb_summary, "log_experiment", lambda *_: None)
+    offline = {"session": {"wandb": "offline"}}
     one = experiment(spec(1, 1), spec(1, 4))
     with pytest.raises(KeyboardInterrupt):
-        run(Crew(stop_after=3), one)
+        run(Crew(stop_after=3), one, **offline)
     assert mirrored == []
-    run(Crew(), one)
+    run(Crew(), one, **offline)
     assert mirrored == [(1, 1), (1, 4)]
+    of = experiment(spec(1, 1), spec(1, 4), spec(2, 4), rounds=3)
     with pytest.raises(KeyboardInterrupt):
         # one more round completes (1, 1) and (1, 4), the second is for (2, 4) and its baseline
-        run(Crew(stop_after=4), experiment(spec(1, 1), spec(1, 4), spec(2, 4), rounds=3))
+        run(Crew(stop_after=4), of, **offline)
     assert mirrored[2:] == [(1, 1), (1, 4)]
-    run(Crew(), experiment(spec(1, 4), spec(2, 4), rounds=3))
+    run(Crew(), experiment(spec(1, 4), spec(2, 4), rounds=3), **offline)
     assert mirrored[4:] == [(2, 4)]
 
 
@@ -210,21 +208,21 @@ def test_a_report_is_there_before_the_last_experiment(tmp_path: Path, monkeypatc
     experiments = [of.model_copy(update={"name": name}) for name in names]
     finished: list[list[str]] = []
 
-    def rewrite() -> Path:
-        runs = load(tmp_path).runs
+    def rewrite(results: Path, plots: Path) -> Path:
+        runs = load(results).runs
         finished.append([run.experiment for run in runs if run.done])
         if len(finished) == 2:
             raise ValueError("a figure cannot be drawn")
-        return tmp_path / "report.html"
+        return plots / "report.html"
 
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    monkeypatch.setattr(runner, "REPORT_PAUSE", 0.0)
+    monkeypatch.setattr(cli, "REPORT_PAUSE", 0.0)
+    monkeypatch.setattr(cli, "rewrite", rewrite)
     out = io.StringIO()
-    session = runner.Session(
-        tmp_path, "disabled", ProgressReporter(Console(file=out, width=200)), rewrite_report=rewrite
-    )
+    options = cli.RunOptions(results=tmp_path, wandb="disabled", plots=tmp_path)
+    session = cli.Session(options, ProgressReporter(Console(file=out, width=200)))
     plans = lambda: [plan.make(each, "smoke", MACHINE, tmp_path) for each in experiments]  # noqa: E731
-    assert session.execute(plans) == 0
+    assert session.run(plans) == 0
     assert finished == [["first"], ["first", "second"]]
     assert f"report so far: {tmp_path / 'report.html'}" in out.getvalue()
     assert "no report yet: ValueError: a figure cannot be drawn" in out.getvalue()

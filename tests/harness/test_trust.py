@@ -2,24 +2,21 @@
 is imported."""
 
 import json
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crew import MACHINE, Crew, experiment, spec
-from shown import RUN, SWEEP, Seen, folder_in, seen
+from shown import seen
 
 from repro.cli.main import main
-from repro.harness import plan, runner
+from repro.harness import runner
+from repro.harness.journal import Journal
 from repro.harness.outside import consent
-from repro.harness.record import Folder
 from repro.harness.results import load
-from repro.harness.spec import digest
 from repro.models import PREFIXES
 from repro.report import page
 
@@ -113,52 +110,21 @@ def test_a_spec(place: Path, capfd: pytest.CaptureFixture[str]):
     assert error.endswith("look at both, then add --trust to run it\n")
 
 
-RECORDS = ["experiment.json", "rounds/timed-0001.json"]
-RECORDS += [f"{RUN}/{name}" for name in ("spec.json", "env.json", "status.json", "metrics.jsonl")]
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_a_record(recorded: tuple[Path, Seen], place: Path, name: str):
-    """Read for the tables, for `why` and for the plan of the next `run`."""
-    results = place / "results"
-    shutil.copytree(recorded[0], results)
-    folder = folder_in(results)
-    path = folder / name
-    whole = path.read_text()
-    lines = whole.splitlines() if name.endswith(".jsonl") else [whole]
-    marker = folder / "rounds" / "timed-0001.json"
-    mark_of = marker.read_text()
-    for changed in with_code(json.loads(lines[0])):
-        path.write_text("\n".join([json.dumps(changed), *lines[1:]]))
-        if name.endswith(".jsonl"):  # as if it had been recorded so
-            about = json.loads(mark_of)
-            marker.write_text(
-                json.dumps({**about, "runs": {**about["runs"], RUN: digest(changed)}})
-            )
-        with suppress(ValueError):
-            load(results)
-        with suppress(ValueError):
-            plan.make(SWEEP, "smoke", MACHINE, results)
-        quietly(["why", str(folder / RUN)])
-    assert_nothing_ran(place)
-
-
 def test_a_record_of_a_run_whose_model_is_code(place: Path):
     """What `run` recorded of a user's own model is read, shown and mirrored, and its spec is not
     measured by itself."""
     own = spec(1, 4, model=CODE, model_args={})
     results = place / "results"
-    folder = Folder.of(results, MACHINE, "smoke", "tiny")
     run = own.run_id(1, MACHINE.identity)
-    folder.write_specs(experiment(own), {run: ("timed", own)}, MACHINE.identity, accumulate=False)
-    folder.set_status(run, "planned")
+    journal = Journal.of(results, MACHINE, "smoke", "tiny")
+    journal.plan(experiment(own), MACHINE, accumulate=False)
     assert set(load(results).specs) == {run}
     seen(results)
     page.write(results, place / "plots")
     assert main(["report", "--results", str(results), "--plots", str(place / "more")]) == 0
     assert main(["why", run, "--results", str(results)]) == 2
-    assert main(["run", "--spec", str(folder.path / run / "spec.json"), *QUICK]) == 2
-    assert main(["plan", "--spec", str(folder.path / run / "spec.json"), *QUICK[:2]]) == 2
+    assert main(["run", "--spec", run, "--results", str(results), *QUICK]) == 2
+    assert main(["plan", "--spec", run, "--results", str(results), *QUICK[:2]]) == 2
     assert_nothing_ran(place)
 
 

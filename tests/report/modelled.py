@@ -16,7 +16,7 @@ from experiments.table2.runs import CUTS
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Measured
-from repro.harness.record import Folder
+from repro.harness.journal import Journal, Status
 from repro.harness.schema import round_record
 from repro.harness.sizes import NARROW
 from repro.harness.spec import Experiment, Group, RunSpec
@@ -118,13 +118,13 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
 def fill_modelled(results: Path) -> None:
     """Record one round of everything simulated and five of everything emulated."""
     table2 = plan()
-    folder = Folder.of(results, MACHINE, "laptop", table2.name)
+    folder = Journal.of(results, MACHINE, "laptop", table2.name)
     listed = {
         run.run_id(1, MACHINE.identity): (group.name, run)
         for group in table2.groups
         for run in group.runs
     }
-    folder.write_specs(table2, listed, MACHINE.identity, accumulate=True)
+    folder.plan(table2, MACHINE, accumulate=True)
     for group in table2.groups:
         runs = {name: run for name, (at, run) in listed.items() if at == group.name}
         rounds = 5 if group.name.endswith("emulated") else 1
@@ -133,8 +133,7 @@ def fill_modelled(results: Path) -> None:
             metrics, spans = line(group.name, run)
             measured[name] = Measured(round_record(metrics), spans)
         for _ in range(rounds):
-            folder.commit_round(
+            folder.commit(
                 group.name, measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
             )
-        for name in runs:
-            folder.set_status(name, "done", "", rounds)
+        folder.set_status(dict.fromkeys(runs, Status("done")))

@@ -11,8 +11,8 @@ from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.job import Measured
+from repro.harness.journal import Journal, Status
 from repro.harness.machine import Machine
-from repro.harness.record import Folder
 from repro.harness.results import Results, Run
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
@@ -76,10 +76,9 @@ def _metrics(K: int, M: int, step: float) -> dict:
 
 def fill(results: Path, plan: Experiment) -> None:
     """Record five rounds of the plan's runs up to K=2; K=4 is skipped."""
-    folder = Folder.of(results, MACHINE, "laptop", plan.name)
+    folder = Journal.of(results, MACHINE, "laptop", plan.name)
     runs = {run.run_id(plan.version, MACHINE.identity): run for run in plan.groups[0].runs}
-    listed = {name: ("transformer", run) for name, run in runs.items()}
-    folder.write_specs(plan, listed, MACHINE.identity, accumulate=False)
+    folder.plan(plan, MACHINE, accumulate=False)
     done = {name: run for name, run in runs.items() if run.K <= 2}
     for number, drift in enumerate(DRIFT):
         measured = {}
@@ -87,14 +86,12 @@ def fill(results: Path, plan: Experiment) -> None:
             step = STEPS[run.K, run.M] * drift * NOISE.get((run.K, run.M), (1,) * 5)[number]
             record = round_record(_metrics(run.K, run.M, step))
             measured[name] = Measured(record, timeline(run.K, run.M))
-        folder.commit_round(
+        folder.commit(
             "transformer", measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
         )
     for name, run in runs.items():
-        status = (
-            ("done", "", len(DRIFT)) if name in done else ("skipped", f"needs {run.K} devices", 0)
-        )
-        folder.set_status(name, *status)
+        status = Status("done") if name in done else Status("skipped", f"needs {run.K} devices")
+        folder.set_status({name: status})
 
 
 def changed_runs(results: Results, change: Callable[[Run], Run]) -> Results:
@@ -133,12 +130,12 @@ def fill_with(
 ) -> None:
     """Record `made(run, round)` of every run of a plan; runs without one stay planned."""
     machine, scale = place
-    folder = Folder.of(results, machine, scale, plan.name)
+    folder = Journal.of(results, machine, scale, plan.name)
     listed: dict[str, tuple[str, RunSpec]] = {}
     for group in plan.groups:
         for run in group.runs:
             listed[run.run_id(plan.version, machine.identity)] = (group.name, run)
-    folder.write_specs(plan, listed, machine.identity, accumulate=False)
+    folder.plan(plan, machine, accumulate=False)
     for group in plan.groups:
         for number in range(rounds):
             found = {
@@ -147,8 +144,7 @@ def fill_with(
                 if where == group.name and (measured := made(run, number)) is not None
             }
             if found:
-                folder.commit_round(
+                folder.commit(
                     group.name, found, machine, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
                 )
-                for name in found:
-                    folder.set_status(name, "done", "", number + 1)
+                folder.set_status(dict.fromkeys(found, Status("done")))

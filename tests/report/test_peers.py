@@ -6,7 +6,7 @@ import pytest
 
 from experiments.peers import report as peers
 from repro.harness import catalog
-from repro.harness.vary import baseline
+from repro.harness.vary import baseline, by_comparison
 
 AGAIN, NOISY, SLOWER = (0.99, 1.02), (0.8, 1.5), (0.7, 0.73)
 
@@ -40,6 +40,6 @@ def test_each_schedule_of_a_peer_has_ours_beside_it(scale):
     assert {(run.library, run.checkpoint) for run in timed if run.fidelity == "measured"} == {
         (library, checkpoint) for library in libraries for checkpoint in ("always", "never")
     }
+    ours = by_comparison({str(n): run for n, run in enumerate(timed) if run.library == "repro"})
     for peer in timed:
-        ours = {str(n): run for n, run in enumerate(timed) if run.library == "repro"}
         assert baseline(peer, ours, library="repro") is not None

@@ -11,7 +11,7 @@ from experiments.runtime.figures import figure
 from experiments.runtime.runs import KNOWN_DURATIONS, MESSAGE_SIZE, NO_OP
 from repro.harness import catalog
 from repro.harness.job import Measured
-from repro.harness.record import Folder
+from repro.harness.journal import Journal, Status
 from repro.harness.results import Results, load
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import SCALES, Experiment, Group, RunSpec
@@ -90,11 +90,11 @@ def recorded(
     """Results with these groups, all done but the failed runs."""
     made = tuple(Group(name=name, runs=runs) for name, runs in groups.items())
     plan = Experiment(name="runtime", title="What the runtime costs", question="?", groups=made)
-    folder = Folder.of(path, MACHINE, "laptop", plan.name)
+    folder = Journal.of(path, MACHINE, "laptop", plan.name)
     ids = {
         run.run_id(1, MACHINE.identity): (group.name, run) for group in made for run in group.runs
     }
-    folder.write_specs(plan, ids, MACHINE.identity, accumulate=False)
+    folder.plan(plan, MACHINE, accumulate=False)
     for group in made:
         mine = {
             name: run
@@ -103,13 +103,12 @@ def recorded(
         }
         for number in range(rounds):
             found = {name: Measured(metrics(run, step(run, number))) for name, run in mine.items()}
-            folder.commit_round(
+            folder.commit(
                 group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
             )
     for name, (_, run) in ids.items():
-        folder.set_status(
-            name, *(("failed", "stage 1 died", 0) if run in failed else ("done", "", rounds))
-        )
+        status = Status("failed", "stage 1 died") if run in failed else Status("done")
+        folder.set_status({name: status})
     return load(path)
 
 

@@ -13,7 +13,7 @@ from experiments.simulator.simulated import judged_runs
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Measured
-from repro.harness.record import Folder
+from repro.harness.journal import Journal, Status
 from repro.harness.results import Results, load
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
@@ -90,11 +90,11 @@ def recorded(
         Group(name="known-durations", runs=PAIR),
     )
     plan = Experiment(name="simulator", title="Right?", question="?", groups=groups)
-    folder = Folder.of(path, MACHINE, "laptop", plan.name)
+    folder = Journal.of(path, MACHINE, "laptop", plan.name)
     ids = {
         run.run_id(1, MACHINE.identity): (group.name, run) for group in groups for run in group.runs
     }
-    folder.write_specs(plan, ids, MACHINE.identity, accumulate=False)
+    folder.plan(plan, MACHINE, accumulate=False)
     cost = TypeAdapter(Calibration).validate_python(calibration(alone))
     for number in range(rounds):
         found: dict[str, dict[str, Measured]] = {group.name: {} for group in groups}
@@ -119,13 +119,10 @@ def recorded(
                 measured = Timeline.from_rows(rows, timeline.stages)
                 found[group][name] = Measured(line([measured.step_time]), measured)
         for group, some in found.items():
-            folder.commit_round(
-                group, some, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
-            )
+            folder.commit(group, some, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
     for name, (_, run) in ids.items():
-        folder.set_status(
-            name, *(("failed", "stage 1 died", 0) if run in without else ("done", "", rounds))
-        )
+        status = Status("failed", "stage 1 died") if run in without else Status("done")
+        folder.set_status({name: status})
     return load(path)
 
 

@@ -12,7 +12,7 @@ from experiments.table1.laws import Point
 from experiments.table1.runs import ACCOUNTINGS, COUNTED_M, OPTIMIZER, M
 from repro.harness import catalog
 from repro.harness.job import Measured
-from repro.harness.record import Folder
+from repro.harness.journal import Journal, Status
 from repro.harness.results import Results, load
 from repro.harness.schema import FitRound, Tried
 from repro.harness.spec import Experiment, RunSpec
@@ -63,13 +63,13 @@ def plan() -> Experiment:
 @pytest.fixture(scope="module")
 def folder(plan: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("results")
-    folder = Folder.of(path, MACHINE, "laptop", plan.name)
+    folder = Journal.of(path, MACHINE, "laptop", plan.name)
     runs = {
         run.run_id(plan.version, MACHINE.identity): (g.name, run)
         for g in plan.groups
         for run in g.runs
     }
-    folder.write_specs(plan, runs, MACHINE.identity, accumulate=False)
+    folder.plan(plan, MACHINE, accumulate=False)
     for group in plan.groups:
         lines = {
             name: Measured(fit.counted(run, "cpu"), None)
@@ -83,9 +83,8 @@ def folder(plan: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if g == group.name
             }
         if lines:
-            folder.commit_round(group.name, lines, MACHINE, SPAN)
-        for name in lines:
-            folder.set_status(name, "done", rounds=1)
+            folder.commit(group.name, lines, MACHINE, SPAN)
+        folder.set_status(dict.fromkeys(lines, Status("done")))
     return path
 
 

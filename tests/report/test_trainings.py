@@ -76,7 +76,7 @@ def test_fine_tuning_must_help_on_three_tasks_and_be_worse_on_none(
     lines = by(table4.tables(results)[0], "task")
     assert [lines[task]["verdict"] for task in DIGITS] == verdicts
     assert lines[table4.ALL_TASKS]["verdict"] == together
-    few = Results([run for run in results.runs if run.spec.seed < 4], results.folders)
+    few = Results([run for run in results.runs if run.spec.seed < 4], results.journals)
     lines = by(table4.tables(few)[0], "task")
     assert lines[table4.ALL_TASKS]["verdict"].startswith("not tested here: too few")
     (table,) = table4.tables(changed_runs(results, lambda run: at_scale(run, "smoke")))

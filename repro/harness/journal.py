@@ -1,0 +1,412 @@
+"""Results on disk: one file of events for each machine, scale and experiment, only ever appended.
+
+    results/<machine>/<scale>/<experiment>/journal.jsonl
+    results/<machine>/<scale>/<experiment>/timelines/<run>-<digest>.json.gz
+
+A line is one event: a plan, an environment, a finished round or statuses. It ends with a digest of
+itself and of the line before it. A commit is one write and one fsync, so a kill loses at most the
+round that was under way: a last line without its end does not count, and goes when the next one is
+written. Any other line that is not as it was written is named, and stops every command. Nothing is
+rewritten: with `--force` the new rounds say that they replace the older ones.
+
+The spans of the median step of a run's newest round have a file of their own, whose digest is in
+the round. A kill may leave one that no round names; the next start removes it.
+"""
+
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.job import Measured
+from repro.harness.machine import Machine, commit, environment
+from repro.harness.schema import (
+    EnvironmentEvent,
+    Event,
+    PlanEvent,
+    RoundEvent,
+    StatusEvent,
+)
+from repro.harness.spec import Experiment, RunSpec, Scale
+from repro.io.explain import explain
+from repro.io.files import check_inside, write
+from repro.io.redact import redact, redacted
+from repro.io.untrusted import LARGE, read_bytes
+
+NAME, TIMELINES = "journal.jsonl", "timelines"
+REMEDY = "restore it from a copy, or move it away and measure its runs again"
+_LARGEST = 2**32  # bytes of a journal
+_EVENTS: dict[str, type[Event]] = {
+    "plan": PlanEvent,
+    "environment": EnvironmentEvent,
+    "round": RoundEvent,
+    "status": StatusEvent,
+}
+_KINDS = {kind: name for name, kind in _EVENTS.items()}
+_DIGITS = 32  # of a digest
+_SEAL = len(',"digest":""}') + _DIGITS
+
+
+class Place(NamedTuple):
+    """Where an experiment's results lie: results/<machine>/<scale>/<experiment>."""
+
+    machine: str
+    scale: str
+    experiment: str
+
+
+class Status(NamedTuple):
+    word: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word}({self.reason})" if self.reason else self.word
+
+
+class Journal:
+    """What is recorded of one experiment at one place; read once, then appended to.
+
+    Only the process that holds the lock of the results appends.
+
+    Args:
+        folder: of the experiment; it need not exist.
+        root: the results folder, which no link may lead out of; by default `folder`.
+
+    Attributes:
+        about: the newest plan; None where there is none.
+        rounds: every finished round, the oldest first.
+        environments: run -> where it was measured last.
+
+    Raises:
+        ValueError: one line, which names a line that is not as it was written.
+    """
+
+    def __init__(self, folder: Path, root: Path | None = None) -> None:
+        self.folder, self.root = folder, root or folder
+        self.about: PlanEvent | None = None
+        self.rounds: list[RoundEvent] = []
+        self.environments: dict[str, dict[str, Any]] = {}
+        self._specs: dict[str, dict[str, Any] | RunSpec] = {}
+        self._of_run: dict[str, list[RoundEvent]] = {}
+        self._statuses: dict[str, Status] = {}
+        self._numbers: dict[str, int] = {}  # group -> its last round
+        self._spans: dict[str, str] = {}  # run -> digest
+        self._environment: dict[str, Any] = {}
+        self._size, self._seal = 0, b""  # of the lines that count, and the end of the last one
+        self._read()
+
+    @classmethod
+    def of(cls, results: Path, machine: Machine, scale: Scale, experiment: str) -> "Journal":
+        return cls(results / machine.slug / scale / experiment, results)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / NAME
+
+    @property
+    def place(self) -> Place:
+        return Place(*self.folder.parts[-3:])
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """The runs of the newest plan: run -> group."""
+        return self.about.runs if self.about else {}
+
+    def spec(self, run: str) -> RunSpec:
+        spec = self._specs[run]
+        if not isinstance(spec, RunSpec):
+            spec = self._specs[run] = RunSpec(**spec)
+        return spec
+
+    def rounds_of(self, run: str) -> Sequence[RoundEvent]:
+        """The rounds of a run that count, the newest last."""
+        return self._of_run.get(run, ())
+
+    def status(self, run: str) -> Status:
+        return self._statuses.get(run, Status("planned"))
+
+    def timeline(self, run: str) -> Timeline | None:
+        """The median step of a run's newest round; None where none is recorded.
+
+        Raises:
+            ValueError: one line, where the file is not as it was written.
+        """
+        path = self._timeline_file(run)
+        if path is None or not path.is_file():
+            return None
+        spec = self.spec(run)
+        try:
+            packed = read_bytes(path, LARGE, within=self.root)
+            if _digest(packed) != self._spans[run]:
+                raise ValueError("it is not as it was written")
+            columns = json.loads(_unpacked(packed))
+            spans = zip(*columns.values(), strict=True)
+            rows = [dict(zip(columns, span, strict=True)) for span in spans]
+            return Timeline.from_rows(rows, spec.total_stages, spec.stages_per_rank or 1)
+        except (ValueError, TypeError, AttributeError, EOFError, OSError) as error:
+            raise ValueError(f"{path}: {error}; {REMEDY}") from None
+
+    def plan(
+        self, experiment: Experiment, machine: Machine, command: str = "", *, accumulate: bool
+    ) -> None:
+        """Record what an experiment's runs are, unless the newest plan says the same.
+
+        Args:
+            experiment: as planned.
+            machine: where; the ids of its runs depend on it.
+            command: what a user types to measure them.
+            accumulate: keep the commands of the newest plan, and those of its runs that would have
+                the same id today: no ratio is taken with a run of another version, torch or
+                machine.
+        """
+        identity, commands, runs = machine.identity, [command] if command else [], {}
+        if accumulate and self.about:
+            commands = [*self.about.commands, *commands]
+            runs = {
+                run: group
+                for run, group in self.about.runs.items()
+                if self.spec(run).run_id(experiment.version, identity) == run
+            }
+        specs = {}
+        for group in experiment.groups:
+            for spec in group.runs:
+                run = spec.run_id(experiment.version, identity)
+                runs[run] = group.name
+                specs[run] = spec.plain()
+        event = PlanEvent(
+            **redacted(experiment.model_dump(mode="json", exclude={"groups"})),
+            identity=identity,
+            commands=list(dict.fromkeys(map(redact, commands))),
+            runs=runs,
+            specs={run: spec for run, spec in specs.items() if run not in self._specs},
+        )
+        if event.specs or self.about is None or _without_specs(event) != _without_specs(self.about):
+            self.append(event)
+
+    def set_status(self, statuses: Mapping[str, Status]) -> None:
+        """Record the statuses that are not as they were."""
+        changed = {
+            run: Status(status.word, redact(status.reason)) for run, status in statuses.items()
+        }
+        changed = {run: status for run, status in changed.items() if self.status(run) != status}
+        if changed:
+            self.append(StatusEvent(status={run: list(each) for run, each in changed.items()}))
+
+    def commit(
+        self,
+        group: str,
+        measured: Mapping[str, Measured],
+        machine: Machine,
+        times: tuple[str, str],
+        load: float | None = None,
+        *,
+        done: Iterable[str] = (),
+        replacing: Iterable[str] = (),
+    ) -> RoundEvent:
+        """Record one round.
+
+        Args:
+            group: of the runs.
+            measured: run -> what was measured; runs that failed are left out.
+            machine: where it was measured.
+            times: when the round started and ended, ISO 8601 in UTC.
+            load: share of the usable cores that other processes took; None where it is not known.
+            done: the runs that have all their rounds now.
+            replacing: the runs whose earlier rounds do not count any more.
+        """
+        here = _environment(machine)
+        events: list[Event] = [] if here == self._environment else [EnvironmentEvent(**here)]
+        number = self._numbers.get(group, 0) + 1
+        spans = {run: _packed(each.timeline) for run, each in measured.items() if each.timeline}
+        records = {run: each.record.model_dump(mode="json") for run, each in measured.items()}
+        event = RoundEvent(
+            round=f"{group}-{number:04d}",
+            group=group,
+            commit=commit(),
+            started=times[0],
+            ended=times[1],
+            load=load,
+            records=redacted(records),
+            spans={run: _digest(packed) for run, packed in spans.items()},
+            done=list(done),
+            replacing=list(replacing),
+        )
+        before = {run: self._timeline_file(run) for run in measured}
+        for run, packed in spans.items():
+            path = self._timeline_path(run, event.spans[run])
+            check_inside(path.parent, self.root)
+            write(path, packed)
+        self.append(*events, event)
+        for run, old in before.items():
+            if old is not None and old != self._timeline_file(run):
+                old.unlink(missing_ok=True)
+        return event
+
+    def append(self, *events: Event) -> None:
+        """Write events as whole lines in one go; after a full disk the file is as before.
+
+        Raises:
+            OSError: with the path of the file.
+        """
+        seal, lines = self._seal, b""
+        for event in events:
+            line, seal = _line(event, seal)
+            lines += line
+        check_inside(self.folder, self.root)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        try:
+            os.ftruncate(file, self._size)  # cuts off a line that a kill has left without its end
+            os.lseek(file, self._size, os.SEEK_SET)
+            written = 0
+            while written < len(lines):
+                written += os.write(file, lines[written:])
+            os.fsync(file)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(file, self._size)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        finally:
+            os.close(file)
+        self._size, self._seal = self._size + len(lines), seal
+        for event in events:
+            self._apply(event)
+
+    def timeline_files(self) -> list[Path]:
+        """The files with spans that rounds name, and that are there."""
+        paths = [self._timeline_path(run, digest) for run, digest in self._spans.items()]
+        return [path for path in paths if path.is_file()]
+
+    def remove_leftovers(self) -> None:
+        """Remove timelines that no round names; only for a process that holds the lock."""
+        named = self.timeline_files()
+        for path in (self.folder / TIMELINES).glob("*"):
+            if path not in named:
+                path.unlink()
+
+    def _read(self) -> None:
+        if not self.path.exists() and not self.path.is_symlink():
+            return
+        try:
+            raw = read_bytes(self.path, _LARGEST, within=self.root)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+        self._size = raw.rfind(b"\n") + 1
+        for number, line in enumerate(raw[: self._size].split(b"\n")[:-1], start=1):
+            try:
+                self._apply(_event(line, self._seal))
+            except ValueError as error:
+                raise ValueError(f"{self.path}: line {number} {error}; {REMEDY}") from None
+            self._seal = line[-_SEAL:]
+
+    def _apply(self, event: Event) -> None:
+        if isinstance(event, PlanEvent):
+            self.about = event
+            self._specs |= event.specs
+        elif isinstance(event, EnvironmentEvent):
+            self._environment = event.model_dump()
+        elif isinstance(event, StatusEvent):
+            self._statuses |= {run: Status(*each) for run, each in event.status.items()}
+        elif isinstance(event, RoundEvent):
+            self._apply_round(event)
+
+    def _apply_round(self, event: RoundEvent) -> None:
+        self.rounds.append(event)
+        self._numbers[event.group] = int(event.round.rpartition("-")[2])
+        for run in event.replacing:
+            self._of_run.pop(run, None)
+        done = Status("done")
+        for run in event.records:
+            self._of_run.setdefault(run, []).append(event)
+            self.environments[run] = self._environment
+            self._spans.pop(run, None)
+        self._spans |= event.spans
+        self._statuses |= dict.fromkeys(event.done, done)
+
+    def _timeline_path(self, run: str, digest: str) -> Path:
+        return self.folder / TIMELINES / f"{run}-{digest[:12]}.json.gz"
+
+    def _timeline_file(self, run: str) -> Path | None:
+        digest = self._spans.get(run)
+        return self._timeline_path(run, digest) if digest else None
+
+
+def journals(results: Path) -> list[Journal]:
+    """Every journal below a results folder, but not those of a `reference` folder inside it.
+
+    Raises:
+        ValueError: one line, where one lies in no folder <machine>/<scale>/<experiment>.
+    """
+    paths = sorted(results.glob(f"*/*/*/{NAME}"))
+    if not paths:
+        for depth in ("", "*/", "*/*/"):
+            for path in results.glob(f"{depth}{NAME}"):
+                raise ValueError(
+                    f"{path}: lies in no folder <machine>/<scale>/<experiment> of the results "
+                    f"'{results}'; give the folder above, or move it away"
+                )
+    return [Journal(path.parent, results) for path in paths]
+
+
+@cache
+def _environment(machine: Machine) -> dict[str, Any]:
+    return environment(machine)
+
+
+def _without_specs(plan: PlanEvent) -> dict[str, Any]:
+    return plan.model_dump(exclude={"specs"})
+
+
+def _line(event: Event, before: bytes) -> tuple[bytes, bytes]:
+    """An event as a line, and its seal. `before` is the seal of the line above."""
+    value = {"event": _KINDS[type(event)], **event.model_dump(mode="json")}
+    body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()[:-1]
+    seal = f',"digest":"{_digest(before + body)}"}}'.encode()
+    return body + seal + b"\n", seal
+
+
+def _event(line: bytes, before: bytes) -> Event:
+    body, seal = line[:-_SEAL], line[-_SEAL:]
+    if seal[-_DIGITS - 2 : -2].decode("latin-1") != _digest(before + body):
+        raise ValueError("is not as it was written, or one before it is missing")
+    try:
+        value = json.loads(body + b"}")
+        kind = _EVENTS[value.pop("event")]
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(explain(error, kind)) from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(f"is no event of this version ({error})") from None
+
+
+def _digest(raw: bytes) -> str:
+    return blake2b(raw, digest_size=_DIGITS // 2).hexdigest()
+
+
+def _packed(timeline: Timeline) -> bytes:
+    rows = timeline.to_rows()
+    columns = {name: [row[name] for row in rows] for name in SPAN_COLUMNS}
+    text = json.dumps(columns, separators=(",", ":"), allow_nan=False)
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """The text of a file of spans; a small one from elsewhere may unpack to any size."""
+    with gzip.open(io.BytesIO(packed)) as file:
+        raw = file.read(LARGE + 1)
+    if len(raw) > LARGE:
+        raise ValueError(f"holds more than {LARGE} bytes")
+    return raw
