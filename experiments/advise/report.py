@@ -15,7 +15,6 @@ from repro.harness.statistics import interval
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import framed, met_or_missed, with_interval
-from repro.report.ratio import NO_INTERVAL
 from repro.report.table import Table
 from repro.simulate import Calibration, all_reduce_seconds, exposed_seconds, settle, simulate
 
@@ -97,9 +96,7 @@ def plans_table(results: Results, frame: pd.DataFrame) -> Table:
     shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured"]
     table = frame.loc[:, [*shown, "run"]]
     forms = {ERROR: "+.1f"}
-    return framed(
-        results, NAME, table, ABOUT, forms=forms, keep_where=True, no_interval=NO_INTERVAL
-    )
+    return framed(results, NAME, table, ABOUT, forms=forms, keep_where=True)
 
 
 def verdict(results: Results, frame: pd.DataFrame) -> Table:
@@ -117,7 +114,7 @@ def verdict(results: Results, frame: pd.DataFrame) -> Table:
     table = with_interval(pd.DataFrame(lines), "advised over fastest", ratios)
     table["goal"] = goals
     name = f"{NAME}_verdict"
-    return framed(results, name, table, ABOUT, keep_where=True, no_interval=NO_INTERVAL)
+    return framed(results, name, table, ABOUT, keep_where=True)
 
 
 def _name(plan: pd.Series) -> str:

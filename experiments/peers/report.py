@@ -14,7 +14,6 @@ from repro.paper import theory
 from repro.report.compare import fidelities, suffix
 from repro.report.declared import Shown
 from repro.report.framed import RATIO, framed, in_ms, met_or_missed
-from repro.report.ratio import NO_INTERVAL
 from repro.report.style import model_name
 from repro.report.table import Table
 
@@ -119,7 +118,6 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
         hidden=("rounds",),
         keep_where=True,
         fidelity=fidelity,
-        no_interval=NO_INTERVAL,
     )
 
 

@@ -5,62 +5,73 @@ Its layers wait for a known time, one layer a stage, so the best possible step i
 it is overhead.
 """
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from math import nan
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any
 
-from experiments.runtime.figures import figures as figures
-from experiments.runtime.optimum import optimal_shares, optimal_step, overhead
-from experiments.runtime.runs import GOALS, KNOWN_DURATIONS, NAME, NO_OP, SPAN_GOAL
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.runtime.runs import (
+    ABOUT,
+    GOALS,
+    KIB,
+    KNOWN_DURATIONS,
+    MESSAGE_SIZE,
+    MIB,
+    NAME,
+    NO_OP,
+    SPAN_GOAL,
+)
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
-from repro.report.compare import rows_of, where
+from repro.paper import theory
 from repro.report.declared import Shown
-from repro.report.grid import (
-    Cell,
-    Column,
-    Grid,
-    amount,
-    declared,
-    estimate,
-    met_or_missed,
-    plain,
-    settings,
-    share,
-    spread,
+from repro.report.figures import Picture
+from repro.report.framed import estimated, framed, met_or_missed, with_interval
+from repro.report.rounds import parts
+from repro.report.style import (
+    FIDELITIES,
+    MARKERS,
+    PART_NAMES,
+    PARTS,
+    THEORY,
+    grid,
+    part_look,
+    ticks,
 )
-from repro.report.ratio import NO_INTERVAL
-from repro.report.rounds import Spread
-from repro.report.style import PARTS
-from repro.report.table import EMPTY, NOT_RUN, Table
+from repro.report.table import EMPTY, Table
 
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
-_INTERVAL = f"[low, high] is a bootstrap 95 % interval over rounds ({NO_INTERVAL})"
+OVERHEAD = "overhead (%) emulated"
 SHOWN = Shown(
-    "runtime_known_durations",
+    f"{NAME}_known_durations",
     (
         "K",
         "M",
         "F (ms)",
         "step (ms) emulated",
         "step (ms) arithmetic",
-        "overhead (%) emulated",
+        OVERHEAD,
         "overhead (%) goal",
     ),
 )
+_STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
-        return []
-    return [known_durations(results), engine_overhead(results)]
+    frame = runs_frame(results, NAME)
+    return [known_durations(results), engine_overhead(results)] if len(frame) else []
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    table = tables["runtime_known_durations"]
-    overheads = table.numbers("overhead (%) emulated")
-    goals = [text for text in table.shown["overhead (%)", "goal"] if text not in ("", EMPTY)]
+    table = tables[f"{NAME}_known_durations"]
+    overheads = table.numbers(OVERHEAD)
+    goals = [text for text in table.shown["overhead (%) goal"] if text not in ("", EMPTY)]
     missed = sum("missed" in text for text in goals)
     return (
         f"A step of stages of known duration takes between {overheads[0]} % and {overheads[-1]} % "
@@ -68,110 +79,144 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
+def timed(results: Results, group: str) -> Frame:
+    """A line for each run of a group with arithmetic's step and shares, and the overhead."""
+    frame = runs_frame(results, NAME, group=group)
+    frame["F"] = [args["forward_s"] for args in frame["model_args"]]
+    lines = frame[["K", "M", "F"]].itertuples(index=False)
+    frame["best_s"] = [theory.step_time(K, M, "early", F, F, 2 * F) for K, M, F in lines]
+    frame["computation"] = 3 * frame["M"] * frame["F"] / frame["best_s"]
+    frame["recompute"] = frame["M"] * frame["F"] / frame["best_s"]
+    frame["bubble"] = 1 - frame["computation"] - frame["recompute"]
+    overheads = [
+        interval([100 * (round_.step_s / best - 1) for round_ in run.rounds])
+        for run, best in zip(frame["run"], frame["best_s"], strict=True)
+    ]
+    return with_interval(frame, OVERHEAD, overheads)
+
+
 def known_durations(results: Results) -> Table:
     """Step, overhead, its goal, bubble and breakdown of each run, beside arithmetic."""
-
-    def goal(run: Run) -> Cell:
-        percent = GOALS.get((run.spec.model_args["forward_s"], run.K, run.M))
-        return Cell() if percent is None else met_or_missed(overhead(run)[0], at_most=percent)
-
-    def part_of(run: Run, part: str) -> Cell:
-        return share(interval([round_.breakdown.get(part, nan) for round_ in run.rounds])[0])
-
-    def expected(run: Run, part: str) -> Cell:
-        return share(optimal_shares(run)[part])
-
-    columns: list[Column[Run]] = [
-        Column("where", lambda run: plain(where(results, run))),
-        *settings(lambda run: run, "K", "M"),
-        Column("F (ms)", lambda run: plain(f"{1e3 * run.spec.model_args['forward_s']:g}")),
-        *settings(lambda run: run, "status"),
-        Column("rounds", lambda run: plain(len(run.rounds))),
-        Column(("step (ms)", "emulated"), lambda run: amount(1e3 * run.step_s, 1)),
-        Column(("step (ms)", "arithmetic"), lambda run: amount(1e3 * optimal_step(run), 1)),
-        spread(("overhead (%)", "emulated"), lambda run: estimate(overhead(run))),
-        Column(("overhead (%)", "goal"), goal),
-        Column(("idle/total", "emulated"), lambda run: share(run.bubble_idle_over_total)),
-        Column(("idle/total", "arithmetic"), partial(expected, part="bubble")),
+    frame = timed(results, KNOWN_DURATIONS)
+    table = frame.loc[:, ["where", "K", "M"]]
+    table["F (ms)"] = [f"{1e3 * F:g}" for F in frame["F"]]
+    table = table.join(frame[["status", "rounds"]])
+    table["step (ms) emulated"] = 1e3 * frame["step_s"]
+    table["step (ms) arithmetic"] = 1e3 * frame["best_s"]
+    table = table.join(frame.filter(like=OVERHEAD))
+    points = zip(frame["F"], frame["K"], frame["M"], strict=True)
+    table["overhead (%) goal"] = [
+        met_or_missed(overhead, at_most=GOALS[point]) if point in GOALS else None
+        for overhead, point in zip(frame[OVERHEAD], points, strict=True)
     ]
-    for part in _EXPECTED:
-        columns.append(Column((part, "emulated"), partial(part_of, part=part)))
-        columns.append(Column((part, "arithmetic"), partial(expected, part=part)))
-    columns += [
-        Column((part, "emulated"), partial(part_of, part=part))
-        for part in PARTS
-        if part not in _EXPECTED
-    ]
-    note = (
-        "Arithmetic is (M+K-1)F + M(R+B) + (K-1)B; the overhead is the step over that, minus 1, "
-        f"and its median is held against the goal. {_INTERVAL}; the parts are shares of K x step."
-    )
-    title = "Stages of known duration: the runtime against arithmetic"
-    rows = rows_of(results, experiment=NAME, group=KNOWN_DURATIONS)
-    return declared("runtime_known_durations", title, note, rows, columns, NAME)
-
-
-class Point(NamedTuple):
-    where: str
-    K: int
-    M: int
-
-    @property
-    def actions(self) -> int:
-        """F, R and B of one stage in a step."""
-        return 3 * self.M
+    table["idle/total emulated"] = frame["bubble_idle_over_total"]
+    table["idle/total arithmetic"] = frame["bubble"]
+    emulated = [parts(run) for run in frame["run"]]
+    forms = {OVERHEAD: ".2f"}
+    for part in (*_EXPECTED, *(part for part in PARTS if part not in _EXPECTED)):
+        table[f"{part} emulated"] = [each.get(part, nan) for each in emulated]
+        if part in _EXPECTED:
+            table[f"{part} arithmetic"] = frame[part]
+        forms |= {f"{part} emulated": ".1%", f"{part} arithmetic": ".1%"}
+    name = f"{NAME}_known_durations"
+    return framed(results, name, table, ABOUT, forms=forms, keep_where=True)
 
 
 def engine_overhead(results: Results) -> Table:
     """Microseconds per action, traced and not, and their difference per span."""
-    rows = rows_of(results, experiment=NAME, group=NO_OP)
-    grid = Grid.of(rows, lambda run: (*Point(where(results, run), run.K, run.M), run.spec.trace))
-    lines = dict.fromkeys(Point(where(results, run), run.K, run.M) for run in rows)
-
-    def run_at(point: Point, trace: bool) -> Run | None:
-        return grid.run("emulated", *point, trace)
-
-    def microseconds(point: Point, trace: bool) -> dict[str, float]:
-        run = run_at(point, trace)
-        return {round_.name: 1e6 * round_.step_s for round_ in run.rounds} if run else {}
-
-    def status(point: Point) -> Cell:
-        both = (run_at(point, True), run_at(point, False))
-        return plain(", ".join(dict.fromkeys(run.status if run else NOT_RUN for run in both)))
-
-    def rounds(point: Point) -> Cell:
-        run = run_at(point, True) or run_at(point, False)
-        return plain(len(run.rounds) if run else 0)
-
-    def per_action(point: Point, trace: bool) -> Cell:
-        steps = microseconds(point, trace).values()
-        return estimate(interval([step / point.actions for step in steps]))
-
-    def span_cost(point: Point) -> Spread:
-        traced, untraced = microseconds(point, True), microseconds(point, False)
+    frame = runs_frame(results, NAME, group=NO_OP)
+    lines = []
+    for (where, K, M), runs in frame.groupby(["where", "K", "M"], sort=False):
+        actions = 3 * M  # F, R and B of one stage in a step
+        steps = {
+            run.spec.trace: {round_.name: 1e6 * round_.step_s for round_ in run.rounds}
+            for run in runs["run"]
+        }
+        traced, untraced = steps[True], steps[False]
         common = sorted(traced.keys() & untraced.keys())
         # The engine adds a span for the set-up and one for the update.
-        spans = point.actions + 2
-        return interval([(traced[name] - untraced[name]) / spans for name in common])
+        spans = [(traced[name] - untraced[name]) / (actions + 2) for name in common]
+        line = {"where": where, "K": K, "M": M, "actions": actions}
+        line["status"] = ", ".join(runs["status"].unique())
+        line["rounds"] = len(traced)
+        for name, each in (("traced", traced), ("untraced", untraced)):
+            found = interval([step / actions for step in each.values()])
+            line |= estimated(f"per action {name}, emulated", found)
+        line |= estimated("per span emulated", interval(spans))
+        line["per span goal"] = met_or_missed(line["per span emulated"], at_most=SPAN_GOAL)
+        lines.append(line)
+    table = pd.DataFrame(lines)
+    return framed(results, f"{NAME}_engine_overhead", table, ABOUT, keep_where=True)
 
-    def goal(point: Point) -> Cell:
-        return met_or_missed(span_cost(point)[0], at_most=SPAN_GOAL)
 
-    columns: list[Column[Point]] = [
-        Column("where", lambda point: plain(point.where)),
-        Column("K", lambda point: plain(point.K)),
-        Column("M", lambda point: plain(point.M)),
-        Column("actions", lambda point: plain(point.actions)),
-        Column("status", status),
-        Column("rounds", rounds),
-        spread(("per action", "traced, emulated"), partial(per_action, trace=True)),
-        spread(("per action", "untraced, emulated"), partial(per_action, trace=False)),
-        spread(("per span", "emulated"), lambda point: estimate(span_cost(point))),
-        Column(("per span", "goal"), goal),
-    ]
-    note = (
-        "Layers that do nothing: the step over the actions (F, R, B) of one stage, and what "
-        f"recording a span adds, whose median is held against the goal. {_INTERVAL}."
+def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    yield "overhead", figure(results), ABOUT.words["overhead"].note
+
+
+def figure(results: Results) -> Figure | None:
+    """Overhead against message size, a line for each transport; its parts, a bar for each run."""
+    frame = select(timed(results, MESSAGE_SIZE), done=True)
+    if not len(frame):
+        return None
+    elements = np.array([args["elements"] for args in frame["model_args"]])
+    # A message is a micro-batch of float32 numbers.
+    frame = frame.assign(bytes=4 * elements * frame["N"] // frame["M"])
+    drawn, ((left, right),) = grid(1, 2, 3.6)
+    lines = frame.sort_values("bytes").groupby(["transport", "where"])
+    for (transport, where), runs in lines:
+        value = runs[OVERHEAD]
+        # Without an interval where there are few rounds.
+        ends = [value - runs[f"{OVERHEAD}: low"], runs[f"{OVERHEAD}: high"] - value]
+        left.errorbar(
+            runs["bytes"],
+            value,
+            [end.fillna(0) for end in ends],
+            marker=MARKERS["emulated"],
+            color=FIDELITIES["emulated"],
+            linestyle=_STYLES[transport],
+            markerfacecolor="white" if transport == "gloo" else None,
+            label=f"{transport}, {where}",
+        )
+    sizes = sorted(set(frame["bytes"]))
+    left.set_xscale("log", base=2)
+    ticks(left, sizes, [_size(size) for size in sizes])
+    left.set_ylim(bottom=min(0, left.get_ylim()[0]))
+    left.set(
+        xlabel="message", ylabel="overhead (%), emulated", title="step over the optimum, minus 1"
     )
-    title = "Engine overhead: microseconds per action and per span"
-    return declared("runtime_engine_overhead", title, note, lines, columns, NAME)
+    left.legend(loc="upper left")
+    _parts(right, frame.sort_values(["where", "bytes", "transport"]))
+    drawn.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    return drawn
+
+
+def _parts(axes: Axes, frame: Frame) -> None:
+    """A bar of the parts of each run's overhead; what is below 0 stands to the left."""
+    places = range(len(frame))
+    right, left = np.zeros(len(frame)), np.zeros(len(frame))
+    for part in PARTS:
+        # Of each run, its excess over arithmetic in percent of the optimum step.
+        values = np.array([_excess(line, part) for line in frame.to_dict("records")])
+        starts = np.where(values >= 0, right, left)
+        label = PART_NAMES.get(part, part)
+        axes.barh(places, values, left=starts, label=label, height=0.72, **part_look(part))
+        right, left = right + values.clip(min=0), left + values.clip(max=0)
+    names = zip(frame["bytes"], frame["transport"], strict=True)
+    axes.set_yticks(places, [f"{_size(count)}, {transport}" for count, transport in names])
+    axes.set_ylim(len(frame) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.axvline(0, color=THEORY, linewidth=0.8)
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="overhead (%), emulated, mean over rounds", title="where it goes")
+
+
+def _excess(run: Mapping[str, Any], part: str) -> float:
+    ideal = run[part] if part in _EXPECTED else 0.0
+    of_rounds = [
+        round_.breakdown[part] * round_.step_s / run["best_s"] for round_ in run["run"].rounds
+    ]
+    return 100 * (fmean(of_rounds) - ideal)
+
+
+def _size(count: int) -> str:
+    return f"{count / MIB:g} MiB" if count >= MIB else f"{count / KIB:g} KiB"

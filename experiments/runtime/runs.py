@@ -2,31 +2,19 @@
 
 from typing import Any
 
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, Transport
+from repro.harness.about import read_about
+from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "runtime"
+ABOUT = read_about(__file__)
 KNOWN_DURATIONS, MESSAGE_SIZE, NO_OP = "known-durations", "message-size", "no-op"  # its groups
 KIB, MIB = 2**10, 2**20
-SMALL = 64 * KIB
-# (seconds of F, K, M); B takes twice as long as F. A step of K=8, M=32 at 20 ms takes 3 s, so there
+# Seconds of F, K, M; B takes twice as long as F. A step of K=8, M=32 at 20 ms takes 3 s, so there
 # is one of these.
-KNOWN = [(0.01, K, M) for K in (2, 4, 8) for M in (4, 32)] + [(0.02, 8, 32)]
+KNOWN = [*((0.01, K, M) for K in (2, 4, 8) for M in (4, 32)), (0.02, 8, 32)]
 # The same -> the overhead in percent that the median is to stay below.
 GOALS: dict[tuple[float, int, int], float] = {(0.01, 8, 32): 4.0, (0.02, 8, 32): 1.5}
 SPAN_GOAL = 5  # microseconds that recording a span may take
-KNOWN_SMOKE = [(0.002, 2, 4)]
-SIZES = (SMALL, 256 * KIB, MIB, 4 * MIB, 8 * MIB)
-SIZES_SMOKE = (SMALL, MIB)
-DEVIATIONS = (
-    "No table of the paper: its runtime is not described. Layers wait instead of computing, so "
-    "numbers of stages that this machine has no devices for can be run; what they cost besides "
-    "waiting is the runtime's own cost.",
-    "Layers pass their messages on untouched. What is left of a large one is to copy it, to "
-    "accumulate its gradient and, on the last stage, the loss; with fewer cores than stages all "
-    "of that counts as overhead of the runtime.",
-    "Message sizes are compared at M=8, not 32: each of the 8 stages keeps M messages and its "
-    "process makes as many, which at 8 MiB would fill a laptop's memory.",
-)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -37,54 +25,37 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     known duration.
     """
     small = scale == "smoke"
-    K, M, forward_s = (2, 4, 0.002) if small else (8, 8, 0.01)
-    transports: tuple[Transport, ...] = ("shm", "gloo")
-    known = [_run(k, m, f, SMALL, warmup=2) for f, k, m in (KNOWN_SMOKE if small else KNOWN)]
+    K, M, F = (2, 4, 0.002) if small else (8, 8, 0.01)
+    known = KNOWN if not small else [(0.002, 2, 4)]
+    durations = [run for f, k, m in known for run in _runs(k, m, f, 64 * KIB, warmup=2)]
     # Memory that messages are put in is made in the first steps.
     sizes = [
-        _run(K, M, forward_s, size, transport=t, warmup=3)
-        for size in (SIZES_SMOKE if small else SIZES)
-        for t in transports
+        run
+        for size in (64 * KIB, 256 * KIB, MIB, 4 * MIB, 8 * MIB)
+        if not small or size in (64 * KIB, MIB)
+        for run in _runs(K, M, F, size, transport=["shm", "gloo"], warmup=3)
     ]
     no_op = [
-        _run(k, 4 if small else 32, 0.0, 4, trace=trace, steps=5)
+        run
         for k in (1, 2)
-        for trace in (True, False)
+        for run in _runs(k, 4 if small else 32, 0.0, 4, trace=[True, False], steps=5)
     ]
     return Experiment(
         name=NAME,
-        title="What the runtime costs",
-        question=(
-            "How far from arithmetic is a step of stages of known duration, and where does the "
-            "difference go?"
-        ),
+        **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices",
-        deviations=DEVIATIONS,
         minutes={"smoke": 0.3, "laptop": 5},
         rounds=2 if small else 5,
         groups=(
-            Group(name=KNOWN_DURATIONS, runs=tuple(known)),
+            Group(name=KNOWN_DURATIONS, runs=tuple(durations)),
             Group(name=MESSAGE_SIZE, runs=tuple(sizes)),
             Group(name=NO_OP, runs=tuple(no_op)),
         ),
     )
 
 
-def _run(K: int, M: int, forward_s: float, message: int, steps: int = 1, **changed: Any) -> RunSpec:
+def _runs(K: int, M: int, F: float, message: int, **changed: Any) -> tuple[RunSpec, ...]:
     """K timed layers, one a stage; a message has this many bytes for each example."""
-    return RunSpec(
-        model="timed",
-        model_args={
-            "L": K,
-            "forward_s": forward_s,
-            "backward_s": 2 * forward_s,
-            "elements": message // 4,
-        },
-        K=K,
-        M=M,
-        N=M,
-        balance="uniform",
-        steps=steps,
-        fidelity="emulated",
-        **changed,
-    )
+    args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": message // 4}
+    given: dict[str, Any] = {"K": K, "M": M, "N": M, "balance": "uniform", "steps": 1} | changed
+    return sweep(model="timed", model_args=args, fidelity="emulated", **given)

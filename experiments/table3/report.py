@@ -23,7 +23,7 @@ from repro.paper import table3, theory
 from repro.report.compare import speed_name
 from repro.report.declared import Shown
 from repro.report.framed import HIGH, LOW, RATIO, Form, framed, or_status
-from repro.report.ratio import NO_INTERVAL, ideal_over_k1
+from repro.report.ratio import ideal_over_k1
 from repro.report.rounds import costs, fits, parts
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
@@ -71,7 +71,7 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    words = ABOUT.words["throttled"].filled(no_interval=NO_INTERVAL)
+    words = ABOUT.words["throttled"].filled()
     yield "throttled", slow_links(throttled(results)), words.note
 
 
@@ -283,5 +283,4 @@ def throttled_links(results: Results, frame: pd.DataFrame) -> Table:
         ABOUT,
         forms={"message KiB": ".0f", "measured step over step": RATIO},
         hidden=["bytes_per_second"],
-        no_interval=NO_INTERVAL,
     )

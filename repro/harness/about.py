@@ -2,7 +2,8 @@
 
 The first heading is the title and the paragraph below it the question. `## Deviations` has a list.
 Each other heading, such as `## table5_gains: What a larger batch gains`, names tables or a figure,
-with its title and, below it, its note or caption. Words in braces are filled in by the report.
+with its title and, below it, its note or caption. Words in braces are filled in by the report,
+`{no_interval}` always.
 """
 
 import re
@@ -11,6 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from repro.harness.statistics import MIN_ROUNDS
+
+NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
 _HEADING = re.compile(r"^#+ ", re.MULTILINE)
 _DEVIATIONS = "Deviations"
 
@@ -23,7 +27,8 @@ class Words:
     note: str
 
     def filled(self, **values: object) -> "Words":
-        return Words(self.title.format(**values), self.note.format(**values))
+        given = {"no_interval": NO_INTERVAL} | values
+        return Words(self.title.format(**given), self.note.format(**given))
 
 
 @dataclass(frozen=True)

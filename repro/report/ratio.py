@@ -12,12 +12,11 @@ from typing import Any
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.about import NO_INTERVAL
 from repro.harness.results import Results, Run
-from repro.harness.statistics import MIN_ROUNDS
 from repro.paper.theory import UNIT_COSTS
 
 ITSELF = "itself"
-NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
 MARKS = (
     f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no "
     "difference shown."
