@@ -121,7 +121,7 @@ class Ladder:
     def bisect(self, fits: Callable[["Tasks"], bool], start: int) -> tuple[int, int]:
         """The last size that fits (-1: none), and the next accepted one (the length: none).
 
-        Sizes grow ever faster from `start`, until one does not fit.
+        The first steps are ever longer ones away from `start`, until both ends are known.
         """
         low, high = -1, len(self.sizes)
         wanted, step = start, 1
@@ -130,9 +130,13 @@ class Ladder:
                 low = index
             else:
                 high = index
-            wanted = (low + high) // 2
             if high == len(self.sizes):
-                wanted, step = min(low + step, high - 1), 2 * step
+                wanted = low + step
+            elif low == -1:
+                wanted = high - step
+            else:
+                wanted = (low + high) // 2
+            step *= 2
         return low, high
 
     def _near(self, wanted: int, low: int, high: int) -> int | None:

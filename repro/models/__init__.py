@@ -11,7 +11,7 @@ from typing import Any
 from repro.io.untrusted import did_you_mean
 from repro.models.amoebanet import amoebanet
 from repro.models.arguments import UnusableError, check_names, check_types
-from repro.models.model import Model, require
+from repro.models.model import Model
 from repro.models.own import own
 from repro.models.own import parameters as own_parameters
 from repro.models.timed import timed
@@ -28,7 +28,6 @@ BUILDERS: dict[str, Callable[..., Model]] = {
     "translation": translation,
     "timed": timed,
 }
-MOST_LAYERS = 2**16  # greatest L: the list of layers is made before it is known what fits
 # Prefix of a name -> the builder; its first argument is what follows the colon.
 PREFIXES: dict[str, Callable[..., Model]] = {"timm": timm_model, "import": own}
 
@@ -52,8 +51,6 @@ def build(name: str, /, **args: Any) -> Model:
     builder = _builder(name)
     check_names(name, builder, args)
     check_types(builder, args)
-    if name in BUILDERS and "L" in args:
-        require(args["L"] <= MOST_LAYERS, "L", args["L"], f"up to {MOST_LAYERS}", "L=48")
     return builder(**args)
 
 

@@ -16,16 +16,18 @@ passed on to the last stage, which computes the loss, so that the pipeline may b
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Interval, MultipleOf
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import images
 from repro.models import genotypes
+from repro.models.arguments import Classes, Layers, Probability
 from repro.models.genotypes import GENOTYPES, Genotype
-from repro.models.model import Model, digits, require
+from repro.models.model import Model, digits
 from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
 
 STEM_FILTERS = 32
@@ -159,13 +161,13 @@ def loss(output: Tensor | Boundary, targets: Tensor) -> Tensor:
 
 def amoebanet(
     variant: Literal["b", "d"],
-    L: int = 18,
-    D: int = 256,
-    image: int = 224,
-    num_classes: int = 1001,
+    L: Annotated[Layers, MultipleOf(3)] = 18,
+    D: Annotated[int, Interval(ge=8), MultipleOf(4)] = 256,
+    image: Annotated[int, Interval(ge=16)] = 224,
+    num_classes: Classes = 1001,
     aux_head: bool = False,
-    dropout: float = 0.5,
-    bn_momentum: float = 3e-4,
+    dropout: Probability = 0.5,
+    bn_momentum: Annotated[float, Interval(gt=0, le=1)] = 3e-4,
 ) -> Model:
     """AmoebaNet-B or -D (L, D); the default sizes are those of Table 2.
 
@@ -183,20 +185,6 @@ def amoebanet(
         bn_momentum: of batch norm's running statistics. The authors' 0.0003 (TensorFlow's decay
             0.9997) takes thousands of steps to forget the initial values.
     """
-    require(
-        L > 0 and L % 3 == 0,
-        "L",
-        L,
-        "a multiple of 3 (three stacks of L/3 cells)",
-        f"L={max(L // 3, 1) * 3}",
-    )
-    require(D >= 8 and D % 4 == 0, "D", D, "a multiple of 4 from 8 up", f"D={max(D // 4 * 4, 8)}")
-    require(image >= 16, "image", image, "a height and width from 16 up", "image=16")
-    require(num_classes >= 2, "num_classes", num_classes, "2 or more", "num_classes=10")
-    require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.5")
-    require(
-        0 < bn_momentum <= 1, "bn_momentum", bn_momentum, "a number in (0, 1]", "bn_momentum=0.1"
-    )
     layers = _layers(GENOTYPES[variant], L, D, image, num_classes, aux_head, dropout, bn_momentum)
     return Model(
         name=f"amoebanet-{variant}",

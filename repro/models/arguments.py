@@ -2,9 +2,17 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from repro.io.untrusted import did_you_mean
+
+# Ranges of arguments. The list of layers is made before it is known what fits, so L has a limit.
+Layers = Annotated[int, Interval(ge=1, le=2**16)]
+Count = Annotated[int, Interval(ge=1)]
+Probability = Annotated[float, Interval(ge=0, lt=1)]
+Classes = Annotated[int, Interval(ge=2, le=2**24)]
 
 
 class UnusableError(ValueError):
@@ -19,11 +27,7 @@ def check_names(
 ) -> None:
     """Raise an UnusableError if an argument is unknown, or a required one is missing.
 
-    Args:
-        model: name of the model, for the message.
-        builder: the function that will be called.
-        arguments: its arguments, by name.
-        also: other arguments of the model, for the message.
+    The message names the model, and `also` arguments that are not the builder's.
     """
     parameters = inspect.signature(builder).parameters.values()
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -41,7 +45,7 @@ def check_names(
 
 
 def check_types(builder: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raise a ValueError if the type of an argument does not fit its annotation.
+    """Raise a ValueError if an argument is not of its annotated type and range.
 
     The check is pydantic's strict one: an int is allowed for a float, but neither a bool nor "6"
     for an int.

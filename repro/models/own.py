@@ -23,13 +23,13 @@ from torch.nn import functional
 
 from repro.data import images
 from repro.io.untrusted import did_you_mean, message
-from repro.models.arguments import UnusableError, check_names
-from repro.models.model import Model, digits, require
+from repro.models.arguments import Classes, Count, UnusableError, check_names
+from repro.models.model import Model, digits
 
 FORM = "import:package.module:function"
 
 
-def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) -> Model:
+def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments: Any) -> Model:
     """The model that the function at `path` returns.
 
     Args:
@@ -44,8 +44,6 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
     of_data = {"image": image, "num_classes": num_classes}
     arguments |= {name: value for name, value in of_data.items() if name in accepted}
     check_names(f"import:{path}", function, arguments, also=tuple(of_data))
-    require(num_classes >= 2, "num_classes", num_classes, "2 or more", "num_classes=10")
-    require(image >= 1, "image", image, "a height and width from 1 up", "image=32")
     # The function may return modules with weights, which must be the same in every process.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -76,18 +74,11 @@ def _function(path: str) -> Callable[..., Any]:
             "full; try import:mymodel:layers"
         )
     module = _module(wrong, module_name)
-    if not hasattr(module, name):
+    function = getattr(module, name, None)
+    if not callable(function):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         hint = did_you_mean(name, public)
-        if not hint:
-            hint = f"; it has {', '.join(public[:3])}" if public else "; it has no functions"
-        raise UnusableError(f"{wrong}: module {module_name} has no {name}{hint}")
-    function = getattr(module, name)
-    if not callable(function):
-        kind = type(function).__name__
-        raise UnusableError(
-            f"{wrong}: {name} is {_article(kind)}, not a function; write a function that returns it"
-        )
+        raise UnusableError(f"{wrong}: module {module_name} has no function {name}{hint}")
     return function
 
 
@@ -145,26 +136,19 @@ def _describe(error: BaseException) -> str:
 
 def _layers(path: str, returned: object) -> list[Any]:
     """Check that the function has returned modules or zero-argument factories."""
-    wrong = f"model='import:{path}': the function"
-    allowed = "nn.Sequential, or a list of nn.Modules or zero-argument factories"
-    if not isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
-        kind = _article(type(returned).__name__)
+    problem = ""
+    layers: list[Any] = []
+    if isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
+        layers = list(returned)
+        problem = "no layers" if not layers else ""
+        for index, layer in enumerate(layers):
+            if not callable(layer):
+                problem = f"an object of type {type(layer).__name__} as layer {index}"
+    else:
+        problem = f"an object of type {type(returned).__name__}"
+    if problem:
         raise ValueError(
-            f"{wrong} returned {kind}; allowed is {allowed}; try wrapping its parts in "
-            "nn.Sequential"
+            f"model='import:{path}': the function returned {problem}; allowed is nn.Sequential, or "
+            "a list of nn.Modules or zero-argument factories"
         )
-    if len(returned) == 0:
-        raise ValueError(
-            f"{wrong} returned no layers; allowed is {allowed}; try two layers or more"
-        )
-    for index, layer in enumerate(returned):
-        if not callable(layer):
-            raise ValueError(
-                f"{wrong} returned {_article(type(layer).__name__)} as layer {index}; allowed is "
-                f"{allowed}"
-            )
-    return list(returned)
-
-
-def _article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+    return layers

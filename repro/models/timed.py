@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from repro.gpipe.runtime.clock import Waits, wait_until
+from repro.models.arguments import Layers
 from repro.models.model import Model, require
 
 
@@ -85,7 +86,7 @@ class TimedSGD(torch.optim.SGD):
 
 
 def timed(
-    L: int = 8,
+    L: Layers = 8,
     forward_s: float | Sequence[float] = 0.002,
     backward_s: float | Sequence[float] = 0.004,
     elements: int | Sequence[int] = 1024,
@@ -103,7 +104,6 @@ def timed(
             as wide as the output of the first layer.
         update_s: seconds of the layer's update, with the optimizer `TimedSGD`.
     """
-    require(L >= 1, "L", L, "1 or more", "L=8")
     widths: Sequence[int] = _per_layer("elements", elements, L)
     require(all(n >= 1 for n in widths), "elements", elements, "1 or more", "elements=1024")
     durations = {"forward_s": forward_s, "backward_s": backward_s, "update_s": update_s}

@@ -10,15 +10,17 @@ import copy
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import images
 from repro.io.untrusted import did_you_mean
-from repro.models.model import Model, digits, require
+from repro.models.arguments import Classes
+from repro.models.model import Model, digits
 
 SUPPORTED = (
     "ResNet (resnet*, resnext*, seresnet*, wide_resnet*) and VisionTransformer (vit_*, deit_* "
@@ -38,23 +40,20 @@ class Part(NamedTuple):
     run: Callable[[Any, Tensor], Tensor]
 
 
-def timm_model(variant: str, /, image: int | None = None, num_classes: int = 1000) -> Model:
+def timm_model(
+    variant: str,
+    /,
+    image: Annotated[int, Interval(ge=32, le=2**14)] | None = None,
+    num_classes: Classes = 1000,
+) -> Model:
     """A timm model with random weights.
 
     Args:
         variant: timm's name of a model of one of the `SUPPORTED` families.
         image: height and width of the images; by default those of the variant.
-        num_classes: from 2 up. Where there are fewer than ten, `Model.batch` counts the digits
-            modulo their number.
+        num_classes: where there are fewer than ten, `Model.batch` counts the digits modulo their
+            number.
     """
-    require(2 <= num_classes <= 2**24, "num_classes", num_classes, "2 to 2^24", "num_classes=10")
-    require(
-        image is None or 32 <= image <= 2**14,
-        "image",
-        image,
-        "a height and width of 32 to 16384",
-        "image=32",
-    )
     whole = _on_meta(variant, image, num_classes)
     size = image or whole.default_cfg["input_size"][-1]
     return Model(
@@ -121,15 +120,8 @@ def _resnet(whole: Any) -> Iterator[Part]:
 
 
 def _vision_transformer(whole: Any) -> Iterator[Part]:
-    embedding = (
-        "patch_embed",
-        "cls_token",
-        "reg_token",
-        "pos_embed",
-        "pos_drop",
-        "patch_drop",
-        "norm_pre",
-    )
+    tokens = ("cls_token", "reg_token", "pos_embed", "pos_drop")
+    embedding = ("patch_embed", *tokens, "patch_drop", "norm_pre")
     # _pos_embed is timm's private name for adding positions and tokens; a test compares outputs.
     yield Part(embedding, lambda m, x: m.norm_pre(m.patch_drop(m._pos_embed(m.patch_embed(x)))))
     yield from _blocks("blocks", len(whole.blocks))

@@ -11,13 +11,15 @@ embeddings scaled by sqrt(d) with sinusoidal positions.
 
 import math
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import text
+from repro.models.arguments import Count, Layers, Probability
 from repro.models.attention import ATTEND, Attention, TensorPlan, linear
 from repro.models.model import Model, require
 
@@ -90,15 +92,15 @@ def loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def transformer(
-    L: int = 48,
-    d: int = 2048,
-    H: int = 8192,
-    heads: int = 32,
-    V: int = 32000,
-    T: int = 1024,
-    dropout: float = 0.1,
+    L: Layers = 48,
+    d: Count = 2048,
+    H: Count = 8192,
+    heads: Count = 32,
+    V: Annotated[int, Interval(ge=text.MIN_VOCABULARY)] = 32000,
+    T: Count = 1024,
+    dropout: Probability = 0.1,
     attention: Attention = "plain",
-    attention_dropout: float = 0.0,
+    attention_dropout: Probability = 0.0,
 ) -> Model:
     """Transformer-L; the default sizes are those of Table 1, the default L is that of Table 2.
 
@@ -118,32 +120,10 @@ def transformer(
             were dropped, and what was left of them. On a CPU torch has no fused kernel with
             dropout, so that "fused" keeps the weights too.
     """
-    for name, value in {"L": L, "H": H, "heads": heads, "T": T}.items():
-        require(value >= 1, name, value, "1 or more", f"{name}=1")
     multiple = math.lcm(2, heads)  # even: sine and cosine halves of the positions
     nearest = max(round(d / multiple), 1) * multiple
-    require(
-        d > 0 and d % multiple == 0,
-        "d",
-        d,
-        f"a multiple of {multiple} (even, shared by {heads} heads)",
-        f"d={nearest}",
-    )
-    require(
-        text.MIN_VOCABULARY <= V,
-        "V",
-        V,
-        f"{text.MIN_VOCABULARY} words or more",
-        f"V={text.MIN_VOCABULARY}",
-    )
-    require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.1")
-    require(
-        0 <= attention_dropout < 1,
-        "attention_dropout",
-        attention_dropout,
-        "a number in [0, 1)",
-        "attention_dropout=0.1",
-    )
+    allowed = f"a multiple of {multiple} (even, shared by {heads} heads)"
+    require(d % multiple == 0, "d", d, allowed, f"d={nearest}")
     block = partial(Block, d, H, heads, dropout, attention, attention_dropout)
     return Model(
         name="transformer",

@@ -21,15 +21,17 @@ output, and hidden [N, S] is True where the source is padding.
 """
 
 from functools import partial
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import torch
+from annotated_types import Interval, MultipleOf
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import text
 from repro.data.tokens import BOS, EOS, PAD, SPECIAL
 from repro.gpipe import Weighted
+from repro.models.arguments import Count, Layers, Probability
 from repro.models.attention import ATTEND, Attention, linear
 from repro.models.model import Model, require
 from repro.models.transformer import Embedding
@@ -38,22 +40,36 @@ LABEL = "made-up sentences, each translated into its own words in reverse order"
 Boundary = tuple[Tensor, Tensor, Tensor]
 
 
-class MultiHead(nn.Module):
-    """Attention of x [N, T, d] to memory [N, S, d] -> [N, T, d].
+class Sizes(NamedTuple):
+    """Sizes of a block.
 
-    Args:
+    Attributes:
         d: model dimension.
+        H: feed-forward dimension.
         heads: A.
         head_dim: channels of a head; their sum may differ from d.
-        attention: "plain" or "fused".
+        shrink: divides the initial output of a feed-forward layer.
     """
 
-    def __init__(self, d: int, heads: int, head_dim: int, attention: Attention) -> None:
+    d: int
+    H: int
+    heads: int
+    head_dim: int
+    dropout: float
+    attention: Attention
+    shrink: float
+
+
+class MultiHead(nn.Module):
+    """Attention of x [N, T, d] to memory [N, S, d] -> [N, T, d]."""
+
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.heads = heads
-        self.attend = ATTEND[attention]
-        self.query, self.key, self.value = (linear(d, heads * head_dim) for _ in range(3))
-        self.out = linear(heads * head_dim, d)
+        self.heads = sizes.heads
+        self.attend = ATTEND[sizes.attention]
+        d, channels = sizes.d, sizes.heads * sizes.head_dim
+        self.query, self.key, self.value = (linear(d, channels) for _ in range(3))
+        self.out = linear(channels, d)
 
     def forward(self, x: Tensor, memory: Tensor, hidden: Tensor | None) -> Tensor:
         """Attend; `hidden` is a bool [N, S], or None to hide the future."""
@@ -67,13 +83,13 @@ class MultiHead(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with ReLU between them; the initial output is divided by `shrink`."""
+    """Two linear layers with ReLU between them."""
 
-    def __init__(self, d: int, H: int, shrink: float) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.expand, self.contract = linear(d, H), linear(H, d)
+        self.expand, self.contract = linear(sizes.d, sizes.H), linear(sizes.H, sizes.d)
         with torch.no_grad():
-            self.contract.weight.div_(shrink)
+            self.contract.weight.div_(sizes.shrink)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, T, d] -> [N, T, d]."""
@@ -101,22 +117,13 @@ class SourceEmbedding(nn.Module):
 class EncoderBlock(nn.Module):
     """Self-attention to all of the source, and a feed-forward layer, each after a layer norm."""
 
-    def __init__(
-        self,
-        d: int,
-        H: int,
-        heads: int,
-        head_dim: int,
-        dropout: float,
-        attention: Attention,
-        shrink: float,
-    ) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(d)
-        self.attention = MultiHead(d, heads, head_dim, attention)
-        self.feed_forward_norm = nn.LayerNorm(d)
-        self.feed_forward = FeedForward(d, H, shrink)
-        self.dropout = nn.Dropout(dropout)
+        self.attention_norm = nn.LayerNorm(sizes.d)
+        self.attention = MultiHead(sizes)
+        self.feed_forward_norm = nn.LayerNorm(sizes.d)
+        self.feed_forward = FeedForward(sizes)
+        self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, value: Boundary) -> Boundary:
         """(x, hidden, target tokens) -> the same with another x."""
@@ -149,24 +156,15 @@ class DecoderBlock(nn.Module):
     Padding of the target needs no mask: it stands at the end, and nothing looks into the future.
     """
 
-    def __init__(
-        self,
-        d: int,
-        H: int,
-        heads: int,
-        head_dim: int,
-        dropout: float,
-        attention: Attention,
-        shrink: float,
-    ) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(d)
-        self.attention = MultiHead(d, heads, head_dim, attention)
-        self.memory_norm = nn.LayerNorm(d)
-        self.memory_attention = MultiHead(d, heads, head_dim, attention)
-        self.feed_forward_norm = nn.LayerNorm(d)
-        self.feed_forward = FeedForward(d, H, shrink)
-        self.dropout = nn.Dropout(dropout)
+        self.attention_norm = nn.LayerNorm(sizes.d)
+        self.attention = MultiHead(sizes)
+        self.memory_norm = nn.LayerNorm(sizes.d)
+        self.memory_attention = MultiHead(sizes)
+        self.feed_forward_norm = nn.LayerNorm(sizes.d)
+        self.feed_forward = FeedForward(sizes)
+        self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, value: Boundary) -> Boundary:
         """(y, memory, hidden) -> the same with another y."""
@@ -210,12 +208,8 @@ def target_tokens(targets: Tensor) -> Tensor:
 def batch(N: int, S: int, T: int, V: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """N made-up sentences; the translation of a sentence is its words in reverse order.
 
-    Args:
-        N: number of pairs.
-        S: tokens of a source; longer ones are cut, shorter ones padded.
-        T: tokens of a target, EOS among them, likewise.
-        V: size of the vocabulary, the four special tokens among them.
-        seed: the same seed gives the same pairs.
+    A source has S tokens and a target T, EOS among them: longer ones are cut, shorter ones padded.
+    The vocabulary of V tokens includes the four special ones.
 
     Returns:
         ((source [N, S], decoder's input [N, T]), targets [N, T]), all int64.
@@ -235,18 +229,18 @@ def batch(N: int, S: int, T: int, V: int, seed: int) -> tuple[tuple[Tensor, Tens
 
 
 def translation(
-    L: int = 6,
-    d: int = 1024,
-    H: int = 8192,
-    A: int = 16,
-    V: int = 64000,
-    S: int = 128,
-    T: int = 128,
-    head_dim: int = 64,
-    dropout: float = 0.1,
+    L: Layers = 6,
+    d: Annotated[Count, MultipleOf(2)] = 1024,
+    H: Count = 8192,
+    A: Count = 16,
+    V: Annotated[int, Interval(ge=text.MIN_VOCABULARY + SPECIAL)] = 64000,
+    S: Count = 128,
+    T: Count = 128,
+    head_dim: Count = 64,
+    dropout: Probability = 0.1,
     attention: Attention = "plain",
     scaled_init: bool = True,
-    logit_clip: float | None = None,
+    logit_clip: Annotated[float, Interval(gt=0)] | None = None,
 ) -> Model:
     """T(L, H, A); the default is T(6, 8192, 16), the smallest model of the paper.
 
@@ -266,35 +260,14 @@ def translation(
         logit_clip: magnitude above which logits are clipped, also for stability. The paper clips
             but does not state the magnitude. None does not clip.
     """
-    for name, value in {"L": L, "H": H, "A": A, "S": S, "T": T, "head_dim": head_dim}.items():
-        require(value >= 1, name, value, "1 or more", f"{name}=1")
-    require(d > 0 and d % 2 == 0, "d", d, "an even number from 2 up", f"d={max(d // 2 * 2, 2)}")
-    smallest = text.MIN_VOCABULARY + SPECIAL
-    require(smallest <= V, "V", V, f"{smallest} tokens or more", f"V={smallest}")
-    require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.1")
-    require(
-        logit_clip is None or logit_clip > 0,
-        "logit_clip",
-        logit_clip,
-        "a number above 0, or None",
-        "logit_clip=50",
-    )
-    sizes: dict[str, Any] = {
-        "d": d,
-        "H": H,
-        "heads": A,
-        "head_dim": head_dim,
-        "dropout": dropout,
-        "attention": attention,
-        "shrink": 2.0 * L if scaled_init else 1.0,
-    }
+    sizes = Sizes(d, H, A, head_dim, dropout, attention, shrink=2.0 * L if scaled_init else 1.0)
     return Model(
         name="translation",
         layers=(
             partial(SourceEmbedding, V, d, S, dropout),
-            *[partial(EncoderBlock, **sizes)] * L,
+            *[partial(EncoderBlock, sizes)] * L,
             partial(TargetEmbedding, V, d, T, dropout),
-            *[partial(DecoderBlock, **sizes)] * L,
+            *[partial(DecoderBlock, sizes)] * L,
             partial(Softmax, d, V, logit_clip),
         ),
         batch=lambda N, seed: batch(N, S, T, V, seed),

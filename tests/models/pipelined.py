@@ -34,7 +34,6 @@ MODELS = {
         "logit_clip": 1.0,
     },
     "timm:resnet50": {"image": 32, "num_classes": 10},
-    "timm:resnet101": {"image": 32, "num_classes": 10},
     "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
 }
 

