@@ -18,15 +18,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from time import perf_counter
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import EvaluationResult, StepResult, Weighted
-from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import MessageMeta
@@ -38,13 +35,12 @@ from repro.gpipe.core.microbatch import (
     flatten,
     gather,
     map_leaves,
-    split,
     unflatten,
 )
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.buffers import as_before
 from repro.gpipe.schedule.actions import Cell
-from repro.methods.method import Setup
+from repro.methods.method import Asynchronous, Setup
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class _InFlight:
     outputs: list[Tensor] | None = None
 
 
-class PipeDream:
+class PipeDream(Asynchronous):
     """One stage of an asynchronous pipeline; see `Method`.
 
     With checkpoint "always", F keeps only the stage's inputs, and R runs the layers again with the
@@ -95,9 +91,8 @@ class PipeDream:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._setup, config = setup, setup.config
-        self._rank = dist.get_rank() if config.stages > 1 else 0
-        self._wire = Wire(config.stages, self._rank)
+        config = setup.config
+        super().__init__(setup, config.stages, dist.get_rank() if config.stages > 1 else 0)
         self.balance = setup.counts()
         refuse_shared(as_layers(setup.layers), self.balance)
         self.module = setup.build_stage(self.balance, self._rank)
@@ -185,15 +180,6 @@ class PipeDream:
             loss = sum(self._setup.loss(value, t).item() * share for value, t, share in scored)
         whole = gather(outputs) if self._is_last else None
         return EvaluationResult(self._wire.from_last(loss), whole)
-
-    def cut(self, tree: Tree) -> list[Tree]:
-        """The parts of `torch.tensor_split`."""
-        return split(tree, self._setup.config.micro_batches)
-
-    def gather(self, value: Any) -> list[Any]:
-        """One value from each stage."""
-        self._now()
-        return self._wire.all_gather(value)
 
     def staleness(self) -> list[int]:
         """K - 1 - j on stage j once the pipe was full; see `Asynchronous`."""
@@ -413,11 +399,6 @@ class PipeDream:
             yield from flatten(inputs)[0]
         if self._is_last:
             yield from flatten(targets)[0]
-
-    def _now(self) -> float:
-        if self._setup.device.type == "cuda":
-            torch.cuda.synchronize(self._setup.device)
-        return perf_counter()
 
 
 def _bytes_of(messages: Iterable[MessageMeta]) -> int:

@@ -13,20 +13,21 @@ from torch import nn
 
 from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
 from repro.gpipe.core.layers import build
-from repro.gpipe.core.microbatch import batch_size, gather, split
+from repro.gpipe.core.microbatch import batch_size, gather
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
-from repro.methods import Setup, make
+from repro.methods import Method, Setup, make
 from repro.methods.checks import Check, examine
 from repro.methods.probe import probe
 
 
-class Right:
+class Right(Method):
     """The unsplit model, micro-batch after micro-batch, recomputed as a pipeline would."""
 
     balance = (4,)
     equal_weights: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
+        super().__init__(setup, 1, 0)
         self.setup = setup
         layers = [build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)]
         self.module = nn.Sequential(*layers)
@@ -62,21 +63,6 @@ class Right:
             outputs = gather([self.module(part) for part in self.cut(inputs)])
         self.module.train()
         return EvaluationResult(0.0, outputs)
-
-    def cut(self, tree: Any) -> list[Any]:
-        return split(tree, self.setup.config.micro_batches)
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def peak_bytes(self, inputs: Any, targets: Any, limit: int | None = None) -> None:
-        return None
-
-    def sent_bytes(self, inputs: Any, targets: Any) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 class Counts:

@@ -30,7 +30,6 @@ def everything(folder: Path) -> dict[Any, Any]:
     for name, config in CONFIGS.items():
         results[name] = losses_and_gradients(config)
     results["refused"] = refused()
-    results["exploded"] = exploded()
     for zero in (False, True):
         results["zero", zero] = trained_with_adam(zero=zero)
     results["resumed"] = resumed(folder)
@@ -128,23 +127,6 @@ def refused() -> dict[str, str]:
             texts[name] = str(error)
     pipe.close()
     return texts
-
-
-def exploded() -> str:
-    """The error of a step whose loss is inf, with parts."""
-    config = CONFIGS["K=2, T=2"]
-    method = make("repro", setup_of(config, own_group(parts(config)), optimizer=ADAM))
-    with torch.no_grad():
-        for name, parameter in method.module.named_parameters():
-            if name.endswith("contract.weight"):
-                parameter.fill_(3e38)
-    try:
-        method.train_step(*part_of_batch(config))
-    except FloatingPointError as error:
-        return str(error)
-    finally:
-        method.close()
-    return ""
 
 
 def trained_with_adam(*, zero: bool) -> dict[str, Any]:

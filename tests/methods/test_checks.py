@@ -1,9 +1,6 @@
 """The checks themselves, on methods that are right, or wrong in one way that is known."""
 
-from functools import partial
-
 import pytest
-import torch
 from fakes import (
     CountsTwice,
     EqualWeights,
@@ -14,12 +11,8 @@ from fakes import (
     Right,
     examined,
 )
-from torch import nn
 
-from repro.gpipe import PipelineConfig
-from repro.methods import Setup, make
-from repro.methods.checks import NAMES, examine
-from repro.models import build
+from repro.methods.checks import NAMES
 
 
 def test_what_is_right_is_ok_in_every_check():
@@ -58,23 +51,3 @@ def test_numbers_that_are_none_are_wrong():
     found = examined(Overflows)
     assert found["evaluation"].verdict == "wrong"
     assert "not finite" in found["evaluation"].evidence
-
-
-def test_a_model_without_such_layers_has_nothing_to_check():
-    found = examined(Right, layers=[nn.Flatten(), nn.Linear(192, 5)])
-    assert {name for name, check in found.items() if check.verdict == "none"} == {
-        "batch norm",
-        "dropout",
-    }
-
-
-def test_a_mean_over_tokens_is_weighted_by_tokens():
-    model = build("translation", L=1, d=16, H=24, A=2, head_dim=8, V=32, S=12, T=13)
-    inputs, _ = model.batch(1, 0)
-    setup = Setup(
-        model.layers, model.loss, PipelineConfig(1, 4), sample=inputs, device=torch.device("cpu")
-    )
-    found = examine(partial(make, "repro"), setup, model.batch, 8)
-    assert {name for name, check in found.items() if check.verdict == "ok"} == set(NAMES) - {
-        "batch norm"
-    }

@@ -26,10 +26,10 @@ def to_copy(n: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     return (source, decoder_input), targets
 
 
-def made(stages: int, dropout: float = 0.0, replicas: int = 1) -> Pipeline:
+def made(stages: int, dropout: float = 0.0) -> Pipeline:
     """The small model with its initial weights, in four micro-batches."""
     layers = build("translation", **MODEL, dropout=dropout).layers
-    return Pipeline(layers, stages, 4, replicas=replicas, device="cpu", seed=SEED)
+    return Pipeline(layers, stages, 4, device="cpu", seed=SEED)
 
 
 def trained_a_little(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -49,16 +49,6 @@ def trained_a_little(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
     weights = dict(pipe.module.state_dict())
     pipe.close()
     return tokens, weights
-
-
-def two_replicas() -> tuple[int, Tensor]:
-    """Each replica translates sentences of its own: replica 0 one more than replica 1."""
-    pipe = made(1, replicas=2)
-    sources = to_copy(9, 0)[0][0]
-    part = sources[:5] if pipe.replica == 0 else sources[5:]
-    tokens = greedy(pipe, part, T)
-    pipe.close()
-    return pipe.replica, tokens
 
 
 def learns_to_copy(steps: int) -> tuple[Pipeline, float]:

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from decoding import MODEL, SEED, T, learns_to_copy, made, to_copy, trained_a_little, two_replicas
+from decoding import MODEL, SEED, T, learns_to_copy, made, to_copy, trained_a_little
 from torch import Tensor, nn
 
 from repro.data.tokens import BOS, EOS, PAD
@@ -52,12 +52,6 @@ def test_the_tokens_are_those_of_a_plain_loop_on_the_unsplit_model():
     assert tokens.tolist() == expected
 
 
-def test_each_replica_translates_its_own_sentences():
-    expected = sentence_by_sentence(unsplit(), to_copy(9, 0)[0][0])
-    for replica, tokens in launch(two_replicas, stages=2):
-        assert tokens.tolist() == (expected[:5] if replica == 0 else expected[5:])
-
-
 def test_a_model_that_learned_to_copy_copies_and_ends():
     pipe, loss = learns_to_copy(300)
     assert loss < 0.1
@@ -72,8 +66,3 @@ def test_a_model_that_learned_to_copy_copies_and_ends():
 def test_a_mistake_is_a_one_line_error(n, length, words):
     with pytest.raises(ValueError, match=f"{words}.*$"):
         greedy(made(1), to_copy(n, 0)[0][0], length)
-
-
-def test_more_tokens_than_the_model_has_are_refused():
-    with pytest.raises(ValueError, match=f"T={T + 1}: allowed is up to {T}"):
-        greedy(made(1), to_copy(4, 0)[0][0], T + 1)

@@ -1,4 +1,3 @@
-import math
 import pickle
 
 import pytest
@@ -7,7 +6,7 @@ import torch
 from repro.data.tokens import PAD
 from repro.gpipe import Pipeline
 from repro.models import build
-from repro.train.losses import accuracy, classification, token_nll, translation
+from repro.train.losses import classification, translation
 
 SMALL = {"L": 1, "d": 16, "H": 24, "A": 2, "head_dim": 8, "V": 32, "S": 12, "T": 13, "dropout": 0.0}
 
@@ -61,16 +60,6 @@ def test_translation_leaves_padding_out(smoothing):
         loss(logits, targets), smoothed(logits[real], targets[real], smoothing)
     )
     assert loss.weight(targets) == 7 + 3 * 3
-
-
-def test_of_equal_logits_the_likelihood_is_that_of_guessing():
-    targets = torch.tensor([[4, 5, PAD]])
-    assert token_nll(torch.zeros(1, 3, 8), targets).item() == pytest.approx(math.log(8))
-
-
-def test_accuracy_is_the_share_of_right_classes():
-    logits = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0], [5.0, 4.0]])
-    assert accuracy(logits, torch.tensor([1, 0, 0, 0])).item() == 0.75
 
 
 def test_unequal_micro_batches_give_the_loss_of_the_mini_batch():

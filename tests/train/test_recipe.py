@@ -36,11 +36,6 @@ def test_the_translation_recipe_is_the_transformers():
         assert learning_rate(recipe, step - 1) == pytest.approx(expected)
 
 
-def test_a_constant_learning_rate():
-    recipe = Recipe(lr=0.5, warm_up=2)
-    assert [learning_rate(recipe, step) for step in range(4)] == [0.0, 0.25, 0.5, 0.5]
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -68,10 +63,6 @@ def test_only_matrices_and_convolutions_decay(name):
     assert [p.dim() for p in decaying["params"]] == [4, 2]
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
     assert len(others["params"]) == 4
-
-
-def test_a_stage_without_parameters_has_an_optimizer():
-    make_optimizer(nn.Sequential(nn.ReLU()), Recipe(lr=0.1, optimizer="rmsprop")).step()
 
 
 def test_the_optimizers_options_are_the_recipes():

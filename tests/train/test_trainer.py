@@ -1,14 +1,12 @@
 """The training loop: exact resume, evaluation, checkpoints that survive accidents."""
 
 import errno
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ from training import (
     M,
     Numbers,
     interrupted,
-    layers,
     make,
     saved_by,
     state,
@@ -42,12 +39,13 @@ def assert_same(one, other):
     torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("stop", [1, 3, 4])
+@pytest.mark.parametrize("stop", [1, 3])
 def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, stop):
     (whole, history), (resumed, again) = interrupted(tmp_path, 5, stop, K=1)
     assert_same(whole, resumed)
     assert history == again
     assert len(history.steps) == 5
+    assert History.from_json(history.as_json()) == history
 
 
 @pytest.mark.slow
@@ -126,8 +124,7 @@ def test_clipping_is_that_of_plain_pytorch():
     assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize(("precision", "clip"), [("bfloat16", None), ("float16", 1.0)])
 def test_lower_precision_trains_and_resumes(tmp_path, precision, clip):
     recipe = Recipe(lr=0.1, precision=precision, clip=clip)
     trainer = make(tmp_path, 1, recipe)
@@ -200,13 +197,6 @@ def test_an_evaluation_reads_each_batch_once():
         trainer.evaluate(FrontToBack(batches, 6))
 
 
-def test_the_evaluated_loss_may_be_another_one_than_the_trained():
-    batch = Numbers().next()
-    smoothed = make(None, 1).evaluate([batch])["loss"]
-    trainer = make(None, 1, metrics={"loss": lambda outputs, targets: LOSS(outputs, targets) * 3})
-    assert trainer.evaluate([batch])["loss"] == pytest.approx(3 * smoothed)
-
-
 # The moving average.
 
 
@@ -262,13 +252,6 @@ def trained(folder, steps=4, **options):
     return trainer
 
 
-def test_two_checkpoints_are_kept(tmp_path):
-    trained(tmp_path)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000003", "step-000004"]
-    trained(tmp_path / "more", keep=3)
-    assert len(checkpoints.committed(tmp_path / "more")) == 3
-
-
 def some_file(folder, pattern):
     return next(folder.glob(pattern))
 
@@ -278,6 +261,12 @@ def some_file(folder, pattern):
 )
 def test_a_truncated_checkpoint_is_left_out_and_the_one_before_is_used(tmp_path, pattern):
     whole = trained(tmp_path)
+    # Two checkpoints are kept, and a save that was interrupted counts for nothing.
+    (tmp_path / "step-000005" / "average").mkdir(parents=True)
+    assert [path.name for path in checkpoints.committed(tmp_path)] == [
+        "step-000003",
+        "step-000004",
+    ]
     file = some_file(tmp_path / "step-000004", pattern)
     file.write_bytes(file.read_bytes()[:-10])
     resumed = make(tmp_path, 1)
@@ -297,35 +286,12 @@ def test_if_all_are_damaged_nothing_is_trained(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_an_interrupted_save_counts_for_nothing(tmp_path):
-    trained(tmp_path)
-    (tmp_path / "step-000005" / "average").mkdir(parents=True)
-    (tmp_path / "step-000005" / "history.json").write_text("{")
-    resumed = make(tmp_path, 1)
-    assert resumed.resume() == 4
-    resumed.run(6)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000004", "step-000006"]
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    trained(tmp_path)
-    other = Pipeline(layers()[:2], stages=1, micro_batches=M)
-    trainer = Trainer(other, LOSS, RECIPE, Numbers(), folder=tmp_path)
-    with pytest.raises(ValueError, match=r"has 5 layers.*this model has 2 layers") as caught:
-        trainer.resume()
-    assert "\n" not in str(caught.value)
-
-
 def test_other_settings_are_refused(tmp_path):
     trained(tmp_path, settings={"model": "small", "sizes": (1, 2)})
     assert make(tmp_path, 1, settings={"model": "small", "sizes": (1, 2)}).resume() == 4
     with pytest.raises(ValueError, match=r"model = 'small', not 'large'") as caught:
         make(tmp_path, 1, settings={"model": "large", "sizes": (1, 2)}).resume()
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"recipe: lr = 0\.05, not 0\.1"):
-        make(
-            tmp_path, 1, replace(RECIPE, lr=0.1), settings={"model": "small", "sizes": (1, 2)}
-        ).resume()
 
 
 def test_a_new_run_does_not_overwrite_an_old_one(tmp_path):
@@ -357,20 +323,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch, broken):
     # The trainer that could not write goes on too, once there is room.
     trainer.run(4)
     assert make(tmp_path, 1).resume() == 4
-
-
-def test_the_history_of_a_checkpoint_can_be_read(tmp_path):
-    trainer = trained(tmp_path)
-    assert checkpoints.read_history(tmp_path / "step-000004") == trainer.history
-    assert History.from_json(trainer.history.as_json()) == trainer.history
-    assert json.loads((tmp_path / "step-000004" / "history.json").read_bytes())["steps"][
-        "step"
-    ] == [
-        1,
-        2,
-        3,
-        4,
-    ]
 
 
 KILLED = """
@@ -433,15 +385,11 @@ def test_fine_tuning_begins_with_a_new_last_layer(tmp_path):
     assert_same(state(from_state), state(tuned))
 
 
-@pytest.mark.parametrize(("new", "problem"), [(5, "allowed is 0 to 4"), (-1, "new_layers=-1")])
-def test_new_layers_out_of_range(new, problem):
-    with pytest.raises(ValueError, match=problem):
-        make(None, 1).start_from({}, new_layers=new)
-
-
 def test_options_out_of_range():
-    with pytest.raises(ValueError, match=r"^keep=0: allowed is a whole number from 1 up$"):
+    with pytest.raises(ValueError, match=r"keep=0: allowed are whole numbers"):
         make(None, 1, keep=0)
+    with pytest.raises(ValueError, match="new_layers=5: allowed is 0 to 4"):
+        make(None, 1).start_from({}, new_layers=5)
     with pytest.raises(ValueError, match="needs a folder"):
         make(None, 1).save()
     with pytest.raises(ValueError, match="same number, at least 1"):
