@@ -58,12 +58,7 @@ class Rates:
 
 
 def run(kind: str, window: float = WINDOW) -> Rates:
-    """Measure the rates; every process of the default group calls it.
-
-    Args:
-        kind: "cpu" or "cuda"; processes take the GPUs in turn.
-        window: seconds for each case.
-    """
+    """Measure a "cpu" or "cuda" device; every process of the default group calls it."""
     return measure(Wire(dist.get_world_size(), dist.get_rank()), kind, window)
 
 
@@ -85,12 +80,7 @@ def measure(wire: Wire, kind: str, window: float = WINDOW) -> Rates:
 def profile(rates: Sequence[Rates], name: str, title: str, source: str, memory: int) -> Device:
     """The rates of all processes as one device: their means, and the slowest link.
 
-    Args:
-        rates: of each process.
-        name: of the profile.
-        title: its full name.
-        source: what measured the rates, such as "`repro calibrate` on K=2 processes at once".
-        memory: bytes of each process.
+    The source is what measured them, such as "`repro calibrate` on K=2 processes at once".
     """
     links = [rate.link for rate in rates[:-1]] or [_NO_NEIGHBOUR]
     cases = (

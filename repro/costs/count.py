@@ -46,16 +46,8 @@ def count(
 ) -> Counted:
     """Count one training step after the first, when gradients and optimizer state exist already.
 
-    Args:
-        layers: the model, as `Pipeline` takes it.
-        loss: (outputs, targets) of a micro-batch -> its mean loss.
-        inputs: a mini-batch of N examples, of which only shapes and types matter; see
-            `repro.costs.mini_batch`.
-        targets: the same for the targets.
-        config: as `Pipeline` takes it, but for the balance "time".
-        optimizer: makes an optimizer from parameters; None: no update.
-        messages: how many messages occupy memory; by default as over gloo and NCCL.
-        device: whose operators are counted: "cpu", or "cuda" if there is a GPU.
+    Layers, loss, inputs, targets and config are as `Pipeline` takes them, but for the balance
+    "time". Of the mini-batch only shapes and types matter; see `repro.costs.mini_batch`.
 
     Raises:
         ValueError: one line: an argument is out of range, or a layer cannot be counted.

@@ -5,7 +5,6 @@ The bytes of tensors are counted. Workspaces of kernels are not seen.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -60,18 +59,22 @@ class Resident:
     updated: int
 
 
+class _Known:
+    """What counters on one device share: layers on fake tensors, and all that was found of them."""
+
+    def __init__(self, device: str) -> None:
+        self.fakes = FakeLayers(device)
+        self.passes: dict[Hashable, Pass] = {}
+        self.residents: dict[Hashable, Resident] = {}
+        self.states: dict[Hashable, tuple[int, int]] = {}
+        self.memos: dict[Hashable, dict[Hashable, Any]] = {}
+
+
 class Counter:
     """A model on fake tensors, from which the memory of any cut and schedule can be counted.
 
-    Args:
-        layers: as `Pipeline` takes them.
-        loss: (outputs, targets) of a micro-batch -> its mean loss.
-        optimizer: makes an optimizer from parameters; None: no update.
-        like: another counter, whose traces are used again if it is on the same device.
-        device: whose operators are counted: "cpu", or "cuda" if there is a GPU.
-
-    Raises:
-        ValueError: one line: a layer cannot be built without memory.
+    Traces of another counter, `like`, are used again if it is on the same device: "cpu", or "cuda"
+    if there is a GPU, whose operators are counted then.
     """
 
     def __init__(
@@ -85,15 +88,12 @@ class Counter:
         self._layers = layers
         self._loss = loss
         self._optimizer = optimizer
-        like = like if like and like._fakes.device == device else None
-        self._fakes = like._fakes if like else FakeLayers(device)
-        self._passes: dict[Hashable, Pass] = like._passes if like else {}
-        self._residents: dict[Hashable, Resident] = like._residents if like else {}
-        self._states: dict[Hashable, tuple[int, int]] = like._states if like else {}
-        self._memos: dict[Hashable, dict[Hashable, Any]] = like._memos if like else {}
+        again = like is not None and like._fakes.device == device
+        self._known = like._known if like and again else _Known(device)
+        self._fakes = self._known.fakes
         self._loss_kind, self._optimizer_kind = self._fakes.same(loss), self._fakes.same(optimizer)
         # Results of `stage_memory.peak_memory`.
-        self.memo = self._memos.setdefault((self._loss_kind, self._optimizer_kind), {})
+        self.memo = self._known.memos.setdefault((self._loss_kind, self._optimizer_kind), {})
         self.kinds = tuple(self._fakes.kinds(layers))
         self._chains: dict[Hashable, list[Boundary]] = {}
 
@@ -111,62 +111,56 @@ class Counter:
         return self._chains[first.key]
 
     def layer(self, index: int, part: Tree, *, graph: bool, counting: bool = False) -> Pass:
-        """Trace of one layer on a micro-batch.
+        """Trace of one layer on a micro-batch, which is given as the first layer gets it.
 
-        Args:
-            index: of the layer.
-            part: the micro-batch as the first layer gets it.
-            graph: whether F builds a graph, so that B follows.
-            counting: whether F leaves the statistics of its micro-batch, as it does and R does not.
-
-        Raises:
-            ValueError: one line: a layer does not work on fake tensors.
+        With a graph, B follows F. With `counting`, F leaves the statistics of its micro-batch, as
+        it does and R does not.
         """
         return self._pass(index, self.boundaries(part)[index], graph=graph, counting=counting)
 
     def _pass(self, index: int, inputs: Boundary, *, graph: bool, counting: bool) -> Pass:
-        kind = self.kinds[index]
-        counting = counting and self._has_statistics(kind)
-        key = (kind, inputs.key, graph, counting)
-        if key not in self._passes:
-            try:
-                with self._fakes.inside():
-                    module = self._fakes.modules[kind]
-                    self._passes[key] = trace(module, inputs, graph=graph, counting=counting)
-            except Exception as error:
-                raise refusal(
-                    f"layers[{index}]", self._layers[index], "cannot be counted", error
-                ) from error
-        return self._passes[key]
-
-    def _has_statistics(self, kind: int) -> bool:
-        modules = self._fakes.modules[kind].modules()
-        return any(isinstance(module, BATCH_NORMS + INSTANCE_NORMS) for module in modules)
+        module = self._fakes.modules[self.kinds[index]]
+        counting = counting and any(
+            isinstance(part, BATCH_NORMS + INSTANCE_NORMS) for part in module.modules()
+        )
+        return self._traced(
+            (self.kinds[index], inputs.key, graph, counting),
+            f"layers[{index}]",
+            self._layers[index],
+            lambda: trace(module, inputs, graph=graph, counting=counting),
+        )
 
     def head(self, part: Tree, targets: Tree, *, graph: bool) -> Pass:
         """Trace of the loss of a micro-batch, as one more layer."""
         outputs = self.boundaries(part)[-1]
+
+        def run() -> Pass:
+            fakes = map_leaves(
+                Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets)
+            )
+            layer: Any = nn.Module()
+            layer.forward = lambda values: self._loss(values, fakes)
+            resident = flatten(fakes)[0]
+            return trace(layer, outputs, graph=graph, counting=False, resident=resident)
+
         key = (self._loss_kind, outputs.key, Boundary.of(targets).key, graph)
-        if key not in self._passes:
+        return self._traced(key, "loss", self._loss, run)
+
+    def _traced(self, key: Hashable, where: str, layer: object, run: Callable[[], Pass]) -> Pass:
+        """A trace, made once for each key."""
+        if key not in self._known.passes:
             try:
                 with self._fakes.inside():
-                    fakes = map_leaves(
-                        Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets)
-                    )
-                    call = partial(_loss_of, self._loss, fakes)
-                    resident = flatten(fakes)[0]
-                    self._passes[key] = trace(
-                        call, outputs, graph=graph, counting=False, resident=resident
-                    )
+                    self._known.passes[key] = run()
             except Exception as error:
-                raise refusal("loss", self._loss, "cannot be counted", error) from error
-        return self._passes[key]
+                raise refusal(where, layer, "cannot be counted", error) from error
+        return self._known.passes[key]
 
     def resident(self, index: int) -> Resident:
         """Bytes that one layer occupies all the time."""
         kind = self.kinds[index]
         key = (kind, self._optimizer_kind)
-        if key not in self._residents:
+        if key not in self._known.residents:
             module = self._fakes.modules[kind]
             statistics = Statistics(module.modules())  # allocates buffers that a step uses
             statistics.restore()
@@ -176,23 +170,23 @@ class Counter:
             states = [self._optimizer_state(p) for p in trained]
             state_bytes = sum(state for state, _ in states)
             buffer_bytes = sum(b.nbytes for b in module.buffers())
-            self._residents[key] = Resident(
+            self._known.residents[key] = Resident(
                 parameters=sum(p.nbytes for p in module.parameters()),
                 buffers=buffer_bytes + statistics.nbytes + _kept_copies(module),
                 optimizer=state_bytes,
                 update=max((temporary for _, temporary in states), default=0),
                 updated=3 * sum(p.nbytes for p in trained) + 2 * state_bytes,
             )
-        return self._residents[key]
+        return self._known.residents[key]
 
     def _optimizer_state(self, parameter: nn.Parameter) -> tuple[int, int]:
         """`_trace_optimizer`, once for each shape."""
         key = (self._optimizer_kind, parameter.shape, parameter.dtype)
-        if key not in self._states:
+        if key not in self._known.states:
             assert self._optimizer is not None
             with self._fakes.inside():
-                self._states[key] = _trace_optimizer(parameter, self._optimizer)
-        return self._states[key]
+                self._known.states[key] = _trace_optimizer(parameter, self._optimizer)
+        return self._known.states[key]
 
     def cost(self, index: int, part: Tree) -> LayerCost:
         """Costs of one layer on a micro-batch; see `layer`."""
@@ -218,10 +212,6 @@ def _kept_copies(module: nn.Module) -> int:
             if not owns(part, name):
                 total += buffer.nbytes
     return total
-
-
-def _loss_of(loss: Loss, targets: Tree, outputs: Tree) -> Tensor:
-    return loss(outputs, targets)
 
 
 def _trace_optimizer(parameter: nn.Parameter, make: Optimizer) -> tuple[int, int]:

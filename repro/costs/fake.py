@@ -44,11 +44,7 @@ class UncountableError(ValueError):
 class FakeLayers:
     """The distinct layers of any number of models, each built once.
 
-    Args:
-        device: whose operators they run.
-
-    Attributes:
-        modules: one for each kind of layer.
+    `modules` has one for each kind of layer.
 
     Raises:
         ValueError: one line: a GPU is asked for and there is none.

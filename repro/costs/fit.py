@@ -41,14 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Cut:
-    """A model, cut so that its fullest stage takes as little memory as possible.
-
-    Attributes:
-        args: arguments of the model.
-        parameters: number of parameters of the whole model.
-        balance: layers in each stage.
-        stages: memory of each stage.
-    """
+    """A model, cut so that its fullest stage takes as little memory as possible."""
 
     args: Mapping[str, Any]
     parameters: int
@@ -140,11 +133,7 @@ class Ladder:
         return low, high
 
     def _near(self, wanted: int, low: int, high: int) -> int | None:
-        """The accepted size nearest to `wanted`, strictly between low and high; None: none found.
-
-        Raises:
-            ValueError: one line: the model cannot be used at any size.
-        """
+        """The accepted size nearest to `wanted`, strictly between low and high, if one is found."""
         nearest = sorted(range(low + 1, high), key=lambda index: abs(index - wanted))
         for index in nearest[:_PATIENCE]:
             if index not in self.accepted and index not in self.refused:
@@ -162,14 +151,7 @@ class Ladder:
 class Search:
     """Search for the largest model of which every stage stays within `memory` bytes.
 
-    Args:
-        build: arguments -> the model.
-        step: how the model is trained.
-        memory: bytes of each stage.
-        like: another search, whose traces are used again.
-
-    Raises:
-        ValueError: one line: an argument is out of range, or a layer cannot be counted.
+    Traces of another search, `like`, are used again.
     """
 
     def __init__(
@@ -190,11 +172,9 @@ class Search:
     def largest(self, ladders: Iterable[Sizes]) -> Fit:
         """The model with the most parameters that fits, of several ladders of sizes.
 
-        If no model fits, the `above` of the result is the one that is nearest to fit.
-
-        Raises:
-            ValueError: one line: the model refuses every size, or no size has as many layers as
-                there are stages.
+        If no model fits, the `above` of the result is the one that is nearest to fit. The
+        ValueError of a model that refuses every size, or has fewer layers than there are stages, is
+        one line.
         """
         K = self._step.config.stages
         fitting: list[tuple[int, Ladder, int, int]] = []
@@ -293,11 +273,7 @@ class Tasks:
         return peak_memory(self.counter, task)
 
     def pack(self, memory: int) -> tuple[int, ...] | None:
-        """Fill one stage after the other with as many layers as fit into `memory` bytes.
-
-        Returns:
-            Layers of each stage; None if some layers are left over.
-        """
+        """Fill one stage after the other with as many layers as fit; None if some are left over."""
         K, counts = self.schedule.stages, []
         start = 0
         for j in range(K - 1):

@@ -35,11 +35,6 @@ def extents(name: str, args: Sequence[Any], result: Any) -> Extents | None:
     The products of a backward pass have the same three extents as that of the forward pass, in
     another order. A convolution multiplies matrices once for each position of its kernel: rows are
     the pixels of all images, the other two extents are the channels of one group.
-
-    Args:
-        name: of the operator, such as "mm" or "convolution_backward".
-        args: its positional arguments.
-        result: what it returned.
     """
     base = name.split(".")[0].strip("_")
     if base in ("mm", "bmm"):
@@ -60,10 +55,7 @@ def extents(name: str, args: Sequence[Any], result: Any) -> Extents | None:
 def padding(product: Extents, tile: float, *, folded: bool = False) -> float:
     """How many times as long a product takes because its extents are padded to tiles; at least 1.
 
-    Args:
-        product: its extents.
-        tile: rows and columns of a tile of the matrix unit; 1: nothing is padded.
-        folded: whether the positions of a kernel are folded into the summed dimension.
+    With `folded` the positions of a kernel are folded into the summed dimension.
     """
     inner = product.inner * product.positions if folded else product.inner
     padded = (product.rows, inner, product.columns)
@@ -77,10 +69,8 @@ def _of_product(left: Any, right: Any) -> Extents:
 def _of_convolution(output: Any, weight: Any, groups: int) -> Extents | None:
     """None for a depthwise convolution, which multiplies no matrices.
 
-    Args:
-        output: of the convolution, or its gradient, [N, channels, height, width].
-        weight: [channels out, channels in of a group, height, width].
-        groups: number of groups.
+    The output, or its gradient, is [N, channels, height, width]; the weight is [channels out,
+    channels in of a group, height, width].
     """
     rows = prod(output.shape) // output.shape[1]
     channels_out, channels_in, *kernel = weight.shape

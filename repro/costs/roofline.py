@@ -72,11 +72,6 @@ def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
     """Seconds of one operator; one that neither computes nor moves data costs nothing.
 
     An operator without counted FLOPs takes one operation for each element that it writes.
-
-    Args:
-        op: the operator.
-        device: the device that is modelled.
-        folded: whether kernels are folded before matrices are padded, see `repro.costs.products`.
     """
     moved = _moved(op) / device.bytes_per_second.value
     if not (op.flops or moved):
@@ -95,17 +90,7 @@ def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
 def layers(
     counter: Counter, part: Tree, device: Device, *, folded: bool = False
 ) -> tuple[LayerTime, ...]:
-    """Costs of every layer of a model.
-
-    Args:
-        counter: of the model and its optimizer.
-        part: inputs of one micro-batch.
-        device: the device that is modelled.
-        folded: whether kernels are folded before matrices are padded, see `repro.costs.products`.
-
-    Raises:
-        ValueError: one line: a layer does not work on fake tensors.
-    """
+    """Costs of every layer for one micro-batch; `folded` as in `repro.costs.products`."""
     last = len(counter) - 1
     # Layers of a kind share their operators, so their seconds are summed up once.
     known = dict[tuple[int, int], tuple[Terms, Terms]]()
@@ -146,15 +131,8 @@ def profile(
 ) -> Profile:
     """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last one.
 
-    Args:
-        times: costs of the layers, from `layers`.
-        head: costs of the loss, from `head`.
-        terms: the causes that count, of `TERMS`.
-        ends: whether the ends of the model cost anything, or are layers of cost 0.
-        recompute: whether R costs as much as F, or nothing.
-
-    Raises:
-        ValueError: one line: a term is unknown.
+    Only the causes in `terms` count. Without `ends` the ends of the model cost nothing; without
+    `recompute` R does.
     """
     if unknown := sorted(set(terms) - set(TERMS)):
         raise ValueError(

@@ -14,12 +14,8 @@ def size_ladders(
 ) -> list[Sizes]:
     """Ladders of sizes, each from small to large; a single size where nothing is left to vary.
 
-    Args:
-        model: as `repro.models.build` takes it.
-        args: arguments that are fixed.
-        vary: the argument that grows, from 1. By default L of the Transformer, and D of AmoebaNet
-            at each L of 18, 36 and 72, as in Table 1 of arXiv:1811.06965v5.
-        up_to: the greatest value that is tried; by default 4096, or D=2048.
+    An argument that is to `vary` grows from 1 up to 4096. By default L of the Transformer varies,
+    and D of AmoebaNet up to 2048 at each L of 18, 36 and 72, as in Table 1 of arXiv:1811.06965v5.
 
     Raises:
         ValueError: one line: `vary` is fixed too, or `up_to` leaves no size.

@@ -85,13 +85,10 @@ def effects(
 ) -> tuple[Effect, Effect]:
     """Effects of F (without a graph), or of R or F (with one), and of the B that follows.
 
-    Args:
-        passes: traces of the stage's layers in order, and of the loss on the last stage.
-        inputs: of the first layer; they lie in memory already.
-        graph: whether a graph is built, so that B follows.
-        first: whether the parameters have no gradients yet.
-        copies: whether the layers get copies of the inputs, as on the first stage, whose inputs
-            belong to the user.
+    Passes are the traces of the stage's layers in order, and of the loss on the last stage. The
+    inputs of the first layer lie in memory already. With `first` the parameters have no gradients
+    yet. With `copies` the layers get copies of the inputs, as on the first stage, whose inputs
+    belong to the user.
     """
     ledger = _Ledger()
     kind = ACTIVATIONS if copies else BOUNDARY

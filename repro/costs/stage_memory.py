@@ -74,16 +74,7 @@ class StageMemory:
 
 @dataclass(frozen=True)
 class Task:
-    """A rank of a schedule, on a mini-batch of meta tensors.
-
-    Attributes:
-        schedule: that it executes.
-        rank: its number.
-        layers: of each stage that it holds, in order.
-        inputs: of the mini-batch.
-        targets: of the mini-batch.
-        messages: how many of them occupy memory.
-    """
+    """A rank of a schedule, with the layers of each stage that it holds, on meta tensors."""
 
     schedule: Schedule
     rank: int

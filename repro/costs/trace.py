@@ -5,7 +5,7 @@ else holds a reference. So the moment at which a storage ends shows how long the
 it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -202,18 +202,22 @@ class Recorder(LiveBytes):
     def number(self, tensor: Tensor) -> int:
         return self._numbers[tensor.untyped_storage()._cdata]
 
+    def take(self) -> tuple[tuple[Event, ...], tuple[Op, ...]]:
+        """Events and operators since the last call."""
+        taken = tuple(self.events), tuple(self.ops)
+        self.events.clear()
+        self.ops.clear()
+        return taken
+
     def began(self, key: int, size: int) -> None:
-        """Record that a storage begins."""
         self._numbers[key] = self._count
         self.events.append((self._count, size))
         self._count += 1
 
     def ended(self, key: int, size: int) -> None:
-        """Record that a storage ends."""
         self.events.append((self._numbers.pop(key), -size))
 
     def ran(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Record an operator."""
         ins, outs = flatten((args, kwargs))[0], flatten(result)[0]
         read = {t.untyped_storage()._cdata: t for t in ins}
         written = [t for t in outs if t.untyped_storage()._cdata not in read]
@@ -234,7 +238,7 @@ class Recorder(LiveBytes):
 
 
 def trace(
-    module: nn.Module | Callable[[Any], Any],
+    module: nn.Module,
     inputs: Boundary,
     *,
     graph: bool,
@@ -243,23 +247,20 @@ def trace(
 ) -> Pass:
     """Run a layer once; to be called inside the layer's fake mode.
 
-    Args:
-        module: the layer.
-        inputs: description of its inputs.
-        graph: whether F builds a graph, so that B follows.
-        counting: whether F leaves the statistics of its micro-batch, as it does and R does not.
-        resident: other tensors that lie in memory already.
+    With a graph, B follows F. With `counting`, F leaves the statistics of its micro-batch, as it
+    does and R does not. Resident tensors lie in memory already.
     """
-    parameters = [*module.parameters()] if isinstance(module, nn.Module) else []
+    parameters = list(module.parameters())
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-    statistics = Statistics(module.modules()) if isinstance(module, nn.Module) else None
-    resident = [*resident, *parameters, *(p.grad for p in parameters if p.grad is not None)]
-    resident += [*module.buffers()] if isinstance(module, nn.Module) else []
-    if statistics is not None:
-        statistics.counting = counting
-        resident += statistics.tensors
-    recorder, added = Recorder(resident), list[int]()
+    statistics = Statistics(module.modules())
+    statistics.counting = counting
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    recorder = Recorder(
+        [*resident, *parameters, *gradients, *module.buffers(), *statistics.tensors]
+    )
+    del gradients
+    added = list[int]()
     hooks = [
         p.register_hook(lambda g: added.append(recorder.number(g)))
         for p in parameters
@@ -271,8 +272,7 @@ def trace(
     finally:
         for hook in hooks:
             hook.remove()
-        if statistics is not None:
-            statistics.restore()
+        statistics.restore()
 
 
 def _traced(
@@ -284,45 +284,43 @@ def _traced(
     graph: bool,
 ) -> Pass:
     made: list[int | None] = []
-    given: list[int] = []
-    values = _fresh(
-        inputs,
-        graph,
-        lambda grads: made.extend(g if g is None else recorder.number(g) for g in grads),
-    )
+    returned: list[int] = []
+
+    def note_made(gradients: Sequence[Tensor | None]) -> None:
+        made.extend(None if g is None else recorder.number(g) for g in gradients)
+
+    values = _fresh(inputs, graph, note_made)
     numbers = tuple(recorder.number(t) for t in values)
-    start, first_op = len(recorder.events), len(recorder.ops)
+    recorder.take()
     value = module(unflatten(values, inputs.skeleton))
     outputs = flatten(value)[0]
-    forward = tuple(recorder.events[start:])
-    ops = tuple(recorder.ops[first_op:])
+    forward, ops = recorder.take()
     result = Boundary.of(value)
-    out = tuple(recorder.number(t) for t in outputs)
-    root = (
-        _tail(outputs, lambda grads: given.extend(map(recorder.number, grads))) if graph else None
-    )
-    before, first_op = len(recorder.events), len(recorder.ops)
+    output_numbers = tuple(recorder.number(t) for t in outputs)
+    root = None
+    if graph:  # a scalar whose B gives every output a new gradient that nothing else holds
+        trained = [t for t in outputs if t.requires_grad]
+        root = _Tail.apply(lambda g: returned.extend(map(recorder.number, g)), *trained)
+        del trained
+    recorder.take()
     del values, value, outputs
-    ended = frozenset(number for number, size in recorder.events[before:] if size < 0)
-    before = len(recorder.events)
+    ended = frozenset(number for number, size in recorder.take()[0] if size < 0)
     if root is not None and root.requires_grad:
         root.backward()
-    backward = tuple(recorder.events[before:])
-    # The first operator made the root's gradient, which is the trace's and not the layer's.
-    ops_backward = tuple(recorder.ops[first_op + 1 :])
-    gradients = frozenset(added)
+    backward, ops_backward = recorder.take()
     return Pass(
-        forward,
-        numbers,
-        out,
-        ended,
-        backward,
-        tuple(given),
-        tuple(made),
-        gradients,
-        ops,
-        ops_backward,
-        result,
+        forward=forward,
+        inputs=numbers,
+        outputs=output_numbers,
+        ended=ended,
+        backward=backward,
+        returned=tuple(returned),
+        made=tuple(made),
+        gradients=frozenset(added),
+        ops=ops,
+        # The first operator made the root's gradient, which is the trace's and not the layer's.
+        ops_backward=ops_backward[1:],
+        result=result,
     )
 
 
@@ -336,11 +334,6 @@ def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[T
     if not graph or not any(trained):
         return [*make()]
     return [*_Lead.apply(torch.empty(0, requires_grad=True), make, trained, took)]
-
-
-def _tail(outputs: list[Tensor], took: Callable[[Any], None]) -> Tensor:
-    """A scalar whose B gives every output a new gradient that nothing else holds."""
-    return _Tail.apply(took, *(t for t in outputs if t.requires_grad))
 
 
 class _Lead(torch.autograd.Function):

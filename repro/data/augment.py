@@ -24,10 +24,7 @@ _CUTOUT_AREA = 0.25
 class Augmentation:
     """Changes images between 8-bit pixels and normalised input.
 
-    Args:
-        name: what to do.
-        mean: of the pixels of each channel, from 0 to 1.
-        std: their standard deviation.
+    Mean and standard deviation are those of the pixels of each channel, from 0 to 1.
     """
 
     def __init__(self, name: Augment, mean: float | Tensor, std: float | Tensor) -> None:
@@ -68,14 +65,9 @@ class Augmentation:
         return bool(self._on_pixels)
 
     def __call__(self, pixels: Tensor, keys: list[tuple[int, ...]]) -> Tensor:
-        """Change and normalise images.
+        """Change and normalise uint8 [n, 3, height, width] to float32.
 
-        Args:
-            pixels: uint8 [n, 3, height, width].
-            keys: of each image, what its changes depend on, such as (seed, epoch, example).
-
-        Returns:
-            float32 [n, 3, height, width].
+        A key of each image is what its changes depend on, such as (seed, epoch, example).
         """
         if not self.random:
             return self.normalise(pixels)

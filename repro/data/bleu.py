@@ -4,15 +4,7 @@ from collections.abc import Sequence
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """BLEU of a whole test set.
-
-    Args:
-        hypotheses: translations, as plain text.
-        references: one for each of them.
-
-    Returns:
-        BLEU from 0 to 100, and sacrebleu's signature, which must stand beside it.
-    """
+    """BLEU of a test set, from 0 to 100, and sacrebleu's signature, which must stand beside it."""
     from sacrebleu.metrics import BLEU  # pyright: ignore[reportMissingImports]
 
     if not references or len(hypotheses) != len(references):

@@ -180,11 +180,7 @@ def check_classes(outputs: object, classes: int) -> None:
 class _Decoded:
     """Images of chosen examples, decoded at the first use and kept if all of them fit.
 
-    Args:
-        pixels: gives the uint8 [3, size, size] of an example.
-        examples: the chosen ones.
-        task: size and rotation.
-        finish: what else is done to the pixels before they are kept.
+    `finish` is what else is done to the pixels before they are kept.
     """
 
     def __init__(

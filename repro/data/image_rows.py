@@ -71,15 +71,12 @@ def _digits(size: int) -> tuple[Tensor, np.ndarray]:
 
 
 def decode(value: Any, size: int, name: str) -> Tensor:
-    """Pixels of one stored image, uint8 [3, size, size].
+    """Pixels of one stored image, uint8 [3, size, size]: the middle of it, resized.
 
-    Args:
-        value: its bytes, or {"bytes": ..., "path": ...}.
-        size: the shorter side is resized to this, and the middle is cut out.
-        name: of the image, for the message.
+    The value is its bytes, or {"bytes": ..., "path": ...}.
 
     Raises:
-        ValueError: it does not decode. One line.
+        ValueError: it does not decode. One line, which names the image.
     """
     from PIL import Image, ImageOps
 

@@ -19,12 +19,7 @@ GREY_MEAN, GREY_STD = 0.3053, 0.3760
 
 
 def batch(N: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw N digits, without replacement up to N = 1797.
-
-    Args:
-        N: examples.
-        size: height and width in pixels.
-        seed: the same seed gives the same digits.
+    """Draw N digits, without replacement up to N = 1797; the same seed gives the same digits.
 
     Returns:
         Images, float32 [N, 3, size, size], normalised; labels, int64 [N], from 0 to 9.

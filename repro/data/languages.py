@@ -148,11 +148,8 @@ def corpus(
 ) -> list[tuple[str, str]]:
     """Sentences of a language and their English translations.
 
-    Args:
-        language: one of `LANGUAGES`.
-        count: number of pairs; by default the language's own size, or 200 for a test set.
-        seed: the same seed gives the same pairs.
-        split: no meaning is in both. A test set has the same meanings in every language.
+    By default these are as many as the language's size, or 200 of a test set. No meaning is in both
+    splits, and a test set has the same meanings in every language.
 
     Returns:
         Pairs (sentence, English sentence) of 5 to 10 words each; no meaning comes twice.

@@ -101,14 +101,13 @@ def open_pairs(
     Args:
         names: as for `open_languages`.
         vocabulary: of both languages.
-        S: tokens of a source. It ends with EOS; a longer one is cut, a shorter one is padded.
-        T: tokens of a target, likewise.
+        S, T: tokens of a source and of a target. Each ends with EOS; longer ones are cut, shorter
+            ones padded.
         N: pairs of a mini-batch over all replicas.
         seed: fixes the order.
         temperature: 1 draws languages as often as they have pairs; a higher one draws small
             languages more often.
-        replica: number of this replica.
-        replicas: D.
+        replica, replicas: number of this replica, and D.
 
     Returns:
         Batches of inputs (source int64 [N / D, S], target_in int64 [N / D, T] beginning with BOS)

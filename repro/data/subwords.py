@@ -46,11 +46,9 @@ class Subwords:
 
 
 def learn(sentences: Sequence[str], size: int) -> Subwords:
-    """Train a vocabulary; the same sentences give the same one.
+    """Train a vocabulary of so many ids, or of fewer where a small text has fewer sub-words.
 
-    Args:
-        sentences: the training text.
-        size: ids wanted; a small text may have fewer sub-words, and then there are fewer ids.
+    The same sentences give the same one.
     """
     from sentencepiece import SentencePieceTrainer
 

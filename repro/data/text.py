@@ -55,13 +55,7 @@ def sentences(count: int, V: int, seed: int) -> list[str]:
 
 
 def batch(N: int, T: int, V: int, seed: int) -> tuple[Tensor, Tensor]:
-    """N sequences of T tokens from a stream of sentences, and the token that follows each token.
-
-    Args:
-        N: number of sequences.
-        T: tokens of a sequence.
-        V: size of the vocabulary.
-        seed: the same seed gives the same text.
+    """N sequences of T tokens from a stream of sentences, and the token after each token.
 
     Returns:
         Inputs and targets, both int64 [N, T]; the targets are the inputs shifted by one.

@@ -26,11 +26,8 @@ from repro.gpipe.core.layers import Layer, on_meta
 class Parts:
     """The T processes that have parts of the same stage.
 
-    Attributes:
-        group: their process group.
-        number: t, of this process.
-        count: T.
-        summed_bytes: handed to all-reduces so far.
+    `number` is t, of this process, `count` is T, and `summed_bytes` were handed to all-reduces so
+    far.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:

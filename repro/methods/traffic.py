@@ -45,11 +45,8 @@ class SentBytes(TorchDispatchMode):
     """While active, `counts` are the bytes that this process sends, by operator.
 
     Only what passes through torch's dispatcher is seen. That is everything that the functions of
-    torch.distributed and DistributedDataParallel send.
-
-    Args:
-        processes: n, of every process group that is used meanwhile.
-        wrappers: classes of tensors that run their operators on other tensors.
+    torch.distributed and DistributedDataParallel send. Every process group that is used meanwhile
+    has n processes. Wrappers are classes of tensors that run their operators on other tensors.
     """
 
     def __init__(self, processes: int, wrappers: tuple[type, ...] = ()) -> None:

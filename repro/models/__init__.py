@@ -38,11 +38,7 @@ def names() -> list[str]:
 
 
 def build(name: str, /, **args: Any) -> Model:
-    """Build a model by its name; by default with the paper's sizes.
-
-    Args:
-        name: one of `names`.
-        args: arguments of the model's builder.
+    """Build a model by its name, one of `names`; by default with the paper's sizes.
 
     Raises:
         UnusableError: one line: the name or an argument is unknown, or a user's function fails.

@@ -57,14 +57,10 @@ class Stem(nn.Module):
 class Cell(nn.Module):
     """One cell: (x [N, C, H, W], skip, ...) -> (output, x, ...).
 
-    Args:
-        cell: table of its operations.
-        channels: of x and of the skip.
-        filters: F, the channels of each inner state.
-        stride: 2 in a reduction cell.
-        skip_stride: 2 if the skip is twice as high and wide as x, as behind a reduction cell. None
-            in the first cell, whose skip is its own input and stays as it is in the authors' code.
-        momentum: of batch norm's running statistics.
+    Channels are those of x and of the skip, filters those of each inner state. The stride is 2 in a
+    reduction cell. `skip_stride` is 2 if the skip is twice as high and wide as x, as behind a
+    reduction cell. It is None in the first cell, whose skip is its own input and stays as it is in
+    the authors' code.
     """
 
     def __init__(
@@ -101,11 +97,7 @@ class Cell(nn.Module):
 class AuxiliaryHead(nn.Module):
     """A classifier in mid-network, only for the loss: (x, skip) -> (x, skip, logits [N, classes]).
 
-    Args:
-        channels: of x.
-        size: height and width of x, which give the kernel that covers all of the pooled map.
-        classes: number of classes.
-        momentum: of batch norm's running statistics.
+    Height and width of x, `size`, give the kernel that covers all of the pooled map.
     """
 
     def __init__(self, channels: int, size: int, classes: int, momentum: float) -> None:

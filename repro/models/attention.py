@@ -41,13 +41,9 @@ Attend = Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Tensor]
 def plain(q: Tensor, k: Tensor, v: Tensor, p: float, hidden: Tensor | None = None) -> Tensor:
     """Attention as matrix products and a softmax.
 
-    Args:
-        q: queries [N, heads, T, channels of a head].
-        k: keys [N, heads, S, channels of a head].
-        v: values, of the shape of the keys.
-        p: probability with which a weight is dropped.
-        hidden: bool, broadcast to [N, heads, T, S], True where a query may not look. Each query
-            must see a key. None hides the future, and then S is T.
+    Queries are [N, heads, T, channels of a head], keys and values have S in place of T, and p is
+    the probability with which a weight is dropped. `hidden`, broadcast to [N, heads, T, S], is True
+    where a query may not look; each query must see a key. None hides the future, and then S is T.
     """
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if hidden is None:

@@ -30,14 +30,11 @@ FORM = "import:package.module:function"
 
 
 def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments: Any) -> Model:
-    """The model that the function at `path` returns.
+    """The model that the function at `path` (package.module:function) returns.
 
-    Args:
-        path: package.module:function.
-        image: height and width of the digits; passed to the function if it has this parameter.
-        num_classes: passed to the function if it has this parameter. Where there are fewer than
-            ten, `Model.batch` counts the digits modulo their number.
-        arguments: other arguments of the function.
+    Height and width of the digits and the number of classes are passed to the function if it has
+    these parameters. Where there are fewer than ten classes, `Model.batch` counts the digits modulo
+    their number.
     """
     function = _function(path)
     accepted = inspect.signature(function).parameters
@@ -104,10 +101,8 @@ def _module(wrong: str, name: str) -> Any:
 def _call(path: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Call the user's function.
 
-    Raises:
-        ValueError: the function's own, or in place of the other errors by which functions and
-            torch's layers refuse sizes.
-        UnusableError: in place of any other error.
+    A ValueError is its own refusal, or stands for the errors by which functions and torch's layers
+    refuse sizes. An UnusableError stands for any other error.
     """
     call = f"model='import:{path}'"
     if arguments:

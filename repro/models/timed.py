@@ -94,15 +94,10 @@ def timed(
 ) -> Model:
     """A model of L timed layers; by default B takes twice as long as F, as in the paper.
 
-    Every argument but L is one number for all layers, or a list of L numbers.
-
-    Args:
-        L: number of layers.
-        forward_s: seconds of F (and R) of one micro-batch of any size.
-        backward_s: seconds of B.
-        elements: float32 numbers per example in the output of a layer. The inputs of the model are
-            as wide as the output of the first layer.
-        update_s: seconds of the layer's update, with the optimizer `TimedSGD`.
+    Every argument but L is one number for all layers, or a list of L numbers: seconds of F (and R)
+    and of B of one micro-batch of any size, float32 numbers per example in the output of a layer,
+    and seconds of the layer's update with the optimizer `TimedSGD`. The inputs of the model are as
+    wide as the output of the first layer.
     """
     widths: Sequence[int] = _per_layer("elements", elements, L)
     require(all(n >= 1 for n in widths), "elements", elements, "1 or more", "elements=1024")

@@ -29,12 +29,7 @@ SUPPORTED = (
 
 
 class Part(NamedTuple):
-    """One layer.
-
-    Attributes:
-        keeps: dotted names of the modules and parameters that it keeps.
-        run: its forward function, which gets the stripped model.
-    """
+    """One layer: names of the modules and parameters that it keeps, and its forward."""
 
     keeps: tuple[str, ...]
     run: Callable[[Any, Tensor], Tensor]
@@ -46,13 +41,10 @@ def timm_model(
     image: Annotated[int, Interval(ge=32, le=2**14)] | None = None,
     num_classes: Classes = 1000,
 ) -> Model:
-    """A timm model with random weights.
+    """A timm model of one of the `SUPPORTED` families with random weights.
 
-    Args:
-        variant: timm's name of a model of one of the `SUPPORTED` families.
-        image: height and width of the images; by default those of the variant.
-        num_classes: where there are fewer than ten, `Model.batch` counts the digits modulo their
-            number.
+    Images are by default as large as those of the variant. Where there are fewer than ten classes,
+    `Model.batch` counts the digits modulo their number.
     """
     whole = _on_meta(variant, image, num_classes)
     size = image or whole.default_cfg["input_size"][-1]

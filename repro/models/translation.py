@@ -43,12 +43,8 @@ Boundary = tuple[Tensor, Tensor, Tensor]
 class Sizes(NamedTuple):
     """Sizes of a block.
 
-    Attributes:
-        d: model dimension.
-        H: feed-forward dimension.
-        heads: A.
-        head_dim: channels of a head; their sum may differ from d.
-        shrink: divides the initial output of a feed-forward layer.
+    Channels of the heads may differ from d in sum. The initial output of a feed-forward layer is
+    divided by `shrink`.
     """
 
     d: int

@@ -36,11 +36,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Move towards the weights after an update.
-
-        Args:
-            step: updates so far, this one included.
-        """
+        """Move towards the weights after an update; `step` counts the updates, with this one."""
         decay = min(self._decay, (1 + step) / (10 + step))
         averages: dict[_Owner, Tensor] = {}
         for owner, tensor in _tensors_of(self._module).items():

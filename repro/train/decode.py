@@ -13,19 +13,13 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
     Nothing is cached: each token takes a forward of the whole target, so shapes never change. The
     tokens are the same for every K.
 
-    Args:
-        pipe: of a model whose inputs are (source [n, S], target so far [n, T]) and whose outputs
-            are logits [n, T, V].
-        sources: int64 [n, S], n at least M, read on the first stage; others may pass None. Each
-            replica has its own.
-        T: tokens of a translation, EOS among them; longer ones are cut.
+    The model's inputs are (source [n, S], target so far [n, T]) and its outputs logits [n, T, V].
+    Sources int64 [n, S], n at least M, are read on the first stage; others may pass None. Each
+    replica has its own.
 
     Returns:
         On every rank of a replica, int64 [n, T] on the CPU: the translations of this replica's
         sources, without BOS, PAD behind EOS.
-
-    Raises:
-        ValueError: one line: T is below 1, n is below M, or S or T is larger than in the model.
     """
     if T < 1:
         raise ValueError(f"T={T}: allowed is 1 or more; try T=32")

@@ -20,16 +20,9 @@ def evaluate(
 ) -> dict[str, float]:
     """The mean of each metric over the batches of all replicas; call it on every rank.
 
-    Args:
-        pipe: the model.
-        everyone: all stages of all replicas.
-        batches: inputs and targets of this replica, equally many on every rank. They are read once,
-            from front to back. The last one may be smaller than M.
-        metrics: name -> mean over a batch's examples, from (outputs, targets); a `Weighted` one
-            says how much a batch weighs.
-
-    Returns:
-        On every rank, the mean by name.
+    Batches of inputs and targets are read once, from front to back; the last one may be smaller
+    than M. A metric is a mean over a batch's examples, from (outputs, targets); a `Weighted` one
+    says how much a batch weighs.
 
     Raises:
         ValueError: on every rank, if the ranks have different numbers of batches, or none; or if

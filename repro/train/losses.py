@@ -44,11 +44,7 @@ def classification(
 def translation(smoothing: float = 0.0) -> Weighted:
     """Mean cross-entropy over target tokens that are not PAD, of logits [N, T, V] and int64 [N, T].
 
-    Args:
-        smoothing: share of the probability that is spread evenly over the vocabulary.
-
-    Raises:
-        ValueError: one line: `smoothing` is out of range.
+    `smoothing` is the share of the probability that is spread evenly over the vocabulary.
     """
     _check_smoothing(smoothing)
     return Weighted(partial(cross_entropy, label_smoothing=smoothing), target_tokens)
@@ -59,12 +55,7 @@ token_nll = Weighted(cross_entropy, target_tokens)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Share of the examples whose greatest logit is that of their class (top-1).
-
-    Args:
-        outputs: logits [N, classes] of evaluation mode.
-        targets: classes, int64 [N].
-    """
+    """Share of the examples whose greatest logit is that of their class (top-1)."""
     return (outputs.argmax(1) == targets).float().mean()
 
 

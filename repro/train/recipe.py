@@ -86,7 +86,7 @@ class Recipe:
 
 
 def imagenet(N: int, examples: int) -> Recipe:
-    """The recipe of the paper's image models.
+    """The recipe of the paper's image models, for a training set of so many examples.
 
     The paper takes the hyper-parameters of Real et al. (arXiv:1802.01548) and prints none. These
     are the defaults of the authors' code for TPUs (tensorflow/tpu, amoeba_net_model.py): RMSProp
@@ -97,10 +97,6 @@ def imagenet(N: int, examples: int) -> Recipe:
     code's command line has 0.64 with a mini-batch of 256 and another decay. Gradients are not
     clipped, as in that command line. Weight decay applies to the weights of convolutions and
     classifiers, as there. The auxiliary head's loss has the weight 0.4, see `repro.train.losses`.
-
-    Args:
-        N: mini-batch, over all replicas.
-        examples: in the training set.
     """
     epoch = examples / N
     return Recipe(
@@ -125,11 +121,8 @@ def translation(lr: float = 1e-3, warm_up: int = 4000) -> Recipe:
 
     The paper prints no optimizer for translation. Ours is that of the Transformer (Vaswani et al.,
     arXiv:1706.03762, section 5.3), which the paper's models follow: Adam with betas 0.9 and 0.98
-    and epsilon 1e-9, inverse square root, 4000 steps of warm-up, label smoothing 0.1.
-
-    Args:
-        lr: at the peak. The Transformer's formula gives 0.0007 for a width of 512.
-        warm_up: steps.
+    and epsilon 1e-9, inverse square root, 4000 steps of warm-up, label smoothing 0.1. Its formula
+    gives a peak of 0.0007 for a width of 512.
     """
     return Recipe(
         lr=lr,

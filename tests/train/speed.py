@@ -44,16 +44,7 @@ WARM_UP = 3  # steps that are not timed
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained.
-
-    Attributes:
-        name: of the model.
-        arguments: of the model.
-        data: opens the batches.
-        loss: of the training.
-        unit: of the throughput.
-        per_example: images or target tokens of an example.
-    """
+    """A model with its data; `per_example` are the images or target tokens of an example."""
 
     name: str
     arguments: dict[str, Any]
@@ -63,19 +54,11 @@ class Task:
     per_example: int
 
 
-def _images() -> Batches:
-    return open_images("digits", 32, N, seed=0)
-
-
-def _sentences() -> Batches:
-    return open_pairs(("toy:alfa",), learn_vocabulary(("toy:alfa",), 256), 24, 24, N, seed=0)
-
-
 TASKS = {
     "images": Task(
         "amoebanet-b",
         {"L": 3, "D": 16, "image": 32, "num_classes": 10},
-        _images,
+        lambda: open_images("digits", 32, N, seed=0),
         classification(),
         "images/s",
         1,
@@ -83,7 +66,7 @@ TASKS = {
     "tokens": Task(
         "translation",
         {"L": 3, "d": 64, "H": 128, "A": 4, "head_dim": 16, "V": 256, "S": 24, "T": 24},
-        _sentences,
+        lambda: open_pairs("toy:alfa", learn_vocabulary("toy:alfa", 256), 24, 24, N, seed=0),
         translation(),
         "tokens/s",
         24,
@@ -92,11 +75,7 @@ TASKS = {
 
 
 def plain_loop(task: Task) -> Callable[[int], float]:
-    """A training loop as it is usually written: tensors in memory, one forward and backward.
-
-    Returns:
-        A function that does so many steps and returns the last loss.
-    """
+    """A usual training loop on tensors in memory: does so many steps, and returns the last loss."""
     torch.manual_seed(0)
     model = nn.Sequential(*(layer() for layer in build(task.name, **task.arguments).layers))
     optimizer = make_optimizer(model, RECIPE)
@@ -133,11 +112,7 @@ def _endless(task: Task) -> Iterator[tuple[Any, Any]]:
 
 
 def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Callable[[int], float]:
-    """The same by `Trainer` on K stages, which are cut by measured times.
-
-    Returns:
-        A function that does so many steps and returns the last loss.
-    """
+    """The same by `Trainer` on K stages, which are cut by measured times."""
     torch.manual_seed(0)
     batches = task.data()
     inputs, _ = batches.next()
@@ -207,18 +182,18 @@ def record(results: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, A
     for comparison, tasks in results.items():
         for name, rounds in tasks.items():
             base, other = rounds[0]
-            ratio, low, high = interval([each[other] / each[base] for each in rounds])
+            ratio, *ends = interval([each[other] / each[base] for each in rounds])
+            low, high = (None if math.isnan(end) else end for end in ends)
             comparisons.append(
                 {
                     "comparison": comparison,
                     "task": name,
                     "unit": TASKS[name].unit,
-                    **{
-                        side: statistics.median(each[side] for each in rounds) for side in rounds[0]
-                    },
+                    base: statistics.median(each[base] for each in rounds),
+                    other: statistics.median(each[other] for each in rounds),
                     "ratio": ratio,
-                    "low": None if math.isnan(low) else low,
-                    "high": None if math.isnan(high) else high,
+                    "low": low,
+                    "high": high,
                     "rounds": len(rounds),
                     "goal": GOALS[comparison],
                 }
@@ -233,30 +208,19 @@ def record(results: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, A
     }
 
 
-def interval_of(row: dict[str, Any]) -> str:
-    """`[0.98, 1.01] `; empty below five rounds."""
-    return "" if row["low"] is None else f"[{row['low']:.3f}, {row['high']:.3f}] "
-
-
 def main() -> None:
     """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="of each side in each round")
-    parser.add_argument("--out", type=Path, help="folder of the record; by default the reference")
     options = parser.parse_args()
     torch.set_num_threads(1)
     content = record(measure(options.rounds, options.steps))
     for row in content["comparisons"]:
-        base, other = list(row)[3:5]
-        print(
-            f"{row['comparison']}, {row['task']}: {row[base]:,.0f} and {row[other]:,.0f} "
-            f"{row['unit']}, ratio {row['ratio']:.3f} {interval_of(row)}"
-            f"of {row['rounds']} rounds, goal {row['goal']}"
-        )
-    folder = options.out or REFERENCE / machine.detect("laptop").slug
-    write(folder / "training_speed.json", as_json(content))
-    print(f"wrote {folder / 'training_speed.json'}")
+        print(row)
+    path = REFERENCE / machine.detect("laptop").slug / "training_speed.json"
+    write(path, as_json(content))
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

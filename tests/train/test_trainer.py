@@ -347,7 +347,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path):
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while len(checkpoints.committed(run)) < 2 and time.monotonic() < end:
             time.sleep(0.05)
     finally:

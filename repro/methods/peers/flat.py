@@ -19,10 +19,7 @@ from repro.methods.method import Setup
 class FlatStage(nn.Module):
     """A stage's layers as a function from a flat tuple of tensors to a flat tuple.
 
-    Args:
-        layers: of the stage.
-        skeleton: structure of what they get.
-        recompute: whether they are recomputed in the backward pass.
+    `skeleton` is the structure of what the layers get.
     """
 
     def __init__(self, layers: nn.Sequential, skeleton: Tree, *, recompute: bool) -> None:
