@@ -1,18 +1,22 @@
 """`repro fit`: the largest model that fits into a memory per stage, counted on fake tensors."""
 
 import dataclasses
-import json
+from dataclasses import field
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
+from annotated_types import Interval
 
-from repro.cli.options import check_range, parse_named
+from repro.cli.answers import rows, tell
+from repro.cli.options import parse_named
+from repro.cli.source import ModelOptions
 from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from repro.costs.fit import Cut, Fit, Step
 
 _MOST_UP_TO = 2**16
@@ -20,8 +24,8 @@ BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 
 DEFAULT_M = 32  # and two slots of RMSProp: the reading that docs/results.md favours for Table 1
 
 
-@dataclasses.dataclass(frozen=True)
-class FitOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitOptions(ModelOptions):
     """Find the largest model that fits into a given memory per stage, as in Table 1.
 
     Tensors are counted, not allocated, so any size works on any machine. [MODEL] is transformer
@@ -31,19 +35,15 @@ class FitOptions:
 
     memory: str
     """of each stage, such as 8GB (10^9 bytes) or 8GiB (2^30)"""
-    model: str = ""
-    """the model, if it is not named first"""
-    stages: int = 1
+    stages: Annotated[int, Interval(ge=1, le=1024)] = 1
     """K"""
     micro_batches: int | None = None
     """M; by default 32, which the authors published for Table 1's widths, or a smaller batch"""
-    batch: int | None = None
+    batch: Annotated[int | None, Interval(ge=1, le=2**20)] = None
     """mini-batch N; by default Table 1's: 128 for AmoebaNet, 32 for every other model"""
-    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
-    """fixed arguments of the model, such as T=512"""
     vary: str | None = None
     """the argument to increase, starting at 1"""
-    up_to: int | None = None
+    up_to: Annotated[int | None, Interval(ge=1, le=_MOST_UP_TO)] = None
     """the largest value of that argument; by default 4096, for AmoebaNet's D 2048"""
     checkpoint: Checkpoint = "always"
     """which micro-batches are recomputed; never with --micro-batches 1 is training without GPipe"""
@@ -52,24 +52,25 @@ class FitOptions:
     optimizer: Optimizer | Literal["none"] = "rmsprop-momentum"
     """whose state counts; rmsprop-momentum has two slots for each parameter: with it and M=32 the
     activations of Table 1's Transformer are counted nearest to the printed ones"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print everything as one JSON object, sizes in bytes"""
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_named(
-        FitOptions, arguments, "fit", "model", "try `repro fit amoebanet-d --memory 8GB`"
-    )
+    hint = "try `repro fit amoebanet-d --memory 8GB`"
+    options = parse_named(FitOptions, arguments, "fit", "model", hint)
+    from repro.costs.fit import Search
+    from repro.costs.size_ladder import size_ladders
     from repro.costs.units import parse_bytes
+    from repro.models import build
 
     memory, unit = parse_bytes("--memory", options.memory)
     step = _step(options)
-    fit = _search(options, step, memory)
-    if options.json:
-        print(json.dumps(_plain(options, step, memory, fit)))
-    else:
-        print(_answer(options, step, memory, unit, fit))
-    return 0 if fit.best is not None else 1
+    if options.vary is not None:
+        _check_varied(options.model, options.vary)
+    args = pairs("model_args", options.model_args)
+    ladders = size_ladders(options.model, args, options.vary, options.up_to)
+    found = Search(partial(build, options.model), step, memory).largest(ladders)
+    tell(Answer.of(options, step, memory, unit, found), as_json=options.json)
+    return 0 if found.best is not None else 1
 
 
 def _step(options: FitOptions) -> "Step":
@@ -78,127 +79,158 @@ def _step(options: FitOptions) -> "Step":
     from repro.harness.tasks.optimizers import OPTIMIZERS
 
     batch = BATCH.get(options.model, 32) if options.batch is None else options.batch
-    check_range("stages", options.stages, 1024)
-    check_range("batch", batch, 2**20)
-    check_range("up-to", options.up_to, _MOST_UP_TO)
-    optimizer = None
-    if options.optimizer != "none":
-        optimizer = partial(OPTIMIZERS[options.optimizer], lr=0.01)
     M = min(DEFAULT_M, batch) if options.micro_batches is None else options.micro_batches
     if not 1 <= M <= batch:
         raise ValueError(f"--micro-batches {M}: allowed is 1 to the batch of {batch}")
+    optimizer = None
+    if options.optimizer != "none":
+        optimizer = partial(OPTIMIZERS[options.optimizer], lr=0.01)
     config = PipelineConfig(
         options.stages, M, checkpoint=options.checkpoint, schedule=options.schedule
     )
     return Step(config, batch, optimizer)
 
 
-def _search(options: FitOptions, step: "Step", memory: int) -> "Fit":
-    from repro.costs.fit import Search
-    from repro.costs.size_ladder import size_ladders
-    from repro.models import build
-
-    model = options.model
-    if options.vary is not None:
-        _check_varied(model, options.vary)
-    args = pairs("model_args", options.model_args)
-    return Search(partial(build, model), step, memory).largest(
-        size_ladders(model, args, options.vary, options.up_to)
-    )
-
-
 def _check_varied(model: str, name: str) -> None:
+    """Raise a ValueError for an argument that is no number; an unknown one the builder refuses."""
     from repro.models import parameters
 
     parameter = parameters(model).get(name)
     if parameter is None:
-        return  # the model's builder refuses it, and lists its arguments
-    default = parameter.default
-    if isinstance(default, bool) or parameter.annotation in (bool, "bool"):
-        kind = "true or false"
-    elif isinstance(default, str) or parameter.annotation in (str, "str"):
-        kind = "text"
-    else:
         return
-    value = "" if default is parameter.empty else f", by default {default!r}"
-    raise ValueError(
-        f"--vary {name}: it is {kind}{value}; allowed is an argument that is a whole number"
-    )
+    default = parameter.default
+    of_type = {bool: "true or false", str: "text"}
+    for kind, text in of_type.items():
+        if isinstance(default, kind) or parameter.annotation in (kind, kind.__name__):
+            value = "" if default is parameter.empty else f", by default {default!r}"
+            raise ValueError(
+                f"--vary {name}: it is {text}{value}; allowed is an argument that is a whole number"
+            )
 
 
-def _answer(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit") -> str:
-    """The answer for the terminal.
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is found; `--json` prints these fields, sizes in bytes."""
 
-    Args:
-        options: of the command.
-        step: the counted training step.
-        memory: bytes of a stage.
-        unit: "GB" or "GiB", as the user wrote it.
-        found: the answer of the search.
-    """
-    from repro.costs.units import readable
+    model: str
+    memory: int
+    fidelity: str
+    K: int
+    M: int
+    N: int
+    checkpoint: str
+    schedule: str
+    optimizer: str
+    largest: dict[str, Any] | None
+    next: dict[str, Any] | None
+    limit_reached: bool
+    unchanged: bool
+    refused: list[dict[str, Any]]
+    unit: str = field(repr=False)
+    found: "Fit" = field(repr=False)
 
-    readable_size = partial(readable, unit=unit)
-    best, above = found.best, found.above
-    stages = "1 stage" if step.config.stages == 1 else f"{step.config.stages} stages"
-    lines = [
-        f"{stages} of {readable_size(memory)} each; N={step.batch}, M={step.config.micro_batches}, "
-        f"re-materialization {step.config.checkpoint}, schedule {step.config.schedule}, optimizer "
-        f"{options.optimizer}; counted: tensors only, in the model's own number formats"
-    ]
-    if best is None:
-        lines.append("nothing fits")
-    else:
-        which = f"any {found.varied}, such as" if found.unchanged else "largest:"
-        lines += [
-            f"{which} {_name(best)}; layers {_counts(best.balance)}",
-            "",
-            *_table(best, unit),
-            "",
+    @classmethod
+    def of(
+        cls, options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit"
+    ) -> "Answer":
+        best, above = found.best, found.above
+        grows = found.varied is not None and not found.unchanged
+        return cls(
+            model=options.model,
+            memory=memory,
+            fidelity="counted",
+            K=step.config.stages,
+            M=step.config.micro_batches,
+            N=step.batch,
+            checkpoint=options.checkpoint,
+            schedule=options.schedule,
+            optimizer=options.optimizer,
+            largest=best and best.plain(),
+            next=above and above.plain(),
+            limit_reached=above is None and best is not None and grows,
+            unchanged=found.unchanged,
+            refused=[{"args": dict(size.args), "reason": size.reason} for size in found.refused],
+            unit=unit,
+            found=found,
+        )
+
+    def parts(self) -> list["RenderableType"]:
+        best = self.found.best
+        stages = "1 stage" if self.K == 1 else f"{self.K} stages"
+        parts: list[RenderableType] = [
+            f"{stages} of {self._size(self.memory)} each; N={self.N}, M={self.M}, recompute "
+            f"{self.checkpoint}, schedule {self.schedule}, optimizer {self.optimizer}; counted: "
+            "tensors only, in the model's own number formats"
         ]
-    if above is not None:
-        size = "one size up" if best else "the smallest"
-        ratio = above.fullest / memory
-        excess = f"{ratio:,.0f} times the memory"
-        if ratio < 11:
-            excess = f"{ratio - 1:.1%} more than the memory"
-        remedy = "more stages"
-        if step.config.micro_batches < step.batch:
-            remedy = "more stages or smaller micro-batches"
-        lines.append(
-            f"{size}, {_name(above)}, takes {readable_size(above.fullest)} on its fullest stage: "
-            f"{excess}; {remedy} would help"
-        )
-    elif best is not None:
-        used = f"{readable_size(best.fullest)} of {readable_size(memory)}"
-        lines.append(_search_end(found, used))
-    if found.refused:
-        first, count = found.refused[0], len(found.refused)
-        left_out = "one size was left out"
-        if count > 1:
-            left_out = f"{count} sizes were left out, since the model refuses them"
-        lines.append(f"{left_out}; {assigned(first.args)}: {first.reason}")
-    return "\n".join(lines)
+        if best is None:
+            parts.append("nothing fits")
+        else:
+            which = "largest:"
+            if self.unchanged:
+                which = f"any {self.found.varied}, such as"
+            parts += [f"{which} {_name(best)}; layers {_counts(best.balance)}\n", self._table(best)]
+        parts.append(self._end())
+        if self.refused:
+            count, first = len(self.refused), self.found.refused[0]
+            sizes = "1 size was" if count == 1 else f"{count} sizes were"
+            parts.append(
+                f"{sizes} left out, since the model refuses them; {assigned(first.args)}: "
+                f"{first.reason}"
+            )
+        return parts
 
+    def _size(self, amount: float) -> str:
+        from repro.costs.units import readable
 
-def _search_end(found: "Fit", used: str) -> str:
-    """Why the search ended although everything fitted."""
-    if found.varied is None:
+        return readable(amount, self.unit)
+
+    def _end(self) -> str:
+        """Why the search ended."""
+        best, above, varied = self.found.best, self.found.above, self.found.varied
+        if above is not None:
+            ratio = above.fullest / self.memory
+            excess = f"{ratio:,.0f} times the memory"
+            if ratio < 11:
+                excess = f"{ratio - 1:.1%} more than the memory"
+            remedy = "more stages"
+            if self.M < self.N:
+                remedy = "more stages or smaller micro-batches"
+            return (
+                f"{'one size up' if best else 'the smallest'}, {_name(above)}, takes "
+                f"{self._size(above.fullest)} on its fullest stage: {excess}; {remedy} would help"
+            )
+        if best is None:
+            return ""
+        used = f"the fullest stage takes {self._size(best.fullest)} of {self._size(self.memory)}"
+        if varied is None:
+            return f"{used}; only this size was counted: --vary NAME varies an argument"
+        if self.unchanged:
+            return f"{used}, whatever {varied} is; --vary NAME varies another argument"
+        further = min(2 * self.found.limit, _MOST_UP_TO)
+        hint = f"; --up-to {further} searches further" if further > self.found.limit else ""
         return (
-            f"its fullest stage takes {used}; no argument was left to vary, so only this size was "
-            "counted: --vary NAME varies one, or leave one out of --model-args"
+            f"search limit reached at {varied}={self.found.limit}: {used}, so larger models may "
+            f"fit{hint}"
         )
-    if found.unchanged:
-        return (
-            f"{found.varied} does not change the model: its fullest stage always takes "
-            f"{used}; --vary NAME varies another argument"
-        )
-    further = min(2 * found.limit, _MOST_UP_TO)
-    hint = f"; --up-to {further} searches further" if further > found.limit else ""
-    return (
-        f"search limit reached at {found.varied}={found.limit}: the fullest stage takes {used}, "
-        f"so larger models may fit{hint}"
-    )
+
+    def _table(self, cut: "Cut") -> "RenderableType":
+        """Memory of each stage by kind; one line for equal neighbours."""
+        from repro.costs import KINDS
+
+        kinds = [kind for kind in KINDS if any(stage.by_kind[kind] for stage in cut.stages)]
+        lines = []
+        first = 0
+        for stage, equal in groupby(cut.stages):
+            last = first + len(list(equal)) - 1
+            name = str(first) if first == last else f"{first}-{last}"
+            lines.append((name, stage.by_kind, stage.total))
+            first = last + 1
+        if len(cut.stages) > 1:
+            sums = {kind: sum(stage.by_kind[kind] for stage in cut.stages) for kind in kinds}
+            lines.append(("all", sums, sum(stage.total for stage in cut.stages)))
+        columns = {"stage": lambda line: line[0]}
+        columns |= {kind: lambda line, kind=kind: self._size(line[1][kind]) for kind in kinds}
+        return rows(lines, columns | {"total": lambda line: self._size(line[2])})
 
 
 def _name(cut: "Cut") -> str:
@@ -216,50 +248,3 @@ def _counts(balance: tuple[int, ...]) -> str:
         times = len(list(equal))
         texts.append(f"{count}x{times}" if times > 1 else str(count))
     return "+".join(texts)
-
-
-def _table(cut: "Cut", unit: str) -> list[str]:
-    """Lines of a table: memory of each stage by kind; one line for equal neighbours."""
-    from repro.costs import KINDS
-    from repro.costs.units import readable
-
-    kinds = [kind for n, kind in enumerate(KINDS) if any(stage.kinds[n] for stage in cut.stages)]
-    rows = [["stage", *kinds, "total"]]
-    first = 0
-    for stage, equal in groupby(cut.stages):
-        last = first + len(list(equal)) - 1
-        name = str(first) if first == last else f"{first}-{last}"
-        sizes = [*(stage.by_kind[kind] for kind in kinds), stage.total]
-        rows.append([name, *(readable(size, unit) for size in sizes)])
-        first = last + 1
-    if len(cut.stages) > 1:
-        sizes = [sum(stage.by_kind[kind] for stage in cut.stages) for kind in kinds]
-        sizes.append(sum(stage.total for stage in cut.stages))
-        rows.append(["all", *(readable(size, unit) for size in sizes)])
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-
-
-def _plain(options: FitOptions, step: "Step", memory: int, found: "Fit") -> dict[str, Any]:
-    return {
-        "model": options.model,
-        "memory": memory,
-        "fidelity": "counted",
-        "K": step.config.stages,
-        "M": step.config.micro_batches,
-        "N": step.batch,
-        "checkpoint": step.config.checkpoint,
-        "schedule": step.config.schedule,
-        "optimizer": options.optimizer,
-        "largest": found.best and found.best.plain(),
-        "next": found.above and found.above.plain(),
-        "limit_reached": found.above is None
-        and found.best is not None
-        and found.varied is not None
-        and not found.unchanged,
-        "unchanged": found.unchanged,
-        "refused": [{"args": dict(size.args), "reason": size.reason} for size in found.refused],
-    }

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repro.harness.predict import Roofline
 from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.calibrate import KINDS
@@ -11,11 +12,6 @@ from repro.models import build
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from repro.costs import Device
-    from repro.gpipe.partition.layer_costs import Profile
-
-LETTERS = {"forward": "F", "recompute": "R", "backward": "B"}
 
 
 def tables(spec: RunSpec, record: CalibrateRound, profile: Path) -> list["RenderableType"]:
@@ -31,59 +27,36 @@ def tables(spec: RunSpec, record: CalibrateRound, profile: Path) -> list["Render
     """
     from repro.costs import device
 
-    calibration = record.calibration
-    sizes = calibration.sizes
-    missing = f"no {profile}, so no roofline; `repro calibrate` without a model makes it"
+    calibration, n = record.calibration, record.calibration.sizes[-1]
+    assert calibration.alone is not None
     limits = None
+    end = f"no {profile}, so no roofline; `repro calibrate` without a model makes it"
     if profile.exists():
+        end = (
+            f"over roofline: measured time over the time that the cost model gives on {profile}, "
+            f"at n={n}"
+        )
         try:
-            limits = roofline(spec, sizes[-1], device.load(profile))
+            model = build(spec.model, **spec.arguments)
+            limits = Roofline(device.load(profile), model).layers(n, "always")
         except ValueError as error:  # the measured times are shown all the same
-            missing = f"no roofline: {error}"
-    columns = ["layer", *(f"n={n}" for n in sizes), f"n={sizes[-1]} alone"]
-    if limits is not None:
-        columns.append("over roofline")
+            end = f"no roofline: {error}"
+    columns = ["layer", *(f"n={size}" for size in calibration.sizes), f"n={n} alone"]
     L = len(calibration.update)
     layers = {str(index): slice(index, index + 1) for index in range(L)} | {"all": slice(None)}
     parts: list[RenderableType] = []
-    for kind in KINDS:
+    for kind, letter in zip(KINDS, "FRB", strict=True):
         rows = []
         for name, part in layers.items():
             times = [sum(row[part]) for row in getattr(calibration, kind)]
             alone = sum(getattr(calibration.alone, kind)[-1][part])
-            cells = [name, *(_milliseconds(seconds) for seconds in [*times, alone])]
+            cells = [name, *(f"{1e3 * seconds:,.2f}" for seconds in [*times, alone])]
             if limits is not None:
                 limit = sum(getattr(limits, kind)[part])
                 cells.append(f"{times[-1] / limit:.2f}" if limit else "-")
             rows.append(cells)
         examples = record.unit.partition("/")[0]
-        title = f"{LETTERS[kind]} of each layer (ms), micro-batches of n {examples}, measured"
-        parts.append(table_of(columns, rows, ("layer",), title))
-    if limits is None:
-        parts.append(missing)
-    else:
-        parts.append(
-            f"over roofline: measured time over the time that the cost model gives on {profile}, "
-            f"at n={sizes[-1]}"
-        )
-    return parts
-
-
-def roofline(spec: RunSpec, n: int, device: "Device") -> "Profile":
-    """Simulated times of each layer's counted operators on a device, for n examples."""
-    from repro.costs import Counter
-    from repro.costs import roofline as costs
-    from repro.costs.stage_memory import micro_batch
-
-    model = build(spec.model, **spec.arguments)
-    counter = Counter(model.layers, model.loss)
-    inputs, targets = (micro_batch(few, n) for few in model.batch(1, 0))
-    return costs.profile(
-        costs.layers(counter, inputs, device),
-        costs.head(counter, inputs, targets, device),
-        recompute=True,
-    )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.2f}"
+        title = f"{letter} of each layer (ms), micro-batches of n {examples}, measured"
+        over = [] if limits is None else ["over roofline"]
+        parts.append(table_of([*columns, *over], rows, ("layer",), title))
+    return [*parts, end]

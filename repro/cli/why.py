@@ -1,12 +1,13 @@
 """`repro why`: why a recorded run is slow, and what would make it faster."""
 
 import dataclasses
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
 
-from repro.cli.answers import tell
+from repro.cli.answers import rows, tell
 from repro.cli.options import parse_named
 from repro.harness.results import Results, Run, find_run
 from repro.harness.terminal import table_of
@@ -14,8 +15,10 @@ from repro.harness.terminal import table_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from repro.gpipe.schedule.what_if import Change, Why
-    from repro.harness.neighbours import Neighbour
+    from repro.gpipe.schedule.what_if import Change, Explanation
+    from repro.harness.variants import Variant
+
+_LEAST_GAIN = 1.02  # a smaller one is not recommended, nor one within the error of the replay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Answer:
     Attributes:
         critical_path: of each stage, kind -> seconds that the end of the step waited for.
         replayed_s: the recorded step, replayed; the changes are replayed too.
-        neighbours: recorded runs that differ in one field, with measured and predicted gain.
+        variants: recorded runs that differ in one field, with measured and predicted gain.
     """
 
     run: str
@@ -67,48 +70,69 @@ class Answer:
     critical_path: list[dict[str, float]]
     replayed_s: float
     changes: "tuple[Change, ...]"
-    neighbours: "list[Neighbour]"
+    variants: "list[Variant]"
     verdict: str
-    heading: str = dataclasses.field(repr=False)
+    recorded: Run = field(repr=False)
 
     @classmethod
-    def of(cls, results: Results, run: Run, why: "Why") -> "Answer":
+    def of(cls, results: Results, run: Run, explanation: "Explanation") -> "Answer":
         from repro.gpipe.schedule.breakdown import breakdown
         from repro.gpipe.schedule.critical import by_stage
-        from repro.harness.neighbours import disproved, neighbours
+        from repro.harness.variants import variants_of
 
-        tried, spec = neighbours(results, run, why), run.spec
+        timeline, variants = explanation.timeline, variants_of(results, run, explanation)
+        same = {"fidelity", "K", "M", "N", "D", "schedule", "checkpoint"}
         return cls(
             run=run.id,
-            **spec.model_dump(include={"fidelity", "K", "M", "N", "D", "schedule", "checkpoint"}),
-            step_s=why.timeline.step_time,
-            bubble_idle_over_total=why.timeline.bubble_over_total,
-            breakdown=breakdown(why.timeline, why.schedule),
-            critical_path=by_stage(why.path, spec.total_stages),
-            replayed_s=why.base_s,
-            changes=why.changes,
-            neighbours=tried,
-            verdict=why.verdict_without(disproved(tried)),
-            heading=_heading(run, why),
+            **run.spec.model_dump(include=same),
+            step_s=timeline.step_time,
+            bubble_idle_over_total=timeline.bubble_over_total,
+            breakdown=breakdown(timeline, explanation.schedule),
+            critical_path=by_stage(explanation.path, run.spec.total_stages),
+            replayed_s=explanation.base_s,
+            changes=explanation.changes,
+            variants=variants,
+            verdict=_verdict(explanation, variants),
+            recorded=run,
         )
 
     def parts(self) -> list["RenderableType"]:
-        """For the terminal."""
         from rich.text import Text
 
+        from repro.gpipe.schedule.what_if import CHANGES
+
         shares = ", ".join(f"{name} {share:.1%}" for name, share in self.breakdown.items())
-        return [
-            self.heading,
+        changes = {
+            "change": lambda change: change.name,
+            "step (ms)": lambda change: _ms(change.step_s),
+            "gain": lambda change: f"{change.factor:.2f}x",
+            "what it assumes": lambda change: CHANGES[change.name],
+        }
+        parts: list[RenderableType] = [
+            self._heading(),
             f"K x step: {shares}",
             "bubble: idle time that equal stages with free messages would have as well; transfer: "
             "the other idle time, for messages and for the runtime\n",
             "Critical path: what the end of the step waited for, as shares of the step",
             self._path_table(),
-            f"\nWhat would change it: simulated with the {self.fidelity} costs",
-            self._changes_table(),
-            *self._neighbours_table(),
-            Text(f"\n{self.verdict}", style="bold"),
+            f"\nWhat would change it: simulated with the {self.fidelity} costs, which give "
+            f"{_ms(self.replayed_s)} ms unchanged ({self.replayed_s / self.step_s - 1:+.1%})",
+            rows(self.changes, changes, ("change", "what it assumes"), ("what it assumes",)),
         ]
+        if self.variants:
+            variants = {
+                "change": lambda variant: variant.name,
+                "predicted": lambda v: f"{v.predicted:.2f}x" if v.predicted else "-",
+                self.fidelity: lambda variant: variant.gain_text,
+                "run": lambda variant: variant.run,
+            }
+            parts += [
+                "\nRecorded runs of the experiment that differ in one field: throughput over this "
+                f"one's, {self.fidelity}\nin the same rounds; [95 % interval] from five rounds on, "
+                "~ if it shows no difference",
+                rows(self.variants, variants, left=("change", "run")),
+            ]
+        return [*parts, Text(f"\n{self.verdict}", style="bold")]
 
     def _path_table(self) -> "RenderableType":
         total = {
@@ -126,80 +150,59 @@ class Answer:
         titles = ("message" if kind == "transfer" else kind for kind in kinds)
         return table_of(["", *titles, "all"], [*stages, row("all", total)], left=("",))
 
-    def _changes_table(self) -> "RenderableType":
-        from repro.gpipe.schedule.what_if import CHANGES
-
-        error = f"replayed: {self.replayed_s / self.step_s - 1:+.1%} of the recorded step"
-        rows = [["unchanged", _ms(self.replayed_s), "1.00x", error]]
-        rows += [[c.name, _ms(c.step_s), f"{c.factor:.2f}x", CHANGES[c.name]] for c in self.changes]
-        columns = ("change", "step (ms)", "gain", "what it assumes")
-        return table_of(columns, rows, left=(columns[0], columns[3]), wrapped=columns[3:])
-
-    def _neighbours_table(self) -> list["RenderableType"]:
-        """The gains of recorded runs with one change, beside the predicted ones."""
-        if not self.neighbours:
-            return []
-        rows = [
-            (
-                each.name,
-                f"{each.predicted:.2f}x" if each.predicted else "-",
-                each.gain_text,
-                each.run,
-            )
-            for each in self.neighbours
-        ]
-        return [
-            "\nRecorded runs of the experiment that differ in one field: throughput over this "
-            f"one's, {self.fidelity}\nin the same rounds; [95 % interval] from five rounds on, "
-            "~ if it shows no difference",
-            table_of(("change", "predicted", self.fidelity, "run"), rows, left=("change", "run")),
-        ]
+    def _heading(self) -> str:
+        spec, rounds = self.recorded.spec, len(self.recorded.rounds)
+        held, theory, work = "", "(K-1)/(M+K-1)", spec.M
+        if spec.stages_per_rank is not None:
+            # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
+            held = f" with v={spec.stages_per_rank} stages a rank"
+            theory, work = "(K-1)/(v M+K-1)", spec.M * spec.stages_per_rank
+        replicas = f", {spec.D} replicas" if spec.D > 1 else ""
+        which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
+        return (
+            f"{self.run} in {'/'.join(self.recorded.place)}\n{spec.fidelity}: K={spec.K}, "
+            f"M={spec.M}, N={spec.N}{replicas}, schedule {spec.schedule}{held}, recompute "
+            f"{spec.checkpoint}\nstep {_ms(self.step_s)} ms, the step recorded in {which}; idle "
+            f"{self.bubble_idle_over_total:.1%} of K x step, in theory {theory} = "
+            f"{(spec.K - 1) / (work + spec.K - 1):.1%}"
+        )
 
 
-def explain(results: Results, run: Run) -> "Why":
+def _verdict(explanation: "Explanation", variants: "list[Variant]") -> str:
+    """The best change that costs no memory and that no recorded run contradicts."""
+    from repro.gpipe.schedule.what_if import NEVER
+
+    slower = {variant.change for variant in variants if variant.gain <= _LEAST_GAIN}
+    allowed = [change for change in explanation.changes if change.name not in {NEVER, *slower}]
+    error = explanation.base_s / explanation.timeline.step_time - 1
+    threshold = max(_LEAST_GAIN, 1 + abs(error))
+    if not allowed or allowed[0].factor < threshold:
+        return f"no change that costs no memory would give more than {threshold:.2f}x"
+    return f"{allowed[0].name}: {allowed[0].factor:.2f}x, the most of what costs no memory"
+
+
+def explain(results: Results, run: Run) -> "Explanation":
     """The recorded step of a run explained.
 
     Raises:
         ValueError: one line, if there is no timeline, or none that fits the spec.
     """
-    from repro.gpipe.schedule.what_if import Why
+    from repro.gpipe.schedule.what_if import Explanation
 
-    spec, timeline = run.spec, results.timeline(run)
+    timeline, spec = results.timeline(run), run.spec
     if timeline is None:
+        reason = f"its status is {run.status}"
         if spec.task != "train":
             reason = f"its task is '{spec.task}', which times no step"
         elif not spec.trace or spec.library != "repro":
             reason = "it was timed without spans (trace=false, or another library)"
-        else:
-            reason = f"its status is {run.status}"
-        other = next((each for each in results.runs if results.timeline(each)), None)
-        hint = "`repro run sweep` records runs that have one"
-        if other:
-            hint = f"choose one that has, such as {other.id}"
+        other = next((each.id for each in results.runs if results.timeline(each)), None)
+        hint = f"choose one that has, such as {other}" if other else "`repro run sweep` records one"
         raise ValueError(f"run = {run.id} has no timeline: {reason}; {hint}")
     try:
-        return Why.of(timeline, spec.make_schedule(), spec.N // spec.D)
+        return Explanation.of(timeline, spec.make_schedule(), spec.N // spec.D)
     except ValueError as error:
         raise ValueError(f"run = {run.id}: {error}") from None
-
-
-def _heading(run: Run, why: "Why") -> str:
-    spec = run.spec
-    held, theory, work = "", "(K-1)/(M+K-1)", spec.M
-    if spec.stages_per_rank is not None:
-        # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
-        held = f" with v={spec.stages_per_rank} stages a rank"
-        theory, work = "(K-1)/(v M+K-1)", spec.M * spec.stages_per_rank
-    replicas = f", {spec.D} replicas" if spec.D > 1 else ""
-    rounds = len(run.rounds)
-    which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
-    return (
-        f"{run.id} in {'/'.join(run.place)}\n{spec.fidelity}: K={spec.K}, M={spec.M}, "
-        f"N={spec.N}{replicas}, schedule {spec.schedule}{held}, re-materialization "
-        f"{spec.checkpoint}\nstep {_ms(why.timeline.step_time)} ms, the step recorded in {which}; "
-        f"idle {why.timeline.bubble_over_total:.1%} of K x step, in theory {theory} = "
-        f"{(spec.K - 1) / (work + spec.K - 1):.1%}"
-    )
 
 
 def _ms(seconds: float) -> str:

@@ -7,11 +7,6 @@ from math import exp, log1p
 from pathlib import Path
 
 _TABLES = Path(__file__).resolve().parents[2] / "plots/reference"
-_STEP, _RATIO, _CALIBRATED = (
-    "error (%) throughput",
-    "error (%) ratio",
-    "error over measured (%) mixed",
-)
 
 
 @dataclass(frozen=True)
@@ -34,23 +29,23 @@ class ErrorBar:
 
 
 def profile_error() -> ErrorBar | None:
-    """Of steps by a device's profile: the last rows of the table `costs`; None without it."""
-    rows = _rows("costs")
-    medians = [row for row in rows if row["source"] == "all" and row["model"] == "median error"]
-    if not medians:
-        return None
-    (row,) = medians
-    step, ratio = (1 + float(row[column]) / 100 for column in (_STEP, _RATIO))
-    return ErrorBar(step, "the published and measured steps of `costs`", ratio)
+    """Of steps by a device's profile: the line of the table `costs` over all; None without it."""
+    for row in _rows("costs"):
+        if (row["source"], row["model"]) == ("all", "median error"):
+            step, ratio = (
+                1 + float(row[f"error (%) {name}"]) / 100 for name in ("throughput", "ratio")
+            )
+            return ErrorBar(step, "the published and measured steps of `costs`", ratio)
+    return None
 
 
 def calibration_error() -> ErrorBar | None:
     """Of steps by layers that were timed here: the rows of `simulator`; None without them."""
-    errors = [float(row[_CALIBRATED]) for row in _rows("simulator") if row[_CALIBRATED]]
-    if not errors:
+    errors = [row["error over measured (%) mixed"] for row in _rows("simulator")]
+    sizes = [abs(log1p(float(error) / 100)) for error in errors if error]
+    if not sizes:
         return None
-    median = statistics.median(abs(log1p(error / 100)) for error in errors)
-    return ErrorBar(exp(median), "the measured steps of `simulator`")
+    return ErrorBar(exp(statistics.median(sizes)), "the measured steps of `simulator`")
 
 
 def _rows(table: str) -> list[dict[str, str]]:

@@ -16,9 +16,9 @@ from repro.costs.counter import Counter
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
+from repro.harness import predict
 from repro.harness.plan import Plan
 from repro.harness.spec import TIMED, RunSpec, canonical
-from repro.harness.tasks import simulate
 from repro.io.untrusted import message, short
 from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
@@ -65,7 +65,7 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
         model = built[key] = build(spec.model, **spec.arguments)
         check_model(spec, model)
         # The builders of our own models check the arguments; layers that wait would really wait.
-        if spec.model not in BUILDERS and not simulate.waits(model):
+        if spec.model not in BUILDERS and not predict.waits(model):
             distinct.append(spec)
     rehearse(distinct, device)
 
@@ -90,20 +90,20 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
             )
         return
     model = model or build(spec.model, **spec.arguments)
-    if spec.task in ("calibrate", "roofline") and simulate.waits(model):
+    if spec.task in ("calibrate", "roofline") and predict.waits(model):
         raise ValueError(
             f"model = '{spec.model}' with task = '{spec.task}': its layers wait as long as they "
             f"say, so there is nothing to time; `repro simulate {spec.model}` takes what they say"
         )
     if spec.modelled:
-        simulate.check(spec, model)
+        predict.check(spec, model)
     elif spec.fidelity not in TIMED:
         raise ValueError(
             f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; "
             "choose one"
         )
     else:
-        kind, fidelity = ("wait", "emulated") if simulate.waits(model) else ("compute", "measured")
+        kind, fidelity = ("wait", "emulated") if predict.waits(model) else ("compute", "measured")
         if spec.fidelity != fidelity:
             raise ValueError(
                 f"fidelity = '{spec.fidelity}': the layers of {spec.model} {kind}, so allowed is "

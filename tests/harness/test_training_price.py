@@ -5,7 +5,7 @@ import pytest
 from crew import MACHINE
 
 from repro.cli.main import main
-from repro.harness import machine, plan
+from repro.harness import machine, plan, predict
 from repro.harness.machine import Machine
 from repro.harness.spec import Experiment, Group, RunSpec, Training
 from repro.harness.tasks.simulate import simulated
@@ -127,7 +127,8 @@ def test_the_price_is_printed_before_anything_starts(
     assert line.startswith("error: scale = 'paper' needs GPUs that torch can use")
 
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H100",) * 2)
-    monkeypatch.setattr("repro.harness.training_price._device", lambda _: "cpu")
+    on_cpu = lambda spec, _: predict.source_of(spec, "cpu")  # noqa: E731
+    monkeypatch.setattr("repro.harness.training_price.source_of", on_cpu)
     assert main(["run", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "would train for about" in line

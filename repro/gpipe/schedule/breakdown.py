@@ -59,9 +59,8 @@ def _recorded_order(timeline: Timeline) -> Schedule:
 def _idle(timeline: Timeline, schedule: Schedule, *, by_stage: bool) -> float:
     """Seconds of waiting, summed over ranks, if actions take the mean of their kind (and stage)."""
     lengths: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for rank in range(timeline.ranks):
-        for span in timeline.on(rank):
-            lengths[span.kind, span.stage if by_stage else 0].append(span.seconds)
+    for span in timeline.spans:
+        lengths[span.kind, span.stage if by_stage else 0].append(span.seconds)
     means = {key: fmean(values) for key, values in lengths.items()}
     ideal = replay(schedule, lambda a: means[a.kind, a.stage if by_stage else 0])
     return timeline.ranks * ideal.step_time - ideal.busy()

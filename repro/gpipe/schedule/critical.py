@@ -5,7 +5,6 @@ little slower without changing the step time.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,17 +14,12 @@ from repro.gpipe.schedule.timeline import KINDS, Span, Timeline
 PATH_KINDS: tuple[str, ...] = (*KINDS, "transfer", "gap")
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """One item of a critical path.
+class Leg(NamedTuple):
+    """One item of a critical path; each begins where the one before ends.
 
-    Attributes:
-        kind: that of the span, or "transfer" for the wait for a message, or "gap" for any other
-            time before a span, which is the runtime's.
-        stage: j; of a transfer or gap, the stage of the span that begins after it.
-        micro_batch: i, or -1.
-        start: seconds on the timeline's clock.
-        end: seconds on the same clock, where the next leg starts.
+    `kind` is that of the span, or "transfer" for the wait for a message, or "gap" for any other
+    time before a span, which is the runtime's. Of these two, stage and micro-batch are those of the
+    span that begins after them.
     """
 
     kind: str
@@ -127,18 +121,12 @@ def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
     return tuple(reversed(legs))
 
 
-def by_kind(legs: Iterable[Leg]) -> dict[str, float]:
-    """Seconds of each of `PATH_KINDS`, with 0 for those that do not occur."""
-    seconds = dict.fromkeys(PATH_KINDS, 0.0)
-    for leg in legs:
-        seconds[leg.kind] += leg.seconds
-    return seconds
-
-
 def by_stage(legs: Iterable[Leg], stages: int) -> list[dict[str, float]]:
-    """`by_kind` of each of K stages."""
-    legs = tuple(legs)
-    return [by_kind(leg for leg in legs if leg.stage == j) for j in range(stages)]
+    """Of each stage, the seconds of each of `PATH_KINDS`."""
+    seconds = [dict.fromkeys(PATH_KINDS, 0.0) for _ in range(stages)]
+    for leg in legs:
+        seconds[leg.stage][leg.kind] += leg.seconds
+    return seconds
 
 
 def _producers(schedule: Schedule) -> dict[tuple[str, int, int], tuple[str, int, int]]:

@@ -6,6 +6,7 @@ bubble of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
@@ -70,12 +71,12 @@ class Timeline:
         """K, the number of ranks, which is that of stages if each rank holds one."""
         return self.stages // self.stages_per_rank
 
-    @property
+    @cached_property
     def start(self) -> float:
         """Start of the first span, in seconds."""
         return min((s.start for s in self.spans), default=0.0)
 
-    @property
+    @cached_property
     def step_time(self) -> float:
         """Seconds from the first start to the last end on any stage."""
         return max((s.end for s in self.spans), default=0.0) - self.start
@@ -99,9 +100,16 @@ class Timeline:
 
     def on(self, rank: int) -> list[Span]:
         """The spans of one rank, on all its stages, in the order in which they began."""
-        ranks = self.ranks
-        spans = [s for s in self.spans if s.stage % ranks == rank]
-        return sorted(spans, key=lambda s: (s.start, s.end))
+        return self._by_rank[rank]
+
+    @cached_property
+    def _by_rank(self) -> list[list[Span]]:
+        by_rank: list[list[Span]] = [[] for _ in range(self.ranks)]
+        for span in self.spans:
+            by_rank[span.stage % self.ranks].append(span)
+        for spans in by_rank:
+            spans.sort(key=lambda s: (s.start, s.end))
+        return by_rank
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One record for each span, with the columns `COLUMNS`."""

@@ -6,39 +6,25 @@ step tells how far to trust the predictions.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import fmean, median
 from typing import TypeVar
 
 from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
-from repro.gpipe.schedule.critical import Leg, by_kind, critical_path, find_causes
-from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule, schedule_from_orders
+from repro.gpipe.schedule.critical import Leg, critical_path, find_causes
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Timeline
 
 Key = TypeVar("Key")
 
-BALANCE, LINK, EARLY, ORDER = "better balance", "free link", "recompute early", "1F1B order"
-DOUBLED, QUADRUPLED = "M doubled", "M quadrupled"
-NEVER, EXCEPT_LAST = "nothing recomputed", "recompute except last"
-MORE = {DOUBLED: 2, QUADRUPLED: 4}
+BALANCE, DOUBLED, NEVER, LINK = "better balance", "M doubled", "nothing recomputed", "free link"
 CHANGES = {  # name -> what its prediction assumes
-    BALANCE: (
-        "all stages take equally long, which whole layers rarely allow; or the cut as it is, if "
-        "that is faster"
-    ),
+    BALANCE: "all stages take equally long; or the cut as it is, if that is faster",
     DOUBLED: "same N; assumes that a micro-batch of half the size takes half the time",
-    QUADRUPLED: "same N; assumes that a micro-batch a quarter as large takes a quarter of the time",
-    EARLY: "R no longer waits for the gradient",
     NEVER: "keeps all activations: costs memory",
-    EXCEPT_LAST: "no R where B directly follows F: keeps one more micro-batch's activations",
     LINK: "messages arrive at once; what sending costs the stage stays",
-    ORDER: "fewer activations are kept at once",
 }
-_COSTS_MEMORY = (NEVER, EXCEPT_LAST)
-_WORTH_NAMING = 1.02  # a smaller gain is not recommended, nor one within the error of the replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +43,13 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Why:
+class Explanation:
     """A step explained.
 
     Attributes:
         timeline: of the step.
         schedule: what was run.
+        costs: of its actions.
         path: its critical path.
         base_s: the unchanged schedule replayed, in seconds.
         changes: every change that this run allows, the greatest gain first.
@@ -70,12 +57,15 @@ class Why:
 
     timeline: Timeline
     schedule: Schedule
+    costs: "Costs"
     path: tuple[Leg, ...]
     base_s: float
     changes: tuple[Change, ...]
 
     @classmethod
-    def of(cls, timeline: Timeline, schedule: Schedule, examples: int | None = None) -> "Why":
+    def of(
+        cls, timeline: Timeline, schedule: Schedule, examples: int | None = None
+    ) -> "Explanation":
         """Explain a recorded step.
 
         Args:
@@ -93,86 +83,30 @@ class Why:
         changes = [Change(name, step, base / step) for name, step in steps.items()]
         changes.sort(key=lambda change: change.step_s)
         path = critical_path(timeline, schedule)
-        return cls(timeline, schedule, path, base, tuple(changes))
+        return cls(timeline, schedule, costs, path, base, tuple(changes))
 
-    @property
-    def error(self) -> float:
-        """The replayed step over the recorded one, minus 1."""
-        return self.base_s / self.timeline.step_time - 1
 
-    @cached_property
-    def shares(self) -> dict[str, float]:
-        """Kind -> its share of the critical path; they sum to 1."""
-        return {
-            kind: seconds / self.timeline.step_time for kind, seconds in by_kind(self.path).items()
-        }
+def _changed_steps(costs: "Costs", schedule: Schedule, examples: int | None) -> dict[str, float]:
+    """Name -> seconds of a step, for every change that concerns this run."""
+    M, checkpoint = schedule.micro_batches, schedule.checkpoint
 
-    def factor(self, name: str) -> float | None:
-        """The gain of a change; None where it does not concern this run."""
-        return next((change.factor for change in self.changes if change.name == name), None)
+    def like(micro_batches: int, checkpoint: str) -> Schedule:
+        """The same kind of schedule with another M or checkpoint mode."""
+        held = schedule.stages_per_rank
+        return make_schedule(schedule.name, schedule.stages, micro_batches, checkpoint, held)
 
-    @property
-    def verdict(self) -> str:
-        """One sentence: the best change that costs no memory, and keeping activations if better."""
-        return self.verdict_without(())
-
-    def verdict_without(self, disproved: Collection[str]) -> str:
-        """The verdict when some changes, by their names, were tried and gave nothing."""
-        left_out = (*_COSTS_MEMORY, *disproved)
-        allowed = [change for change in self.changes if change.name not in left_out]
-        best = max(allowed, key=lambda change: change.factor, default=None)
-        gain = best.factor if best else 1.0
-        threshold = max(_WORTH_NAMING, 1 + abs(self.error))
-        if self.shares["gap"] > 1 - 1 / max(gain, threshold):
-            runtime = f"{self.shares['gap']:.0%} of the critical path"
-            sentence = f"the runtime: {runtime} is neither work nor a message"
-        elif best and gain >= threshold:
-            sentence = f"{self._advice(best.name)} {gain:.2f}x"
-        else:
-            sentence = self._no_advice(threshold, "other change" if disproved else "change")
-        never = 1.0 if NEVER in disproved else self.factor(NEVER) or 1.0
-        if never >= max(gain, threshold):
-            sentence += (
-                f"; keeping all activations instead of recomputing them would give {never:.2f}x"
-            )
-        return sentence
-
-    def _advice(self, change: str) -> str:
-        """The cause and the change against it, up to the gain."""
-        stages, M = range(self.timeline.stages), self.schedule.micro_batches
-        if change in MORE:
-            idle = self.timeline.bubble_over_total
-            return (
-                f"stages idle {idle:.0%} of K x step: M={M * MORE[change]} instead of {M} at the "
-                "same N would give about"
-            )
-        if change == BALANCE:
-            work = [self.timeline.busy(j, COMPUTE) for j in stages]
-            slowest = max(stages, key=lambda j: work[j])
-            excess = work[slowest] / fmean(work) - 1
-            return (
-                f"stage {slowest} is {excess:.0%} slower than the mean: a better balance would "
-                "give about"
-            )
-        if change == LINK:
-            return (
-                f"messages are {self.shares['transfer']:.0%} of the critical path: a free link "
-                "would give"
-            )
-        if change == EARLY:
-            return "recomputation waits for gradients: recomputing early would give"
-        assert change == ORDER, change
-        return "another order of the same actions, 1F1B, would give"
-
-    def _no_advice(self, threshold: float, change: str) -> str:
-        idle = self.timeline.bubble_over_total
-        sentence = (
-            f"no {change} that costs no memory would give more than {threshold:.2f}x: stages idle "
-            f"{idle:.0%} of K x step"
-        )
-        if self.timeline.ranks > 1 and self.factor(DOUBLED) is None:
-            sentence += f", and at this N there is no M of {2 * self.schedule.micro_batches}"
-        return sentence
+    steps: dict[str, float] = {}
+    if len(schedule.ranks) > 1:
+        # Equal stages are not always the best. Where R hides in waiting on all stages but the last,
+        # above all with M=1, the last stage should have less than its part. So the cut as it is
+        # counts as a balance too.
+        steps[BALANCE] = min(costs.step(schedule, even=True), costs.step(schedule))
+        if examples is None or examples >= 2 * M:
+            steps[DOUBLED] = costs.step(like(2 * M, checkpoint), 1 / 2)
+        steps[LINK] = costs.step(schedule, free=True)
+    if checkpoint != "never":
+        steps[NEVER] = costs.step(like(M, "never"))
+    return steps
 
 
 @dataclass(frozen=True)
@@ -290,43 +224,3 @@ def _check(timeline: Timeline, schedule: Schedule) -> None:
         raise ValueError(
             "the timeline's spans take 0 s: nothing to explain; measure it again with --force"
         )
-
-
-def _changed_steps(costs: Costs, schedule: Schedule, examples: int | None) -> dict[str, float]:
-    """Name -> seconds of a step, for every change that concerns this run."""
-    stages, M, checkpoint = schedule.stages, schedule.micro_batches, schedule.checkpoint
-    kind = SCHEDULES[schedule.name]
-
-    def like(micro_batches: int, checkpoint: str) -> Schedule:
-        """The same kind of schedule with another M or checkpoint mode."""
-        held = schedule.stages_per_rank
-        return make_schedule(schedule.name, stages, micro_batches, checkpoint, held)
-
-    steps: dict[str, float] = {}
-    if len(schedule.ranks) > 1:
-        # Equal stages are not always the best. Where R hides in waiting on all stages but the last,
-        # above all with M=1, the last stage should have less than its part. So the cut as it is
-        # counts as a balance too.
-        steps[BALANCE] = min(costs.step(schedule, even=True), costs.step(schedule))
-        for name, times in MORE.items():
-            if examples is None or M * times <= examples:
-                steps[name] = costs.step(like(M * times, checkpoint), 1 / times)
-        steps[LINK] = costs.step(schedule, free=True)
-        if kind.late and checkpoint != "never":
-            steps[EARLY] = costs.step(_recomputed_early(schedule))
-        if schedule.name != "1f1b" and kind.executed and not kind.interleaved:
-            steps[ORDER] = costs.step(make_schedule("1f1b", stages, M, checkpoint))
-    if checkpoint != "never":
-        steps[NEVER] = costs.step(like(M, "never"))
-    if checkpoint == "always":
-        steps[EXCEPT_LAST] = costs.step(like(M, "except_last"))
-    return steps
-
-
-def _recomputed_early(schedule: Schedule) -> Schedule:
-    """The same order of work, in which no R waits for a gradient."""
-    orders = [
-        [(a.kind, a.stage, a.micro_batch) for a in schedule.work(rank)]
-        for rank in range(len(schedule.ranks))
-    ]
-    return schedule_from_orders(schedule.name, schedule.micro_batches, schedule.checkpoint, orders)

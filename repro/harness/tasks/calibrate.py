@@ -47,8 +47,8 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     model = build(spec.model, **spec.arguments)
     wire = Wire(spec.K, rank)
     chain = _Chain(spec, model, wire, device)
-    tables: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
-    alone: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
+    tables: dict[str, Any] = {kind: [] for kind in KINDS}
+    alone: dict[str, Any] = {kind: [] for kind in KINDS}
     for n in sizes(spec):
         passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
         passes_alone = chain.in_turn(n, spec.steps) if spec.K > 1 else []

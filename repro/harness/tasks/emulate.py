@@ -1,10 +1,16 @@
 """Emulation: the real engine runs with stages that sleep as long as a device would compute."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.schema import TrainRound
+from repro.models import Model, build
+from repro.simulate import FREE, StageCosts
+
+MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
 
 
 def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
@@ -52,3 +58,54 @@ def _rescaled(timeline: Timeline, time_scale: float) -> Timeline:
         for span in timeline.spans
     ]
     return replace(timeline, spans=tuple(spans))
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """A model for emulation: a layer that sleeps in each stage, smaller messages, a slower link.
+
+    Micro-batches have one example each, which is as large as a message. Messages are cut down by
+    one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's
+    speed: what is not really sent is waited for, and counts as transfer.
+
+    Raises:
+        ValueError: where gradients of a boundary are not as large as its activations, as those of a
+            waiting layer are.
+    """
+
+    costs: StageCosts
+
+    def __post_init__(self) -> None:
+        if self.costs.activations != self.costs.gradients:
+            raise ValueError(
+                f"fidelity = 'emulated': stages send {self.costs.activations} bytes and get "
+                f"{self.costs.gradients} back; layers that wait get back what they send; try "
+                "fidelity='simulated'"
+            )
+
+    @cached_property
+    def _shrunk(self) -> float:
+        return min(1.0, MESSAGE / max((1.0, *self.costs.activations)))
+
+    @property
+    def model(self) -> Model:
+        """K layers."""
+        sizes = [*self.costs.activations, *self.costs.activations[-1:]] or [0]
+        elements = [max(1, round(size * self._shrunk / 4)) for size in sizes]
+        costs = self.costs
+        return build(
+            "timed",
+            L=costs.stages,
+            forward_s=list(costs.forward),
+            backward_s=list(costs.backward),
+            elements=elements,
+            update_s=list(costs.update),
+        )
+
+    @property
+    def throttle(self) -> LinkSpeed | None:
+        """The link that makes up for messages that are smaller."""
+        link = self.costs.link
+        if link == FREE:
+            return None
+        return replace(link, bytes_per_second=link.bytes_per_second * self._shrunk)

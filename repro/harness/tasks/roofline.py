@@ -7,24 +7,19 @@ form of a calibration, but no layer was timed: the cost model predicts their tim
 
 import os
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
-from repro.costs import Counter, Device, LayerTime, bench, roofline
-from repro.costs.stage_memory import micro_batch
+from repro.costs import Device, bench
 from repro.gpipe.comm.control_channel import Wire
 from repro.harness.job import Job, Measured
+from repro.harness.predict import Roofline
 from repro.harness.schema import RooflineRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.calibrate import sizes
-from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.models import Model, build
 from repro.simulate import Calibration
-
-_last: Counter | None = None  # the last counter of this process, whose traces the next one uses
 
 
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
@@ -33,8 +28,12 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     spec = job.spec
     wire = Wire(spec.K, rank)
     rates = wire.all_gather(bench.measure(wire, job.device))
-    source = f"the task roofline on K={spec.K} processes at once"
-    device = bench.profile(rates, "here", "this machine", source, _memory(job))
+    if job.device == "cuda":
+        memory = torch.cuda.mem_get_info(0)[1]
+    else:  # a share of the host's
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // spec.K
+    made_by = f"the task roofline on K={spec.K} processes at once"
+    device = bench.profile(rates, "here", "this machine", made_by, memory)
     model = build(spec.model, **spec.arguments)
     record = RooflineRound(
         device=device.model_dump(),
@@ -56,33 +55,17 @@ def predicted(spec: RunSpec, model: Model, device: Device, kind: str) -> Calibra
         device: the rates.
         kind: "cpu" or "cuda", whose operators are counted.
     """
-    global _last
-
-    optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
-    _last = counter = Counter(model.layers, model.loss, optimizer, _last, kind)
-    few = model.batch(1, spec.seed)
-    tables: dict[str, list[Sequence[float]]] = {"forward": [], "recompute": [], "backward": []}
-    layers: Sequence[LayerTime] = ()
-    for n in sizes(spec):
-        inputs, targets = (micro_batch(part, n) for part in few)
-        layers = roofline.layers(counter, inputs, device)
-        profile = roofline.profile(layers, roofline.head(counter, inputs, targets, device))
-        for name, rows in tables.items():
-            rows.append(getattr(profile, name))
-    largest = sizes(spec)[-1]
-    values = {
-        "sizes": sizes(spec),
-        **{name: [list(row) for row in rows] for name, rows in tables.items()},
-        "update": [layer.update for layer in layers],
-        "activations": [layer.activation_bytes / largest for layer in layers[:-1]],
-        "gradients": [layer.gradient_bytes / largest for layer in layers[:-1]],
-        "link": device.link,
-    }
-    return Calibration(**values)
-
-
-def _memory(job: Job) -> int:
-    """Bytes of each stage: its share of the host's, or those of a GPU."""
-    if job.device == "cuda":
-        return torch.cuda.mem_get_info(0)[1]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // job.spec.K
+    source = Roofline(device, model, spec.optimizer, kind)
+    timed = sizes(spec)
+    tables = [source.layers(n, "always") for n in timed]
+    largest, (layers, _) = timed[-1], source.times(timed[-1])
+    return Calibration(
+        sizes=tuple(timed),
+        forward=tuple(table.forward for table in tables),
+        recompute=tuple(table.recompute for table in tables),
+        backward=tuple(table.backward for table in tables),
+        update=tuple(layer.update for layer in layers),
+        activations=tuple(layer.activation_bytes / largest for layer in layers[:-1]),
+        gradients=tuple(layer.gradient_bytes / largest for layer in layers[:-1]),
+        link=device.link,
+    )

@@ -14,10 +14,9 @@ from repro.gpipe.core.microbatch import split
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
 from repro.gpipe.runtime.launch import TIMEOUT
 from repro.harness.job import Job
+from repro.harness.predict import counted_costs, waits
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
-from repro.harness.tasks.cost_sources import counted_costs
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.harness.tasks.simulate import waits
 from repro.methods import Setup
 from repro.models import Model
 from repro.models.timed import TimedSGD

@@ -17,8 +17,8 @@ from repro.gpipe.core.microbatch import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
+from repro.harness.tasks.emulate import Emulation
 from repro.harness.tasks.setup import setup_of
-from repro.harness.tasks.simulate import Emulation
 from repro.methods import Method, make
 from repro.methods.method import Asynchronous
 from repro.models import Model, build

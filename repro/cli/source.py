@@ -1,0 +1,196 @@
+"""The flags that `simulate`, `advise` and `fit` share, and what they say of layer times."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from annotated_types import Interval
+
+from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.harness.catalog import pairs
+from repro.harness.spec import Optimizer, assigned
+from repro.io.redact import expanded
+
+if TYPE_CHECKING:
+    from repro.harness.predict import Calibrated, Known, Roofline
+    from repro.models import Model
+    from repro.simulate import Calibration
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    model: str = ""
+    """the model, if it is not named first"""
+    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    """arguments of the model, such as L=24"""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print everything as one JSON object, in seconds and bytes"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceOptions(ModelOptions):
+    device: str | None = None
+    """such as v100 (a wrong name lists all), or a .json file that `repro calibrate` wrote"""
+    calibration: Path | None = None
+    """instead of a device: a file of `repro calibrate MODEL`, which names model and arguments"""
+    trust: tyro.conf.FlagCreatePairsOff[bool] = False
+    """allow --calibration to name code: its model is import:package.module:function"""
+    optimizer: Optimizer = "sgd"
+    """adds its update and its state; with a calibration only the state"""
+    link_gbps: Annotated[float | None, Interval(ge=1e-6, le=1e6)] = None
+    """10^9 bits per second between neighbouring stages, instead of the device's own link"""
+    link_latency_us: Annotated[float, Interval(ge=0.0, le=1e6)] = 0.0
+    """with --link-gbps: microseconds of each message"""
+
+    @property
+    def link_speed(self) -> LinkSpeed | None:
+        """The link that the user gives; None for the device's own."""
+        if self.link_gbps is None and self.link_latency_us:
+            raise ValueError(
+                f"--link-latency-us {self.link_latency_us:g}: needs --link-gbps; give both"
+            )
+        if self.link_gbps is None:
+            return None
+        return LinkSpeed(1e-6 * self.link_latency_us, 1e9 / 8 * self.link_gbps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """The model and the source of its layer times.
+
+    Attributes:
+        on: the source of the times, for the user.
+        memory: bytes of a device, if known.
+        profile: of the device, if there is one.
+        timed_on: of a calibration, the number of processes that computed at once.
+    """
+
+    model: "Model"
+    model_args: dict[str, Any]
+    on: str
+    memory: int | None = None
+    profile: str | None = None
+    calibration: "Calibration | None" = None
+    timed_on: int | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.model.name} ({assigned(self.model_args) or 'its defaults'})"
+
+    @property
+    def waits(self) -> bool:
+        """Whether a layer takes the same time for every micro-batch, whatever its size."""
+        return self.profile is None and self.calibration is None
+
+    def source(self, optimizer: str, link: LinkSpeed | None) -> "Roofline | Calibrated | Known":
+        from repro.costs import device
+        from repro.harness.predict import Calibrated, Known, Roofline
+
+        if self.calibration is not None:
+            return Calibrated(self.calibration, self.model, optimizer, link)
+        if self.profile is None:
+            return Known(self.model, link)
+        return Roofline(device.load(expanded(self.profile)), self.model, optimizer, link=link)
+
+    def warn(self, K: tuple[int, ...], examples: dict[int, int], optimizer: str) -> None:
+        """Say on stderr what is predicted from other conditions than layers were timed in.
+
+        Args:
+            K: numbers of processes.
+            examples: M -> examples in a micro-batch.
+            optimizer: whose state counts.
+        """
+        timed, calibration = self.timed_on, self.calibration
+        if timed is None or calibration is None:
+            return
+        lines = []
+        # One process alone was timed as well.
+        others = [count for count in dict.fromkeys(K) if count not in (1, timed)]
+        if others:
+            lines.append(
+                f"layers were timed with K={timed} processes at once; with K="
+                f"{', '.join(map(str, others))} another number would share the memory bandwidth: "
+                f"`repro calibrate {self.model.name} --K {others[0]}` times that"
+            )
+        outside = [str(M) for M, n in examples.items() if not calibration.covers(n)]
+        if outside:
+            lines.append(
+                f"layers were timed for micro-batches of {calibration.sizes[0]} to "
+                f"{calibration.sizes[-1]} examples; M={', '.join(outside)} is extrapolated: "
+                "calibrate with another --N"
+            )
+        if optimizer != "sgd":
+            lines.append(
+                f"updates were timed with sgd; of {optimizer} only the memory of its state "
+                "counts here"
+            )
+        for line in lines:
+            print(f"warning: {line}", file=sys.stderr)
+
+
+def chosen(options: SourceOptions) -> Chosen:
+    """The source of the layer times; a one-line ValueError unless exactly one is given."""
+    if options.device is not None and options.calibration is not None:
+        raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
+    name, args = options.model, pairs("model_args", options.model_args)
+    if options.calibration is not None:
+        return _calibrated(options.calibration, name, args, trusted=options.trust)
+    if not name:
+        raise ValueError("model: name one; try `repro simulate transformer --device v100`")
+    from repro.costs import device
+    from repro.harness.predict import waits
+    from repro.models import build
+
+    model = build(name, **expanded(args))
+    if waits(model):
+        if options.device is not None:
+            raise ValueError(
+                f"--device {options.device}: the layers of {name} have fixed times; leave it out"
+            )
+        return Chosen(model, args, "layers with fixed times")
+    if options.device is None:
+        raise ValueError(
+            "--device, --calibration: give one of the two: try --device v100, or make "
+            "a file with `repro calibrate MODEL`"
+        )
+    profile = device.load(expanded(options.device))
+    on = f"{profile.title}, {profile.precision}"
+    return Chosen(model, args, on, int(profile.memory.value), options.device)
+
+
+def _calibrated(path: Path, name: str, args: dict[str, Any], *, trusted: bool) -> Chosen:
+    """The layer times in a file of `repro calibrate MODEL`.
+
+    The file names its model and arguments; the user may name the same. A model that is code needs
+    --trust even if the user names it, since the arguments are the file's.
+    """
+    from repro.harness.outside import consent, read
+    from repro.harness.schema import CalibrationFile
+    from repro.io.untrusted import LARGE
+    from repro.models import build
+
+    try:
+        file = read(Path(expanded(str(path))), CalibrationFile, LARGE)
+    except ValueError as error:
+        raise ValueError(f"--calibration {error}") from None
+    for field, given, own in (
+        ("model", name, file.model),
+        ("model_args", args, file.model_args),
+    ):
+        if given and given != own:
+            raise ValueError(
+                f"{field} = {given!r}: {path} is a calibration of {own!r}; leave it out"
+            )
+    notice = consent(f"--calibration {path}", file.model, trusted=trusted)
+    if notice:
+        print(notice, file=sys.stderr)
+    how = "" if file.calibration.alone is None else " and in turn"
+    return Chosen(
+        build(file.model, **expanded(file.model_args)),
+        dict(file.model_args),
+        f"layers timed on {file.date}, all processes at once{how}: {file.device}",
+        calibration=file.calibration,
+        timed_on=file.K,
+    )

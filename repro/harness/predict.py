@@ -1,0 +1,452 @@
+"""One predictor: a run and what its layers cost give a step on a virtual clock, and its memory.
+
+A source says what layers cost: `Known` layers wait for a time that they know, `Calibrated` ones
+were timed, and those of a `Roofline` take their counted FLOPs and bytes over a device's rates. The
+last two are `Counted` too, which gives the memory and no times.
+"""
+
+import copy
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
+from repro.costs import device as devices
+from repro.costs.fit import Tasks
+from repro.costs.stage_memory import micro_batch, peak_memory
+from repro.gpipe import breakdown
+from repro.gpipe.core.microbatch import Tree
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
+from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
+from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.error_bars import ErrorBar, calibration_error, profile_error
+from repro.harness.spec import RunSpec
+from repro.harness.tasks.optimizers import OPTIMIZERS
+from repro.io.redact import expanded
+from repro.models import Model, build
+from repro.models.timed import TimedLayer
+from repro.simulate import (
+    FREE,
+    Calibration,
+    StageCosts,
+    all_reduce_seconds,
+    exposed_seconds,
+    settle,
+    simulate,
+)
+
+ALL_REDUCE = "all-reduce"  # seconds of a step with replicas that no span of its timeline shows
+_last_counter: Counter | None = None  # of this process; the next one uses its traces
+# A prediction needs its schedule several times, and a large one takes a second to build.
+_schedule = lru_cache(maxsize=2)(make_schedule)
+
+
+class Included(NamedTuple):
+    """What counts in the time of a step.
+
+    Attributes:
+        terms: of the roofline.
+        ends: the model's ends: embedding, softmax, loss.
+        link: messages between stages.
+        setup: what a step takes before its first action.
+        update: of the optimizer.
+        folded: kernels are folded before matrices are padded, see `repro.costs.products`.
+    """
+
+    terms: tuple[str, ...] = roofline.TERMS
+    ends: bool = True
+    link: bool = True
+    setup: bool = True
+    update: bool = True
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted step.
+
+    Attributes:
+        examples: in a micro-batch; 0 where not even one fits into the spec's memory.
+        counts: layers of each stage.
+        timeline: of one replica.
+        exposed_s: seconds by which the sums of gradients over replicas outlast the last backward.
+    """
+
+    spec: RunSpec
+    source: "Source"
+    examples: int
+    counts: tuple[int, ...]
+    costs: StageCosts
+    timeline: Timeline
+    exposed_s: float
+
+    @property
+    def step_s(self) -> float:
+        return self.timeline.step_time + self.exposed_s
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Part -> its share of K x step, without the sums over replicas; see `breakdown`."""
+        return breakdown(self.timeline, schedule_of(self.spec))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Cause -> seconds of the step, a mean over the stages."""
+        seconds = {name: share * self.timeline.step_time for name, share in self.shares.items()}
+        return seconds | {ALL_REDUCE: self.exposed_s}
+
+    @cached_property
+    def peaks(self) -> list[int] | None:
+        """Counted bytes of each rank at its peak; None if not known."""
+        return self.source.peaks(self.spec, max(1, self.examples), self.counts)
+
+    @property
+    def error(self) -> ErrorBar | None:
+        """How far such steps were off where the true length is known."""
+        return self.source.error()
+
+
+class Source:
+    """What a model's layers cost.
+
+    Attributes:
+        link: between two stages.
+        memory: bytes of a device; None where the layers are those of no device.
+        model: None where only the times of its layers are known.
+    """
+
+    model: Model | None = None
+    link: LinkSpeed = FREE
+    memory: float | None = None
+
+    def examples(self, spec: RunSpec) -> int:
+        """Examples in a micro-batch; 0 where not even one fits into the spec's memory."""
+        return spec.N // spec.D // spec.M
+
+    def layers(self, n: int, checkpoint: str) -> Profile:
+        """Seconds of each layer for a micro-batch of n examples."""
+        raise NotImplementedError
+
+    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
+        """Costs of stages with these numbers of layers."""
+        raise NotImplementedError
+
+    def counted(self) -> Mapping[str, Sequence[int]]:
+        """What stages can be cut by without a clock, see `counted_costs`; empty: all are alike."""
+        return {}
+
+    def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> list[int] | None:
+        """Counted bytes of each rank at its peak; None if not known."""
+        return None
+
+    def parameter_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
+        """Bytes of the parameters of each rank, and so of their gradients."""
+        raise NotImplementedError
+
+    def error(self) -> ErrorBar | None:
+        return None
+
+
+def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Prediction:
+    """The step of a run; cut as the spec says, unless the layers of each stage are given."""
+    examples = source.examples(spec)
+    n = max(1, examples)
+    counts = tuple(counts) or cut(spec, source, n)
+    costs = source.costs(spec, n, counts)
+    timeline = simulate(schedule_of(spec), costs)
+    if not timeline.step_time:
+        raise ValueError(f"K={spec.K}, M={spec.M}: its layers take no time at all; give them some")
+    exposed = 0.0
+    if spec.D > 1:
+        gradients = source.parameter_bytes(spec, counts)
+        sums = [all_reduce_seconds(size, spec.D, source.link) for size in gradients]
+        exposed = exposed_seconds(timeline, sums)
+    return Prediction(spec, source, examples, counts, costs, timeline, exposed)
+
+
+def source_of(spec: RunSpec, kind: str) -> Source:
+    """The source of a modelled run; `kind`, "cpu" or "cuda", says whose operators are counted."""
+    model = build(spec.model, **spec.arguments)
+    if waits(model):
+        return Known(model, spec.link)
+    assert spec.profile is not None
+    device = devices.load(expanded(spec.profile))
+    return Roofline(device, model, spec.optimizer, kind, spec.link)
+
+
+def ways_of(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> dict[str, float]:
+    """Seconds of a step with these layers a stage, by each way in which layers were timed.
+
+    "together": as timed on all processes at once. "alone": as timed while the others waited.
+    "mixed": between the two, by the part of the other stages that computes meanwhile.
+    """
+    timed = calibration.beside_replicas(spec.D)
+    ways = {"together": replace(timed, alone=None)}
+    if timed.alone is not None:
+        ways["mixed"] = timed
+        ways["alone"] = replace(timed, **vars(timed.alone), alone=None)
+    return {way: predict(spec, Calibrated(each), counts).step_s for way, each in ways.items()}
+
+
+def schedule_of(spec: RunSpec) -> Schedule:
+    return _schedule(
+        spec.schedule, spec.total_stages, spec.M, spec.checkpoint, spec.stages_per_rank or 1
+    )
+
+
+def cut(spec: RunSpec, source: Source, n: int) -> tuple[int, ...]:
+    """Layers of each stage, cut as `repro.gpipe.Pipeline` cuts with measured times."""
+    layers = source.layers(n, spec.checkpoint)
+    L = len(layers.forward)
+    spec.fit(L)
+    if isinstance(spec.balance, tuple):
+        return spec.balance
+    if spec.balance == "time":
+        cost = layers.cost(source.link)
+    else:
+        cost = additive(source.counted().get(spec.balance, [1] * L))
+    return tuple(PARTITIONERS[spec.partitioner or SMALLEST_LARGEST](cost, L, spec.total_stages))
+
+
+class Known(Source):
+    """Layers that wait for a time which they know."""
+
+    def __init__(self, model: Model, link: LinkSpeed | None = None) -> None:
+        self.model = model
+        made = [layer() for layer in model.layers if callable(layer)]
+        self._layers = [layer for layer in made if isinstance(layer, TimedLayer)]
+        self.link = link or FREE
+
+    def layers(self, n: int, checkpoint: str) -> Profile:
+        """Seconds of each layer, which do not depend on n, and bytes that it sends."""
+        forward = tuple(layer.forward_s for layer in self._layers)
+        sent = tuple(4 * layer.elements * n for layer in self._layers[:-1])
+        backward = tuple(layer.backward_s for layer in self._layers)
+        recompute = forward if checkpoint != "never" else (0.0,) * len(forward)
+        return Profile(forward, recompute, backward, sent, sent)
+
+    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
+        updates = [vars(layer.weight)["update_s"] for layer in self._layers]
+        return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, updates)
+
+
+class Counted(Source):
+    """A model whose memory and parameters are counted on fake tensors."""
+
+    def __init__(self, model: Model | None, optimizer: str = "sgd", kind: str = "cpu") -> None:
+        self.model, self._optimizer, self._kind = model, optimizer, kind
+
+    @cached_property
+    def counter(self) -> Counter:
+        global _last_counter
+        assert self.model is not None
+        optimizer = partial(OPTIMIZERS[self._optimizer], lr=0.01)
+        layers, loss = self.model.layers, self.model.loss
+        _last_counter = Counter(layers, loss, optimizer, _last_counter, self._kind)
+        return _last_counter
+
+    @cached_property
+    def few(self) -> tuple[Tree, Tree]:
+        """One example and its target; mini-batches are expanded from them."""
+        assert self.model is not None
+        return self.model.batch(1, 0)
+
+    def counted(self) -> Mapping[str, Sequence[int]]:
+        return counted_costs(self.counter, micro_batch(self.few[0], 1))
+
+    def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> list[int] | None:
+        """Counted bytes of each rank at its peak; None without a model.
+
+        With replicas its gradients are copied before they are summed. The copies count as if they
+        were all there at the peak, which is an upper bound.
+        """
+        if self.model is None:
+            return None
+        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
+        tasks = Task.of_ranks(schedule_of(spec), counts, inputs, targets, Messages())
+        peaks = [peak_memory(self.counter, task).total for task in tasks]
+        if spec.D > 1:
+            copies = self.parameter_bytes(spec, counts)
+            peaks = [peak + size for peak, size in zip(peaks, copies, strict=True)]
+        return peaks
+
+    def parameter_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
+        layers = [self.counter.resident(index).parameters for index in range(len(self.counter))]
+        return _of_ranks(layers, counts, spec.K)
+
+    def cuts_by_memory(self, spec: RunSpec, n: int) -> Tasks:
+        """The stages that the model can be cut into; each rank holds one."""
+        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
+        return Tasks(self.counter, schedule_of(spec), inputs, targets, Messages())
+
+
+class Calibrated(Counted):
+    """Layers with the times of a calibration; without a model only times are known."""
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        model: Model | None = None,
+        optimizer: str = "sgd",
+        link: LinkSpeed | None = None,
+    ) -> None:
+        super().__init__(model, optimizer)
+        if model is not None and len(calibration.update) != len(model.layers):
+            raise ValueError(
+                f"calibration: is of {len(calibration.update)} layers, {model.name} has L = "
+                f"{len(model.layers)} here; give the model and arguments that were calibrated"
+            )
+        self._calibration = calibration
+        self.link = link or calibration.link
+
+    def layers(self, n: int, checkpoint: str) -> Profile:
+        """Seconds of each layer for a micro-batch of n examples while all processes compute."""
+        # A stage of one layer costs what the layer does.
+        stages = self._calibration.stages([1] * len(self._calibration.update), n, checkpoint)
+        recompute = stages.recompute if checkpoint != "never" else (0.0,) * stages.stages
+        return Profile(
+            stages.forward,
+            recompute,
+            stages.backward,
+            tuple(round(size) for size in stages.activations),
+            tuple(round(size) for size in stages.gradients),
+        )
+
+    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
+        """Costs of the stages, each as fast as the stages that compute at the same time let it."""
+        timed = self._calibration.beside_replicas(spec.D)
+        stages = partial(timed.stages, counts, n, spec.checkpoint, link=self.link)
+        if timed.alone is None:
+            return stages()
+        return settle(schedule_of(spec), lambda overlap: stages(overlap=overlap))
+
+    def parameter_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
+        if self.model is not None:
+            return super().parameter_bytes(spec, counts)
+        return _of_ranks([round(size) for size in self._calibration.parameters], counts, spec.K)
+
+    def error(self) -> ErrorBar | None:
+        return calibration_error()
+
+
+class Roofline(Counted):
+    """Layers with times from a device's profile: FLOPs and bytes over its rates."""
+
+    def __init__(
+        self,
+        device: Device,
+        model: Model,
+        optimizer: str = "sgd",
+        kind: str = "cpu",
+        link: LinkSpeed | None = None,
+    ) -> None:
+        super().__init__(model, optimizer, kind)
+        self._given_link = link
+        self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
+        self._set(device, Included())
+
+    def _set(self, device: Device, included: Included) -> None:
+        self.device, self.included = device, included
+        self.memory = device.memory.value
+        self.link = (self._given_link or device.link) if included.link else FREE
+
+    @property
+    def has_own_link(self) -> bool:
+        """Whether the link is a figure of the device."""
+        return self._given_link is None
+
+    def changed(self, device: Device | None = None, included: Included | None = None) -> "Roofline":
+        """The same model on another device, or where less counts."""
+        other = copy.copy(self)
+        other._set(device or self.device, included or self.included)
+        if device is not None or other.included.folded != self.included.folded:
+            other._times = {}
+        return other
+
+    def examples(self, spec: RunSpec) -> int:
+        """N / M or, with a memory, the most with which stages fit."""
+        most = super().examples(spec)
+        if spec.memory is None:
+            return most
+        tries = _sizes(most)
+        fitting = bisect_left(tries, True, key=lambda n: not self._fits(spec, n))
+        return tries[fitting - 1] if fitting else 0
+
+    def _fits(self, spec: RunSpec, n: int) -> bool:
+        peaks = self.peaks(spec, n, cut(spec, self, n))
+        assert spec.memory is not None
+        assert peaks is not None
+        return max(peaks) <= spec.memory
+
+    def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
+        """What the layers and the loss take."""
+        if n not in self._times:
+            inputs, targets = (micro_batch(few, n) for few in self.few)
+            layers = roofline.layers(self.counter, inputs, self.device, folded=self.included.folded)
+            self._times[n] = layers, roofline.head(self.counter, inputs, targets, self.device)
+        return self._times[n]
+
+    def layers(self, n: int, checkpoint: str) -> Profile:
+        return roofline.profile(
+            *self.times(n),
+            terms=self.included.terms,
+            ends=self.included.ends,
+            recompute=checkpoint != "never",
+        )
+
+    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
+        updates = [time.update for time in self.times(n)[0]] if self.included.update else []
+        setup = self.device.setup_s.value if self.included.setup else 0.0
+        return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, updates, setup)
+
+    def error(self) -> ErrorBar | None:
+        return profile_error()
+
+
+def waits(model: Model) -> bool:
+    """Whether the layers of a model wait where others compute."""
+    return model.labels.get("compute") == "timed wait"
+
+
+def check(spec: RunSpec, model: Model) -> None:
+    """Raise a one-line ValueError where a modelled run has no costs, or has them twice."""
+    if waits(model) == (spec.profile is not None):
+        remedy = "the layers of this model say what they take; leave it out"
+        if spec.profile is None:
+            remedy = (
+                f"layers that compute need a device; one of {', '.join(devices.names())}, or the "
+                "path of a profile"
+            )
+        raise ValueError(f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': {remedy}")
+    if spec.profile is not None:
+        devices.load(expanded(spec.profile))
+
+
+def counted_costs(counter: Counter, inputs: Tree) -> dict[str, list[int]]:
+    """What stages can be cut by without a clock: parameters and FLOPs of each layer's forward."""
+    layers = [counter.cost(index, inputs) for index in range(len(counter))]
+    return {
+        "parameters": [layer.parameters for layer in layers],
+        "flops": [sum(op.flops for op in layer.forward) for layer in layers],
+    }
+
+
+def _of_ranks(layers: Sequence[int], counts: Sequence[int], K: int) -> list[int]:
+    """Sums over the layers of each rank; rank r holds the stages r, r + K, and so on."""
+    stages = [sum(layers[a:b]) for a, b in pairwise([0, *accumulate(counts)])]
+    return [sum(stages[rank::K]) for rank in range(K)]
+
+
+def _sizes(most: int) -> list[int]:
+    """Sizes of micro-batches to try for memory: 1, 2, 3, 4, 6, 8, 12, ... and the largest."""
+    tries = {most}
+    power = 1
+    while power <= most:
+        tries |= {power, min(most, power * 3 // 2)}
+        power *= 2
+    return sorted(tries)

@@ -1,0 +1,110 @@
+"""Variants of a run: recorded runs that differ from it in one field, with the measured gain."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from repro.gpipe.schedule.what_if import DOUBLED, NEVER, Explanation
+from repro.harness.results import Results, Run
+from repro.harness.spec import TIMED, RunSpec
+from repro.harness.text import ratio
+from repro.harness.vary import varied, varied_arguments
+
+_FIELDS = ("M", "schedule", "checkpoint", "balance")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A run that differs from the explained run in one field.
+
+    Attributes:
+        run: its id.
+        fidelity: of both runs.
+        field: the field of the spec in which they differ.
+        value: of that field in this run.
+        own: of that field in the explained run.
+        step_s: median step in seconds.
+        gain: its throughput over that of the explained run.
+        low: lower end of the gain's 95 % interval; NaN below five common rounds.
+        high: upper end.
+        rounds: in which both were timed; 0 if the gain compares medians of different rounds.
+        predicted: its gain, predicted from the costs of the explained run; None if it is not known.
+    """
+
+    run: str
+    fidelity: str
+    field: str
+    value: Any
+    own: Any
+    step_s: float
+    gain: float
+    low: float
+    high: float
+    rounds: int
+    predicted: float | None
+
+    @property
+    def name(self) -> str:
+        """`M=32`."""
+        value = "+".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
+        return f"{self.field}={value}"
+
+    @property
+    def gain_text(self) -> str:
+        """`0.57x [0.55, 0.60]`, or `0.57x (2 rounds)`; ~ if it may be chance."""
+        gain = ratio(self.gain, self.low, self.high)
+        if not math.isnan(self.low) or self.fidelity not in TIMED:  # else the same every time
+            return gain
+        if self.rounds == 0:
+            return f"{gain} (other rounds)"
+        return f"{gain} ({self.rounds} round{'s' if self.rounds > 1 else ''})"
+
+    @property
+    def change(self) -> str | None:
+        """Its name among the changes of `repro.gpipe.schedule.what_if`; None if it is none."""
+        if self.field == "M" and self.value == 2 * self.own:
+            return DOUBLED
+        return NEVER if (self.field, self.value) == ("checkpoint", "never") else None
+
+
+def variants_of(results: Results, run: Run, explanation: Explanation) -> list[Variant]:
+    """The variants of a run in its experiment, the fastest first."""
+    found = []
+    for other in results.runs:
+        field = _difference(run.spec, other.spec) if other.place == run.place else None
+        gain, low, high, rounds = results.ratio(other, run) if field else (math.nan,) * 4
+        if field and not rounds:
+            gain = other.throughput / run.throughput
+        if field is None or math.isnan(gain) or math.isnan(other.step_s):
+            continue
+        predicted = None
+        if field != "balance":
+            part = run.M / other.M
+            step_s = explanation.costs.step(other.spec.make_schedule(), part)
+            predicted = explanation.base_s / step_s
+        found.append(
+            Variant(
+                other.id,
+                run.fidelity,
+                field,
+                getattr(other.spec, field),
+                getattr(run.spec, field),
+                other.step_s,
+                gain,
+                low,
+                high,
+                int(rounds),
+                predicted,
+            )
+        )
+    return sorted(found, key=lambda variant: -variant.gain)
+
+
+def _difference(own: RunSpec, other: RunSpec) -> str | None:
+    """The one field of `_FIELDS` in which two specs differ; None otherwise."""
+    # The time scale of an emulated run depends on K and M, but its seconds are the device's.
+    differ = [
+        *varied([own, other], [name for name in RunSpec.model_fields if name != "stretch"]),
+        *varied_arguments([own, other]),
+    ]
+    return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None
