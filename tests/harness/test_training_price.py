@@ -133,4 +133,4 @@ def test_the_price_is_printed_before_anything_starts(
     (line,) = capsys.readouterr().err.splitlines()
     assert "would train for about" in line
     assert "1.96 GB of downloads and skip 0 runs; add --yes to start" in line
-    assert not (tmp_path / "results").exists()
+    assert not list((tmp_path / "results").rglob("*"))
