@@ -32,7 +32,7 @@ from repro.harness.statistics import interval
 from repro.paper import theory
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import estimated, framed, met_or_missed, with_interval
+from repro.report.framed import error_bars, estimated, framed, met_or_missed, with_interval
 from repro.report.rounds import parts
 from repro.report.style import (
     FIDELITIES,
@@ -164,13 +164,10 @@ def figure(results: Results) -> Figure | None:
     drawn, ((left, right),) = grid(1, 2, 3.6)
     lines = frame.sort_values("bytes").groupby(["transport", "where"])
     for (transport, where), runs in lines:
-        value = runs[OVERHEAD]
-        # Without an interval where there are few rounds.
-        ends = [value - runs[f"{OVERHEAD}: low"], runs[f"{OVERHEAD}: high"] - value]
         left.errorbar(
             runs["bytes"],
-            value,
-            [end.fillna(0) for end in ends],
+            runs[OVERHEAD],
+            error_bars(runs, OVERHEAD),
             marker=MARKERS["emulated"],
             color=FIDELITIES["emulated"],
             linestyle=_STYLES[transport],

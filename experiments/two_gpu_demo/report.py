@@ -1,43 +1,44 @@
 """One device, naive model parallelism and GPipe beside each other for each model and M."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from math import isnan, nan
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from experiments.two_gpu_demo.figures import figures as figures
-from experiments.two_gpu_demo.points import (
-    STRATEGY_NAMES,
-    Point,
-    key_of,
-    over_one_device,
-    points,
-    runs_by_point,
-)
-from experiments.two_gpu_demo.runs import NAME, STRATEGIES
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.two_gpu_demo.runs import ABOUT, NAME, STRATEGIES
+from repro.harness.frame import Frame, ratios, runs_frame, select
 from repro.harness.results import Results, Run
+from repro.harness.statistics import interval
+from repro.report import gantt
 from repro.report.declared import Shown
-from repro.report.grid import Cell, Column, amount, declared, place_column, plain, quotient, share
-from repro.report.ratio import NO_INTERVAL
-from repro.report.style import model_name
-from repro.report.table import Table
+from repro.report.figures import Picture
+from repro.report.framed import HIGH, LOW, RATIO, Form, error_bars, framed, or_status, with_interval
+from repro.report.ratio import ideal_over_k1
+from repro.report.style import MARKERS, THEORY, grid, model_name, series_colour, ticks
+from repro.report.table import EMPTY, Cell, Table
 
+NAMES = dict(zip(STRATEGIES, ("one device", "naive", "GPipe"), strict=True))
+OF_K = ("naive", "GPipe")  # the strategies that use K devices
+# What the strategies are compared at.
+POINT = ["where", "remat", "model", "K", "M"]
+RATE, SPEEDUP, IDLE, PEAK = (
+    "examples/s", "speedup over one device", "idle/total", "peak of the fullest (MiB)"
+)  # fmt: skip
 SHOWN = Shown(
-    NAME,
-    (
-        "model",
-        "K",
-        "M",
-        f"speedup over one device {STRATEGY_NAMES['naive']}",
-        f"speedup over one device {STRATEGY_NAMES['gpipe']}",
-        f"idle/total {STRATEGY_NAMES['naive']}",
-        f"idle/total {STRATEGY_NAMES['gpipe']}",
-    ),
+    NAME, ("model", "K", "M", *(f"{value} {name}" for value in (SPEEDUP, IDLE) for name in OF_K))
 )
+# Naive is wide and hollow, so that it shows below GPipe where both are equal.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "single": {"linestyle": "-.", "markerfacecolor": "white"},
+    "naive": {"linestyle": "--", "markerfacecolor": "white", "markersize": 9, "linewidth": 2.6},
+    "gpipe": {"linestyle": "-", "markersize": 5},
+}
 
 
 def tables(results: Results) -> list[Table]:
-    lines = points(results)
-    return [strategies(results, lines)] if lines else []
+    frame = runs_frame(results, NAME)
+    return [strategies(results, frame)] if len(frame) else []
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -46,13 +47,11 @@ def answer(tables: Mapping[str, Table]) -> str:
     More micro-batches slow one device down, so a speedup at the same M is not the gain over the
     fastest way to use one device.
     """
-    naive, gpipe = (
-        tables[NAME].numbers(f"speedup over one device {STRATEGY_NAMES[strategy]}")[-1]
-        for strategy in ("naive", "gpipe")
-    )
+    table = tables[NAME]
+    naive, gpipe = (table.numbers(f"{SPEEDUP} {name}")[-1] for name in OF_K)
     return (
         f"At the same M GPipe has at most {gpipe} times the throughput of one device, and naive "
-        f"model parallelism {naive} times. {best_against_best(tables[NAME])}"
+        f"model parallelism {naive} times. {best_against_best(table)}"
     ).strip()
 
 
@@ -61,80 +60,107 @@ def best_against_best(table: Table) -> str:
 
     Empty where a machine would be held against another, or where either was not run.
     """
-    data = table.data
-    if "where" in ("".join(name) for name in data.columns):
+    data: Frame = table.data
+    if "where" in data:
         return ""
-    ratios = []
-    for model in dict.fromkeys(model_name(name) for name in data["", "model"]):
-        lines = table.where("model", [model]).data.to_dict("records")
-        one, gpipe = (
-            max((rate for line in lines if (rate := line["examples/s", name]) > 0), default=nan)
-            for name in (STRATEGY_NAMES["single"], STRATEGY_NAMES["gpipe"])
-        )
-        if not isnan(gpipe / one):
-            ratios.append(f"{gpipe / one:.2f} times ({model})")
-    return f"Each at its own fastest M, GPipe has {' and '.join(ratios)}." if ratios else ""
+    best = data.groupby("model", sort=False)[[f"{RATE} one device", f"{RATE} GPipe"]].max()
+    gains = (best.iloc[:, 1] / best.iloc[:, 0]).dropna()
+    texts = [f"{gain:.2f} times ({model_name(str(model))})" for model, gain in gains.items()]
+    return f"Each at its own fastest M, GPipe has {' and '.join(texts)}." if texts else ""
 
 
-def strategies(results: Results, lines: list[Point]) -> Table:
+def strategies(results: Results, frame: Frame) -> Table:
     """Throughput, speedup over one device, idle time and memory of each strategy."""
-    grid = runs_by_point(results)
-
-    def of_run(describe: Callable[[Run], Cell], strategy: str, point: Point) -> Cell:
-        return grid.cell(describe, *key_of(strategy, point))
-
-    def group(
-        name: str, describe: Callable[[Run], Cell], *chosen: str, csv: str = ""
-    ) -> list[Column[Point]]:
-        return [
-            Column(
-                (name, STRATEGY_NAMES[strategy]),
-                partial(of_run, describe, strategy),
-                csv=(csv or name, STRATEGY_NAMES[strategy]),
-            )
-            for strategy in chosen
-        ]
-
-    def speedup(strategy: str) -> Column[Point]:
-        shown = STRATEGY_NAMES[strategy]
-        name = "speedup over one device"
-        return Column(
-            (name, shown),
-            partial(of_run, lambda run: quotient(over_one_device(results, run)), strategy),
-            ends=((name, f"{shown}: low"), (name, f"{shown}: high")),
-        )
-
-    columns = [
-        *coordinates(lines),
-        *group("examples/s", lambda run: amount(run.throughput, 1), *STRATEGIES),
-        speedup("naive"),
-        speedup("gpipe"),
-        *group("idle/total", lambda run: share(run.bubble_idle_over_total), "naive", "gpipe"),
-        *group("peak of each device (MiB)", peaks, *STRATEGIES, csv="peak of the fullest (MiB)"),
-    ]
-    note = (
-        "Measured: the speedup is taken inside a round, at the same M, N and re-materialization, "
-        f"with a bootstrap 95 % interval over rounds ({NO_INTERVAL}; ~ where it spans 1). "
-        "Idle/total is the share of K x step in which a device does nothing."
-    )
-    title = "What do K devices gain over one, and how does that change with M?"
-    return declared(NAME, title, note, lines, columns, NAME)
-
-
-def coordinates(lines: list[Point]) -> list[Column[Point]]:
-    """The columns model, K and M, and before them what differs between lines besides."""
-    columns = place_column(lines, lambda point: point.where)
-    if len({point.remat for point in lines}) > 1:
-        columns.append(Column("re-materialization", lambda point: plain(point.remat)))
-    return [
-        *columns,
-        Column("model", lambda point: Cell(point.model, model_name(point.model))),
-        Column("K", lambda point: plain(point.K)),
-        Column("M", lambda point: plain(point.M)),
-    ]
+    over = ratios(results, frame, K=1, schedule="gpipe")
+    frame = with_interval(frame, SPEEDUP, over.itertuples(index=False))
+    frame[PEAK] = [peaks(run) for run in frame["run"]]
+    frame = frame.rename(columns={"throughput": RATE, "bubble_idle_over_total": IDLE})
+    for value in (RATE, SPEEDUP, IDLE, PEAK):
+        frame[value] = or_status(frame, value)
+    table = frame.loc[frame["K"] > 1, POINT].drop_duplicates()
+    for strategy, name in NAMES.items():
+        # One device stands beside every K.
+        at = [part for part in POINT if part != "K" or strategy != "single"]
+        runs = select(frame, method=strategy).drop_duplicates(at).set_index(at)
+        values = {f"{value} {name}": runs[value] for value in (RATE, IDLE, PEAK)}
+        values |= {f"{SPEEDUP} {name}{end}": runs[f"{SPEEDUP}{end}"] for end in ("", LOW, HIGH)}
+        table = table.join(pd.DataFrame(values), on=at)
+    shown = ["where", "re-materialization", "model", "K", "M"]
+    shown += [f"{RATE} {name}" for name in NAMES.values()]
+    shown += [f"{SPEEDUP} {name}{end}" for name in OF_K for end in ("", LOW, HIGH)]
+    shown += [f"{IDLE} {name}" for name in OF_K]
+    shown += [f"{PEAK} {name}" for name in NAMES.values()]
+    if table["remat"].nunique() < 2:
+        shown.remove("re-materialization")
+    table = table.rename(columns={"remat": "re-materialization"})[shown]
+    forms: dict[str, Form] = {f"{RATE} {name}": ".1f" for name in NAMES.values()}
+    forms |= {f"{SPEEDUP} {name}": RATIO for name in OF_K} | {"model": model_name}
+    headings = {f"{PEAK} {name}": f"peak of each device (MiB) {name}" for name in NAMES.values()}
+    return framed(results, NAME, table, ABOUT, forms=forms, headings=headings)
 
 
 def peaks(run: Run) -> Cell:
     """Peak memory of each device in MiB; the csv file has that of the fullest."""
     each = [f"{1024 * peak:.0f}" for peak in run.peak_gib_per_stage]
-    return Cell(1024 * run.peak_gib_max, ", ".join(each) or "-")
+    return Cell(1024 * run.peak_gib_max, ", ".join(each) or EMPTY)
+
+
+def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    """Of the place and the re-materialization with the most runs."""
+    frame = runs_frame(results, NAME, done=True)
+    if not len(frame):
+        return
+    where, remat = frame[["where", "remat"]].value_counts(sort=True).index[0]
+    frame = select(frame, where=where, remat=remat)
+    yield "curves", against_m(frame), ABOUT.words["curves"].filled().note
+    yield "timeline", one_clock(results, frame), ABOUT.words["timeline"].note
+
+
+def against_m(frame: Frame) -> Figure:
+    throughputs = [interval([round_.throughput for round_ in run.rounds]) for run in frame["run"]]
+    frame = with_interval(frame, RATE, throughputs)
+    frame["peak"] = 1024 * frame["peak_gib_max"]
+    frame["order"] = frame["method"].map(STRATEGIES.index)
+    models = frame["model"].unique()
+    figure, panels = grid(len(models), 2, 2.6)
+    for (left, right), model in zip(panels, models, strict=True):
+        of_model = select(frame, model=model).sort_values("M")
+        alone = select(of_model, method="single")
+        for (K, _), runs in of_model.groupby(["K", "order"]):
+            (strategy,) = runs["method"].unique()
+            name = NAMES[strategy] + (f", K={K}" if K > 1 else "")
+            look: dict[str, Any] = {"marker": MARKERS["measured"], "color": series_colour(K)}
+            look |= {"label": name, **_LOOKS[strategy]}
+            left.errorbar(runs["M"], runs[RATE], error_bars(runs, RATE), **look)
+            if runs["peak"].notna().any():
+                right.plot(runs["M"], runs["peak"], **look)
+            if strategy == "gpipe":
+                # The throughput of one device, times the speedup of equal stages.
+                ideal = [
+                    run.throughput * ideal_over_k1(K, run.M, "gpipe", run.remat)
+                    for run in alone["run"]
+                ]
+                label = f"{name}, ideal"
+                left.plot(alone["M"], ideal, ":", color=THEORY, linewidth=1.2, label=label)
+        N = of_model["N"].iloc[0]
+        left.set(title=f"{model_name(model)}, N={N}", ylabel="examples/s, measured")
+        right.set(title="the fullest device", ylabel="peak (MiB), measured")
+        for axes in (left, right):
+            axes.set(xscale="log", xlabel="M micro-batches", ylim=(0, None))
+            axes.set_xscale("log", base=2)
+            ticks(axes, sorted(set(of_model["M"])))
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def one_clock(results: Results, frame: Frame) -> Figure | None:
+    """The naive step above GPipe's at the M nearest to 4 that has both; None where none has."""
+    pairs = select(frame, method=["naive", "gpipe"]).groupby(["model", "K", "M"], sort=False)
+    for (model, K, M), runs in sorted(pairs, key=lambda pair: (abs(pair[0][2] - 4), pair[0][1])):
+        steps = {run.schedule: results.timeline(run) for run in runs["run"]}
+        naive, pipelined = steps.get("naive"), steps.get("gpipe")
+        if naive is not None and pipelined is not None:
+            headline = f"{model_name(model)}, K={K}, M={M}"
+            return gantt.draw(headline, [("naive", naive), ("GPipe", pipelined)], "measured")
+    return None

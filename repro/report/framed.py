@@ -96,7 +96,7 @@ def framed(
 
 
 def or_status(frame: Frame, column: str) -> pd.Series:
-    """A column of `runs_frame`, with its status instead of a number where a run is not done."""
+    """A column of `runs_frame`; where a run is not done, readers see its status, such as `oom`."""
     lines = zip(frame[column], frame["status"], strict=True)
     return pd.Series([_or_status(*line) for line in lines], frame.index, dtype=object)
 
@@ -104,7 +104,7 @@ def or_status(frame: Frame, column: str) -> pd.Series:
 def _or_status(value: Any, status: Any) -> Any:
     if status == "done" or status != status:  # NaN: there is no such run
         return value
-    return NOT_RUN if status == "planned" else status
+    return Cell(text=NOT_RUN if status == "planned" else status)
 
 
 def estimated(column: str, estimate: Estimate) -> dict[str, float]:
@@ -116,6 +116,13 @@ def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> F
     """The frame with a column of medians or means, and those of the ends of their intervals."""
     values, lows, highs = zip(*estimates, strict=True)
     return frame.assign(**{column: values, column + LOW: lows, column + HIGH: highs})
+
+
+def error_bars(frame: Frame, column: str) -> list[pd.Series]:
+    """For matplotlib: how far the ends of a column's intervals are from it; 0 without one."""
+    value = frame[column]
+    ends = (value - frame[column + LOW], frame[column + HIGH] - value)
+    return [end.fillna(0) for end in ends]
 
 
 def in_ms(seconds: float) -> str:
