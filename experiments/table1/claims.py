@@ -1,149 +1,120 @@
 """Ours for the claims about Table 1: counted at the paper's own sizes, by every reading."""
 
-from experiments.table1.accountings import READINGS, Reading
-from experiments.table1.cells import setting_name
+import pandas as pd
+
+from experiments.table1.accountings import READINGS
 from experiments.table1.fits import (
     BYTES_PER_PARAMETER,
-    MODELS,
-    Fit,
-    activations,
-    printed_fit,
-    recorded_fits,
-    unit,
+    COLUMN,
+    FAVOURED,
+    UNITS,
+    all_fits,
+    counted_sizes,
+    favoured,
 )
-from experiments.table1.laws import Judged, activation_points, law_fits
-from experiments.table1.runs import (
-    ACCOUNTINGS,
-    DECIMAL_16G,
-    DROPOUT,
-    MEMORY,
-    N_OF,
-    NAME,
-    OPTIMIZER,
-    M,
-)
+from experiments.table1.laws import points, worst
+from experiments.table1.runs import DECIMAL_16G, DROPOUT, MEMORY, N_OF, NAME
 from repro.claims.cells import cell_id
 from repro.claims.claim import Evidence
+from repro.harness.frame import select
 from repro.harness.results import Results
-from repro.paper import Size, table1, table1_claims
+from repro.paper import table1_claims
 from repro.paper.theory import MEMORY_LAWS
-
-FAVOURED = Reading(OPTIMIZER, M)  # what everything else of Table 1 is counted with
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
-    fits = recorded_fits(results, fidelity="counted")
     ours: dict[str, Evidence] = {}
-    for size in table1():
-        fit = printed_fit(fits, size)
-        if fit is not None:
-            ours |= _printed_size(size, fit, fits)
-        largest = _largest(size, fits)
-        if largest is not None:
-            ours[cell_id(NAME, size.model, size.name, "largest")] = largest
-    return ours | _multiples(fits) | _laws(results)
+    counts = select(counted_sizes(results), reading=[*READINGS, *FAVOURED])
+    for _, readings in counts.groupby(COLUMN):
+        ours |= _printed_size(readings)
+    for _, searches in _searches(results).groupby(COLUMN):
+        ours |= _largest(searches)
+    return ours | _multiples(favoured(counts)) | _laws(results)
 
 
-def _counted(value: float, *fits: Fit) -> Evidence:
-    return Evidence(value, "counted", tuple(fit.run.id for fit in fits), papers_size=True)
+def _counted(value: float, *runs: str) -> Evidence:
+    return Evidence(value, "counted", runs, papers_size=True)
 
 
-def _printed_size(size: Size, fit: Fit, fits: list[Fit]) -> dict[str, Evidence]:
+def _printed_size(readings: pd.DataFrame) -> dict[str, Evidence]:
     """Parameters, their 12 bytes and the activations of a printed size."""
-    parameters, (_, bytes_per_unit) = fit.cut.parameters, unit(size.model)
-    by_setting = {FAVOURED.name: activations(fit) / bytes_per_unit}
-    runs = {fit.run.id: None}
-    for reading in READINGS:
-        for changed in ({}, DROPOUT):
-            other = printed_fit(fits, size, *reading, changed)
-            if other is None or other is fit:
-                continue
-            name = reading.name
-            if changed:
-                name += f" and dropout {DROPOUT['attention_dropout']:g} of attention weights"
-            by_setting[name] = activations(other) / bytes_per_unit
-            runs[other.run.id] = None
-    value = by_setting.pop(FAVOURED.name)
-    column = (NAME, size.model, size.name)
+    usual = favoured(readings).to_dict("records")
+    if not usual:
+        return {}
+    first = usual[0]
+    column = cell_id(NAME, first["model"], first["column"])
+    parameters = first["cut"].parameters
+    memory = BYTES_PER_PARAMETER * parameters / UNITS[first["model"]][1]
+    others = readings.loc[readings["id"] != first["id"]]
+    dropout = f" and dropout {DROPOUT['attention_dropout']:g} of attention weights"
+    by_setting = {
+        line["reading"] + (dropout if line["dropout"] else ""): line["activations"]
+        for line in others.to_dict("records")
+    }
     return {
-        cell_id(*column, "parameters"): _counted(parameters, fit),
-        cell_id(*column, "parameter memory"): _counted(
-            BYTES_PER_PARAMETER * parameters / bytes_per_unit, fit
-        ),
-        cell_id(*column, "activations"): Evidence(
-            value,
+        f"{column}/parameters": _counted(parameters, first["id"]),
+        f"{column}/parameter memory": _counted(memory, first["id"]),
+        f"{column}/activations": Evidence(
+            first["activations"],
             "counted",
-            tuple(runs),
+            (first["id"], *others["id"]),
             papers_size=True,
-            setting=FAVOURED.name,
+            setting=FAVOURED[0],
             others=by_setting,
             fitted="two slots and M=32 were chosen by these cells",
         ),
     }
 
 
-def _largest(size: Size, fits: list[Fit]) -> Evidence | None:
+def _searches(results: Results) -> pd.DataFrame:
+    """The counted searches at the printed N, of 16 GiB and of 16 GB."""
+    frame = select(all_fits(results), fidelity="counted", given=False)
+    memory = frame["model"].map(MEMORY.get)
+    known = (frame["memory"] == memory) | (frame["memory"] == DECIMAL_16G)
+    return frame.loc[known & (frame["N"] == frame["model"].map(N_OF.get))]
+
+
+def _largest(searches: pd.DataFrame) -> dict[str, Evidence]:
     """Parameters of the largest size that fits; 0 where none does."""
-    model = size.model
-    searches: dict[str, Fit] = {}
-    favoured = ""
-    for fit in fits:
-        spec = fit.spec
-        if (fit.model, fit.column) != (model, size.name) or fit.fixed_size:
-            continue
-        if N_OF[model] != spec.N or spec.memory not in (MEMORY[model], DECIMAL_16G):
-            continue
-        name = _setting(fit)
-        searches.setdefault(name, fit)
-        usual = not set(spec.model_args) and spec.memory == MEMORY[model]
-        if usual and spec.optimizer == OPTIMIZER and (fit.naive or spec.M == M):
-            favoured = name
-    if favoured not in searches:
-        return None
-    values = {
-        name: float(fit.largest.parameters) if fit.largest else 0.0
-        for name, fit in searches.items()
+    searches = searches.assign(setting=searches["reading"] + searches["unprinted"])
+    values = searches.set_index("setting")["parameters"].fillna(0.0).to_dict()
+    usual = [*favoured(searches)["setting"]]
+    if not usual:
+        return {}
+    identity = cell_id(NAME, searches["model"].iloc[0], searches["column"].iloc[0], "largest")
+    return {
+        identity: Evidence(
+            values.pop(usual[0]),
+            "counted",
+            tuple(searches["id"]),
+            papers_size=True,
+            setting=usual[0],
+            others=values,
+        )
     }
-    return Evidence(
-        values.pop(favoured),
-        "counted",
-        tuple(fit.run.id for fit in searches.values()),
-        papers_size=True,
-        setting=favoured,
-        others=values,
-    )
 
 
-def _setting(fit: Fit) -> str:
-    """`two slots, M=32, fused attention`: what the paper does not print."""
-    # N is printed.
-    _, *parts = setting_name(fit).split(", ")
-    slots = ACCOUNTINGS[fit.spec.optimizer]
-    return ", ".join([slots, *(part for part in parts if part != slots)])
-
-
-def _multiples(fits: list[Fit]) -> dict[str, Evidence]:
+def _multiples(counts: pd.DataFrame) -> dict[str, Evidence]:
     """How many times the parameters of Naive-1 a printed size has."""
-    sizes = {(size.model, size.name): size for size in table1()}
+    by_column = counts.set_index(COLUMN)
     ours = {}
     for row in table1_claims():
-        large = printed_fit(fits, sizes[row.model, f"Pipeline-{row.accelerators}"])
-        small = printed_fit(fits, sizes[row.model, row.over])
-        if large and small:
-            times = large.cut.parameters / small.cut.parameters
+        pair = [(row.model, f"Pipeline-{row.accelerators}"), (row.model, row.over)]
+        if all(column in by_column.index for column in pair):
+            large, small = (by_column.at[column, "cut"].parameters for column in pair)
             identity = cell_id(NAME, row.model, row.accelerators, "times")
-            ours[identity] = _counted(times, large, small)
+            runs = (by_column.at[column, "id"] for column in pair)
+            ours[identity] = _counted(large / small, *runs)
     return ours
 
 
 def _laws(results: Results) -> dict[str, Evidence]:
     """Percent by which the paper's law is off at worst, over M, K or N."""
-    law = MEMORY_LAWS[0]
     ours = {}
-    for model in MODELS:
-        points = activation_points(results, model, "always")
-        if points:
-            worst = 100 * float(max(Judged(model, law, points).worst.values()))
-            runs = tuple(fit.run.id for fit in law_fits(results, model, "always"))
-            ours[cell_id(NAME, model, "memory law")] = Evidence(worst, "counted", runs)
+    for model in UNITS:
+        counted = points(results, model, "always")
+        if len(counted):
+            off = 100 * max(worst(MEMORY_LAWS[0], counted).values())
+            identity = cell_id(NAME, model, "memory law")
+            ours[identity] = Evidence(off, "counted", tuple(counted["id"]))
     return ours

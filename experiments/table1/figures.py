@@ -3,16 +3,17 @@
 A marker tells the fidelity; lines without markers are a law.
 """
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from experiments.table1.fits import MODELS, Fit, printed_fit, recorded_fits, unit
-from experiments.table1.laws import activation_points, axis, constants, law_bytes
+from experiments.table1.fits import UNITS, counted_sizes, favoured
+from experiments.table1.laws import axis, by_law, points
 from experiments.table1.runs import MEMORY, M
-from repro.harness.results import Results, Run
-from repro.harness.schema import CutModel, Stage
-from repro.paper import table1
+from repro.harness.frame import select
+from repro.harness.results import Results
+from repro.harness.schema import Stage
 from repro.paper.theory import MEMORY_LAWS
 from repro.report.style import (
     IDLE,
@@ -37,43 +38,32 @@ _HIGHEST = 2  # times the memory: higher bars are cut off, with their number
 _LINES = ("--", ":", "-.")
 
 
-def kinds(results: Results, _rows: list[Run]) -> Figure | None:
+def kinds(results: Results) -> Figure | None:
     """What fills each stage at its peak: the paper's sizes, stacked by kind."""
-    fits = {model: _one_fit_a_column(results, model) for model in MODELS}
-    models = [model for model in MODELS if fits[model]]
+    sizes = favoured(counted_sizes(results))
+    models = [*sizes["model"].unique()]
     if not models:
         return None
     figure, axes = grid(len(models), 1, 3.4)
     for (panel,), model in zip(axes, models, strict=True):
-        _stacked(panel, model, fits[model])
+        _stacked(panel, model, select(sizes, model=model))
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def _one_fit_a_column(results: Results, model: str) -> list[Fit]:
-    fits = recorded_fits(results, fidelity="counted")
-    sizes = [printed_fit(fits, size) for size in table1() if size.model == model]
-    return [fit for fit in sizes if fit is not None]
-
-
-def _shown_stages(cut: CutModel) -> list[tuple[str, Stage]]:
-    """All stages of few; of many the first, middle and last."""
-    stages = cut.stages
-    shown = range(len(stages)) if len(stages) <= 8 else (0, len(stages) // 2, len(stages) - 1)
-    return [(str(j), stages[j]) for j in shown]
-
-
-def _stacked(axes: Axes, model: str, fits: list[Fit]) -> None:
-    name, factor = unit(model)
+def _stacked(axes: Axes, model: str, sizes: pd.DataFrame) -> None:
+    name, factor = UNITS[model]
     memory = MEMORY[model] / factor
     x = 0.0
     labels: list[str] = []
     places: list[float] = []
-    for fit in fits:
-        stages = _shown_stages(fit.cut)
+    for column, size, cut in zip(sizes["column"], sizes["quoted"], sizes["cut"], strict=True):
+        last = len(cut.stages) - 1
+        # All stages of few; of many the first, middle and last.
+        shown = range(last + 1) if last < 8 else (0, (last + 1) // 2, last)
         axes.annotate(
-            f"{fit.column}\n{fit.size(fit.cut)}",
-            (x + (len(stages) - 1) / 2, 0),
+            f"{column}\n{size}",
+            (x + (len(shown) - 1) / 2, 0),
             (0, -16),
             textcoords="offset points",
             xycoords=("data", "axes fraction"),
@@ -81,44 +71,42 @@ def _stacked(axes: Axes, model: str, fits: list[Fit]) -> None:
             va="top",
             fontsize=8,
         )
-        for label, stage in stages:
-            _stack(axes, x, stage, fit, named=not places)
+        for j in shown:
+            _stack(axes, x, cut.stages[j], model, named=not places)
             places.append(x)
-            labels.append(label if len(stages) > 1 else "")
+            labels.append(str(j) if last else "")
             x += 1
         x += 0.8
     ticks(axes, places, labels)
     axes.set_ylim(0, _HIGHEST * memory)
     axes.axhline(memory, color=THEORY, linewidth=1, linestyle="--")
     axes.text(x - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
-    title = f"{model_name(model)}, the paper's sizes; N={fits[0].spec.N}, M={M}; stages below"
+    title = f"{model_name(model)}, the paper's sizes; N={sizes['N'].max()}, M={M}; stages below"
     axes.set(title=title, ylabel=f"{name} at the stage's peak, counted")
     axes.grid(axis="x", visible=False)
 
 
-def _stack(axes: Axes, x: float, stage: Stage, fit: Fit, *, named: bool) -> None:
+def _stack(axes: Axes, x: float, stage: Stage, model: str, *, named: bool) -> None:
     """One bar; `named` if its kinds make the legend."""
-    name, factor = unit(fit.model)
+    name, factor = UNITS[model]
     bottom = 0.0
     for kind, colour in COLOURS.items():
         height = stage.bytes_of(kind) / factor
         if not height and not named:
             continue
-        label = _KIND_NAMES.get(kind, kind) if named else f"_{fit.column}, {kind}"
+        label = _KIND_NAMES.get(kind, kind) if named else f"_{kind}"
         edge = SOFT if colour == IDLE else "none"
         axes.bar(x, height, 0.85, bottom, color=colour, edgecolor=edge, linewidth=0.3, label=label)
         bottom += height
-    top = _HIGHEST * MEMORY[fit.model] / factor
+    top = _HIGHEST * MEMORY[model] / factor
     if bottom > top:
         text = f"{bottom:.0f}\n{name}"
         axes.text(x, 0.98 * top, text, fontsize=8, ha="center", va="top")
 
 
-def laws(results: Results, _rows: list[Run]) -> Figure | None:
+def laws_over_m(results: Results) -> Figure | None:
     """Peak activations of the fullest stage against M, counted and by the laws."""
-    models = [
-        model for model in MODELS if len(axis(activation_points(results, model, "always"), "M")) > 2
-    ]
+    models = [model for model in UNITS if len(axis(points(results, model, "always"), "M")) > 2]
     if not models:
         return None
     figure, axes = grid(1, len(models), 3.6)
@@ -128,50 +116,26 @@ def laws(results: Results, _rows: list[Run]) -> Figure | None:
 
 
 def _law_panel(axes: Axes, results: Results, model: str) -> None:
-    name, factor = unit(model)
-    for checkpoint, (word, colour) in _RULES.items():
-        points = axis(activation_points(results, model, checkpoint), "M")
-        points = sorted(points, key=lambda point: point.M)
-        K, N = points[0].K, points[0].N
-        axes.plot(
-            [point.M for point in points],
-            [point.size / factor for point in points],
-            MARKERS["counted"],
-            color=colour,
-            label=f"counted, {word}",
-        )
-        eighths = 8 * (points[-1].M.bit_length() - 1)  # of a doubling of M
+    name, factor = UNITS[model]
+    for remat, (word, colour) in _RULES.items():
+        counted = axis(points(results, model, remat), "M").sort_values("M")
+        Ms = [*counted["M"]]
+        sizes = counted["bytes"] / factor
+        label = f"counted, {word}"
+        axes.plot(Ms, sizes, MARKERS["counted"], color=colour, label=label)
+        eighths = 8 * (Ms[-1].bit_length() - 1)  # of a doubling of M
         dense = [2 ** (step / 8) for step in range(eighths + 1)]
-        own_laws = [law for law in MEMORY_LAWS if law.recomputes == (checkpoint == "always")]
+        own_laws = [law for law in MEMORY_LAWS if law.recomputes == (remat == "always")]
         for style, law in zip(_LINES, own_laws, strict=False):
-            fitted = constants(law, points)
-            sizes = [law_bytes(law, fitted, K, m, N) / factor for m in dense]
+            sizes = [size / factor for size in by_law(law, counted, dense)]
             axes.plot(dense, sizes, style, color=colour, linewidth=1.1, label=law.name)
+        axes.set_title(f"{model_name(model)}, K={counted['K'].max()}, N={counted['N'].max()}")
     axes.set(xscale="log", xlabel="M micro-batches", ylabel=f"peak activations of a stage ({name})")
-    _plain_log(axes)
-    axes.set_title(f"{model_name(model)}, K={K}, N={N}")
-    ticks(axes, [point.M for point in points])
-    axes.legend(fontsize=7.5)
-
-
-def _plain_log(axes: Axes) -> None:
-    """A logarithmic y axis with plain numbers, between powers of ten too where few are in sight."""
+    # Plain numbers, between powers of ten too where few are in sight.
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
-
-
-FIGURES = {
-    "kinds": (
-        kinds,
-        "What fills each stage when it is fullest: the paper's sizes, counted, a bar for each "
-        "stage. The dashed line is the memory of one accelerator.",
-    ),
-    "laws": (
-        laws,
-        "Peak activations of the fullest stage against M, counted. Lines are the laws with the "
-        "constants that fit best.",
-    ),
-}
+    ticks(axes, Ms)
+    axes.legend(fontsize=7.5)

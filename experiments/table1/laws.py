@@ -5,202 +5,118 @@ points by relative error. What is judged is how far the best of them stays from 
 variable alone, and over all.
 """
 
-from dataclasses import dataclass
-from functools import cached_property, partial
-from statistics import median
+from typing import Any
 
+import pandas as pd
 from scipy.optimize import nnls
 
-from experiments.table1.fits import MODELS, Fit, recorded_fits, stage_activations
-from experiments.table1.runs import NAME
+from experiments.table1.fits import PARAMETER_KINDS, UNITS, all_fits, table_of
+from repro.harness.frame import select
 from repro.harness.results import Results
 from repro.harness.spec import UNLIMITED_MEMORY
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
-from repro.report.grid import Cell, Column, declared, plain
-from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, percent
+from repro.report.table import EMPTY, Table
 
 # Fixed before the results: relative errors up to which a law holds, or holds roughly.
 HOLDS, ROUGHLY = 0.10, 0.30
-_AXES = ("M", "K", "N")
+AXES = ("M", "K", "N")
 
 
-@dataclass(frozen=True)
-class Point:
-    """Counted bytes at K, M and N."""
-
-    K: int
-    M: int
-    N: int
-    size: int
-
-
-def law_fits(results: Results, model: str, checkpoint: str) -> list[Fit]:
-    """The counts of one model over M, K and N, of the size that was counted most often."""
-    by_size: dict[str, list[Fit]] = {}
-    for fit in recorded_fits(
-        results, model=model, checkpoint=checkpoint, memory=UNLIMITED_MEMORY, fidelity="counted"
-    ):
-        by_size.setdefault(repr(fit.spec.model_args), []).append(fit)
-    return max(by_size.values(), key=len, default=[])
+def points(results: Results, model: str, remat: str) -> pd.DataFrame:
+    """Peak activations of the fullest stage over M, K and N, of the size that has most counts."""
+    frame = select(
+        all_fits(results), fidelity="counted", memory=UNLIMITED_MEMORY, model=model, remat=remat
+    )
+    frame = _most(frame, frame["model_args"].map(repr))
+    kinds = PARAMETER_KINDS["rmsprop"]
+    return frame.assign(
+        bytes=[
+            max(stage.total - sum(map(stage.bytes_of, kinds)) for stage in cut.stages)
+            for cut in frame["cut"]
+        ]
+    )
 
 
-def activation_points(results: Results, model: str, checkpoint: str) -> list[Point]:
-    """Peak activations of the fullest stage over M, K and N."""
-    points = []
-    for fit in law_fits(results, model, checkpoint):
-        size = max(stage_activations(stage) for stage in fit.cut.stages)
-        points.append(Point(fit.spec.K, fit.spec.M, fit.spec.N, size))
-    return points
-
-
-def axis(points: list[Point], name: str) -> list[Point]:
+def axis(points: pd.DataFrame, name: str) -> pd.DataFrame:
     """The most points that differ in this variable alone."""
-    others = [other for other in _AXES if other != name]
-    lines: dict[tuple[int, ...], list[Point]] = {}
-    for point in points:
-        lines.setdefault(tuple(getattr(point, other) for other in others), []).append(point)
-    return max(lines.values(), key=len, default=[])
+    return _most(points, [points[other] for other in AXES if other != name])
 
 
-def constants(law: MemoryLaw, points: list[Point]) -> list[float]:
-    """The constants of the law's terms that give the least relative errors."""
-    rows = [[term / p.size for term in law.terms(p.K, p.M, p.N)] for p in points]
-    return list(nnls(rows, [1.0] * len(points))[0])
+def _most(frame: pd.DataFrame, by: Any) -> pd.DataFrame:
+    """The largest group of a frame; of several as large the first."""
+    return max((group for _, group in frame.groupby(by, sort=False)), key=len, default=frame)
 
 
-def law_bytes(law: MemoryLaw, fitted: list[float], K: float, M: float, N: float) -> float:
-    """Bytes by a law with these constants."""
-    terms = law.terms(K, M, N)
-    return sum(constant * term for constant, term in zip(fitted, terms, strict=True))
+def by_law(law: MemoryLaw, fitted: pd.DataFrame, Ms: list[float] | None = None) -> list[float]:
+    """Bytes by a law with the constants that give the least relative errors at these points.
+
+    At the points themselves, or at other M with the K and N of the first.
+    """
+    places = [*zip(fitted["K"], fitted["M"], fitted["N"], strict=True)]
+    rows = [
+        [term / size for term in law.terms(*place)]
+        for place, size in zip(places, fitted["bytes"], strict=True)
+    ]
+    constants = nnls(rows, [1.0] * len(rows))[0]
+    if Ms is not None:
+        places = [(places[0][0], M, places[0][2]) for M in Ms]
+    return [float(sum(constants * law.terms(*place))) for place in places]
 
 
-def errors(law: MemoryLaw, points: list[Point]) -> dict[Point, float]:
-    """Point -> how far the law, fitted to all of them, is off, relative to the count."""
-    fitted = constants(law, points)
-    return {p: law_bytes(law, fitted, p.K, p.M, p.N) / p.size - 1 for p in points}
+def errors(law: MemoryLaw, points: pd.DataFrame) -> pd.Series:
+    """How far the law, fitted to all of these points, is off each, relative to the count."""
+    return pd.Series(by_law(law, points), points.index) / points["bytes"] - 1
 
 
-@dataclass(frozen=True)
-class Judged:
-    model: str
-    law: MemoryLaw
-    points: list[Point]
-
-    @property
-    def name(self) -> str:
-        return self.law.name
-
-    @property
-    def source(self) -> str:
-        return self.law.source
-
-    @cached_property
-    def worst(self) -> dict[str, float]:
-        """Variable -> the largest relative error over it."""
-        over = {name: errors(self.law, axis(self.points, name)) for name in _AXES}
-        return {name: max(abs(error) for error in found.values()) for name, found in over.items()}
-
-    @cached_property
-    def errors(self) -> dict[Point, float]:
-        """Point -> relative error, fitted over all points."""
-        return errors(self.law, self.points)
-
-    def worst_over(self, name: str) -> str:
-        """`15.1% (1 to 64)`."""
-        values = [getattr(point, name) for point in axis(self.points, name)]
-        return f"{percent(self.worst[name])} ({min(values)} to {max(values)})"
-
-    @property
-    def median_error(self) -> str:
-        """Over all points."""
-        return percent(median(abs(error) for error in self.errors.values()))
-
-    @property
-    def worst_point(self) -> str:
-        """`+35% at K=1, M=16, N=64`."""
-        p = max(self.errors, key=lambda point: abs(self.errors[point]))
-        return f"{100 * self.errors[p]:+.0f}% at K={p.K}, M={p.M}, N={p.N}"
-
-    @property
-    def verdict(self) -> str:
-        """`holds over M and N; holds roughly over K`."""
-        variables: dict[str, list[str]] = {"holds": [], "holds roughly": [], "does not hold": []}
-        for name, error in self.worst.items():
-            if error <= HOLDS:
-                variables["holds"].append(name)
-            elif error <= ROUGHLY:
-                variables["holds roughly"].append(name)
-            else:
-                variables["does not hold"].append(name)
-        return "; ".join(
-            f"{word} over {' and '.join(names)}" for word, names in variables.items() if names
-        )
-
-
-@dataclass(frozen=True)
-class GradientClaim:
-    """The claim that more micro-batches need more gradient memory, against the counts over M."""
-
-    model: str
-    gradients: int
-    parameters: int
-
-    name = "more micro-batches need more gradient memory"
-    source = "some summaries"
-    median_error = EMPTY
-    worst_point = EMPTY
-
-    def worst_over(self, name: str) -> str:
-        """Nothing is fitted."""
-        return EMPTY
-
-    @property
-    def verdict(self) -> str:
-        """It does not hold if gradients take no more than one for each parameter."""
-        return "does not hold" if self.gradients <= self.parameters else "holds"
+def worst(law: MemoryLaw, points: pd.DataFrame) -> dict[str, float]:
+    """Variable -> the largest relative error over it."""
+    return {name: float(errors(law, axis(points, name)).abs().max()) for name in AXES}
 
 
 def laws(results: Results) -> Table:
     """One line for each model and law: its errors over M, K, N and all, and a verdict."""
-    lines: list[Judged | GradientClaim] = []
-    for model in MODELS:
+    lines = []
+    for model in UNITS:
         for law in MEMORY_LAWS:
-            points = activation_points(results, model, "always" if law.recomputes else "never")
+            counted = points(results, model, "always" if law.recomputes else "never")
             # more points than a law has constants
-            if all(len(axis(points, name)) > 2 for name in _AXES):
-                lines.append(Judged(model, law, points))
-        lines += _gradient_claim(results, model)
-    columns: list[Column[Judged | GradientClaim]] = [
-        Column("model", lambda line: plain(model_name(line.model))),
-        Column("law", lambda line: plain(line.name)),
-        Column("source", lambda line: plain(line.source)),
-        *(Column(f"worst over {name}", partial(_worst_over, name)) for name in _AXES),
-        Column("over all, median", lambda line: plain(line.median_error)),
-        Column("over all, worst", lambda line: plain(line.worst_point)),
-        Column("verdict", lambda line: plain(line.verdict)),
+            if all(len(axis(counted, name)) > 2 for name in AXES):
+                line = {"model": model, "law": law.name, "source": law.source}
+                lines.append(line | _judged(law, counted))
+        lines += _gradient_claim(model, points(results, model, "always"))
+    frame = pd.DataFrame(lines).fillna(EMPTY)
+    return table_of(results, "table1_laws", frame, holds=HOLDS, roughly=ROUGHLY)
+
+
+def _judged(law: MemoryLaw, points: pd.DataFrame) -> dict[str, str]:
+    over = worst(law, points)
+    line = {}
+    for name in AXES:
+        values = axis(points, name)[name]
+        line[f"worst over {name}"] = f"{over[name]:.1%} ({values.min()} to {values.max()})"
+    off = errors(law, points)
+    line["over all, median"] = f"{off.abs().median():.1%}"
+    at = off.abs().idxmax()
+    place = ", ".join(f"{name}={points.at[at, name]}" for name in ("K", "M", "N"))
+    line["over all, worst"] = f"{off[at]:+.0%} at {place}"
+    words = [
+        ("holds", [name for name in AXES if over[name] <= HOLDS]),
+        ("holds roughly", [name for name in AXES if HOLDS < over[name] <= ROUGHLY]),
+        ("does not hold", [name for name in AXES if over[name] > ROUGHLY]),
     ]
-    note = (
-        "Counted peak activations of the fullest stage, against laws whose constants are fitted to "
-        "the same points. A law holds over a variable, the others fixed, if it is nowhere off by "
-        f"more than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}; over all is not judged."
+    line["verdict"] = "; ".join(
+        f"{word} over {' and '.join(names)}" for word, names in words if names
     )
-    return declared("table1_laws", "Laws of memory against counts", note, lines, columns, NAME)
+    return line
 
 
-def _worst_over(name: str, line: Judged | GradientClaim) -> Cell:
-    return plain(line.worst_over(name))
-
-
-def _gradient_claim(results: Results, model: str) -> list[GradientClaim]:
-    """None where nothing was counted."""
-    fits = law_fits(results, model, "always")
-    if not fits:
+def _gradient_claim(model: str, points: pd.DataFrame) -> list[dict[str, str]]:
+    """Whether gradients take more than one for each parameter; none where nothing was counted."""
+    if points.empty:
         return []
-    points = []
-    for fit in fits:
-        gradients = sum(stage.bytes_of("gradients") for stage in fit.cut.stages)
-        points.append(Point(fit.spec.K, fit.spec.M, fit.spec.N, gradients))
-    parameters = sum(stage.bytes_of("parameters") for stage in fits[0].cut.stages)
-    most = max(point.size for point in axis(points, "M"))
-    return [GradientClaim(model, most, parameters)]
+    cuts = axis(points, "M")["cut"]
+    gradients = max(sum(stage.bytes_of("gradients") for stage in cut.stages) for cut in cuts)
+    parameters = sum(stage.bytes_of("parameters") for stage in points["cut"].iloc[0].stages)
+    claim = "more micro-batches need more gradient memory"
+    verdict = "does not hold" if gradients <= parameters else "holds"
+    return [{"model": model, "law": claim, "source": "some summaries", "verdict": verdict}]

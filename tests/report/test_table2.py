@@ -49,9 +49,9 @@ def test_what_does_not_fit_earns_no_verdict_and_is_marked(reference, K):
         is_cell = (K, 1 if K == 2 else 32) == (run.K, run.M)
         if run.group != "transformer-narrow-by-memory" or not is_cell:
             return run
-        record = run.rounds[-1].record
-        record = record.model_copy(update={"peak_bytes": [2**50] * K})
-        return replace(run, rounds=(replace(run.rounds[-1], record=record),))
+        last = run.rounds[-1]
+        values = {**last.values, "peak_bytes": [2**50] * K}
+        return replace(run, rounds=(replace(last, values=values),))
 
     results = changed_runs(reference, too_large)
     ours = table2.evidence(results)[CELL]
