@@ -1,27 +1,25 @@
 """Checks runs against their models before workers start: names, arguments, layers and shapes.
 
 Each distinct model that is not our own passes one micro-batch through its layers and its loss on
-fake tensors. These have shapes but no memory, so a model of any size takes a second or two.
+fake tensors. These have shapes but no memory, so a model of any size takes a second or two. What
+needs values is left to the first round.
 """
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
-from typing import Any
 
-import torch
-from torch import nn
-
-from repro.costs import mini_batch
 from repro.costs.counter import Counter
+from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
-from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
+from repro.gpipe.core.microbatch import sizes
 from repro.harness import predict
 from repro.harness.plan import Plan
 from repro.harness.spec import TIMED, RunSpec, canonical
 from repro.io.untrusted import message, short
 from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
+
+_NO_VALUES = "not supported for tensor subclasses"  # torch's words where numpy asks a fake tensor
 
 
 def check_plans(plans: Sequence[Plan]) -> None:
@@ -37,60 +35,50 @@ def check_plans(plans: Sequence[Plan]) -> None:
         or (run.status == "skipped" and plan.journal.status(run.id).word != "skipped")
     ]
     if specs:
-        check(specs, plans[0].machine.device)
+        check(specs)
 
 
-def check(specs: Iterable[RunSpec], device: str) -> None:
-    """Check runs against their models.
+def check(specs: Iterable[RunSpec]) -> None:
+    """Raise a one-line ValueError for the first run that cannot work.
 
-    Args:
-        specs: the runs.
-        device: "cpu" or "cuda", what measured runs compute on.
-
-    Raises:
-        ValueError: one line, for the first run that cannot work: an unknown model or argument, a
-            user's code that cannot be imported or that fails, too few layers, shapes that do not
-            fit together.
+    It has an unknown model or argument, a user's code that cannot be imported or that fails, too
+    few layers, or shapes that do not fit together.
     """
     built: dict[str, Model] = {}
-    distinct: list[RunSpec] = []
+    counter: Counter | None = None
     for spec in specs:
         if spec.task == "fit":  # builds models of many sizes
             check_model(spec)
             continue
         key = canonical([spec.model, spec.model_args])
-        if key in built:
-            check_model(spec, built[key])
-            continue
-        model = built[key] = build(spec.model, **spec.arguments)
+        is_new = key not in built
+        model = built.get(key) or build(spec.model, **spec.arguments)
+        built[key] = model
         check_model(spec, model)
         # The builders of our own models check the arguments; layers that wait would really wait.
-        if spec.model not in BUILDERS and not predict.waits(model):
-            distinct.append(spec)
-    rehearse(distinct, device)
+        if is_new and spec.model not in BUILDERS and not predict.waits(model):
+            counter = _rehearse(spec, model, counter)
 
 
 def check_model(spec: RunSpec, model: Model | None = None) -> None:
-    """Check a run against its model: name, arguments, number of layers, fidelity.
+    """Raise a one-line ValueError unless a run fits its model: name, arguments, layers, fidelity.
 
     Args:
         spec: the run.
         model: that of the spec, if it was built before. No layer is built.
-
-    Raises:
-        ValueError: one line.
     """
     if spec.task == "fit":
-        sizes = size_ladders(spec.model, spec.arguments, None)
-        build(spec.model, **sizes[0][0])
-        if len(sizes) > 1 and spec.fidelity == "measured":
+        ladders = size_ladders(spec.model, spec.arguments, None)
+        build(spec.model, **ladders[0][0])
+        if len(ladders) > 1 and spec.fidelity == "measured":
             raise ValueError(
                 f"model_args = {spec.model_args} of {spec.model}: a measured fit grows one "
                 "argument; fix all others, such as L"
             )
         return
     model = model or build(spec.model, **spec.arguments)
-    if spec.task in ("calibrate", "roofline") and predict.waits(model):
+    waits = predict.waits(model)
+    if spec.task in ("calibrate", "roofline") and waits:
         raise ValueError(
             f"model = '{spec.model}' with task = '{spec.task}': its layers wait as long as they "
             f"say, so there is nothing to time; `repro simulate {spec.model}` takes what they say"
@@ -102,13 +90,11 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
             f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; "
             "choose one"
         )
-    else:
-        kind, fidelity = ("wait", "emulated") if predict.waits(model) else ("compute", "measured")
-        if spec.fidelity != fidelity:
-            raise ValueError(
-                f"fidelity = '{spec.fidelity}': the layers of {spec.model} {kind}, so allowed is "
-                f"'{fidelity}' or 'simulated'; set that"
-            )
+    elif spec.fidelity != (fidelity := "emulated" if waits else "measured"):
+        raise ValueError(
+            f"fidelity = '{spec.fidelity}': the layers of {spec.model} "
+            f"{'wait' if waits else 'compute'}, so allowed is '{fidelity}' or 'simulated'; set that"
+        )
     spec.fit(len(model.layers))
     if spec.tensor_parallel is not None:
         try:
@@ -117,14 +103,7 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
             raise ValueError(f"model = '{spec.model}' with {error}") from None
 
 
-def rehearse(specs: Iterable[RunSpec], device: str) -> None:
-    """Pass one micro-batch through the model of each run; errors as of `check`."""
-    last: Counter | None = None
-    for spec in specs:
-        last = _pass(spec, build(spec.model, **spec.arguments), device, last)
-
-
-def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Counter | None:
+def _rehearse(spec: RunSpec, model: Model, like: Counter | None) -> Counter | None:
     """Pass one micro-batch through layers and loss; returns the counter for the next model."""
     examples = sizes(spec.N // spec.D, spec.M)[0]
     try:
@@ -134,49 +113,9 @@ def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Cou
         counter = Counter(model.layers, model.loss, like=like)
         counter.head(inputs, targets, graph=False)
     except Exception as error:
-        if spec.modelled:  # such a run uses fake tensors alone
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            raise ValueError(f"model = {short(spec.model)}: {kind}{message(error)}") from error
-        # Fake tensors have no values, which a layer may need. Real tensors decide.
-        _pass_real_tensors(spec, model, device)
-        return like
+        needs_values = isinstance(error, UncountableError) or _NO_VALUES in message(error)
+        if needs_values and not spec.modelled:
+            return like
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"model = {short(spec.model)}: {kind}{message(error)}") from error
     return counter
-
-
-def _pass_real_tensors(spec: RunSpec, model: Model, device: str) -> None:
-    """Pass the first micro-batch through the model, with one layer in memory at a time.
-
-    Raises:
-        ValueError: one line that names the layer that fails.
-    """
-    where = "batch"
-    try:
-        with torch.random.fork_rng(), torch.no_grad():
-            inputs, targets = (
-                unwrapped(split(split(tree, spec.D)[0], spec.M)[0])
-                for tree in model.batch(spec.N, spec.seed)
-            )
-            value: Any = _moved(inputs, device)
-            for index, layer in enumerate(model.layers):
-                where = f"layers[{index}] ({_name(layer)})"
-                # A copy, since a pass would change the statistics of a ready-made layer.
-                module = deepcopy(layer) if isinstance(layer, nn.Module) else layer()
-                value = module.to(device)(value)
-            where = "loss"
-            model.loss(value, _moved(targets, device))
-    except (MemoryError, torch.OutOfMemoryError):
-        return  # there may be enough for one stage of it
-    except Exception as error:
-        raise ValueError(
-            f"model = {short(spec.model)}, {where}, on a micro-batch of "
-            f"{sizes(spec.N // spec.D, spec.M)[0]}: {type(error).__name__}: "
-            f"{short(message(error), 200, quote=False)}"
-        ) from error
-
-
-def _moved(tree: Any, device: str) -> Any:
-    return map_leaves(torch.Tensor, lambda tensor: tensor.to(device), tree)
-
-
-def _name(layer: Any) -> str:
-    return getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
