@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,19 @@ def reached(*places: tuple[str, int | str]) -> list[list[object]]:
     return json.loads(done.stdout)
 
 
-def listening_socket() -> socket.socket:
-    """A socket of ours that anybody on this machine can reach, to show that the attempts work."""
-    opened = socket.socket()
-    opened.bind(("127.0.0.1", 0))
-    opened.listen()
-    return opened
+def others_reach(ports: set[int], folders: Iterable[Path]) -> list[list[object]]:
+    """Those of our ports and folders that the other user could open.
+
+    A socket that anybody on this machine can reach shows that the attempts work.
+    """
+    with socket.socket() as anybody:
+        anybody.bind(("127.0.0.1", 0))
+        anybody.listen()
+        open_port = anybody.getsockname()[1]
+        found = reached(
+            ("tcp", open_port),
+            *(("tcp", port) for port in ports),
+            *(("folder", str(folder)) for folder in folders),
+        )
+    assert found[0] == ["tcp", open_port]
+    return found[1:]

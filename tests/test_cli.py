@@ -13,8 +13,8 @@ import pytest
 from repro.cli import doctor
 from repro.cli.main import VERBS, main
 from repro.harness import machine, runner
+from repro.harness.job import Outcome
 from repro.harness.results import load
-from repro.harness.workers import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent / "harness"))
 from crew import Crew  # pyright: ignore[reportMissingImports]

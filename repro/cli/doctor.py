@@ -20,7 +20,7 @@ import tyro
 
 from repro.cli.options import parse
 from repro.harness import contention, machine, wandb_mirror
-from repro.harness.contention import Watch
+from repro.harness.contention import CpuShare
 
 GIB = 2**30
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
@@ -82,7 +82,7 @@ class Driver:
 class Facts:
     """Everything that the report shows.
 
-    Memory and disk are in GiB; load is the share of `repro.harness.contention.Watch`.
+    Memory and disk are in GiB; load is the share of `repro.harness.contention.CpuShare`.
     """
 
     python: str
@@ -199,7 +199,7 @@ def abilities(facts: Facts) -> list[str]:
 def gather(results: Path) -> Facts:
     import psutil
 
-    watch = Watch()
+    watch = CpuShare()
     memory = psutil.virtual_memory()
     limit = _memory_limit()
     torch = _torch()

@@ -19,11 +19,10 @@ from repro.cli import doctor_models
 from repro.cli.doctor_models import M
 from repro.gpipe import Timeline, make_schedule
 from repro.harness import machine
+from repro.harness.crew import Crew
 from repro.harness.job import Job, Measured, Measurer, Outcome
-from repro.harness.pools import Local
 from repro.harness.schema import CheckRound, TrainRound
 from repro.harness.spec import RunSpec
-from repro.harness.workers import Workers
 from repro.io.temporary import own_folder
 
 DEADLINE = 20.0  # seconds of one run
@@ -241,7 +240,7 @@ def run_all(where: Place, deadline: float | None = None) -> Iterator[Result]:
         skipped = "this torch has no gloo to carry messages"
     with (
         own_folder() as folder,
-        Workers(Local(where.K, folder / "logs")) as crew,
+        Crew(where.K, folder / "logs") as crew,
     ):
         bench = Bench(crew, where, deadline)
         for name, check in CHECKS.items():

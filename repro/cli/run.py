@@ -19,8 +19,9 @@ from repro.cli.choice import (
     scale_of,
     training_price,
 )
+from repro.gpipe.runtime.group import torchrun
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness import pools, rehearsal, runner, wandb_mirror, wandb_summary, workers
+from repro.harness import crew, rehearsal, runner, wandb_mirror, wandb_summary
 from repro.harness.closing import closing as closing_words
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
@@ -55,9 +56,9 @@ def main(arguments: list[str]) -> int:
     """Measure; under torchrun rank 0 plans and records, and every other rank runs its worker."""
     if torchrun_rank() is None:
         return _measure(arguments)
-    team = pools.torchrun()
+    team = torchrun()
     if team.rank:
-        team.serve(workers.work)
+        team.serve(crew.work)
         return 0
     try:
         return _measure(arguments)

@@ -15,7 +15,7 @@ BUSY = 0.1  # a larger share of the usable cores disturbs a measurement
 SHORTEST = 0.5  # seconds; CPU time is counted in ticks of 10 ms, too coarse for less
 
 
-class Watch:
+class CpuShare:
     """Counts CPU time from its creation on."""
 
     def __init__(self) -> None:

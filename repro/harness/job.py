@@ -58,7 +58,7 @@ class Outcome:
 
 
 class Measurer(Protocol):
-    """What `Workers` do; tests measure without processes."""
+    """What a `Crew` does; tests measure without processes."""
 
     def ready(self) -> None:
         """Start what is not running yet."""

@@ -99,7 +99,7 @@ class ProgressReporter:
         """Warn, once, that other processes take CPU time.
 
         Args:
-            share: of the usable cores, as of `repro.harness.contention.Watch`; None if unknown.
+            share: of the usable cores, as of `repro.harness.contention.CpuShare`; None if unknown.
         """
         if share is None or not contention.is_busy(share) or self._warned_busy:
             return

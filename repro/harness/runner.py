@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from repro.harness import pools
-from repro.harness.contention import Watch
+from repro.gpipe.runtime.group import torchrun
+from repro.harness.contention import CpuShare
+from repro.harness.crew import Crew
 from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.journal import Status
 from repro.harness.machine import torchrun_rank
@@ -21,7 +22,6 @@ from repro.harness.spec import TIMED, Scale
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
 from repro.harness.vary import same_cut
-from repro.harness.workers import Crews, Workers
 from repro.io import signals
 from repro.io.files import check_inside, remove_empty_logs
 
@@ -128,7 +128,7 @@ def measure(
         results: the folder that is recorded into.
         allow_nonfinite: record a run whose loss is inf or nan, instead of failing it.
     """
-    watch = Watch()  # until the first round begins
+    watch = CpuShare()  # until the first round begins
     for plan in plans:
         prepare(plan)
     todo = [plan for plan in plans if plan.open]
@@ -209,7 +209,7 @@ class GroupRun:
         self.plan.journal.set_status(dict.fromkeys(self._open, Status(word, reason)))
 
     def _round(self, number: int, members: list[PlannedRun]) -> Iterator[Event]:
-        started, watch = _now(), Watch()
+        started, watch = _now(), CpuShare()
         measured: dict[str, Measured] = {}
         for run in members:
             if run.id in self._failed:
@@ -273,20 +273,16 @@ class GroupRun:
         return RunEnded(run, outcome, time.monotonic() - began, notes)
 
 
-def workers(plans: Sequence[Plan], results: Path) -> Crews | Workers:
+def workers(plans: Sequence[Plan], results: Path) -> Crew:
     """As many workers as the runs need, on this host or under torchrun."""
     machine = plans[0].machine
-    if torchrun_rank() is not None:
-        return Workers(pools.torchrun())
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
+    if torchrun_rank() is not None:
+        return Crew(widest, team=torchrun())
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     logs = results / machine.slug / plans[0].scale / "logs"
     check_inside(logs, results)
-
-    def start(count: int) -> Workers:
-        return Workers(pools.Local(count, logs / (name if count == widest else f"{name}-{count}")))
-
-    return Crews(start, widest, 0 if machine.device == "cpu" else machine.count)
+    return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
 
 
 def _now() -> str:

@@ -138,7 +138,7 @@ def posted_by(*ranks: Status) -> dist.Store:
 
 def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
     """Neither receives: one sends a step's first message, the other its part of a checkpoint."""
-    watch = heartbeats.Watch(
+    watch = heartbeats.SilenceDetector(
         posted_by(
             Status("stage 0", waiting=Wait(1, 0, 32, "send")),
             Status("stage 1", waiting=Wait(0, 0, 32, "send")),
@@ -159,11 +159,11 @@ def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clo
         Status("stage 0", sending={7: Wait(1, 0, 32, "")}),
         Status("stage 1", sending={7: Wait(0, 0, 32, "")}),
     )
-    watch = heartbeats.Watch(posted_by(first, second))
+    watch = heartbeats.SilenceDetector(posted_by(first, second))
     for clock.now in (0.0, 1000.0):
         assert watch.find_wait_cycle(0, 0) is None
     first.flushing = second.flushing = True  # now both wait
-    watch = heartbeats.Watch(posted_by(first, second))
+    watch = heartbeats.SilenceDetector(posted_by(first, second))
     assert watch.find_wait_cycle(0, 0) is None
     clock.now += heartbeats.SILENCE + 0.1
     assert watch.find_wait_cycle(0, 0) is not None
@@ -171,7 +171,7 @@ def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clo
 
 def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
     """One rank sends, the other receives; on a busy machine their connection takes its time."""
-    watch = heartbeats.Watch(
+    watch = heartbeats.SilenceDetector(
         posted_by(
             Status("stage 0", waiting=Wait(1, 0, 32, "send")),
             Status("stage 1", waiting=Wait(0, 0, 32, "receive")),
@@ -208,7 +208,7 @@ def test_a_collective_ends_the_run_only_if_it_can_never_end(
         Status("stage 3", waiting=Wait(2, 0, 0, "")),
     )
     in_collective(posts, 1, [1, 3], monkeypatch)
-    watch = heartbeats.Watch(posts)
+    watch = heartbeats.SilenceDetector(posts)
     for clock.now in (0.0, 1000.0, 2000.0):
         assert watch.find_wait_cycle(1, 0) is None
     (told,) = caplog.messages

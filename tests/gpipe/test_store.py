@@ -117,17 +117,10 @@ def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path, temporary: Pat
         time.sleep(0.1)
     opened = intruder.ports(os.getpid()) - before
     folders = list(temporary.iterdir())
-    with intruder.listening_socket() as anybody:
-        port = anybody.getsockname()[1]
-        places = [
-            ("tcp", port),
-            *(("tcp", port) for port in opened),
-            *(("folder", str(folder)) for folder in folders),
-        ]
-        found = intruder.reached(*places)
+    found = intruder.others_reach(opened, folders)
     (tmp_path / "go").touch()
     thread.join(60)
     assert not thread.is_alive()
-    assert found == [["tcp", port]]
+    assert found == []
     assert len(folders) == len(kept) + 1
     assert list(temporary.iterdir()) == kept

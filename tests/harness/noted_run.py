@@ -9,8 +9,8 @@ from typing import Any
 
 from repro.cli.main import main
 from repro.harness import machine
+from repro.harness.crew import Crew
 from repro.harness.journal import Journal
-from repro.harness.workers import Workers
 
 
 def run_noted(note: Path, arguments: list[str]) -> int:
@@ -22,7 +22,7 @@ def run_noted(note: Path, arguments: list[str]) -> int:
         def say(phase: str) -> None:
             file.write(f"{phase} {time.monotonic()}\n")
 
-        note_phase(Workers, "ready", say, "starting workers", "measuring")
+        note_phase(Crew, "ready", say, "starting workers", "measuring")
         note_phase(Journal, "commit", say, "recording", "measuring")
         return main(arguments)
 

@@ -22,7 +22,7 @@ POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests may run beside anything."""
-    monkeypatch.setattr(contention.Watch, "share", lambda self: 0.0)
+    monkeypatch.setattr(contention.CpuShare, "share", lambda self: 0.0)
 
 
 def ended(results: Path, of: Experiment, crew: Crew | None = None) -> str:
@@ -63,7 +63,7 @@ def test_what_varies_besides_k_and_m_has_a_column(tmp_path: Path):
 
 def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shares = iter([0.02, 0.0, 0.55, 0.3])  # before the first round, then of three rounds
-    monkeypatch.setattr(contention.Watch, "share", lambda self: next(shares))
+    monkeypatch.setattr(contention.CpuShare, "share", lambda self: next(shares))
     told = ended(tmp_path, experiment(*POINTS, rounds=3))
     assert told.count("this machine is busy: other processes take ") == 1
     assert told.count("3, 2 busy") == len(POINTS)

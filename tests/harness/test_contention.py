@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from repro.harness import contention, machine
-from repro.harness.contention import Watch, describe, is_busy
+from repro.harness.contention import CpuShare, describe, is_busy
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 
 def test_what_the_machine_did_and_we_did_not_is_load(clock: dict[str, float]):
-    watch = Watch()
+    watch = CpuShare()
     clock["time"] += 10
     clock["machine"] += 30  # three cores, of which two were ours
     clock["own"] += 20
@@ -35,7 +35,7 @@ def test_what_the_machine_did_and_we_did_not_is_load(clock: dict[str, float]):
 
 def test_a_quota_is_shared_inside_its_container(clock: dict[str, float]):
     clock |= {"cores": 2, "container": 7.0}
-    watch = Watch()
+    watch = CpuShare()
     clock["time"] += 10
     clock["machine"] += 10
     clock["container"] += 10
@@ -44,11 +44,11 @@ def test_a_quota_is_shared_inside_its_container(clock: dict[str, float]):
 
 
 def test_too_short_an_interval_and_an_unknown_machine_say_nothing(clock: dict[str, float]):
-    watch = Watch()
+    watch = CpuShare()
     clock["time"] += 0.4
     assert watch.share() is None
     clock["machine"] = 0.0
-    watch = Watch()
+    watch = CpuShare()
     clock["time"] += 10
     assert watch.share() is None
     assert not is_busy(None)

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from crew import spec
 
-from repro.harness.job import Job, Measured
-from repro.harness.pools import Local
+from repro.harness.crew import Crew
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.harness.tasks import fit_search
-from repro.harness.workers import Outcome, Workers
 
 SIZES = {"d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
 MIB = 2**20
@@ -152,7 +151,7 @@ def test_a_machine_out_of_memory_is_no_result(reason: str):
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
-    with Workers(Local(2, tmp_path / "logs")) as crew:
+    with Crew(2, tmp_path / "logs") as crew:
         outcome = fit_search.search(
             crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None
         )

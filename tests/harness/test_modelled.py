@@ -10,14 +10,13 @@ from crew import Crew, metrics, spec
 from repro.costs import device as devices
 from repro.gpipe import Span, Timeline, make_schedule
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.harness.job import Job, Measured
-from repro.harness.pools import Local
+from repro.harness.crew import Crew as Workers
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.rehearsal import check_model
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import simulate as modelled
 from repro.harness.tasks.emulate import MESSAGE, Emulation, emulate
-from repro.harness.workers import Outcome, Workers
 from repro.paper import theory
 from repro.simulate import StageCosts, simulate
 
@@ -252,8 +251,8 @@ def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
     """Two processes; F of a stage takes about ten milliseconds. The margin is for a loaded
     machine."""
     run = device(fidelity="emulated", stretch=1.0, steps=2, profile=str(slow(tmp_path)))
-    with Workers(Local(2, tmp_path / "logs")) as crew:
-        found = emulate(crew, Job(run), 120)
+    with Workers(2, tmp_path / "logs") as crew:
+        found = emulate(crew, Job(run), deadline=120)
     assert found.measured is not None, found.reason
     record = found.measured.record
     assert isinstance(record, TrainRound)

@@ -11,11 +11,11 @@ from rich.console import Console
 
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner, wandb_mirror, wandb_summary
+from repro.harness.job import Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
 from repro.harness.spec import Experiment
-from repro.harness.workers import Outcome
 
 ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 

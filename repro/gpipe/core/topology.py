@@ -56,7 +56,7 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
         ValueError: if it does not exist, or is neither a CPU nor a CUDA device.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    # The same GPU that `launch.initialise` makes the current one: on several hosts, where each may
+    # The same GPU that `group.initialise` makes the current one: on several hosts, where each may
     # have more GPUs than ranks, the rank on this host counts.
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     in_turn = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")

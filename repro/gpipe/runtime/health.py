@@ -29,7 +29,7 @@ from repro.gpipe.runtime.heartbeats import (
     SAME_CALLS,
     SILENCE,
     Failure,
-    Watch,
+    SilenceDetector,
     board,
     error_line,
     has_ended,
@@ -71,7 +71,7 @@ class Health:
         self._failed = False  # whether this process has reported its own failure
         self._ended = threading.Event()
         self._last_answer = time.monotonic()  # of the store
-        self._watch = Watch(self.store)
+        self._watch = SilenceDetector(self.store)
         status.who = status.who or f"rank {rank}"
         self._threads = [
             threading.Thread(target=self._exchange, name="gpipe-health-exchange", daemon=True),

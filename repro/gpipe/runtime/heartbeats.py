@@ -217,7 +217,7 @@ def crowding() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-class Watch:
+class SilenceDetector:
     """A reader of a board that finds processes without heartbeats, and waits that can never end."""
 
     def __init__(self, board: dist.Store) -> None:

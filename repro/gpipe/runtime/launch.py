@@ -16,23 +16,13 @@ from multiprocessing import active_children, current_process
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
 from repro.gpipe.runtime import health, spawnable
-from repro.gpipe.runtime.heartbeats import (
-    INTERVAL,
-    Failure,
-    Watch,
-    board,
-    error_line,
-    post_death,
-    posted_failure,
-    running,
-)
-from repro.gpipe.runtime.processes import NAME, Processes, how
-from repro.gpipe.runtime.store import PipeClient, PipeStore
+from repro.gpipe.runtime.group import Group, initialise
+from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, error_line
+from repro.gpipe.runtime.processes import NAME
+from repro.gpipe.runtime.store import PipeClient
 from repro.io.temporary import own_folder
 
 _LONG = timedelta(days=30)
@@ -79,94 +69,48 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         return _under_torchrun(fn, args, stages, threads)
     spawnable.check_importable(fn)
     try:
-        return _in_processes(fn, args, stages, threads)
+        with own_folder() as folder:
+            results = [folder / str(rank) for rank in range(stages)]
+            with Group(_child, stages, folder, fn, args, results, threads=threads) as group:
+                _wait_for_all(group, results)
+            return [pickle.loads(path.read_bytes()) for path in results]
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
         raise ValueError(f"stages={stages}: {error_line(error)}") from None
 
 
-def _in_processes(
-    fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int
-) -> list[Any]:
-    # Only this user can open the folder, and only the stages can reach the store.
-    with own_folder() as folder, PipeStore(stages) as store:
-        results = [folder / str(rank) for rank in range(stages)]
-        calls = [
-            (rank, fn, args, results, threads, client) for rank, client in enumerate(store.clients)
-        ]
-        with Processes(_child, calls, threads=threads) as processes:
-            store.started()
-            _wait_for_all(processes, board(store), results)
-        return [pickle.loads(path.read_bytes()) for path in results]
-
-
-def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
-    """Set up this process: threads, its GPU, the process group, and the watch over the others.
-
-    Args:
-        rank: of this process in the world.
-        world: number of ranks.
-        store: through which the processes find each other; None: the one that torchrun names in
-            the environment.
-        threads: CPU threads.
-    """
-    torch.set_num_threads(threads)
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    gpus = torch.cuda.device_count()
-    if gpus:
-        torch.cuda.set_device(local_rank % gpus)
-    backend = "cpu:gloo,cuda:nccl" if gpus >= local_world else "gloo"
-    if store is None:
-        dist.init_process_group(backend, timeout=TIMEOUT)
-    else:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
-    health.begin(store, rank, world)
-    if backend != "gloo":
-        nccl_pairs(world)
-
-
-def _wait_for_all(processes: Processes, posts: dist.Store, results: list[Path]) -> None:
+def _wait_for_all(group: Group, results: list[Path]) -> None:
     """Wait until all stages have ended; raises a StageError as soon as one has failed."""
     done: set[int] = set()
-    watch = Watch(posts)  # the stages watch each other, but all of them may stop at once
     while len(done) < len(results):
-        codes = processes.wait(INTERVAL)
-        if (failure := posted_failure(posts)) is not None:
-            raise StageError(failure)
-        if _NO_GUARD in codes.values():
-            raise ValueError(spawnable.GUARD)
-        for rank in codes.keys() - done:
-            if codes[rank] or not results[rank].exists():
-                raise StageError(post_death(posts, rank, how(codes[rank])))
-            done.add(rank)
-        if (failure := watch.find_silent(running(posts, len(results)))) is not None:
+        codes = group.wait(INTERVAL)
+        done = {rank for rank, code in codes.items() if not code and results[rank].exists()}
+        if (failure := group.failure(done)) is not None:
+            if _NO_GUARD in codes.values():
+                raise ValueError(spawnable.GUARD)
             raise StageError(failure)
 
 
 def _child(
     rank: int,
+    world: int,
+    store: PipeClient,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     results: list[Path],
-    threads: int,
-    store: PipeClient,
 ) -> None:
-    world = len(results)
-    health.begin(store, rank, world)
-    with health.report_and_exit():
-        initialise(rank, world, dist.FileStore(str(results[0].with_name("rendezvous"))), threads)
-        returned = fn(*args)
-        data = spawnable.pickled(f"what {spawnable.name(fn)} returned on rank {rank}", returned)
-        partial_result = results[rank].with_suffix(".part")
-        partial_result.write_bytes(data)
-        health.current().end()
-        if store.add("finished", 1) == world:
-            store.set("all finished", "")
-        store.wait(["all finished"], _LONG)  # a neighbour may still read from this process
+    """What each stage runs: the function, and the delivery of its result."""
+    name = spawnable.name(fn)
+    data = spawnable.pickled(f"what {name} returned on rank {rank}", fn(*args))
+    partial_result = results[rank].with_suffix(".part")
+    partial_result.write_bytes(data)
+    health.current().end()
+    if store.add("finished", 1) == world:
+        store.set("all finished", "")
+    store.wait(["all finished"], _LONG)  # a neighbour may still read from this process
     partial_result.replace(results[rank])
-    threading.Thread(target=_end_anyway, args=(spawnable.name(fn),), daemon=True).start()
+    threading.Thread(target=_end_anyway, args=(name,), daemon=True).start()
     dist.destroy_process_group()
 
 

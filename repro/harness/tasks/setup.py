@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from repro.costs import Counter
 from repro.gpipe import PipelineConfig
+from repro.gpipe.comm.transport import TIMEOUT
 from repro.gpipe.core.microbatch import split
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
-from repro.gpipe.runtime.launch import TIMEOUT
 from repro.harness.job import Job
 from repro.harness.predict import counted_costs, waits
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec

@@ -1,0 +1,215 @@
+"""Worker processes that are kept between jobs and measure many runs.
+
+The coordinator posts jobs in the store of the workers. Every worker takes each job in turn, ranks
+below K measure, rank 0 posts the result. When a worker fails, that run has failed, and fresh
+workers are started for the next one.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+import traceback
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import torch.distributed as dist
+
+from repro.gpipe.core import memory
+from repro.gpipe.runtime import health
+from repro.gpipe.runtime.group import Group, Torchrun, TorchrunGroup
+from repro.gpipe.runtime.heartbeats import board, last_seen
+from repro.gpipe.runtime.status import rank_name, status
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.job import Job, Measured, Outcome
+from repro.harness.machine import oom_kills
+from repro.harness.schema import round_record
+from repro.harness.spec import WHOLE_WORLD, RunSpec
+from repro.harness.tasks.run import run
+from repro.io import signals
+from repro.io.temporary import own_folder
+from repro.simulate import StageCosts
+
+_LONG = timedelta(days=30)  # idle workers wait for the next job
+_POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
+_START = 180.0  # seconds for workers to begin
+
+
+class Crew:
+    """Workers, one per stage with one thread each; a context manager that always ends them.
+
+    A run that has enough GPUs gets as many workers as there are GPUs: more have no NCCL
+    (`group.initialise`), and their messages would go through the host. A library that takes all
+    processes as its own gets as many as it needs. Other workers measure on in any number.
+
+    Args:
+        widest: processes of the widest run.
+        logs: folder of the workers' output.
+        gpus: how many there are, 0 on the CPU.
+        team: the ranks of torchrun, which start the workers in place of this host.
+
+    Attributes:
+        count: how many workers there are, or were last.
+    """
+
+    def __init__(
+        self, widest: int, logs: Path | None = None, gpus: int = 0, team: Torchrun | None = None
+    ) -> None:
+        self._widest, self._gpus = widest, min(gpus, widest)
+        self._logs, self._team = logs, team
+        self.count = team.world if team else widest if gpus < 2 else self._gpus
+        self._group: Group | TorchrunGroup | None = None
+        self._opened = ExitStack()  # what ends with the workers
+        self._jobs = 0
+        self._trouble = False
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._stop()
+        finally:
+            if self._team:
+                self._team.dismiss()
+            if self._logs is not None and not self._trouble:
+                shutil.rmtree(self._logs, ignore_errors=True)
+
+    def ready(self) -> None:
+        """Start the workers if they are not there, so that no deadline includes their start."""
+        if self._group is not None or (self._team and self._team.lost):
+            return
+        self._jobs = 0
+        if self._team:
+            group = self._team.start(work)
+        else:
+            assert self._logs is not None
+            self._logs.mkdir(parents=True, exist_ok=True)
+            folder = self._opened.enter_context(own_folder())
+            group = Group(work, self.count, folder, logs=self._logs)
+        self._group = self._opened.enter_context(group)
+        keys = [f"ready/{rank}" for rank in range(self.count)]
+        end = time.monotonic() + _START
+        while not group.store.check(keys) and group.failure() is None and time.monotonic() < end:
+            signals.check()
+            time.sleep(_POLL)
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        """Measure one run once within `deadline` seconds. Errors of the run are its outcome."""
+        wanted = self._wanted(job)
+        if wanted != self.count:
+            self._stop()
+            self.count = wanted
+        self.ready()
+        if self._group is None:
+            assert self._team
+            return Outcome(
+                "interrupted", f"{self._team.lost}; start it again, finished runs are kept"
+            )
+        kills = oom_kills()
+        self._group.store.set(f"job/{self._jobs}", _pack(job))
+        outcome = self._wait(self._group, deadline, job.spec.devices)
+        self._jobs += 1
+        if outcome.status == "done":
+            return outcome
+        if "SIGKILL" in outcome.reason and oom_kills() > kills:
+            outcome = replace(outcome, status="oom")
+        # Running out of a fit's memory is a result, so its logs are not kept.
+        self._trouble |= not memory.over_limit(outcome.reason)
+        self._stop()
+        return replace(outcome, log=str(self._logs or ""))
+
+    def _wait(self, group: Group | TorchrunGroup, deadline: float, stages: int) -> Outcome:
+        end = time.monotonic() + deadline
+        result = f"result/{self._jobs}"
+        while time.monotonic() < end:
+            signals.check()
+            if group.store.check([result]):
+                return Outcome("done", measured=_unpack_measured(group.store.get(result)))
+            if (failure := group.failure()) is not None:
+                return Outcome(failure.status, failure.text)
+            time.sleep(_POLL)
+        seen = "; ".join(last_seen(board(group.store), rank) for rank in range(stages))
+        return Outcome("timeout", f"no result within {deadline:.0f} s ({seen})"[:1000])
+
+    def _stop(self) -> None:
+        self._group = None
+        self._opened.close()
+
+    def _wanted(self, job: Job) -> int:
+        """How many workers a job needs; those that are there need not start again."""
+        devices = job.spec.devices
+        if self._team:
+            return self.count
+        if job.spec.library in WHOLE_WORLD:
+            return devices
+        if job.device == "cuda":
+            return self._gpus if devices <= self._gpus else self._widest
+        return self.count if devices <= self.count else self._widest
+
+
+def work(rank: int, _world: int, store: dist.Store) -> None:
+    """The body of a worker process."""
+    # Without it cuBLAS is not deterministic; it is read when a GPU first multiplies matrices.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    store.set(f"ready/{rank}", "yes")
+    for number in count():
+        store.wait([f"job/{number}"], _LONG)
+        job = _unpack(store.get(f"job/{number}"))
+        status.who, status.step = _name(job.spec, rank), None
+        ours = job.spec.library == "repro"
+        status.outside = "before its first step" if ours else f"in {job.spec.library}"
+        health.current().beat()
+        try:
+            measured = run(job, rank)
+        except Exception:
+            traceback.print_exc()
+            raise  # which ends all workers
+        if measured is not None:
+            store.set(f"result/{number}", _pack_measured(measured))
+
+
+def _name(spec: RunSpec, rank: int) -> str:
+    chain, stage = divmod(rank, spec.K)
+    T = spec.tensor_parallel or 1
+    if chain >= spec.D * T:
+        return f"rank {rank}, without a stage"
+    kind = "rank" if spec.stages_per_rank else "stage"
+    return rank_name(kind, stage, chain // T, spec.D)
+
+
+def _pack(job: Job) -> str:
+    costs = job.costs.plain() if job.costs else None
+    fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    return json.dumps(fields | {"spec": job.spec.plain(), "costs": costs})
+
+
+def _unpack(raw: bytes) -> Job:
+    fields = json.loads(raw)
+    spec, balance, costs = fields.pop("spec"), fields.pop("balance"), fields.pop("costs")
+    return Job(
+        RunSpec(**spec),
+        tuple(balance) if balance else None,
+        costs=StageCosts.from_plain(costs) if costs else None,
+        **fields,
+    )
+
+
+def _pack_measured(measured: Measured) -> str:
+    timeline = measured.timeline
+    spans = [] if timeline is None else timeline.to_rows()
+    # How many stages there are, and how many of them each rank holds.
+    stages = (0, 1) if timeline is None else (timeline.stages, timeline.stages_per_rank)
+    record = measured.record.model_dump(mode="json")
+    return json.dumps({"record": record, "spans": spans, "stages": stages})
+
+
+def _unpack_measured(raw: bytes) -> Measured:
+    fields = json.loads(raw)
+    spans, stages = fields["spans"], fields["stages"]
+    timeline = Timeline.from_rows(spans, *stages) if spans else None
+    return Measured(round_record(fields["record"]), timeline)

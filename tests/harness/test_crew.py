@@ -1,0 +1,203 @@
+"""Real workers: what goes wrong in one run is one line and does not touch the next."""
+
+import multiprocessing
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import intruder
+import pytest
+
+from repro.harness.crew import Crew
+from repro.harness.job import Job, Outcome
+from repro.harness.schema import TrainRound
+from repro.harness.spec import RunSpec
+from repro.harness.tasks.run import run
+from repro.methods.named import fields_of
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
+SMALL = {"d": 16, "H": 32, "heads": 2, "T": 8}
+
+
+def job(model: str, device: str = "cpu", **changed: Any) -> Job:
+    fields: dict[str, Any] = {"K": 2, "M": 2, "N": 4, "warmup": 0, "steps": 1, "balance": "uniform"}
+    return Job(RunSpec(model=model, **(fields | changed)), device=device)
+
+
+GOOD = job("timed", model_args={"L": 4, "forward_s": 0.001, "backward_s": 0.001})
+
+
+def changed(**fields: Any) -> Job:
+    return replace(GOOD, spec=GOOD.spec.model_copy(update=fields))
+
+
+def alive(pids: list[int | None]) -> list[int | None]:
+    files = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
+    return [pid for pid, file in files.items() if file.exists() and " Z " not in file.read_text()]
+
+
+def trained(outcome: Outcome) -> TrainRound:
+    assert outcome.measured is not None, outcome.reason
+    assert isinstance(outcome.measured.record, TrainRound)
+    return outcome.measured.record
+
+
+BROKEN = "RuntimeError: layer two is broken"
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "status", "reason"),
+    [
+        ("raises", {}, "failed", f"stage 1, F0 of step 0: {BROKEN}"),
+        ("raises", {"library": "torch", "trace": False}, "failed", f"stage 1, in torch: {BROKEN}"),
+        ("overflows", {}, "failed", "step 0: outputs or loss of micro-batch 0 on stage 1 are inf"),
+        ("dies", {}, "failed", "stage 1, .* died .SIGKILL, probably out of memory"),
+        ("allocates", {}, "oom", "stage 1, .* can't allocate memory"),
+        ("hangs", {}, "timeout", "no result within 3 s .stage 0, .*; stage 1, F0 of step 0 when"),
+    ],
+)
+def test_a_run_that_fails_is_named_and_the_next_one_is_measured(
+    shared: Crew, model: str, fields: dict[str, Any], status: str, reason: str
+):
+    shared.ready()
+    before = [child.pid for child in multiprocessing.active_children()]
+    outcome = shared.measure(job(f"import:faulty:{model}", **fields), 3 if model == "hangs" else 60)
+    assert outcome.status == status
+    assert re.match(reason, outcome.reason), outcome.reason
+    assert alive(before) == []
+    if not fields and model == "raises":
+        printed = "".join(path.read_text() for path in Path(outcome.log).rglob("*.log"))
+        assert printed.count("in _raise\n") == 1
+    assert shared.measure(GOOD, 60).status == "done"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory):
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")}
+    with Crew(3, tmp_path_factory.mktemp("crew") / "logs") as crew:
+        yield crew
+    assert before == {name: os.environ.get(name) for name in before}
+
+
+def test_what_is_measured(shared: Crew):
+    good = shared.measure(GOOD, 60)
+    record = trained(good)
+    assert (len(record.step_s), record.balance) == (1, [2, 2])
+    assert len(record.peak_bytes or ()) == 2
+    assert good.measured is not None
+    assert good.measured.timeline is not None
+    assert {span.stage for span in good.measured.timeline.spans} == {0, 1}
+
+    outcome = shared.measure(changed(trace=False), 60)
+    untraced = trained(outcome)
+    assert outcome.measured is not None
+    assert outcome.measured.timeline is None
+    assert (untraced.breakdown, untraced.bubble_idle_over_total) == ({}, [None])
+    # M+K-1 micro-batches' F, R and B in two layers, at least
+    assert untraced.step_s[0] >= 3 * 4 * 0.001
+
+    theirs = trained(shared.measure(changed(library="torch", trace=False), 60))
+    assert (theirs.balance, theirs.peak_bytes) == ([2, 2], None)
+    assert theirs.loss == pytest.approx(record.loss, rel=1e-5)
+
+    stale = trained(shared.measure(changed(library="pipedream", trace=False, steps=2), 60))
+    assert (stale.staleness, record.staleness) == ([1, 0], None)
+    assert (stale.stashed_bytes, record.stashed_bytes) == ([8, 0], None)  # two weights a stage
+    assert len(stale.peak_bytes or ()) == 2
+
+
+@pytest.mark.parametrize("partitioner", [None, "minimum-variance", "cumulative-share"])
+def test_stages_are_cut_by_counted_flops_as_the_cost_model_cuts(
+    shared: Crew, partitioner: str | None
+):
+    """One layer has most of the FLOPs, so that the three rules cut it differently from a count."""
+    asked = job(
+        "transformer", model_args={"L": 5, "V": 512, **SMALL}, balance="flops",
+        partitioner=partitioner,
+    )  # fmt: skip
+    simulated = asked.spec.model_copy(update={"fidelity": "simulated", "profile": "v100"})
+    predicted = run(Job(simulated), 0)
+    assert predicted is not None
+    measured = trained(shared.measure(asked, 60))
+    assert measured.balance == predicted.record.balance
+    assert measured.balance[0] > measured.balance[1], "the softmax has most of the FLOPs"
+
+
+# Method of four devices or fewer -> what each of its processes sends, besides messages.
+SENDS: dict[str, set[str]] = {
+    "data": {"all-reduce", "broadcast"},
+    "fully-sharded": {"all-reduce", "all-gather", "reduce-scatter"},
+    "tensor": {"all-reduce"},
+    "gpipe-x-data": {"all-reduce"},
+    "gpipe-x-zero1": {"all-reduce", "broadcast"},
+    "gpipe-x-tensor": {"all-reduce"},
+}
+
+
+@pytest.mark.slow
+def test_every_method_is_measured_by_the_same_workers(tmp_path: Path):
+    """Some use two of the four processes; the others must make the same process groups."""
+    common: dict[str, Any] = {
+        "model": "transformer",
+        "model_args": {"L": 2, "V": 64, "dropout": 0.0, **SMALL},
+        "M": 2,
+        "N": 8,
+        "lr": 0.1,
+        "warmup": 1,
+        "steps": 2,
+        "optimizer": "adam",
+    }
+    single = run(Job(RunSpec(K=1, **common)), 0)
+    assert single is not None
+    assert isinstance(single.record, TrainRound)
+    with Crew(4, tmp_path / "logs") as crew:
+        for name, kinds in SENDS.items():
+            fields = fields_of(name, 4 if "-x-" in name else 2)
+            # Undivided layers are timed by one process.
+            balance = "time" if name == "gpipe-x-tensor" else "uniform"
+            fields = {**common, **fields, "balance": balance, "trace": "library" not in fields}
+            spec = RunSpec(**fields)
+            record = trained(crew.measure(Job(spec), 120))
+            assert record.loss == pytest.approx(single.record.loss, rel=1e-4), name
+            assert record.sent_bytes is not None
+            assert len(record.sent_bytes) == spec.devices, name
+            for sent in record.sent_bytes:
+                assert sent.keys() - {"activations", "gradients"} == kinds, name
+            assert len(record.peak_bytes or ()) == spec.K, name
+    assert not (tmp_path / "logs").exists(), "without trouble nothing stays"
+
+
+@pytest.mark.parametrize(
+    ("widest", "gpus", "there", "asked", "wanted"),
+    [
+        (4, 0, 4, job("timed"), 4),
+        (4, 2, 2, job("timed", "cuda"), 2),
+        (4, 2, 2, job("timed", "cuda", K=4, N=16), 4),
+        (4, 2, 4, job("timed"), 4),
+        (4, 1, 4, job("timed", "cuda"), 4),
+        (4, 4, 4, job("timed", "cuda"), 4),
+        (4, 0, 4, job("timed", library="deepspeed", schedule="1f1b", trace=False), 2),
+        (4, 0, 2, job("timed"), 2),
+        (4, 0, 2, job("timed", K=4, N=16), 4),
+    ],
+)
+def test_a_run_gets_the_workers_that_it_needs(
+    widest: int, gpus: int, there: int, asked: Job, wanted: int
+):
+    """More workers than GPUs have no NCCL; a library may take all processes as its own."""
+    crew = Crew(widest, gpus=gpus)
+    crew.count = there
+    assert crew._wanted(asked) == wanted
+
+
+@intruder.as_root
+def test_another_user_reaches_nothing_of_the_coordinator(tmp_path: Path, temporary: Path):
+    before = intruder.ports(os.getpid())
+    with Crew(2, tmp_path / "logs") as crew:
+        crew.ready()
+        opened, folders = intruder.ports(os.getpid()) - before, list(temporary.iterdir())
+        assert intruder.others_reach(opened, folders) == []
+        assert len(folders) == 1
+    assert list(temporary.iterdir()) == []
