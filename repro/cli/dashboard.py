@@ -4,15 +4,14 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from repro.cli.options import parse
 from repro.harness import wandb_mirror, wandb_summary
-from repro.harness.results import Results, load_recorded
-from repro.harness.wandb_dashboard import NAME, Section, outline, sections, workspace
-from repro.harness.wandb_summary import places
+from repro.harness.results import load_recorded
+from repro.harness.wandb_dashboard import NAME, Section, sections, workspace
 from repro.io.untrusted import message
 
 if TYPE_CHECKING:
@@ -42,7 +41,8 @@ class DashboardOptions:
 def main(arguments: list[str]) -> int:
     options = parse(DashboardOptions, arguments, "repro dashboard")
     results = load_recorded(options.results)
-    experiments = tuple(dict.fromkeys(place.experiment for place in places(results)))
+    places = wandb_summary.places(results)
+    experiments = tuple(dict.fromkeys(place.experiment for place in places))
     report = wandb_summary.Report(options.plots, experiments)
     if not report.page.is_file():
         print(
@@ -53,14 +53,23 @@ def main(arguments: list[str]) -> int:
     shown = sections(results, report)
     beside = sys.stderr if options.json else sys.stdout  # so that what is printed stays JSON
     if options.json:
-        print(json.dumps(_spec(_workspace(shown, options)), indent=2))
+        model = _workspace(shown, options)._to_model().spec
+        print(json.dumps(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))))
     else:
         panels = sum(len(section.panels) for section in shown)
-        counts = f"{len(shown)} sections, {panels} panels"
-        print(f"W&B workspace '{NAME}' of project {options.project}: {counts}")
-        print("\n".join(outline(shown)))
+        print(
+            f"W&B workspace '{NAME}' of project {options.project}: {len(shown)} sections, "
+            f"{panels} panels"
+        )
+        for section in shown:
+            print(f"\n{section.title}")
+            for panel in section.panels:
+                print(f"  {panel.kind:10} {panel.title}")
     if options.log:
-        _log(options, results, experiments)
+        for place in places:
+            tags = (results.listings[place.experiment].paper, place.scale, place.machine)
+            wandb_summary.log_experiment("offline", results, place, options.results, tags)
+        wandb_summary.log_report("offline", options.plots, experiments, options.results)
         print(f"\nmirrored offline, in {options.results / 'wandb'}", file=beside)
     if options.push:
         print(f"workspace: {_push(shown, options)}", file=beside)
@@ -72,21 +81,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _log(options: DashboardOptions, results: Results, experiments: tuple[str, ...]) -> None:
-    """Mirror recorded results and their report, offline."""
-    for place in places(results):
-        about = results.listings[place.experiment]
-        tags = (about.paper, place.scale, place.machine)
-        wandb_summary.log_experiment("offline", results, place, options.results, tags)
-    wandb_summary.log_report("offline", options.plots, experiments, options.results)
-
-
 def _workspace(shown: list[Section], options: DashboardOptions) -> "ws.Workspace":
-    """W&B's object for these sections.
-
-    Raises:
-        ValueError: one line, if the package that makes it is missing.
-    """
     try:
         return workspace(shown, options.entity, options.project)
     except ImportError as error:
@@ -96,16 +91,8 @@ def _workspace(shown: list[Section], options: DashboardOptions) -> "ws.Workspace
         ) from None
 
 
-def _spec(made: "ws.Workspace") -> dict[str, Any]:
-    return json.loads(made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
-
-
 def _push(shown: list[Section], options: DashboardOptions) -> str:
-    """Make the workspace in W&B; returns its address.
-
-    Raises:
-        ValueError: one line, if nobody is logged in or W&B refuses it.
-    """
+    """Make the workspace in W&B; returns its address."""
     server = wandb_mirror.server()
     if not wandb_mirror.has_key(server):
         raise ValueError(f"--push: no API key for {server}; run `.venv/bin/wandb login` first")

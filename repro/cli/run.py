@@ -21,13 +21,13 @@ from repro.cli.choice import (
 )
 from repro.gpipe.runtime.group import torchrun
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness import crew, rehearsal, runner, wandb_mirror, wandb_summary
+from repro.harness import crew, rehearsal, runner, wandb_summary
 from repro.harness.closing import closing as closing_words
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import Results, load, of_journals, run_of
-from repro.harness.spec import TIMED, run_name
+from repro.harness.spec import TIMED
 from repro.io import lock, signals
 
 if TYPE_CHECKING:
@@ -203,17 +203,8 @@ class Session:
             # Simulated and counted runs are lines of one table, see `_show_experiment`.
             if run.fidelity not in TIMED or self.options.wandb == "disabled":
                 continue
-            found = wandb_mirror.log_run(
-                self.options.wandb,
-                run.experiment,
-                run_name(run.id, run.differs_in),
-                run.spec.plain(),
-                results.row(run),
-                [round_.record for round_ in run.rounds],
-                timeline,
-                self.options.folder,
-                _tags(plan),
-                _picture,
+            found = wandb_summary.log_run(
+                self.options.wandb, results, run, self.options.folder, _tags(plan), _picture
             )
             self.address = found or self.address
 

@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 
 import torch.distributed as dist
+from pydantic import TypeAdapter
 
 from repro.gpipe.core import memory
 from repro.gpipe.runtime import health
@@ -36,6 +37,7 @@ from repro.simulate import StageCosts
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
+_COSTS = TypeAdapter(StageCosts | None)
 _START = 180.0  # seconds for workers to begin
 
 
@@ -183,20 +185,16 @@ def _name(spec: RunSpec, rank: int) -> str:
 
 
 def _pack(job: Job) -> str:
-    costs = job.costs.plain() if job.costs else None
     fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    costs = _COSTS.dump_python(job.costs, mode="json")
     return json.dumps(fields | {"spec": job.spec.plain(), "costs": costs})
 
 
 def _unpack(raw: bytes) -> Job:
     fields = json.loads(raw)
-    spec, balance, costs = fields.pop("spec"), fields.pop("balance"), fields.pop("costs")
-    return Job(
-        RunSpec(**spec),
-        tuple(balance) if balance else None,
-        costs=StageCosts.from_plain(costs) if costs else None,
-        **fields,
-    )
+    balance = tuple(fields["balance"]) if fields["balance"] else None
+    spec, costs = RunSpec(**fields["spec"]), _COSTS.validate_python(fields["costs"])
+    return Job(**(fields | {"spec": spec, "balance": balance, "costs": costs}))
 
 
 def _pack_measured(measured: Measured) -> str:

@@ -4,15 +4,13 @@
 `workspace` makes W&B's own object of it. wandb and wandb_workspaces are imported only there.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
-from repro.harness.wandb_mirror import name_part
-from repro.harness.wandb_summary import GENERAL, PAGE, Report, places, runs_table
+from repro.harness.wandb_summary import GENERAL, PAGE, Report, name_part, places, runs_table
 
 if TYPE_CHECKING:
     import wandb_workspaces.workspaces as ws
@@ -38,15 +36,13 @@ class Panel:
             table, "page" is the report.
         title: above the panel.
         metrics: names under which the mirror logs what is shown.
-        x: of a line plot, the metric of its horizontal axis.
-        columns: of a chart, the columns of its horizontal and vertical axis.
+        axes: of a line plot the metric, of a chart the columns of its horizontal and vertical axis.
     """
 
     kind: Literal["line plot", "chart", "bars", "number", "table", "pictures", "page"]
     title: str
     metrics: tuple[str, ...]
-    x: str = ""
-    columns: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,62 +55,18 @@ class Section:
 
 def sections(results: Results, report: Report) -> list[Section]:
     """What the workspace shows: what holds, the paper's exhibits, other experiments, trainings."""
-    made = [Section("What holds", tuple(_overview(report)))]
-    for experiment in _ordered(results):
-        panels = tuple(_panels(results, report, experiment))
-        made.append(Section(_title(results, experiment), panels))
-    made.append(Section("Trainings", tuple(_trainings(results))))
-    return [section for section in made if section.panels]
-
-
-def outline(shown: Sequence[Section]) -> list[str]:
-    """The sections and panels as lines of text."""
-    lines = []
-    for section in shown:
-        lines += ["", section.title]
-        lines += [f"  {panel.kind:10} {panel.title}" for panel in section.panels]
-    return lines
-
-
-def workspace(shown: Sequence[Section], entity: str, project: str) -> "ws.Workspace":
-    """W&B's object for these sections, not yet sent.
-
-    Raises:
-        ImportError: wandb_workspaces is not installed.
-    """
-    import wandb_workspaces.workspaces as ws
-    from wandb_workspaces import expr
-
-    return ws.Workspace(
-        entity=entity,
-        project=project,
-        name=NAME,
-        sections=[
-            ws.Section(
-                name=section.title,
-                panels=[_panel_of(panel) for panel in section.panels],
-                is_open=number == 0,
-            )
-            for number, section in enumerate(shown)
-        ],
-        settings=ws.WorkspaceSettings(max_runs=_MOST_RUNS),
-        runset_settings=ws.RunsetSettings(groupby=[expr.Metric("Group")]),
-    )
-
-
-def _ordered(results: Results) -> list[str]:
-    """The recorded experiments: tables of the paper, its figures, then all others by name."""
 
     def key(name: str) -> tuple[bool, bool, str]:
         place = results.listings[name].paper or results.listings[name].neurips
         return not place, not place.startswith("Table"), place or name
 
-    return sorted({place.experiment for place in places(results)}, key=key)
-
-
-def _title(results: Results, experiment: str) -> str:
-    about = results.listings[experiment]
-    return f"{about.paper or experiment}: {about.title or experiment}"
+    made = [Section("What holds", tuple(_overview(report)))]
+    for name in sorted({place.experiment for place in places(results)}, key=key):
+        about = results.listings[name]
+        title = f"{about.paper or name}: {about.title or name}"
+        made.append(Section(title, tuple(_panels(results, report, name))))
+    made.append(Section("Trainings", tuple(_trainings(results))))
+    return [section for section in made if section.panels]
 
 
 def _overview(report: Report) -> Iterator[Panel]:
@@ -131,14 +83,13 @@ def _overview(report: Report) -> Iterator[Panel]:
 
 def _panels(results: Results, report: Report, experiment: str) -> Iterator[Panel]:
     """Charts against K and M, pictures, and the main table of an experiment."""
-    runs = [run for run in results.by_experiment[experiment] if run.done]
-    rows = [results.row(run) for run in runs if run.spec.task == "train"]
+    rows = results.rows[results.rows["experiment"] == experiment]
+    rows = rows[(rows["status"] == "done") & (rows["task"] == "train")]
     for column, title in _DRAWN.items():
-        known = [row for row in rows if not math.isnan(row[column])]
         for axis in ("K", "M"):
-            if len({row[axis] for row in known}) > 1:
+            if rows.dropna(subset=[column])[axis].nunique() > 1:
                 table = (runs_table(experiment),)
-                yield Panel("chart", f"{title} against {axis}", table, columns=(axis, column))
+                yield Panel("chart", f"{title} against {axis}", table, (axis, column))
     if figures := report.figures(experiment):
         yield Panel("pictures", "figures", tuple(figures))
     tables = report.tables(experiment)
@@ -154,49 +105,69 @@ def _trainings(results: Results) -> Iterator[Panel]:
     trained = [record for record in records if isinstance(record, LearnRound)]
     if not trained:
         return
-    yield Panel("line plot", "loss against steps", ("train/loss",), "step")
+    yield Panel("line plot", "loss against steps", ("train/loss",), ("step",))
     names = dict.fromkeys(name for record in trained for name in record.metrics)
     # Of single languages ("bleu toy:alfa") there are too many.
     for name in (name for name in names if ":" not in name):
         yield Panel("bars", f"{name} on test data", (f"test/{name_part(name)}",))
 
 
+def metrics_of(shown: Iterable[Section]) -> set[str]:
+    """Every name that the panels want from the mirror, the axes of line plots included."""
+    panels = [panel for section in shown for panel in section.panels]
+    axes = {axis for panel in panels if panel.kind == "line plot" for axis in panel.axes}
+    return axes | {name for panel in panels for name in panel.metrics}
+
+
+def workspace(shown: Sequence[Section], entity: str, project: str) -> "ws.Workspace":
+    """W&B's object for these sections, not yet sent.
+
+    Raises:
+        ImportError: wandb_workspaces is not installed.
+    """
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
+
+    made = [
+        ws.Section(name=section.title, panels=[_panel_of(panel) for panel in section.panels])
+        for section in shown
+    ]
+    if made:
+        made[0].is_open = True
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name=NAME,
+        sections=made,
+        settings=ws.WorkspaceSettings(max_runs=_MOST_RUNS),
+        runset_settings=ws.RunsetSettings(groupby=[expr.Metric("Group")]),
+    )
+
+
 def _panel_of(panel: Panel) -> "PanelTypes":
     import wandb_workspaces.reports.v2 as wr
 
-    metrics: list[Any] = list(panel.metrics)
+    title, metrics = panel.title, list[Any](panel.metrics)
     if panel.kind == "line plot":
-        return wr.LinePlot(
-            title=panel.title,
-            x=panel.x,
-            y=metrics,
-            title_x=panel.x,
-            range_y=(0, None),
-            max_runs_to_show=_MOST_RUNS,
-        )
+        (x,) = panel.axes
+        return wr.LinePlot(title=title, x=x, y=metrics, title_x=x, max_runs_to_show=_MOST_RUNS)
     if panel.kind == "chart":
         return wr.CustomChart(
             query={"summaryTable": {"tableKey": metrics[0]}},
             chart_name="wandb/scatter/v0",
-            chart_fields=dict(zip("xy", panel.columns, strict=True)),
-            chart_strings={"title": panel.title},
+            chart_fields=dict(zip("xy", panel.axes, strict=True)),
+            chart_strings={"title": title},
         )
     if panel.kind == "bars":
         return wr.BarPlot(
-            title=panel.title,
+            title=title,
             metrics=metrics,
             groupby="Group",
             groupby_aggfunc="mean",
             max_runs_to_show=_MOST_RUNS,
         )
     if panel.kind == "number":
-        return wr.ScalarChart(title=panel.title, metric=metrics[0])
+        return wr.ScalarChart(title=title, metric=metrics[0])
     if panel.kind == "table":
         return wr.WeavePanelSummaryTable(table_name=metrics[0])
-    return wr.MediaBrowser(title=panel.title, media_keys=metrics, num_columns=2)
-
-
-def metrics_of(shown: Iterable[Section]) -> set[str]:
-    """Every name that the panels want from the mirror, axes included."""
-    panels = [panel for section in shown for panel in section.panels]
-    return {name for panel in panels for name in (*panel.metrics, panel.x) if name}
+    return wr.MediaBrowser(title=title, media_keys=metrics, num_columns=2)

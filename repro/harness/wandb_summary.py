@@ -1,35 +1,40 @@
-"""Weights & Biases: what a whole experiment shows, and the report.
+"""Weights & Biases: what is mirrored of runs, of a whole experiment, and of the report.
 
-After each experiment one W&B run has a table of all its runs (so simulated and counted runs need no
-W&B run each), which the workspace draws against K and M, and its timelines. After the report, one
-W&B run has its tables, pictures and page. `repro dashboard` builds panels from the same names.
+One W&B run stands for each measured or emulated run: its config is the spec, its summary the row,
+and its history has a point for each round. Metric names start with `speedup/`, `bubble/`,
+`memory/`, `time/` or `breakdown/`, which W&B shows as one section of panels each. After each
+experiment one W&B run has a table of all its runs (so simulated and counted runs need no W&B run
+each) and its timelines. After the report, one W&B run has its tables, pictures and page.
+`repro dashboard` builds panels from the same names.
 """
 
-import csv
-import io
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro.harness import wandb_mirror
-from repro.harness.results import COLUMNS, Place, Results, Run
-from repro.harness.wandb_mirror import About, Mode, name_part
-from repro.io.redact import redact
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.results import Place, Results, Round, Run
+from repro.harness.schema import LearnRound, TrainRound
+from repro.harness.spec import run_name
+from repro.harness.wandb_mirror import Mode, define_axes, mirror
+from repro.io.redact import redact, redacted
 from repro.io.untrusted import LARGE, read_text
 
 if TYPE_CHECKING:
+    import pandas as pd
     import wandb
+    from PIL.Image import Image
+
+Picture = Callable[[Timeline, str, str], "Image"]  # of the timeline, a title and the fidelity
 
 PAGE = "report"  # the name of the page among W&B's media
 # Tables of the report about all experiments. Those of one experiment begin with its name.
 GENERAL = ("verdicts", "claims", "audit")
-_CLAIMS = "claims"
-# Generic tables of the report, whose lines are in the table of all runs.
-_POINTS = "_points"
+_POINTS = 500  # of the loss of a training
 
 
 def places(results: Results) -> list[Place]:
@@ -42,56 +47,105 @@ def runs_table(experiment: str) -> str:
     return f"runs/{experiment}"
 
 
+def name_part(text: str) -> str:
+    """A text as a part of a name in W&B, whose plots want letters, digits and underscores."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")
+
+
+def log_run(
+    mode: Mode,
+    results: Results,
+    run: Run,
+    directory: Path,
+    tags: Sequence[str] = (),
+    picture: Picture | None = None,
+) -> str | None:
+    """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
+    if mode == "disabled":
+        return None
+    row = redacted({name: value for name, value in results.row(run).items() if _is_known(value)})
+    timeline = results.timeline(run)
+    name = run_name(run.id, run.differs_in)
+
+    def fill(mirrored: "wandb.Run") -> None:
+        import wandb
+
+        sections = ("time", "bubble", "memory", "breakdown")
+        axes = {f"{section}/*": "round" for section in sections} | {"train/*": "step"}
+        define_axes(mirrored, axes)
+        for point in [*_history(run), *_losses(run)]:
+            mirrored.log(point)
+        last = {
+            f"speedup/{column.removeprefix('speedup_')}": value
+            for column, value in row.items()
+            if column.startswith("speedup_")
+        }
+        if picture and timeline is not None:
+            last["timeline"] = wandb.Image(picture(timeline, name, run.fidelity), caption=name)
+        record = run.rounds[-1].record if run.rounds else None
+        if isinstance(record, LearnRound):
+            metrics = record.metrics.items()
+            last |= {f"test/{name_part(key)}": value for key, value in metrics if _is_known(value)}
+        if last:
+            mirrored.log(last)
+        mirrored.summary.update(row)
+
+    return mirror(
+        mode,
+        directory,
+        fill,
+        group=run.experiment,
+        kind=run.fidelity,
+        name=name,
+        config=run.spec.plain(),
+        tags=tags,
+    )
+
+
 def log_experiment(
     mode: Mode, results: Results, place: Place, directory: Path, tags: Sequence[str] = ()
 ) -> str | None:
-    """Mirror what an experiment shows to W&B: the table of its runs, its timelines.
-
-    Args:
-        mode: "offline", "online" or "disabled".
-        results: hold the experiment.
-        place: machine, scale and experiment.
-        directory: where W&B may write; it is made if missing.
-        tags: the paper's table or figure.
-
-    Returns:
-        The project's address when online, else None. Never raises: trouble is one line on stderr.
-    """
+    """Mirror the table of an experiment's runs and its timelines, at one place; as `mirror`."""
+    if mode == "disabled":
+        return None
     experiment = place.experiment
-    config = {"experiment": experiment, "machine": place.machine, "scale": place.scale}
-    about = About(experiment, "all runs", f"{experiment}, all runs", config, tuple(tags))
+    lines = [index for index, run in enumerate(results.runs) if run.place == place]
 
     def fill(run: "wandb.Run") -> None:
-        runs = [each for each in results.runs if each.place == place]
-        run.log({runs_table(experiment): _table(COLUMNS, [results.row(each) for each in runs])})
-        _log_timelines(run, results, runs)
+        import wandb
 
-    return wandb_mirror.mirror(mode, about, directory, fill)
+        run.log({runs_table(experiment): _table(results.rows.loc[lines])})
+        trace = results.chrome_trace([results.runs[index] for index in lines])
+        if trace["traceEvents"]:  # one Chrome trace for ui.perfetto.dev
+            artifact = wandb.Artifact(f"{experiment}-timelines", type="timelines")
+            with artifact.new_file(f"{experiment}.trace.json") as file:
+                file.write(redact(json.dumps(trace)))
+            run.log_artifact(artifact)
+
+    return mirror(
+        mode,
+        directory,
+        fill,
+        group=experiment,
+        kind="all runs",
+        name=f"{experiment}, all runs",
+        config=place._asdict(),
+        tags=tags,
+    )
 
 
 def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: Path) -> str | None:
-    """Mirror a report to W&B: tables, pictures, page, and how many claims have which verdict.
-
-    Args:
-        mode: "offline", "online" or "disabled".
-        plots: the folder of the report.
-        experiments: that it shows.
-        directory: where W&B may write; it is made if missing.
-
-    Returns:
-        The project's address when online, else None. Never raises: trouble is one line on stderr.
-    """
+    """Mirror a report: tables, pictures, page, and how many claims have which verdict."""
     report = Report(plots, tuple(experiments))
-    about = About("report", "report", "report", {"experiments": list(report.experiments)})
 
     def fill(run: "wandb.Run") -> None:
         import wandb
 
         logged: dict[str, Any] = {}
         for name, path in report.tables().items():
-            rows = [{key: _number(cell) for key, cell in row.items()} for row in _rows(path)]
-            if rows:
-                logged[name] = _table(list(rows[0]), rows)
+            frame = report.read(path)
+            if len(frame):
+                logged[name] = _table(frame)
         for name, path in report.figures().items():
             logged[name] = wandb.Image(str(path), caption=path.stem)
         if report.page.is_file():
@@ -99,7 +153,10 @@ def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: P
             logged[PAGE] = wandb.Html(text, inject=False, data_is_not_path=True)
         run.log(logged | report.claims())
 
-    return wandb_mirror.mirror(mode, about, directory, fill)
+    config = {"experiments": list(report.experiments)}
+    return mirror(
+        mode, directory, fill, group="report", kind="report", name="report", config=config
+    )
 
 
 @dataclass(frozen=True)
@@ -120,86 +177,86 @@ class Report:
 
     def tables(self, experiment: str = "") -> dict[str, Path]:
         """The tables of an experiment; by default all, those about several experiments too."""
-        paths = self._files("csv", experiment)
-        return {f"tables/{name_part(path.stem)}": path for path in paths}
+        return self._files("tables", "csv", experiment)
 
     def figures(self, experiment: str = "") -> dict[str, Path]:
         """The figures of an experiment; by default all."""
-        paths = self._files("png", experiment)
-        return {f"figures/{name_part(path.stem)}": path for path in paths}
+        return self._files("figures", "png", experiment)
 
     def claims(self) -> dict[str, int]:
         """How many claims have which verdict."""
-        path = self.plots / f"{_CLAIMS}.csv"
-        rows = _rows(path) if path.is_file() else []
-        verdicts = Counter(row.get("verdict") or "" for row in rows)
-        return {
-            f"claims/{name_part(verdict)}": count for verdict, count in sorted(verdicts.items())
-        }
+        path = self.plots / "claims.csv"
+        counts = self.read(path)["verdict"].value_counts() if path.is_file() else {}
+        return {f"claims/{name_part(word)}": int(count) for word, count in counts.items()}
 
-    def _files(self, kind: str, experiment: str) -> list[Path]:
+    def read(self, path: Path) -> "pd.DataFrame":
+        """One of the tables; an empty cell is NaN."""
+        import io
+
+        import pandas as pd
+
+        text = read_text(path, LARGE, within=self.plots)
+        return pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""])
+
+    def _files(self, section: str, kind: str, experiment: str) -> dict[str, Path]:
         names = [experiment] if experiment else [*self.experiments, *GENERAL]
-        return [
-            path
+        return {
+            f"{section}/{name_part(path.stem)}": path
             for path in sorted(self.plots.glob(f"*.{kind}"))
             if not path.is_symlink()
             and any(path.stem == name or path.stem.startswith(f"{name}_") for name in names)
-            and _POINTS not in path.stem
-        ]
+        }
 
 
-def _log_timelines(run: "wandb.Run", results: Results, runs: Iterable[Run]) -> None:
-    """Log the timelines of these runs as an artifact: one Chrome trace for ui.perfetto.dev."""
+def _history(run: Run) -> list[dict[str, float]]:
+    """A point for each round.
+
+    `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions
+    beside `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of
+    K x step time.
+    """
+    return [{"round": number, **_point(run, each)} for number, each in enumerate(run.rounds)]
+
+
+def _point(run: Run, each: Round) -> dict[str, float]:
+    point: dict[str, Any] = {}
+    if isinstance(each.record, TrainRound):
+        point = {
+            "bubble/theory": (run.K - 1) / (run.M + run.K - 1),
+            "bubble/idle_over_total": each.bubble_idle_over_total,
+            "bubble/idle_over_work": each.bubble_idle_over_work,
+            "loss": each.loss,
+        }
+        point |= {f"breakdown/{part}": share for part, share in each.breakdown.items()}
+        if not run.spec.shared:
+            point |= {"time/step_s": each.step_s, "time/throughput": each.throughput}
+    gib = [peak / 2**30 for peak in each.record.peak_bytes or ()]
+    if gib:
+        point["memory/peak_gib_max"] = max(gib)
+        point |= {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
+    return {name: value for name, value in point.items() if _is_known(value)}
+
+
+def _losses(run: Run) -> list[dict[str, float]]:
+    """Loss against steps in the newest round of a training, at `_POINTS` steps at most."""
+    record = run.rounds[-1].record if run.rounds else None
+    if not isinstance(record, LearnRound):
+        return []
+    every = math.ceil(len(record.loss) / _POINTS)
+    shown = enumerate(record.loss[every - 1 :: every], start=1)
+    return [{"step": n * every, "train/loss": loss} for n, loss in shown if loss is not None]
+
+
+def _table(frame: "pd.DataFrame") -> "wandb.Table":
+    """A table without what is private; W&B knows no lists, so they become JSON."""
     import wandb
 
-    trace = results.chrome_trace(runs)
-    if not trace["traceEvents"]:
-        return
-    experiment = run.group or run.name
-    artifact = wandb.Artifact(f"{experiment}-timelines", type="timelines")
-    with artifact.new_file(f"{experiment}.trace.json") as file:
-        file.write(redact(json.dumps(trace)))
-    run.log_artifact(artifact)
+    split = json.loads(frame.to_json(orient="split", double_precision=15, default_handler=str))
+    # All cells at once, since each look for secrets takes a while.
+    rows: Any = json.loads(redact(json.dumps(split["data"])))
+    cells = [[json.dumps(v) if isinstance(v, list | dict) else v for v in row] for row in rows]
+    return wandb.Table(columns=split["columns"], data=cells)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> "wandb.Table":
-    """A table without what is private. W&B sorts and plots a column whose cells have one type."""
-    import wandb
-
-    by_column = [_same_type([_cell(row[name]) for row in rows]) for name in columns]
-    # All cells are redacted at once, since each look for secrets takes a while.
-    by_column = json.loads(redact(json.dumps(by_column)))
-    cells: Any = [list(row) for row in zip(*by_column, strict=True)]
-    return wandb.Table(columns=list(columns), data=cells)
-
-
-def _cell(value: Any) -> Any:
-    """A number, a text or None; several values become JSON."""
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if isinstance(value, Mapping | list | tuple):
-        return json.dumps(value)
-    return value
-
-
-def _same_type(cells: list[Any]) -> list[Any]:
-    """The cells of a column: all numbers, all true or false, or all texts; None stays None."""
-    types = {float if type(cell) is int else type(cell) for cell in cells if cell is not None}
-    if len(types) <= 1:
-        return cells
-    return [None if cell is None else str(cell) for cell in cells]
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(read_text(path, LARGE, within=path.parent), newline="")))
-
-
-def _number(text: str) -> float | str | None:
-    """A cell of a csv file; None for an empty one."""
-    if not text:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    return value if math.isfinite(value) else text
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))

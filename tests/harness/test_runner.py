@@ -10,7 +10,7 @@ from crew import MACHINE, Crew, experiment, measure, spec
 from rich.console import Console
 
 import repro.cli.run as cli
-from repro.harness import plan, rehearsal, runner, wandb_mirror, wandb_summary
+from repro.harness import plan, rehearsal, runner, wandb_summary
 from repro.harness.job import Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
@@ -171,9 +171,9 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
 def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.MonkeyPatch):
     mirrored: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        wandb_mirror,
+        wandb_summary,
         "log_run",
-        lambda _mode, _name, _id, spec, *_: mirrored.append((spec["K"], spec["M"])),
+        lambda _mode, _results, run, *_: mirrored.append((run.K, run.M)),
     )
     monkeypatch.setattr(wandb_summary, "log_experiment", lambda *_: None)
     offline = {"session": {"wandb": "offline"}}

@@ -1,0 +1,349 @@
+"""What is mirrored to W&B, read back through `wandb leet inspect`, and the dashboard of it."""
+
+import getpass
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import Crew, experiment, measure, metrics, spec
+from PIL import Image
+
+from repro.cli.main import main
+from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.harness import wandb_mirror, wandb_summary
+from repro.harness.job import Job, Measured, Outcome
+from repro.harness.results import Results, load
+from repro.harness.schema import round_record
+from repro.harness.spec import RunSpec, Training
+from repro.harness.wandb_dashboard import metrics_of, sections
+
+pytestmark = [
+    pytest.mark.usefixtures("own_home"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+REPORT = wandb_summary.Report(Path("plots"), ("tiny",))
+HOST, KEY = "heartofgold-7", "zq7" * 14
+TIMED = {"L": 2, "forward_s": 0.01}
+LEARN: dict[str, Any] = {
+    "task": "learn",
+    "loss": [3.0, 2.0, 1.0],
+    "metrics": {"accuracy": 0.5, "bleu toy:alfa": 20.0},
+    "parameters": 10,
+    "seconds": 1.0,
+    "examples": 24,
+    "digest": "0" * 64,
+    "balance": [2],
+    "setup_s": 0.1,
+    "unit": "examples/s",
+    "labels": {},
+}
+
+
+class Teacher(Crew):
+    """As `Crew`; trainings are trained, and simulated steps have one more bubble."""
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        if job.spec.task == "learn":
+            return Outcome("done", measured=Measured(round_record(LEARN), None))
+        outcome = super().measure(job, deadline)
+        if job.spec.fidelity == "simulated":
+            record = metrics(1 / job.spec.K, job.spec.K, bubble_idle_over_total=[0.5])
+            timeline = Timeline((Span("F", 0, 0, 0.0, 1.0),), job.spec.K)
+            return Outcome("done", measured=Measured(record, timeline))
+        return outcome
+
+
+def plan_of() -> Any:
+    """Measured and simulated runs, and a training."""
+    measured = [spec(K, M) for K in (1, 2) for M in (1, 4)]
+    waits: dict[str, Any] = {"model": "timed", "fidelity": "simulated", "balance": "uniform"}
+    simulated = [
+        RunSpec(**waits, model_args=TIMED | {"L": K}, K=K, M=M, N=M) for K in (2, 4) for M in (1, 4)
+    ]
+    learnt = RunSpec(
+        model="amoebanet-b",
+        model_args={"L": 3, "D": 8, "image": 16, "num_classes": 5},
+        K=1,
+        M=1,
+        N=8,
+        task="learn",
+        trace=False,
+        training=Training(data=("digits",), recipe={"optimizer": "sgd", "lr": 0.01}),
+    )
+    return experiment(*measured, *simulated, learnt, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a user: results, and a report with tables, one picture and three claims."""
+    project = tmp_path_factory.mktemp("project")
+    assert measure(project / "results", Teacher(), plan_of()) == 0
+    plots = project / "plots"
+    plots.mkdir()
+    home = os.path.expanduser("~")  # noqa: PTH111
+    (plots / "report.html").write_text(f"<html><body>made in {home}/x</body></html>")
+    (plots / "tiny_speed.csv").write_text("K,speedup,why\n1,1.0,\n2,1.9,nan\n")
+    (plots / "tiny_secret.csv").write_text(f"why\n{KEY} on {HOST} in {home}\n")
+    (plots / "claims.csv").write_text("id,verdict\na,reproduced\nb,not tested here\nc,reproduced\n")
+    # What is not of the report stays here.
+    (plots / "salaries.csv").write_text("name,salary\nme,1\n")
+    for name in ("tiny_bars", "me"):
+        Image.effect_noise((64, 64), 50).save(plots / f"{name}.png")
+    return project
+
+
+@pytest.fixture(autouse=True)
+def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """The results of that folder, which is the current one."""
+    monkeypatch.chdir(project)
+    return load(Path("results"))
+
+
+def picture(_timeline: Timeline, title: str, fidelity: str) -> Image.Image:
+    assert title.startswith("transformer")
+    assert fidelity == "measured"
+    return Image.effect_noise((64, 64), 50)
+
+
+def log(mode: wandb_mirror.Mode, recorded: Results, directory: Path) -> None:
+    """Mirror one measured run."""
+    run = next(run for run in recorded.runs if (run.K, run.M, run.fidelity) == (2, 4, "measured"))
+    tags = ("Table 2", "")
+    assert wandb_summary.log_run(mode, recorded, run, directory, tags, picture) is None
+
+
+class Mirrored:
+    """One W&B run as it lies on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records = [json.loads(line) for line in self._inspect().splitlines()]
+        (self.run,) = self.all("run")
+        self.history = [each["item"] for each in self.all("history")]
+
+    def _inspect(self, *flags: str) -> str:
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags]
+        return subprocess.run(
+            [*command, str(self.path)], check=True, capture_output=True, text=True
+        ).stdout
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        return json.loads(self._inspect("--summary"))
+
+    @property
+    def names(self) -> set[str]:
+        """Everything that a panel can show."""
+        updates = [each["update"] for each in self.all("summary")]
+        # The parts of a table or a picture have names such as "figures/bars.path".
+        names = {name.split(".")[0] for update in [*updates, *self.history] for name in update}
+        return {name for name in names if not name.startswith("_")}
+
+    def file(self, name: str) -> Path:
+        """The file of a table, a picture or a page."""
+        return self.path.parent / "files" / self.about["summary"][name]["path"]
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        return [record[kind] for record in self.records if record["type"] == kind]
+
+
+@pytest.fixture(scope="module")
+def logged(project: Path) -> dict[str, Mirrored]:
+    """All that is mirrored, by job type, on a host with secrets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project)
+        patch.setenv("WANDB_API_KEY", KEY)
+        patch.setattr(socket, "gethostname", lambda: HOST)
+        results, directory = load(Path("results")), Path("results")
+        log("offline", results, directory)
+        trained = next(run for run in results.runs if run.spec.task == "learn")
+        wandb_summary.log_run("offline", results, trained, directory)
+        (place,) = wandb_summary.places(results)
+        wandb_summary.log_experiment("offline", results, place, directory, ("Table 2",))
+        wandb_summary.log_report("offline", Path("plots"), ["tiny"], directory)
+    runs = [Mirrored(path) for path in sorted(project.glob("results/wandb/*/*.wandb"))]
+    return {
+        "training" if "amoebanet" in run.run["display_name"] else run.run["job_type"]: run
+        for run in runs
+    }
+
+
+def test_a_measured_run(logged: dict[str, Mirrored]):
+    mirrored = logged["measured"]
+    assert mirrored.about["project"] == wandb_mirror.PROJECT
+    assert (mirrored.about["state"], mirrored.about["tags"]) == ("finished", ["Table 2"])
+    assert mirrored.about["config"]["K"] == 2
+    values = mirrored.about["summary"]
+    assert values["step_s"] == 0.75
+    assert values["speedup/vs_k1"] == pytest.approx(1.25 / 0.75)
+    assert "speedup_vs_k1_ci_low" not in values, "an unknown number is left out"
+    assert values["memory/stage_1_gib"] == 1.0
+    assert mirrored.file("timeline").stat().st_size > 1000
+    assert (mirrored.run["run_group"], mirrored.run["host"]) == ("tiny", "anonymous")
+    points = mirrored.history[:2]
+    assert [point["bubble/idle_over_total"] for point in points] == [0.25, 0.25]
+    assert points[0]["time/throughput"] == pytest.approx(8 / 0.75)
+    assert points[0]["bubble/theory"] == pytest.approx(1 / 5)
+    globs = {metric.get("glob_name") for metric in mirrored.all("metric")}
+    assert {"bubble/*", "memory/*"} <= globs
+
+
+def test_a_training(logged: dict[str, Mirrored]):
+    losses = [point.get("train/loss") for point in logged["training"].history]
+    assert [loss for loss in losses if loss is not None] == LEARN["loss"]
+    assert logged["training"].about["summary"]["test/bleu_toy_alfa"] == 20.0
+
+
+def test_all_runs_are_lines_of_a_table(recorded: Results, logged: dict[str, Mirrored]):
+    table = json.loads(logged["all runs"].file("runs/tiny").read_text())
+    assert len(table["data"]) == len(recorded.runs)
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    simulated = [row for row in rows if row["fidelity"] == "simulated"]
+    assert {row["bubble_idle_over_total"] for row in simulated} == {0.5}
+    assert simulated[0]["speedup_vs_k1"] is None
+    assert len(logged["all runs"].all("artifact")) == 2, "the table and the timelines"
+
+
+def test_the_report_is_tables_pictures_a_page_and_counts(logged: dict[str, Mirrored]):
+    report = logged["report"]
+    assert report.names == {
+        "report",
+        "tables/tiny_speed",
+        "tables/tiny_secret",
+        "tables/claims",
+        "figures/tiny_bars",
+        "claims/reproduced",
+        "claims/not_tested_here",
+    }
+    assert report.about["summary"]["claims/reproduced"] == 2
+    table = json.loads(report.file("tables/tiny_speed").read_text())
+    assert table["columns"] == ["K", "speedup", "why"]
+    assert table["data"] == [[1, 1, None], [2, 1.9, "nan"]]
+    assert report.file("report").read_text() == "<html><body>made in ~/x</body></html>"
+    assert report.file("figures/tiny_bars").stat().st_size > 1000
+
+
+def test_nothing_private_is_mirrored_or_written_to_the_home(
+    project: Path, logged: dict[str, Mirrored], own_home: Path
+):
+    private = {HOST, KEY, os.path.expanduser("~"), str(project), getpass.getuser()}  # noqa: PTH111
+    sent = [path for path in project.glob("results/wandb/offline-run-*/**/*") if path.is_file()]
+    sent = [path for path in sent if path.suffix != ".log"]  # W&B's own, which stay here
+    sent += list(project.glob("results/wandb/data/**/tmp*"))
+    assert len(sent) > 10
+    for path in sent:
+        content = path.read_bytes()
+        assert [word for word in private - {"root"} if word.encode() in content] == [], path
+    assert list(own_home.rglob("*")) == []
+
+
+@pytest.mark.parametrize("key", [None, "0" * 40])
+def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
+    key: str | None,
+    recorded: Results,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    start = wandb_mirror._start
+
+    def refuse_online(mode: wandb_mirror.Mode, *rest: Any) -> Any:
+        if mode == "online":
+            raise OSError("no route to host")
+        return start(mode, *rest)
+
+    if key:
+        monkeypatch.setenv("WANDB_API_KEY", key)
+        monkeypatch.setattr(wandb_mirror, "_start", refuse_online)
+    for _ in range(2):
+        log("online", recorded, tmp_path / "out")
+    assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert ("no route to host" if key else "wandb login") in err
+
+
+def test_disabled_writes_nothing(recorded: Results, tmp_path: Path):
+    log("disabled", recorded, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+CLOUD, OWN = "https://api.forge.coreweave.com", "https://wandb.example.org/"
+
+
+@pytest.mark.parametrize(
+    ("server", "environ", "netrc", "expected"),
+    [
+        (CLOUD, {}, "", False),
+        (CLOUD, {"WANDB_API_KEY": "x"}, "", True),
+        (CLOUD, {}, "machine api.wandb.ai login user password x\n", True),
+        (OWN, {}, "machine api.wandb.ai login user password x\n", False),
+        (OWN, {}, "machine wandb.example.org login user password x\n", True),
+        (CLOUD, {}, "not a netrc file", False),
+    ],
+)
+def test_has_key(
+    server: str, environ: dict[str, str], netrc: str, expected: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "netrc"
+    path.write_text(netrc)
+    assert wandb_mirror.has_key(server, environ | {"NETRC": str(path)}) is expected
+
+
+def test_only_timed_runs_are_w_and_b_runs_and_an_experiment_ends_with_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    calls: list[str] = []
+    monkeypatch.setattr(
+        wandb_summary, "log_run", lambda _mode, _results, run, *_: calls.append(run.model)
+    )
+    monkeypatch.setattr(
+        wandb_summary, "log_experiment", lambda _mode, _results, place, *_: calls.append(place[2])
+    )
+    offline = {"wandb": "offline"}
+    for _ in range(2):  # the second time nothing is measured, and nothing is mirrored again
+        assert measure(tmp_path, Teacher(), plan_of(), session=offline) == 0
+        assert calls == ["amoebanet-b", *["transformer"] * 4, "tiny"]
+
+
+def test_the_dry_dashboard(
+    recorded: Results, logged: dict[str, Mirrored], capfd: pytest.CaptureFixture[str]
+):
+    shown = sections(recorded, REPORT)
+    wanted = metrics_of(shown)
+    assert wanted <= {name for run in logged.values() for name in run.names}
+    assert logged["all runs"].names | logged["report"].names <= wanted
+    assert main(["dashboard"]) == 0
+    text = capfd.readouterr().out
+    assert "tiny: A tiny sweep" in text
+    assert "chart      speedup over K=1 against K" in text
+    assert "nothing was sent" in text
+    assert main(["dashboard", "--json"]) == 0
+    made = json.loads(capfd.readouterr().out)["section"]["panelBankConfig"]["sections"]
+    assert [section["name"] for section in made] == [section.title for section in shown]
+    for section, ours in zip(made, shown, strict=True):
+        text = json.dumps(section)
+        for panel in ours.panels:
+            assert all(f'"{name}"' in text for name in (*panel.metrics, *panel.axes)), panel
+
+
+def test_a_refused_push_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    workspaces = pytest.importorskip("wandb_workspaces.workspaces")
+
+    def refuse(_: Any) -> None:
+        raise RuntimeError("project nobody/nothing\nnot found")
+
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(workspaces.Workspace, "save", refuse)
+    assert main(["dashboard", "--push", "--entity", "nobody", "--project", "nothing"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "--entity nobody --project nothing: project nobody/nothing" in line
