@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from repro.harness.frame import select
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
 from repro.harness.wandb_summary import GENERAL, PAGE, Report, name_part, places, runs_table
@@ -83,11 +84,10 @@ def _overview(report: Report) -> Iterator[Panel]:
 
 def _panels(results: Results, report: Report, experiment: str) -> Iterator[Panel]:
     """Charts against K and M, pictures, and the main table of an experiment."""
-    rows = results.rows[results.rows["experiment"] == experiment]
-    rows = rows[(rows["status"] == "done") & (rows["task"] == "train")]
+    rows = select(results.rows, experiment=experiment, status="done", task="train")
     for column, title in _DRAWN.items():
         for axis in ("K", "M"):
-            if rows.dropna(subset=[column])[axis].nunique() > 1:
+            if rows.loc[rows[column].notna(), axis].nunique() > 1:
                 table = (runs_table(experiment),)
                 yield Panel("chart", f"{title} against {axis}", table, (axis, column))
     if figures := report.figures(experiment):

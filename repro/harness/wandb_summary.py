@@ -187,7 +187,7 @@ class Report:
         """How many claims have which verdict."""
         path = self.plots / "claims.csv"
         counts = self.read(path)["verdict"].value_counts() if path.is_file() else {}
-        return {f"claims/{name_part(word)}": int(count) for word, count in counts.items()}
+        return {f"claims/{name_part(str(word))}": int(count) for word, count in counts.items()}
 
     def read(self, path: Path) -> "pd.DataFrame":
         """One of the tables; an empty cell is NaN."""
@@ -251,10 +251,11 @@ def _table(frame: "pd.DataFrame") -> "wandb.Table":
     """A table without what is private; W&B knows no lists, so they become JSON."""
     import wandb
 
-    split = json.loads(frame.to_json(orient="split", double_precision=15, default_handler=str))
+    text = frame.to_json(None, orient="split", double_precision=15, default_handler=str)
+    split = json.loads(text or "{}")
     # All cells at once, since each look for secrets takes a while.
     rows: Any = json.loads(redact(json.dumps(split["data"])))
-    cells = [[json.dumps(v) if isinstance(v, list | dict) else v for v in row] for row in rows]
+    cells: Any = [[json.dumps(v) if isinstance(v, list | dict) else v for v in row] for row in rows]
     return wandb.Table(columns=split["columns"], data=cells)
 
 
