@@ -1,7 +1,6 @@
 """Costs of a model before it runs: bytes, FLOPs and parameters, counted on fake tensors."""
 
 from repro.costs import device, roofline
-from repro.costs.count import Counted, count
 from repro.costs.counter import Counter, LayerCost
 from repro.costs.device import Device
 from repro.costs.fake import mini_batch
@@ -11,7 +10,6 @@ from repro.costs.stage_memory import Messages, StageMemory, Task
 
 __all__ = [
     "KINDS",
-    "Counted",
     "Counter",
     "Device",
     "LayerCost",
@@ -20,7 +18,6 @@ __all__ = [
     "StageMemory",
     "Task",
     "Terms",
-    "count",
     "device",
     "mini_batch",
     "roofline",

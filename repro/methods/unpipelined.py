@@ -84,8 +84,8 @@ class Unpipelined(Method):
         self._replicas = setup.config.replicas
         self._replica = self._rank if self._replicas > 1 else 0
         self.balance = (len(setup.layers),)
-        self.module = SeededLayers(setup)
-        self._model = self._wrapped(self.module)
+        self.module = self._layers = SeededLayers(setup)
+        self._model = self._wrapped(self._layers)
         # Of the wrapped model, whose parameters may be other ones.
         self._optimizer = setup.make_optimizer(self._model.parameters())
 
@@ -108,7 +108,7 @@ class Unpipelined(Method):
         loss = 0.0
         with rng.preserved(self._setup.device):
             for i, part in enumerate(self.cut(self._to_device(inputs))):
-                self.module.micro_batch = self._replica * M + i
+                self._layers.micro_batch = self._replica * M + i
                 with self._micro_batch(last=i == M - 1):
                     share = head(i, self._model(part))
                     # The library takes the mean over processes, and shares are made for a sum.
@@ -116,7 +116,7 @@ class Unpipelined(Method):
                 loss += share.item()
         if self._optimizer is not None:
             self._optimizer.step()
-        self.module.step += 1
+        self._layers.step += 1
         return StepResult(self._total(loss), start, self._now())
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:

@@ -64,13 +64,28 @@ def parameters(path: str) -> dict[str, inspect.Parameter]:
 
 def _function(path: str) -> Callable[..., Any]:
     wrong = f"model='import:{path}'"
-    module_name, colon, name = path.partition(":")
-    if not (module_name and colon and name) or module_name.startswith("."):
+    module_name, _, name = path.partition(":")
+    if not (module_name and name) or module_name.startswith("."):
         raise UnusableError(
             f"{wrong}: write {FORM}, with a colon before the function and the module's name in "
             "full; try import:mymodel:layers"
         )
-    module = _module(wrong, module_name)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
+        # An import that fails inside the user's module is that module's own error.
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise UnusableError(
+                f"{wrong}: no module {missing} in {folder} nor installed; start in the directory "
+                "that holds it"
+            ) from None
+        raise UnusableError(
+            f"{wrong}: importing {module_name} raised {_describe(error)}"
+        ) from error
     function = getattr(module, name, None)
     if not callable(function):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -79,43 +94,22 @@ def _function(path: str) -> Callable[..., Any]:
     return function
 
 
-def _module(wrong: str, name: str) -> Any:
-    """Import a module, from the current directory first."""
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # An import that fails inside the user's module is that module's own error.
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise UnusableError(f"{wrong}: importing {name} raised {_describe(error)}") from error
-        raise UnusableError(
-            f"{wrong}: no module {error.name} in {folder} nor installed; start in the directory "
-            "that holds it"
-        ) from None
-    except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
-        raise UnusableError(f"{wrong}: importing {name} raised {_describe(error)}") from error
-
-
 def _call(path: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Call the user's function.
 
     A ValueError is its own refusal, or stands for the errors by which functions and torch's layers
     refuse sizes. An UnusableError stands for any other error.
     """
-    call = f"model='import:{path}'"
-    if arguments:
-        values = [f"{name}={value!r}"[:60] for name, value in arguments.items()]
-        call += f" with {', '.join(values)}"
+    values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
+    call = f"model='import:{path}'" + (f" with {values}" if values else "")
     try:
         return function(**arguments)
     except ValueError:
         raise
-    except (AssertionError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{call}: the function raised {_describe(error)}") from error
     except (Exception, SystemExit) as error:
-        raise UnusableError(f"{call}: the function raised {_describe(error)}") from error
+        refuses = isinstance(error, AssertionError | RuntimeError | TypeError)
+        kind = ValueError if refuses else UnusableError
+        raise kind(f"{call}: the function raised {_describe(error)}") from error
 
 
 def _describe(error: BaseException) -> str:

@@ -178,13 +178,6 @@ def test_the_command(capsys: pytest.CaptureFixture[str], search: Search):
     assert answer["next"]["args"]["L"] == fit.best.args["L"] + 1
 
 
-def test_the_command_where_nothing_fits(capsys: pytest.CaptureFixture[str]):
-    assert main([*COMMAND[:3], "100kB", *COMMAND[4:]]) == 1
-    shown = capsys.readouterr().out
-    assert "nothing fits" in shown
-    assert "L=2" in shown  # the first with a layer for each stage
-
-
 @pytest.mark.parametrize(("optimizer", "slots"), [("rmsprop", 1), ("rmsprop-momentum", 2)])
 def test_slots_of_rmsprop_take_4_bytes_each(optimizer: str, slots: int):
     step = Step(PipelineConfig(1, 8), batch=8, optimizer=OPTIMIZERS[optimizer])

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from repro.costs import Counter
 from repro.costs.device import load
-from repro.costs.products import Extents, extents, padding
+from repro.costs.products import Extents, padding
 from repro.costs.roofline import operator_seconds
 from repro.costs.trace import Op
 
@@ -26,13 +26,6 @@ def test_padding_rounds_each_extent_up_to_the_tile(product, tile, factor: float)
     assert padding(Extents(*product), tile) == pytest.approx(factor)
 
 
-def test_a_folded_kernel_is_padded_once():
-    """A 3 x 3 kernel of 3 channels: nine products with 3 padded to 128, or one with 27."""
-    stem = Extents(128, 3, 128, positions=9)
-    assert padding(stem, 128) == pytest.approx(128 / 3)
-    assert padding(stem, 128, folded=True) == pytest.approx(128 / 27)
-
-
 def products_of(layer: nn.Module, inputs: Tensor) -> tuple[list, list]:
     """Extents of every operator with FLOPs: of F, and of B."""
     counter = Counter([layer], lambda outputs, _: outputs.sum())
@@ -41,14 +34,6 @@ def products_of(layer: nn.Module, inputs: Tensor) -> tuple[list, list]:
         [op.product for op in cost.forward if op.flops],
         [op.product for op in cost.backward if op.flops],
     )
-
-
-def test_extents_of_a_linear_layer_are_tokens_inputs_and_outputs():
-    forward, backward = products_of(nn.Linear(32, 48), torch.zeros(5, 7, 32))
-    assert forward == [(35, 32, 48, 1)]
-    assert [sorted(product[:3]) for product in backward] == [
-        [32, 35, 48]
-    ]  # inputs need no gradient
 
 
 def test_extents_of_a_convolution_are_pixels_and_channels_also_in_its_backward():
@@ -71,10 +56,6 @@ class Attention(nn.Module):
 
 def test_extents_of_fused_attention_are_queries_head_width_and_keys():
     assert products_of(Attention(), torch.zeros(2, 4, 20, 8))[0] == [(20, 8, 20, 1)]
-
-
-def test_an_operator_that_multiplies_no_matrices_has_no_extents():
-    assert extents("add.Tensor", (torch.zeros(2), 1), torch.zeros(2)) is None
 
 
 def test_padded_work_takes_its_factor_longer_and_hides_more_of_the_bytes():

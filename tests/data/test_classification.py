@@ -217,24 +217,6 @@ def test_a_model_needs_an_output_for_each_class():
             check_classes(outputs, 5)
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("Dataset 'x' is a gated dataset on the Hub", "is gated: accept .* HF_TOKEN"),
-        ("Dataset 'x' doesn't exist on the Hub", "is not on the Hugging Face Hub"),
-    ],
-)
-def test_what_the_hub_answers_is_one_line(monkeypatch, text, match):
-    import datasets
-    from datasets.exceptions import DatasetNotFoundError
-
-    def not_found(*_arguments, **_keywords):
-        raise DatasetNotFoundError(text)
-
-    monkeypatch.setattr(datasets, "load_dataset", not_found)
-    refused(match, "cifar10")
-
-
 def test_what_is_asked_of_the_hub(monkeypatch):
     import datasets
 

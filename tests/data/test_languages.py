@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
@@ -44,26 +43,6 @@ def test_test_sets_of_all_languages_have_the_same_meanings():
     assert all(each == sets[0] for each in sets)
 
 
-def test_sizes_follow_zipf_in_three_tiers():
-    sizes = [language.size for language in LANGUAGES.values()]
-    assert len(sizes) == 9
-    assert [round(sizes[0] / size) for size in sizes] == [r * r for r in range(1, 10)]
-    tiers = Counter(language.tier for language in LANGUAGES.values())
-    assert tiers == {"high": 3, "middle": 3, "low": 3}
-    assert len(corpus("india")) == LANGUAGES["india"].size == 247
-
-
-def test_only_families_share_words():
-    lexicons = {name: set(languages._lexicon(name).roots.values()) for name in LANGUAGES}
-    for a in LANGUAGES.values():
-        for b in LANGUAGES.values():
-            shared = len(lexicons[a.name] & lexicons[b.name]) / len(lexicons[a.name])
-            if a.name != b.name and a.family and a.family == b.family:
-                assert 0.3 < shared < 0.8
-            elif a.name != b.name:
-                assert shared == 0
-
-
 def test_grammars_differ_where_they_say_so():
     phrase = languages.Phrase("dog", plural=False, definite=True, adjective="big")
     other = languages.Phrase("cat", plural=True, definite=True, adjective=None)
@@ -85,10 +64,3 @@ def test_grammars_differ_where_they_say_so():
     assert said("bravo") == "the big dog the cats-patient helped"  # SOV with case
     assert said("charlie") == "helped the big dog the cats"  # VSO
     assert said("foxtrot") == "helped cats the big dog the"  # VOS, the article last
-
-
-def test_a_language_that_does_not_exist_or_is_empty():
-    with pytest.raises(ValueError, match=r"language='latin': .* alfa, bravo"):
-        corpus("latin")
-    with pytest.raises(ValueError, match=r"count=0: .* try count=20000"):
-        corpus("alfa", 0)

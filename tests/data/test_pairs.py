@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from repro.data.languages import LANGUAGES, corpus
+from repro.data.languages import corpus
 from repro.data.pairs import (
     evaluation_pairs,
     learn_vocabulary,
@@ -49,13 +49,6 @@ def test_batches_have_the_shapes_and_ends_of_the_design(vocabulary):
         assert sentences[vocabulary.decode(row)] == vocabulary.decode(translation)
 
 
-def test_long_sentences_are_cut_and_still_end(vocabulary):
-    (source, target_in), targets = open_pairs("toy:india", vocabulary, 4, 3, 16, 0).next()
-    assert (source[:, -1] == EOS).all()
-    assert (targets[:, -1] == EOS).all()
-    assert torch.equal(target_in[:, 1:], targets[:, :-1])
-
-
 def test_order_after_restore_is_the_same(vocabulary):
     make = lambda: open_pairs(SMALL, vocabulary, 20, 16, 30, 0, temperature=5)  # noqa: E731
     batches = make()
@@ -74,25 +67,6 @@ def test_a_temperature_evens_out_the_languages():
     assert sampling([900, 100], 1e9) == pytest.approx([0.5, 0.5])
     with pytest.raises(ValueError, match="temperature=0: must be positive"):
         sampling([1], 0)
-
-
-def test_labels_say_what_was_mixed(vocabulary):
-    alone = open_pairs("toy:india", vocabulary, 8, 8, 2, 0).labels
-    mixed = open_pairs(SMALL, vocabulary, 8, 8, 2, 0, temperature=5).labels
-    assert alone == {"data": "toy languages", "pairs": "247"}
-    pairs = sum(LANGUAGES[name.removeprefix("toy:")].size for name in SMALL)
-    assert mixed == {
-        "data": "toy languages",
-        "pairs": str(pairs),
-        "languages": "3",
-        "temperature": "5",
-    }
-
-
-def test_toy_is_all_nine_languages():
-    languages = open_languages("toy")
-    assert [language.name for language in languages] == [f"toy:{name}" for name in LANGUAGES]
-    assert [language.count for language in languages] == [x.size for x in LANGUAGES.values()]
 
 
 def test_a_test_set_keeps_its_references_in_order(vocabulary):

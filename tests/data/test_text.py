@@ -4,13 +4,6 @@ import torch
 from repro.data import text
 
 
-@pytest.mark.parametrize("V", [16, 100, 6000])
-def test_vocabulary_has_v_different_words(V):
-    words = text.vocabulary(V)
-    assert len(words) == V
-    assert list(words.values()) == list(range(V))
-
-
 @pytest.mark.parametrize(("N", "T", "V"), [(3, 10, 16), (2, 64, 1000), (1, 1, 50)])
 def test_targets_are_the_next_tokens(N, T, V):
     inputs, targets = text.batch(N, T, V, seed=0)

@@ -8,7 +8,6 @@ from whole_models import MODELS, WIDE, WIDTH, D, M, batch, everything, models, u
 from whole_models import TRANSFORMER as SIZES
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.core.microbatch import gather
 from repro.models import build
 
 pytestmark = pytest.mark.slow  # processes that import much
@@ -41,25 +40,6 @@ def assert_gradients_of_unsplit(model, actual_loss, gradients):
     largest = max(gradient.abs().max().item() for gradient in expected.values())
     for key, gradient in expected.items():
         assert (gradients[key] - gradient).abs().max().item() <= 1e-5 * largest, key
-
-
-def test_an_evaluation_gives_each_replicas_outputs_and_the_loss_of_all(ran):
-    library, processes = ran
-    for name in MODELS[library]:
-        results = [process[name, "evaluated"] for process in processes]
-        if library == "tensor":  # both processes have all outputs
-            assert torch.equal(results[0].outputs, results[1].outputs)
-            results = results[:1]
-        assert_evaluation_of_unsplit(models()[name], results)
-
-
-def assert_evaluation_of_unsplit(model, results):
-    inputs, targets = batch(model)
-    pipe = Pipeline(model.layers, 1, D * M)
-    expected = pipe.evaluate(inputs, targets, model.loss)
-    for result in results:
-        assert result.loss == pytest.approx(expected.loss, rel=1e-6)
-    torch.testing.assert_close(gather([result.outputs for result in results]), expected.outputs)
 
 
 def test_dropout_is_that_of_our_pipeline(ran):

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from repro.gpipe.core.loss import Weighted
 from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
-from repro.models import build, names
+from repro.models import build
 
 SMALL = {
     "amoebanet-b": {"L": 3, "D": 16, "image": 64},
@@ -14,10 +14,6 @@ SMALL = {
     "timed": {"L": 2, "forward_s": 0.0, "backward_s": 0.0},
     "timm:resnet18": {"image": 33},
 }
-
-
-def test_names_are_what_can_be_built():
-    assert [n for n in names() if "<" not in n] == [n for n in SMALL if ":" not in n]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -78,10 +74,3 @@ def test_the_loss_is_a_mean_over_examples_or_says_over_what(name):
 def test_a_mistake_is_a_one_line_error(name, arguments, words):
     with pytest.raises(ValueError, match=f"{words}.*$"):
         build(name, **arguments)
-
-
-@pytest.mark.parametrize("name", ["timm:resnet18", "amoebanet-d"])
-def test_fewer_classes_than_digits(name):
-    """As a user's data have them; the digits then count modulo that number."""
-    _, targets = build(name, image=32, num_classes=3).batch(32, 0)
-    assert set(targets.tolist()) == {0, 1, 2}

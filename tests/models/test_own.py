@@ -79,11 +79,6 @@ def test_factories_receive_image_and_classes(user_module):
     run(model)
 
 
-def test_a_model_is_taken_as_it_is(user_module):
-    model = build(f"{user_module}:whole_model", L=3)
-    assert (model.name, len(model.layers)) == ("timed", 3)
-
-
 @pytest.mark.parametrize(
     ("path", "words"),
     [
@@ -99,18 +94,6 @@ def test_a_model_is_taken_as_it_is(user_module):
 def test_a_wrong_path_is_a_one_line_error(user_module, path, words):
     with pytest.raises(ValueError, match=f"^model='import:{path}': .*{words}.*$"):
         build(f"import:{path}")
-
-
-def test_wrong_arguments_are_one_line_errors(user_module):
-    with pytest.raises(
-        ValueError,
-        match=r"^widht=3: .*allowed are width, image, num_classes; did you mean 'width'\?$",
-    ):
-        build(f"{user_module}:sequential", widht=3)
-    with pytest.raises(
-        ValueError, match=r"^L: import:users_models:whole_model needs this argument; try L=\.\.\.$"
-    ):
-        build(f"{user_module}:whole_model")
 
 
 @pytest.mark.parametrize(

@@ -45,29 +45,6 @@ def test_the_first_layer_waits_backward_though_its_input_needs_no_gradient():
     assert seconds(output.backward) >= 0.02
 
 
-def test_each_boundary_may_have_its_own_width():
-    model = build("timed", L=3, forward_s=0.0, backward_s=0.0, elements=[5, 2, 7])
-    x = model.batch(4, 0)[0].requires_grad_()
-    assert x.shape == (4, 5)
-    values = [x]
-    for factory in model.layers:
-        values.append(factory()(values[-1]))
-    assert [v.shape[1] for v in values] == [5, 5, 2, 7]
-    assert torch.equal(values[1], x)
-    assert not values[2].any()
-    assert not values[3].any()
-    values[3].sum().backward()
-    assert x.grad is not None
-    assert torch.equal(x.grad, torch.zeros(4, 5))
-
-
-def test_nothing_sleeps_that_takes_no_time(monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: 1 / 0)
-    layer = TimedLayer(0.0, 0.0, 3)
-    layer(torch.zeros(2, 3, requires_grad=True)).sum().backward()
-    TimedSGD(layer.parameters()).step()
-
-
 def test_an_update_takes_the_time_of_its_layers_together():
     model = build("timed", L=3, update_s=[0.01, 0.0, 0.02])
     layers = [factory() for factory in model.layers]
@@ -80,21 +57,6 @@ def test_an_update_takes_the_time_of_its_layers_together():
     assert 0.03 <= min(seconds(optimizer.step) for _ in range(3)) < 0.04
     torch.testing.assert_close(other.weight.detach(), before - 1.5)
     assert seconds(TimedSGD(layers[1].parameters()).step) < 0.01
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"L": 0}, "^L=0: .*equal to 1"),
-        ({"L": 2, "elements": [1, 0]}, r"^elements=\[1, 0\]: .*1 or more"),
-        ({"L": 2, "elements": [1]}, r"^elements=\[1\]: .*L=2 numbers"),
-        ({"update_s": -1.0}, "^update_s=-1.0: .*0 or more"),
-        ({"L": 3, "forward_s": [1.0, 2.0]}, r"^forward_s=\[1.0, 2.0\]: .*L=3 numbers"),
-    ],
-)
-def test_bad_arguments_are_one_line_errors(arguments, words):
-    with pytest.raises(ValueError, match=f"{words}.*$"):
-        build("timed", **arguments)
 
 
 def test_the_engine_is_as_quick_as_arithmetic_and_never_quicker():

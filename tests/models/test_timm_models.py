@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from repro.models import build
 
-VARIANTS = [("resnet50", 33), ("resnet101", 33), ("vit_tiny_patch16_224", 32)]
+VARIANTS = [("resnet50", 33), ("vit_tiny_patch16_224", 32)]
 
 
 def made(variant: str, **args: int) -> list[Any]:
@@ -63,22 +63,6 @@ def test_initial_weights_are_drawn_as_timm_draws_them(variant):
             assert torch.equal(ours[key], tensor), key
 
 
-def test_layers_are_stem_blocks_head():
-    assert len(build("timm:resnet50").layers) == 1 + 16 + 1
-    assert len(build("timm:resnet101").layers) == 1 + 33 + 1
-    assert len(build("timm:vit_base_patch16_224").layers) == 1 + 12 + 1
-
-
-def test_a_layer_holds_its_own_parameters_alone_and_a_new_copy_each_time():
-    factory = build("timm:resnet50").layers[3]
-    layer, again = factory(), factory()
-    assert {key.split(".")[0] for key in layer.state_dict()} == {"layer1"}
-    assert layer.get_parameter("layer1.2.conv1.weight").device.type == "cpu"
-    with torch.no_grad():
-        layer.get_parameter("layer1.2.conv1.weight").zero_()
-    assert again.get_parameter("layer1.2.conv1.weight").abs().sum() > 0
-
-
 def test_layers_can_be_made_on_the_meta_device_and_of_fake_tensors():
     factories = build("timm:vit_tiny_patch16_224").layers
     with torch.device("meta"):
@@ -106,7 +90,6 @@ def test_unsupported_models_name_the_families(variant, words):
     ("variant", "words"),
     [
         ("hf-hub:timm/resnet18.a1_in1k", "timm has no such model"),
-        ("hf_hub:timm/resnet18", "timm has no such model"),
         ("local-dir:/tmp", "timm has no such model"),
         ("resnet18.a/resnet50", "timm has no such model"),
         ("resnet18.nonsense", "Invalid pretrained tag.*try 'timm:resnet18'"),

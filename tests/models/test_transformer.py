@@ -91,16 +91,6 @@ def test_dropout_of_attention_keeps_as_much_as_is_counted_by_hand(attention, mor
     assert saved[1] - saved[0] == expected
 
 
-@pytest.mark.parametrize("attention", ["plain", "fused"])
-def test_attention_is_dropped_in_training_alone(attention):
-    model = made(attention=attention, attention_dropout=0.5, dropout=0.0)
-    tokens = torch.randint(64, (2, 12))
-    assert not torch.equal(model(tokens), model(tokens))
-    model.eval()
-    assert torch.equal(model(tokens), model(tokens))
-    assert torch.equal(model(tokens), made(attention=attention).eval()(tokens))
-
-
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [

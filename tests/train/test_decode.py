@@ -1,6 +1,5 @@
-import pytest
 import torch
-from decoding import MODEL, SEED, T, learns_to_copy, made, to_copy, trained_a_little
+from decoding import MODEL, SEED, T, learns_to_copy, to_copy, trained_a_little
 from torch import Tensor, nn
 
 from repro.data.tokens import BOS, EOS, PAD
@@ -60,9 +59,3 @@ def test_a_model_that_learned_to_copy_copies_and_ends():
     assert (translations == targets).all(1).float().mean() > 0.95
     # Fewer tokens are the beginning of more.
     assert torch.equal(greedy(pipe, source, 2), translations[:, :2])
-
-
-@pytest.mark.parametrize(("n", "length", "words"), [(4, 0, "^T=0: "), (3, 2, "^micro_batches=4: ")])
-def test_a_mistake_is_a_one_line_error(n, length, words):
-    with pytest.raises(ValueError, match=f"{words}.*$"):
-        greedy(made(1), to_copy(n, 0)[0][0], length)

@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 import torch
 
@@ -44,12 +42,6 @@ def test_a_model_with_too_few_outputs_is_refused():
         assert "\n" not in str(error.value)
 
 
-def test_without_smoothing_it_is_the_loss_of_amoebanet():
-    model = build("amoebanet-b", L=3, D=8, image=16, num_classes=5, aux_head=True)
-    outputs, targets = tuple(torch.randn(2, 6, 5)), torch.randint(5, (6,))
-    assert classification()(outputs, targets) == model.loss(outputs, targets)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_translation_leaves_padding_out(smoothing):
     logits, targets = torch.randn(4, 7, 9), torch.randint(1, 9, (4, 7))
@@ -76,27 +68,3 @@ def test_unequal_micro_batches_give_the_loss_of_the_mini_batch():
     for other in gradients[1:]:
         for a, b in zip(gradients[0], other, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
-
-
-def test_losses_can_be_sent_to_the_processes_of_stages():
-    logits, targets = torch.randn(2, 3, 8), torch.randint(1, 8, (2, 3))
-    loss = translation(0.1)
-    assert pickle.loads(pickle.dumps(loss))(logits, targets) == loss(logits, targets)
-    images = classification(0.1)
-    classes = targets[:, 0]
-    assert pickle.loads(pickle.dumps(images))(logits[:, 0], classes) == images(
-        logits[:, 0], classes
-    )
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: classification(1.0), r"^smoothing=1.0: .*\[0, 1\)"),
-        (lambda: translation(-0.1), r"^smoothing=-0.1: .*\[0, 1\)"),
-        (lambda: classification(0.1, -1), "^auxiliary_weight=-1: .*0 or more"),
-    ],
-)
-def test_a_mistake_is_a_one_line_error(make, words):
-    with pytest.raises(ValueError, match=f"{words}.*$"):
-        make()

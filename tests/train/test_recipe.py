@@ -1,7 +1,6 @@
 """Recipes, learning rates and optimizers."""
 
 import pytest
-import torch
 from torch import nn
 
 from repro.train.optimizers import make_optimizer
@@ -63,12 +62,3 @@ def test_only_matrices_and_convolutions_decay(name):
     assert [p.dim() for p in decaying["params"]] == [4, 2]
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
     assert len(others["params"]) == 4
-
-
-def test_the_optimizers_options_are_the_recipes():
-    module = nn.Linear(2, 2)
-    rmsprop = make_optimizer(module, imagenet(32, 1000)).defaults
-    assert (rmsprop["alpha"], rmsprop["momentum"], rmsprop["eps"]) == (0.9, 0.9, 1.0)
-    adam = make_optimizer(module, translation())
-    assert isinstance(adam, torch.optim.Adam)
-    assert adam.defaults["betas"] == (0.9, 0.98)
