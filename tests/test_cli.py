@@ -237,9 +237,9 @@ def test_a_gpu_that_torch_cannot_use_is_loud(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        doctor, "_driver", lambda: doctor.Driver(("NVIDIA H200",), "580.82", "13.0")
+        doctor, "the_driver", lambda: doctor.Driver(("NVIDIA H200",), "580.82", "13.0")
     )
-    monkeypatch.setattr(doctor, "_torch", doctor.Torch)
+    monkeypatch.setattr(doctor, "the_torch", doctor.Torch)
     for scale in ([], ["--scale", "smoke"]):
         assert main(["plan", "table2", "--results", str(tmp_path), *scale]) == 0
         assert "WARNING: 1 x NVIDIA H200 here, but torch cannot use a GPU" in capfd.readouterr().err

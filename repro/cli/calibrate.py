@@ -132,11 +132,10 @@ def _memory(origin: Origin) -> int:
     """Bytes that one stage may take: those of its GPU, or its share of the host's."""
     from repro.cli import doctor
 
-    facts = doctor.gather(Path())
     if origin.machine.device == "cuda":
         stages_per_gpu = math.ceil(origin.K / origin.machine.count)
-        return int(min(gpu.gib for gpu in facts.torch.devices) * doctor.GIB) // stages_per_gpu
-    return int(facts.memory * doctor.GIB) // origin.K
+        return int(machine.gpu_memory()) // stages_per_gpu
+    return int(doctor.memory()[0]) // origin.K
 
 
 def _rates(rates: "list[Rates]", device: "Device") -> "RenderableType":

@@ -1,8 +1,7 @@
 """`repro doctor`: this machine's hardware and software, and what can be measured on it.
 
-`gather` collects facts; the pure functions `gpu_trouble` and `problems` judge them. A GPU that the
-driver knows and torch cannot use is an error, with a reason and a remedy: otherwise stages would
-compute on the CPU, and nobody would know why.
+A GPU that the driver knows and torch cannot use is an error, with a reason and a remedy: otherwise
+stages would compute on the CPU, and nobody would know why.
 """
 
 import os
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import tyro
 from repro.cli.options import parse
 from repro.harness import contention, machine, wandb_mirror
 from repro.harness.contention import CpuShare
+from repro.harness.text import size
 
 GIB = 2**30
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
@@ -36,16 +36,16 @@ class DoctorOptions:
     results: Path = Path("results")
     """where measurements would be recorded"""
     check: tyro.conf.FlagCreatePairsOff[bool] = False
-    """run small pipelines for half a minute: messages, training, memory, overhead, a failure"""
+    """run small pipelines for half a minute: training, memory, overhead, a failure"""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as torch sees it: its compute capability, for example (9, 0), and its memory in GiB."""
+    """A GPU as torch sees it: its compute capability, for example (9, 0), and its memory."""
 
     name: str
     capability: tuple[int, int]
-    gib: float
+    nbytes: float
 
 
 @dataclass(frozen=True)
@@ -78,30 +78,12 @@ class Driver:
     cuda: str = ""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Everything that the report shows.
-
-    Memory and disk are in GiB; load is the share of `repro.harness.contention.CpuShare`.
-    """
-
-    python: str
-    packages: Mapping[str, str]
-    cpu: str
-    cores: int
-    cores_installed: int
-    memory: float
-    memory_free: float
-    disk_free: float
-    torch: Torch
-    driver: Driver
-    visible: str | None
-    results: Path
-    results_writable: bool
-    wandb_key: bool
-    scale: str
-    why: str
-    load: float | None = None
+def trouble_here() -> str:
+    """`gpu_trouble` of this machine; torch is imported only if the driver lists a GPU."""
+    driver = the_driver()
+    if not driver.gpus:
+        return ""
+    return gpu_trouble(driver, the_torch(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def gpu_trouble(driver: Driver, torch: Torch, visible: str | None = None) -> str:
@@ -112,28 +94,15 @@ def gpu_trouble(driver: Driver, torch: Torch, visible: str | None = None) -> str
         torch: what torch knows.
         visible: the value of CUDA_VISIBLE_DEVICES; None if it is not set.
     """
-    if not torch.devices:
-        return _unusable(driver, torch, visible) if driver.gpus else ""
     for gpu in torch.devices:
         if not _compiled_for(gpu.capability, torch.compiled):
-            sm = "".join(map(str, gpu.capability))
             return (
-                f"{gpu.name} (sm_{sm}) is not among the GPUs this torch is built for "
+                f"{gpu.name} ({_sm(gpu)}) is not among the GPUs this torch is built for "
                 f"({', '.join(torch.compiled)}): install a build for older GPUs, {_REINSTALL}, or "
                 "an older torch (2.11 or later)"
             )
-    return ""
-
-
-def trouble_here() -> str:
-    """`gpu_trouble` of this machine; torch is imported only if the driver lists a GPU."""
-    driver = _driver()
-    if not driver.gpus:
+    if torch.devices or not driver.gpus:
         return ""
-    return gpu_trouble(driver, _torch(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def _unusable(driver: Driver, torch: Torch, visible: str | None) -> str:
     fact = f"{len(driver.gpus)} x {driver.gpus[0]} here, but torch cannot use a GPU"
     if not torch.cuda:
         return f"{fact}: this torch is a build without CUDA; install one with it, {_REINSTALL}"
@@ -156,6 +125,10 @@ def _major(version: str) -> int:
     return int(version.split(".")[0])
 
 
+def _sm(gpu: Device) -> str:
+    return f"sm_{gpu.capability[0]}{gpu.capability[1]}"
+
+
 def _compiled_for(capability: tuple[int, int], compiled: tuple[str, ...]) -> bool:
     """Whether code for one of these architectures runs on a GPU.
 
@@ -173,62 +146,8 @@ def _compiled_for(capability: tuple[int, int], compiled: tuple[str, ...]) -> boo
     return not compiled
 
 
-def problems(facts: Facts) -> list[str]:
-    lines = [gpu_trouble(facts.driver, facts.torch, facts.visible)]
-    missing = [name for name, version in facts.packages.items() if not version]
-    if missing:
-        lines.append(f"{', '.join(missing)} is not installed: run `./run_all.sh --setup-only`")
-    if not facts.results_writable:
-        lines.append(f"{facts.results} cannot be written: choose another folder with --results")
-    return [line for line in lines if line]
-
-
-def abilities(facts: Facts) -> list[str]:
-    """What can be measured here, one line each, with the scale names of `repro plan`."""
-    gpus = len(facts.torch.devices)
-    lines = [f"scale {facts.scale} when none is asked for: {facts.why}"]
-    lines.append(f"on the CPU: K up to {facts.cores} stages, one core each (--scale smoke, laptop)")
-    if gpus:
-        lines.append(f"on GPUs: K up to {gpus}, one GPU each (--scale node, paper)")
-    if gpus > 1:
-        lines.append(f"what one GPU cannot show, for docs/cluster.md: `{_ON_GPUS}`")
-    lines.append("a larger K is skipped, and the report names it")
-    return lines
-
-
-def gather(results: Path) -> Facts:
-    import psutil
-
-    watch = CpuShare()
-    memory = psutil.virtual_memory()
-    limit = _memory_limit()
-    torch = _torch()
-    scale, why = machine.default_scale()
-    folder = next(
-        path for path in (results.absolute(), *results.absolute().parents) if path.exists()
-    )
-    return Facts(
-        python=sys.version.split()[0],
-        packages={name: machine.installed(name) for name in _PACKAGES},
-        cpu=machine.cpu_name(),
-        cores=machine.cores(),
-        cores_installed=os.cpu_count() or 1,
-        memory=min(memory.total, limit) / GIB,
-        memory_free=min(memory.available, limit) / GIB,
-        disk_free=shutil.disk_usage(folder).free / GIB,
-        torch=torch,
-        driver=_driver(),
-        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        results=results,
-        results_writable=_writable(folder),
-        wandb_key=wandb_mirror.has_key(wandb_mirror.server()),
-        scale=scale,
-        why=why,
-        load=watch.share_soon(),
-    )
-
-
-def _torch() -> Torch:
+def the_torch() -> Torch:
+    """What the installed torch can use."""
     if not machine.installed("torch"):
         return Torch()
     with warnings.catch_warnings(record=True) as caught:
@@ -242,9 +161,7 @@ def _torch() -> Torch:
     return Torch(
         cuda=torch.version.cuda or "",
         compiled=tuple(torch.cuda.get_arch_list()) if usable else (),
-        devices=tuple(
-            Device(gpu.name, (gpu.major, gpu.minor), gpu.total_memory / GIB) for gpu in gpus
-        ),
+        devices=tuple(Device(gpu.name, (gpu.major, gpu.minor), gpu.total_memory) for gpu in gpus),
         error=" ".join(str(caught[-1].message).split())[:200] if caught else "",
         threads=torch.get_num_threads(),
         backends={
@@ -255,7 +172,8 @@ def _torch() -> Torch:
     )
 
 
-def _driver() -> Driver:
+def the_driver() -> Driver:
+    """What `nvidia-smi` says."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return Driver()
@@ -288,57 +206,76 @@ def parse_driver(listed: str, shown: str) -> Driver:
     return Driver(names, version, cuda[1] if cuda else "")
 
 
-def _memory_limit() -> float:
-    """Bytes that this container may use; infinite without a limit."""
+def memory() -> tuple[float, float]:
+    """Bytes of memory, and free ones, that this container may use."""
+    import psutil
+
+    here = psutil.virtual_memory()
     try:
-        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        return float("inf") if text == "max" else float(text)
-    except (OSError, ValueError):
-        return float("inf")
+        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # such as "max"
+        limit = float("inf")
+    return min(here.total, limit), min(here.available, limit)
 
 
-def _writable(folder: Path) -> bool:
+def examine(results: Path, load: float | None) -> tuple[list[tuple[str, str]], list[str]]:
+    """What is shown, as topics with texts, and problems, each a line that says what to do.
+
+    Args:
+        results: where measurements would be recorded.
+        load: share of the usable cores that other processes take; None where it is unknown.
+    """
+    torch, driver, cores = the_torch(), the_driver(), machine.cores()
+    packages = {name: machine.installed(name) for name in _PACKAGES}
+    total, free = memory()
+    folder = next(
+        path for path in (results.absolute(), *results.absolute().parents) if path.exists()
+    )
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
+        tempfile.TemporaryFile(dir=folder).close()
+        is_writable = True
     except OSError:
-        return False
-
-
-def rows(facts: Facts) -> list[tuple[str, str]]:
-    packages = ", ".join(
-        f"{name} {version or 'MISSING'}" for name, version in facts.packages.items()
-    )
-    gpus = [
-        f"{gpu.name} ({gpu.gib:.0f} GiB, sm_{gpu.capability[0]}{gpu.capability[1]})"
-        for gpu in facts.torch.devices
-    ]
-    known = [f"{name} (driver {facts.driver.version})" for name in facts.driver.gpus]
-    backends = ", ".join(
-        f"{name} {'yes' if available else 'no'}" for name, available in facts.torch.backends.items()
-    )
-    load = "not known here" if facts.load is None else contention.describe(facts.load)
-    lines = abilities(facts)
-    return [
-        ("processor", f"{facts.cpu}: {facts.cores} usable cores of {facts.cores_installed}"),
-        ("load", load),
-        ("memory", f"{facts.memory_free:.1f} GiB free of {facts.memory:.1f} GiB"),
-        ("disk", f"{facts.disk_free:.1f} GiB free at {facts.results}"),
-        ("python", f"{facts.python}; {packages}"),
+        is_writable = False
+    problems = [gpu_trouble(driver, torch, os.environ.get("CUDA_VISIBLE_DEVICES"))]
+    if missing := [name for name, version in packages.items() if not version]:
+        problems.append(f"{', '.join(missing)} is not installed: run `./run_all.sh --setup-only`")
+    if not is_writable:
+        problems.append(f"{results} cannot be written: choose another folder with --results")
+    listed = ", ".join(f"{name} {version or 'MISSING'}" for name, version in packages.items())
+    backends = [f"{name} {'yes' if there else 'no'}" for name, there in torch.backends.items()]
+    gpus = [f"{gpu.name} ({size(gpu.nbytes)}, {_sm(gpu)})" for gpu in torch.devices]
+    key = wandb_mirror.has_key(wandb_mirror.server())
+    abilities = _abilities(cores, len(torch.devices))
+    rows = [
+        ("processor", f"{machine.cpu_name()}: {cores} usable cores of {os.cpu_count()}"),
+        ("load", "not known here" if load is None else contention.describe(load)),
+        ("memory", f"{size(free)} free of {size(total)}"),
+        ("disk", f"{size(shutil.disk_usage(folder).free)} free at {results}"),
+        ("python", f"{sys.version.split()[0]}; {listed}"),
         (
             "torch",
-            f"{facts.torch.threads} threads; CUDA build {facts.torch.cuda or 'none'}; {backends}",
+            f"{torch.threads} threads; CUDA build {torch.cuda or 'none'}; {', '.join(backends)}",
         ),
         ("GPUs, by torch", ", ".join(gpus) or "none"),
-        ("GPUs, by driver", ", ".join(known) or "none"),
-        (
-            "W&B",
-            f"offline unless --wandb online; API key {'set' if facts.wandb_key else 'not set'}",
-        ),
-        ("results", f"{facts.results}: {'writable' if facts.results_writable else 'NOT WRITABLE'}"),
-        ("measures", lines[0]),
-        *(("", line) for line in lines[1:]),
+        ("GPUs, by driver", ", ".join(driver.gpus) or "none"),
+        ("driver", driver.version or "none"),
+        ("W&B", f"offline unless --wandb online; API key {'set' if key else 'not set'}"),
+        ("results", f"{results}: {'writable' if is_writable else 'NOT WRITABLE'}"),
+        *zip(("measures", *[""] * 9), abilities, strict=False),
     ]
+    return rows, [line for line in problems if line]
+
+
+def _abilities(cores: int, gpus: int) -> Iterator[str]:
+    """What can be measured here, one line each, with the scale names of `repro plan`."""
+    scale, why = machine.default_scale()
+    yield f"scale {scale} when none is asked for: {why}"
+    yield f"on the CPU: K up to {cores} stages, one core each (--scale smoke, laptop)"
+    if gpus:
+        yield f"on GPUs: K up to {gpus}, one GPU each (--scale node, paper)"
+    if gpus > 1:
+        yield f"what one GPU cannot show, for docs/cluster.md: `{_ON_GPUS}`"
+    yield "a larger K is skipped, and the report names it"
 
 
 def print_report(results: Path = Path("results")) -> int:
@@ -346,18 +283,18 @@ def print_report(results: Path = Path("results")) -> int:
 
     from repro.harness.terminal import console_for
 
-    facts = gather(results)
+    load = CpuShare().share_soon()
+    rows, errors = examine(results, load)
     console = console_for()
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for topic, text in rows(facts):
+    for topic, text in rows:
         table.add_row(topic, text)
     console.print(table)
-    errors = problems(facts)
     for line in errors:
         console.print(f"ERROR: {line}", style="bold red", markup=False, soft_wrap=True)
-    busy = contention.is_busy(facts.load)
+    busy = contention.is_busy(load)
     if busy:
         console.print(
             "WARNING: this machine is busy, see load: steps measured now would take longer and "

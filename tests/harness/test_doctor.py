@@ -1,36 +1,28 @@
-"""The doctor's judgement of injected facts, and one look at the real machine."""
+"""The doctor's judgement of injected facts, one look at the real machine, and its checks."""
 
+import multiprocessing
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crew import metrics
 
-from repro.cli import doctor
-from repro.cli.doctor import Device, Driver, Facts, Torch, gpu_trouble
-from repro.harness import machine
+from repro.cli import doctor, doctor_check
+from repro.cli.doctor import Device, Driver, Torch, gpu_trouble
+from repro.cli.doctor_check import Bench, Broken
+from repro.harness import contention, machine
+from repro.harness.job import Job, Measured, Outcome
+from repro.harness.schema import CheckRound, Finding, RoundRecord
 
-H200 = Device("NVIDIA H200", (9, 0), 139.8)
-V100 = Device("Tesla V100-SXM2-16GB", (7, 0), 15.8)
+H200 = Device("NVIDIA H200", (9, 0), 139.8 * doctor.GIB)
+V100 = Device("Tesla V100-SXM2-16GB", (7, 0), 15.8 * doctor.GIB)
 DRIVER = Driver(("NVIDIA H200", "NVIDIA H200"), "580.82", "13.0")
 GOOD = Torch(cuda="13.2", compiled=("sm_75", "sm_80", "sm_90", "sm_100"), devices=(H200, H200))
-FACTS = Facts(
-    python="3.12.4",
-    packages={"torch": "2.15.0", "timm": "1.0.31"},
-    cpu="AMD EPYC",
-    cores=2,
-    cores_installed=8,
-    memory=24.0,
-    memory_free=20.0,
-    disk_free=70.0,
-    torch=replace(GOOD, threads=2, backends={"gloo": True, "nccl": True, "mps": False}),
-    driver=DRIVER,
-    visible=None,
-    results=Path("results"),
-    results_writable=True,
-    wandb_key=True,
-    scale="node",
-    why="2 GPUs are usable",
-)
+
+
+def compiled(capability: tuple[int, int], *architectures: str) -> Torch:
+    return Torch(cuda="13.2", compiled=architectures, devices=(Device("GPU", capability, 2e10),))
 
 
 @pytest.mark.parametrize(
@@ -47,98 +39,143 @@ FACTS = Facts(
             "0",
             ["driver 550.54 supports CUDA up to 12.4", "built for 13.2", "update the driver"],
         ),
-        (
-            DRIVER,
-            Torch(cuda="13.2", error="CUDA unknown error"),
-            None,
-            ["CUDA unknown error", "restart"],
-        ),
+        (DRIVER, Torch(cuda="13.2", error="CUDA unknown error"), None, ["unknown", "restart"]),
         (DRIVER, replace(GOOD, devices=(H200, V100)), None, ["V100", "sm_70", "older GPUs"]),
+        (DRIVER, compiled((9, 0), "sm_90a"), None, []),
+        (DRIVER, compiled((8, 9), "sm_80", "sm_90"), None, []),
+        (DRIVER, compiled((12, 0), "sm_100"), None, ["sm_120"]),
+        (DRIVER, compiled((12, 0), "sm_90", "compute_90"), None, []),
     ],
 )
 def test_gpu_trouble_names_the_reason_and_the_remedy(
     driver: Driver, torch: Torch, visible: str | None, words: list[str]
-) -> None:
+):
     line = gpu_trouble(driver, torch, visible)
     assert bool(line) is bool(words)
     assert [word for word in words if word not in line] == []
     assert "\n" not in line
 
 
-@pytest.mark.parametrize(
-    ("capability", "compiled", "expected"),
-    [
-        ((9, 0), ("sm_90a",), True),
-        ((8, 9), ("sm_80", "sm_90"), True),
-        ((12, 0), ("sm_100",), False),
-        ((12, 0), ("sm_90", "compute_90"), True),
-        ((7, 0), ("sm_75",), False),
-    ],
-)
-def test_compiled_for(
-    capability: tuple[int, int], compiled: tuple[str, ...], expected: bool
-) -> None:
-    device = Device("GPU", capability, 16.0)
-    assert (
-        gpu_trouble(DRIVER, Torch(cuda="13.2", compiled=compiled, devices=(device,))) == ""
-    ) is expected
-
-
-def test_driver_is_read_from_nvidia_smi() -> None:
+def test_the_driver_is_read_from_nvidia_smi():
     listed = "NVIDIA H200, 580.82.07\nNVIDIA H200, 580.82.07\n"
     shown = "| NVIDIA-SMI 580.82.07   Driver Version: 580.82.07   CUDA Version: 13.0  |"
-    assert doctor.parse_driver(listed, shown) == Driver(
-        ("NVIDIA H200", "NVIDIA H200"), "580.82.07", "13.0"
-    )
+    found = doctor.parse_driver(listed, shown)
+    assert found == Driver(("NVIDIA H200", "NVIDIA H200"), "580.82.07", "13.0")
     assert doctor.parse_driver("No devices were found\n", shown).gpus == ()
 
 
-def test_a_good_machine_has_no_problems() -> None:
-    assert doctor.problems(FACTS) == []
-    text = dict(doctor.rows(FACTS))
-    assert text["processor"] == "AMD EPYC: 2 usable cores of 8"
-    assert text["GPUs, by torch"].startswith("NVIDIA H200 (140 GiB, sm_90), ")
-    assert text["W&B"] == "offline unless --wandb online; API key set"
-    assert any("on GPUs: K up to 2" in line for line in doctor.abilities(FACTS))
-
-
-def test_each_problem_is_one_line_that_says_what_to_do() -> None:
-    bad = replace(
-        FACTS,
-        packages={"torch": "2.15.0", "timm": ""},
-        torch=Torch(),
-        results_writable=False,
-        scale="laptop",
-    )
-    lines = doctor.problems(bad)
-    assert len(lines) == 3
-    assert "without CUDA" in lines[0]
-    assert lines[1] == "timm is not installed: run `./run_all.sh --setup-only`"
-    assert "--results" in lines[2]
-
-
-def test_report_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "_driver", Driver)
+@pytest.mark.parametrize("busy", [False, True])
+def test_this_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    busy: bool,
+):
+    monkeypatch.setattr(doctor, "the_driver", Driver)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr(contention.CpuShare, "share_soon", lambda _: 0.8 if busy else 0.0)
     monkeypatch.setenv("WANDB_API_KEY", "a-secret-key")
     assert doctor.print_report(tmp_path / "new" / "results") == 0
     out = capsys.readouterr().out
-    assert "usable cores" in out
+    assert "2 usable cores of" in out
     assert "gloo yes" in out
     assert "API key set" in out
     assert "a-secret-key" not in out
     assert not (tmp_path / "new").exists(), "looking leaves nothing behind"
+    assert ("WARNING: this machine is busy" in out) is busy
+    assert f"other processes take {1.6 if busy else 0.0} of 2 cores" in out
 
 
-def test_a_busy_machine_is_told_and_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(machine, "cores", lambda: 2)
-    for share, busy in ((None, False), (0.02, False), (0.8, True)):
-        monkeypatch.setattr(doctor, "gather", lambda _, share=share: replace(FACTS, load=share))
-        assert doctor.print_report() == 0
-        output = capsys.readouterr().out
-        assert ("WARNING: this machine is busy" in output) is busy
-        assert "load" in output
-    assert "other processes take 1.6 of 2 cores" in output
+def test_each_problem_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "the_driver", lambda: DRIVER)
+    monkeypatch.setattr(doctor, "the_torch", Torch)
+    installed = machine.installed
+    monkeypatch.setattr(machine, "installed", lambda name: installed(name) * (name != "timm"))
+    _, (gpu, package, folder) = doctor.examine(Path("/proc/results"), None)
+    assert "without CUDA" in gpu
+    assert package == "timm is not installed: run `./run_all.sh --setup-only`"
+    assert folder == "/proc/results cannot be written: choose another folder with --results"
+
+
+class Answers:
+    """Gives these outcomes, one for each run that is asked for."""
+
+    def __init__(self, *answers: Outcome | RoundRecord) -> None:
+        self.outcomes = [
+            answer if isinstance(answer, Outcome) else Outcome("done", measured=Measured(answer))
+            for answer in answers
+        ]
+
+    def ready(self) -> None:
+        return None
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        return self.outcomes.pop(0)
+
+
+def bench(*answers: Outcome | RoundRecord, device: str = "cpu") -> Bench:
+    return Bench(Answers(*answers), 2, device, 1.0)
+
+
+def check_all(device: str) -> str:
+    """Run every check, with time for a loaded machine; all lines."""
+    before = set(multiprocessing.active_children())
+    found = list(doctor_check.run_all(2, device, deadline=100))
+    lines = "\n".join(line for _, line in found)
+    assert [good for good, _ in found] == [True] * 7, lines
+    assert set(multiprocessing.active_children()) == before
+    return lines
+
+
+@pytest.mark.slow
+def test_every_check_is_good_here():
+    lines = check_all("cpu")
+    assert "gradients, batch norm, evaluation, dropout, unequal micro-batches" in lines
+    assert "differ by 0e+00, K=2 against K=1" in lines
+    assert "stage's name" in lines
+
+
+@pytest.mark.gpu
+def test_every_check_is_good_on_gpus():
+    check_all("cuda")
+
+
+def test_a_hang_is_a_result_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
+    checks = {
+        "never": lambda bench: str(bench.measure("import:faulty:hangs", {})),
+        "next": lambda bench: "went on",
+    }
+    monkeypatch.setattr(doctor_check, "CHECKS", checks)
+    before = set(multiprocessing.active_children())
+    (good, line), following = doctor_check.run_all(2, "cpu", deadline=1)
+    assert not good
+    assert "no result within 1 s" in line
+    assert "(try " in line
+    assert following[0]
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_what_is_wrong_is_judged():
+    def record(verdict: str) -> CheckRound:
+        found = {"gradients": Finding(verdict=verdict, value=1.0, evidence="off by 1")}
+        return CheckRound(checks=found, balance=[1, 1], setup_s=0.1, unit="examples/s", labels={})
+
+    assert doctor_check.unsplit(bench(record("ok"))) == "gradients"
+    with pytest.raises(Broken, match=r"gradients: off by 1 \(try another"):
+        doctor_check.unsplit(bench(record("wrong")))
+    for off, device, good in [
+        (0, "cpu", 1),
+        (4e-6, "cuda", 1),
+        (4e-6, "cpu", 0),
+        (1e-4, "cuda", 0),
+    ]:
+        answers = metrics(1, 2, loss=[1.0, 1.0 + off]), metrics(1, 1, loss=[1.0, 1.0])
+        if good:
+            assert "losses of 3 steps" in doctor_check.same_losses(bench(*answers, device=device))
+        else:
+            with pytest.raises(Broken, match="losses of 3 steps differ by"):
+                doctor_check.same_losses(bench(*answers, device=device))
+    for stage, ago, words in [(1, 9, "reported after 9"), (0, 0, "reported was only: stage 0")]:
+        reason = f"stage {stage}: RuntimeError: injected failure at {time.time() - ago:.3f}"
+        with pytest.raises(Broken, match=words):
+            doctor_check.failure(bench(Outcome("failed", reason)))
