@@ -16,7 +16,7 @@ from experiments.table1.runs import (
     OPTIMIZER,
     M,
 )
-from repro.harness.frame import runs_frame, select
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import CutModel, FitRound
 from repro.harness.spec import Optimizer, RunSpec
@@ -37,7 +37,7 @@ PARAMETER_KINDS: dict[Optimizer, tuple[str, ...]] = {
 FAVOURED = [f"{ACCOUNTINGS[OPTIMIZER]}, {passes}" for passes in (f"M={M}", "Naive-1")]
 
 
-def printed() -> pd.DataFrame:
+def printed() -> Frame:
     """The columns of Table 1, with the arguments and the text of their sizes."""
     frame = pd.DataFrame([vars(size) for size in table1()]).rename(columns={"name": "column"})
     args = [{"L": size.L} | ({"D": size.D} if size.D else {}) for size in table1()]
@@ -51,7 +51,7 @@ _COLUMNS = [
 
 
 @lru_cache(maxsize=1)
-def all_fits(results: Results) -> pd.DataFrame:
+def all_fits(results: Results) -> Frame:
     """A line for each search, and for the memory of each size that was given.
 
     A count is the same on every machine, so it stands once. A measurement stands once for each
@@ -108,12 +108,12 @@ def activations(cut: CutModel, optimizer: Optimizer) -> int:
     return sum(stage.total - sum(map(stage.bytes_of, kinds)) for stage in cut.stages)
 
 
-def favoured(frame: pd.DataFrame) -> pd.DataFrame:
+def favoured(frame: Frame) -> Frame:
     """The counts with the reading and settings that everything in Table 1 but these is given in."""
     return select(frame, fidelity="counted", usual=True, unprinted="", reading=FAVOURED)
 
 
-def counted_sizes(results: Results) -> pd.DataFrame:
+def counted_sizes(results: Results) -> Frame:
     """The paper's own sizes, counted in each reading, with dropout and without."""
     fits = select(all_fits(results), fidelity="counted", usual=True, is_printed=True)
     paper = printed().rename(columns={"parameters": "parameters_quoted"})
@@ -124,7 +124,7 @@ def counted_sizes(results: Results) -> pd.DataFrame:
 _OF_FIT = ("where", *COLUMN, "K", "M", "remat")
 
 
-def peaks(fits: pd.DataFrame) -> pd.DataFrame:
+def peaks(fits: Frame) -> Frame:
     """A line for each stage of each size that was trained: bytes counted, and by the allocator.
 
     `tensors` is without, `allocated` with the workspace of kernels; `peak` is what was measured.
@@ -148,12 +148,6 @@ def size_text(args: dict[str, Any]) -> str:
     return f"({args['L']}, {args['D']})" if "D" in args else f"L={args['L']}"
 
 
-def memory_text(model: str, size: float) -> str:
-    """`6.26 GB`."""
-    name, factor = UNITS[model]
-    return f"{size / factor:.2f} {name}"
-
-
 def short(parameters: float) -> str:
     """`82.0M`, `1.80B`."""
     return f"{parameters / 1e9:.2f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"
@@ -164,7 +158,7 @@ def as_printed(parameters: float) -> str:
     return f"{parameters / 1e9:g}B" if parameters >= 1e9 else f"{parameters / 1e6:g}M"
 
 
-def table_of(results: Results, name: str, frame: pd.DataFrame, **more: Any) -> Table:
+def table_of(results: Results, name: str, frame: Frame, **more: Any) -> Table:
     """The table of a frame, in which models have their names."""
     if len(frame):
         frame = frame.assign(model=frame["model"].map(model_name))

@@ -19,8 +19,8 @@ from experiments.table1.fits import (
     UNITS,
     all_fits,
     as_printed,
+    counted_sizes,
     favoured,
-    memory_text,
     peaks,
     printed,
     short,
@@ -28,7 +28,7 @@ from experiments.table1.fits import (
 )
 from experiments.table1.laws import laws
 from experiments.table1.runs import ABOUT, ACCOUNTINGS, CAPPED, DECIMAL_16G, NAME, OPTIMIZER
-from repro.harness.frame import select
+from repro.harness.frame import Frame, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import UNLIMITED_MEMORY
 from repro.report.compare import beside_paper, rows_of
@@ -60,7 +60,7 @@ def tables(results: Results) -> list[Table]:
         made += [
             main(results, fits),
             accountings(results),
-            memory(results, fits),
+            memory(results),
             varied(results, fits),
             laws(results),
         ]
@@ -87,7 +87,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
         yield "laws", laws_over_m(results), ABOUT.words["laws"].note
 
 
-def main(results: Results, fits: pd.DataFrame) -> Table:
+def main(results: Results, fits: Frame) -> Table:
     """Table 1: the largest model and its parameters, quoted, counted and measured."""
     paper = printed().set_index(COLUMN)
     counted = favoured(fits).set_index(COLUMN)
@@ -120,47 +120,42 @@ def main(results: Results, fits: pd.DataFrame) -> Table:
     return table_of(results, NAME, table)
 
 
-def memory(results: Results, fits: pd.DataFrame) -> Table:
+def memory(results: Results) -> Table:
     """The paper's own sizes, counted: parameters, their 12 bytes, the fullest stage."""
-    counted = select(favoured(fits), is_printed=True).set_index(COLUMN)["cut"]
-    lines = []
-    for size in printed().to_dict("records"):
-        model, parameters, memory = size["model"], size["parameters"], size["parameter_memory_gb"]
-        line = {
-            "model": model,
-            "column": size["column"],
-            "size": size["quoted"],
-            "parameters quoted": as_printed(parameters),
+    sizes = favoured(counted_sizes(results))
+    unit = sizes["model"].map(lambda model: UNITS[model][1])
+    quoted, counted = sizes["parameters_quoted"], sizes["cut"].map(lambda cut: cut.parameters)
+    # Where the two memory cells of a column are printed in each other's place, the activations, and
+    # not the parameter memory, are 12 bytes a parameter.
+    cells = sizes[["parameter_memory_gb", "peak_activation_gb"]]
+    off = (cells.mul(unit / quoted / BYTES_PER_PARAMETER, axis="index") - 1).abs() < 0.01
+    swapped = off["peak_activation_gb"] & ~off["parameter_memory_gb"]
+    of_parameters = cells["parameter_memory_gb"].mask(swapped, cells["peak_activation_gb"])
+    totals = sizes["cut"].map(lambda cut: [stage.total for stage in cut.stages])
+    table = pd.DataFrame(
+        {
+            "model": sizes["model"],
+            "column": sizes["column"],
+            "size": sizes["quoted"],
+            "parameters quoted": quoted.map(as_printed),
+            "parameters counted": counted.map("{:,}".format),
+            "12 bytes each quoted": sizes["parameter_memory_gb"].map("{:g}".format),
+            "12 bytes each counted": _in_units(sizes, BYTES_PER_PARAMETER * counted),
+            "bytes of a parameter quoted": (of_parameters * unit / quoted).map("{:.1f}".format),
+            "fullest stage counted": _in_units(sizes, totals.map(max)),
+            "emptiest stage counted": _in_units(sizes, totals.map(min)),
         }
-        cut = counted.get((model, size["column"]))
-        stages = [stage.total for stage in cut.stages] if cut else []
-        line["parameters counted"] = f"{cut.parameters:,}" if cut else EMPTY
-        line["12 bytes each quoted"] = f"{memory:g}"
-        line["12 bytes each counted"] = (
-            memory_text(model, BYTES_PER_PARAMETER * cut.parameters) if cut else EMPTY
-        )
-        if _swapped(size):
-            memory = size["peak_activation_gb"]
-        line["bytes of a parameter quoted"] = f"{memory * UNITS[model][1] / parameters:.1f}"
-        for name, extreme in (("fullest", max), ("emptiest", min)):
-            line[f"{name} stage counted"] = memory_text(model, extreme(stages)) if cut else EMPTY
-        lines.append(line)
-    table = pd.DataFrame(lines)
+    )
     return table_of(results, f"{NAME}_memory", table)
 
 
-def _swapped(size: Mapping[str, float]) -> bool:
-    """Whether the two memory cells of a column are printed in each other's place.
-
-    Then the printed activations, and not the printed parameter memory, are 12 bytes a parameter.
-    """
-    expected = BYTES_PER_PARAMETER * size["parameters"] / UNITS[str(size["model"])][1]
-    off_activations = abs(size["peak_activation_gb"] / expected - 1)
-    off_parameters = abs(size["parameter_memory_gb"] / expected - 1)
-    return off_activations < 0.01 < off_parameters
+def _in_units(sizes: Frame, counts: Frame) -> list[str]:
+    """`6.26 GB`."""
+    units = [UNITS[model] for model in sizes["model"]]
+    return [f"{size / unit:.2f} {name}" for size, (name, unit) in zip(counts, units, strict=True)]
 
 
-def varied(results: Results, fits: pd.DataFrame) -> Table:
+def varied(results: Results, fits: Frame) -> Table:
     """The largest model against what is not printed: attention, N of Naive-1, the unit of 16 G."""
     frame = select(fits, fidelity="counted", given=False)
     is_favoured = frame["reading"].isin(FAVOURED) | (frame["memory"] == DECIMAL_16G)
@@ -178,7 +173,7 @@ def varied(results: Results, fits: pd.DataFrame) -> Table:
     return table_of(results, f"{NAME}_varied", table.fillna(EMPTY))
 
 
-def allocator_check(results: Results, fits: pd.DataFrame) -> Table:
+def allocator_check(results: Results, fits: Frame) -> Table:
     stages = peaks(select(fits, fidelity="measured", memory=UNLIMITED_MEMORY))
     stages = stages.dropna(subset="tensors")
     workspace = stages["allocated"] - stages["tensors"]

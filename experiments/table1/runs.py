@@ -13,6 +13,7 @@ from repro.harness.spec import (
     RunSpec,
     Scale,
 )
+from repro.paper import table1
 
 NAME = "table1"
 MB, MIB = 10**6, 2**20
@@ -30,22 +31,10 @@ M = 32
 DECIMAL_16G = 16000 * MB
 DROPOUT = {"attention_dropout": 0.1}  # of the authors' Lingvo; the paper does not state any
 FEWER = {"amoebanet-d": 16, "transformer": 8}  # N with which a Naive-1 fits in float32
-PRINTED: dict[str, dict[int, dict[str, Any]]] = {  # K -> the printed size
-    "amoebanet-d": {
-        NAIVE: {"L": 18, "D": 208},
-        1: {"L": 18, "D": 416},
-        2: {"L": 18, "D": 544},
-        4: {"L": 36, "D": 544},
-        8: {"L": 72, "D": 512},
-    },
-    "transformer": {
-        NAIVE: {"L": 3},
-        1: {"L": 13},
-        8: {"L": 103},
-        32: {"L": 415},
-        128: {"L": 1663},
-    },
-}
+PRINTED: dict[str, dict[int, dict[str, Any]]] = {model: {} for model in N_OF}  # K -> the size
+for _size in table1():
+    _K = NAIVE if _size.name == "Naive-1" else _size.accelerators
+    PRINTED[_size.model][_K] = {"L": _size.L} | ({"D": _size.D} if _size.D else {})
 MOST_ON_A_GPU = 8  # stages that one GPU can hold; the Transformer's need 128 GiB
 CAPPED = "-gpu"  # ends the names of their groups
 SMALL_ARGS = {"amoebanet-d": AMOEBANET_SMALL, "transformer": TRANSFORMER_SMALL}
@@ -58,18 +47,11 @@ CHECKED: dict[str, list[tuple[int, Checkpoint]]] = {
     "amoebanet-d": [(1, "always"), (4, "except_last")],
     "transformer": [(4, "always"), (8, "never")],
 }
-LAW_SIZES: dict[str, dict[str, Any]] = {
-    "amoebanet-d": {"L": 18, "D": 208},
-    "transformer": {"L": 24},
-}
+LAW_SIZES: dict[str, dict[str, Any]] = {"amoebanet-d": PRINTED["amoebanet-d"][NAIVE]}
+LAW_SIZES["transformer"] = {"L": 24}
 # (N, K, M): from the first on, each of the three alone.
-LAWS = [
-    (64, 4, 16),
-    *((64, 4, m) for m in (1, 4, 64)),
-    *((64, k, 16) for k in (1, 2, 8)),
-    (32, 4, 16),
-    (128, 4, 16),
-]
+LAWS = [(64, 4, 16), (64, 4, 1), (64, 4, 4), (64, 4, 64), (64, 1, 16), (64, 2, 16), (64, 8, 16)]
+LAWS += [(32, 4, 16), (128, 4, 16)]
 LAWS_SMOKE = [(8, 2, 4), (8, 2, 1), (8, 1, 4), (16, 2, 4)]
 ABOUT = read_about(__file__)
 

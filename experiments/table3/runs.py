@@ -40,24 +40,35 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     layers. Not stated: the P100's memory, the mini-batch, image size, sequence length, the
     Transformer's widths.
     """
-    models = {"amoebanet-d": TABLE3_AMOEBANET[scale], "transformer": TABLE3_TRANSFORMER[scale]}
     on_p100: dict[str, Any] = {"M": M, "profile": DEVICE, "optimizer": "rmsprop"}
-    groups = []
-    for model, args in models.items():
-        alike = {"model": model, "model_args": args, "N": N[model]} | on_p100
-        runs = sweep(**alike, K=[*KS], fidelity="simulated")
-        groups.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
-    # The models of scale smoke are too small to be waited for.
-    for model, args in models.items() if scale != "smoke" else ():
-        alike = {"model": model, "model_args": args, "N": N[model], "steps": 1} | on_p100
+    simulated, emulated, measured = [], [], []
+    for model, args in (
+        ("amoebanet-d", TABLE3_AMOEBANET[scale]),
+        ("transformer", TABLE3_TRANSFORMER[scale]),
+    ):
+        alike = {"model": model, "model_args": args, "N": N[model]}
+        runs = sweep(**alike, **on_p100, K=[*KS], fidelity="simulated")
+        simulated.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
         runs = tuple(
-            RunSpec(**alike, K=K, fidelity="emulated", stretch=stretched(STRETCH[model], K, M))
+            RunSpec(
+                **alike,
+                **on_p100,
+                K=K,
+                steps=1,
+                fidelity="emulated",
+                stretch=stretched(STRETCH[model], K, M),
+            )
             for K in KS[1:]
         )
         # Waits hardly differ from round to round.
-        groups.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
-    on_cpu = scale in MEASURED_N
-    groups += _throttled(scale) if on_cpu else _on_gpus(models)
+        emulated.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
+        runs = sweep(**alike, K=[*KS], M=M, steps=10, transport="gloo")
+        measured.append(Group(name=model, runs=runs))
+    groups = [
+        *simulated,
+        *(emulated if scale != "smoke" else ()),  # whose models are too small to be waited for
+        *(_throttled(scale) if scale in SPEEDS else measured),
+    ]
     return Experiment(
         name=NAME,
         **ABOUT.of_experiment,
@@ -79,13 +90,4 @@ def _throttled(scale: Scale) -> list[Group]:
         alike: dict[str, Any] = {"model": model, "model_args": args, "N": MEASURED_N[scale]}
         runs = sweep(**alike, K=2, M=M, steps=1, link=links)
         groups.append(Group(name=f"{model}{THROTTLED}", runs=runs))
-    return groups
-
-
-def _on_gpus(models: dict[str, dict[str, Any]]) -> list[Group]:
-    groups = []
-    for model, args in models.items():
-        alike: dict[str, Any] = {"model": model, "model_args": args, "N": N[model]}
-        runs = sweep(**alike, K=[*KS], M=M, steps=10, transport="gloo")
-        groups.append(Group(name=model, runs=runs))
     return groups
