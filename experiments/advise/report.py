@@ -1,7 +1,6 @@
 """Is the advised plan fast? Predicted beside measured steps, and the advised plan over the best."""
 
 from collections.abc import Iterator, Mapping
-from itertools import accumulate, pairwise
 from math import nan
 from statistics import median
 
@@ -9,14 +8,14 @@ import pandas as pd
 
 from experiments.advise.runs import ABOUT, NAME
 from repro.harness.frame import ratio_of, runs_frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results, Round, Run
+from repro.harness.schema import TrainRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import interval
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import framed, met_or_missed, with_interval
 from repro.report.table import Table
-from repro.simulate import Calibration, all_reduce_seconds, exposed_seconds, settle, simulate
 
 GOAL = 1.05  # the advised step over that of the fastest measured plan
 PREDICTED, MEASURED, ERROR = "step (ms) predicted", "step (ms) measured", "error (%) predicted"
@@ -48,21 +47,9 @@ def figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:
 
 def plans(results: Results) -> pd.DataFrame:
     """A line for each measured plan with its predictions, the shortest predicted step first."""
-    layers = {
-        (run.place, round_.name): round_.record.calibration
-        for run in runs_frame(results, NAME, task="calibrate")["run"]
-        for round_ in run.rounds
-    }
     frame = runs_frame(results, NAME, task="train", done=True)
     # Of each round that timed layers too: the predicted and the measured step.
-    steps = [
-        [
-            (predicted_step(layers[run.place, round_.name], run), round_.step_s)
-            for round_ in run.rounds
-            if (run.place, round_.name) in layers
-        ]
-        for run in frame["run"]
-    ]
+    steps = [[step for round_ in run.rounds for step in _predicted(round_)] for run in frame["run"]]
     frame["rounds"] = [*map(len, steps)]
     frame[PREDICTED] = [1e3 * median(p for p, _ in each) if each else nan for each in steps]
     frame[MEASURED] = 1e3 * frame["step_s"]
@@ -74,21 +61,15 @@ def plans(results: Results) -> pd.DataFrame:
     return frame.rename(columns={"remat": "recomputed"})
 
 
-def predicted_step(calibration: Calibration, run: Run) -> float:
-    """Seconds of a run's step from layer times, with the cut of the run."""
-    spec, counts = run.spec, run.balance
-    schedule = spec.make_schedule()
-    examples = spec.N // spec.D // spec.M
-    layers = calibration.beside_replicas(spec.D)
-    costs = settle(
-        schedule, lambda overlap: layers.stages(counts, examples, spec.checkpoint, overlap)
-    )
-    timeline = simulate(schedule, costs)
-    ends = [0, *accumulate(counts)]
-    of_stages = [sum(calibration.parameters[a:b]) for a, b in pairwise(ends)]
-    gradients = [sum(of_stages[rank :: spec.K]) for rank in range(spec.K)]
-    sums = [all_reduce_seconds(round(size), spec.D, calibration.link) for size in gradients]
-    return timeline.step_time + exposed_seconds(timeline, sums)
+def _predicted(round_: Round) -> list[tuple[float, float]]:
+    """The predicted and the measured step of a round, if it timed layers too.
+
+    Layers beside replicas never compute alone, so their times are those of all processes at once.
+    """
+    assert isinstance(round_.record, TrainRound)
+    ways = round_.record.predicted
+    seconds = ways.get("mixed", ways.get("together"))
+    return [] if seconds is None else [(seconds, round_.step_s)]
 
 
 def plans_table(results: Results, frame: pd.DataFrame) -> Table:

@@ -25,6 +25,8 @@ from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.error_bars import ErrorBar, calibration_error, profile_error
+from repro.harness.job import Measured
+from repro.harness.schema import CalibrateRound, RooflineRound, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import expanded
@@ -191,6 +193,31 @@ def ways_of(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> d
         ways["mixed"] = timed
         ways["alone"] = replace(timed, **vars(timed.alone), alone=None)
     return {way: predict(spec, Calibrated(each), counts).step_s for way, each in ways.items()}
+
+
+def with_predictions(
+    specs: Mapping[str, RunSpec], measured: Mapping[str, Measured]
+) -> dict[str, Measured]:
+    """The runs of a round; measured steps with what the layer times of the round predict for them.
+
+    Layer times from rates are for steps on as many processes as had these rates.
+    """
+    timed: dict[int, Calibration] = {}  # K -> layer times by rates; 0: of layers that were timed
+    for run, each in measured.items():
+        if isinstance(each.record, RooflineRound):
+            timed[specs[run].K] = each.record.calibration
+        elif isinstance(each.record, CalibrateRound):
+            timed[0] = each.record.calibration
+    found = dict(measured)
+    for run, each in measured.items():
+        spec, record = specs[run], each.record
+        calibration = timed.get(spec.K, timed.get(0))
+        if calibration is None or not isinstance(record, TrainRound):
+            continue
+        if spec.fidelity == "measured" and spec.library == "repro":
+            ways = ways_of(spec, calibration, record.balance)
+            found[run] = replace(each, record=record.model_copy(update={"predicted": ways}))
+    return found
 
 
 def schedule_of(spec: RunSpec) -> Schedule:

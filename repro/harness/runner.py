@@ -18,6 +18,7 @@ from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.journal import Status
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
+from repro.harness.predict import with_predictions
 from repro.harness.spec import TIMED, Scale
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
@@ -231,6 +232,7 @@ class GroupRun:
                     self.plan.journal.set_status({run.id: status})
         if not measured:
             return
+        measured = with_predictions({run.id: run.spec for run in members}, measured)
         load = watch.share()
         if any(run.spec.fidelity in TIMED for run in members):
             yield OtherLoad(load)

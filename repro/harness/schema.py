@@ -196,6 +196,8 @@ class TrainRound(_Round):
         bubble_idle_over_work: idle time over busy time, of each traced step.
         breakdown: part -> share of K x step.
         modelled: what the cost model gave, of emulated and simulated steps.
+        predicted: way -> seconds of a measured step, simulated from layer times of the same round
+            with the run's own cut, see `repro.harness.predict.ways_of`.
         sent_bytes: of each process in one step, by what is sent, see
             `repro.methods.Method.sent_bytes`; None where nobody counted them.
         staleness: of each stage, how many updates older than the newest weights those are that a
@@ -211,6 +213,7 @@ class TrainRound(_Round):
     bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]
     breakdown: dict[str, Measure]
     modelled: Modelled | None = None
+    predicted: dict[str, Seconds] = {}
     sent_bytes: list[dict[str, Count]] | None = None
     staleness: list[Count] | None = None
     stashed_bytes: list[Count] | None = None

@@ -13,6 +13,7 @@ from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.job import Measured
 from repro.harness.journal import Journal, Status
 from repro.harness.machine import Machine
+from repro.harness.predict import with_predictions
 from repro.harness.results import Results, Run
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
@@ -128,7 +129,10 @@ def fill_with(
     rounds: int = 1,
     place: tuple[Machine, Scale] = (MACHINE, "laptop"),
 ) -> None:
-    """Record `made(run, round)` of every run of a plan; runs without one stay planned."""
+    """Record `made(run, round)` of every run of a plan; runs without one stay planned.
+
+    Measured steps are recorded with what the layer times of the round predict for them.
+    """
     machine, scale = place
     folder = Journal.of(results, machine, scale, plan.name)
     listed: dict[str, tuple[str, RunSpec]] = {}
@@ -144,6 +148,7 @@ def fill_with(
                 if where == group.name and (measured := made(run, number)) is not None
             }
             if found:
+                found = with_predictions({name: listed[name][1] for name in found}, found)
                 folder.commit(
                     group.name, found, machine, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
                 )
