@@ -23,7 +23,7 @@ from repro.harness.sizes import AMOEBANET, TRANSFORMER
 HOME = Path(__file__).parent
 DEVICE = "h100"
 # What the numbers depend on: a file names the last commit that changed any of it.
-COST_MODEL = ("repro/costs", "repro/simulate", "repro/models", "repro/gpipe", "repro/harness/tasks")
+COST_MODEL = ("repro/costs", "repro/simulate", "repro/models", "repro/gpipe", "repro/harness")
 # What Table 2 measures at scale paper: model -> arguments and mini-batch.
 MODELS: Mapping[str, tuple[dict[str, Any], int]] = {
     "amoebanet-d": (AMOEBANET["paper"], AMOEBANET_N["paper"]),
@@ -130,7 +130,7 @@ def main() -> None:
         "links": {name: source for name, (_, source) in LINKS.items()},
         "tested_by": TESTED_BY,
         "error": {"examples_per_s": vars(throughput), "over_K2_M1": vars(ratio)},
-        "error_over": sorted({SOURCES[cell.source] for cell in cells(results)}),
+        "error_over": sorted({SOURCES[source] for source in cells(results)["source"]}),
         "predictions": entries,
     }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,18 +1,17 @@
 """How far the cost model is off, as one number for other experiments to draw as an error bar."""
 
 import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, isnan, log1p
+from math import exp, log1p
 from typing import Literal
 
-from experiments.costs.cells import Cell, cells
+import pandas as pd
+
+from experiments.costs.cells import cells
 from experiments.costs.runs import GPU
 from repro.harness.results import Results
 from repro.harness.spec import TINY
-from repro.report import table as report
-from repro.report.grid import amount
 
 Quantity = Literal["ratio", "throughput"]
 
@@ -57,16 +56,17 @@ def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None
     Returns:
         None without a recorded cell.
     """
-    judged = [cell for cell in cells(results) if cell.run.scale not in TINY]
+    judged = cells(results)
+    judged = judged.loc[~judged["scale"].isin(TINY)]
     if quantity == "ratio":
-        judged = [cell for cell in judged if not cell.run.group.endswith(GPU)]
+        judged = judged.loc[~judged["group"].astype(str).str.endswith(GPU)]
     return bar_of(judged, quantity)
 
 
-def bar_of(judged: Iterable[Cell], quantity: Quantity = "ratio") -> ErrorBar | None:
+def bar_of(judged: pd.DataFrame, quantity: Quantity = "ratio") -> ErrorBar | None:
     """The error of these cells; None if there are none that have it."""
-    errors = [cell.ratio_error if quantity == "ratio" else cell.absolute_error for cell in judged]
-    sizes = [abs(log1p(error)) for error in errors if not isnan(error)]
+    errors = judged["ratio" if quantity == "ratio" else "absolute"].dropna()
+    sizes = [abs(log1p(error)) for error in errors]
     return ErrorBar(statistics.median(sizes), max(sizes), len(sizes)) if sizes else None
 
 
@@ -78,11 +78,3 @@ def meaning(bar: ErrorBar | None) -> str:
         "; [low, high] around a simulated ratio is the cost model's median error over the steps of "
         "`costs`, which test neither tiles nor set-up"
     )
-
-
-def with_error(ratio: float, bar: ErrorBar | None) -> report.Cell:
-    """`1.49 [1.38, 1.61]`: a simulated ratio with the median error of the cost model."""
-    if bar is None or isnan(ratio):
-        return amount(ratio)
-    low, high = bar.ends(ratio)
-    return report.Cell(ratio, f"{ratio:.2f} [{low:.2f}, {high:.2f}]", low, high)

@@ -1,105 +1,57 @@
 """Behind part (d) of the costs: single stages on a GPU, and what re-materialization costs there."""
 
-from dataclasses import dataclass
+import pandas as pd
 
 from experiments.costs.cells import on_gpus
-from experiments.costs.runs import NAME
-from repro.harness.results import Results, Run
+from experiments.costs.runs import ABOUT, NAME
+from repro.harness.frame import ratios, runs_frame, select
+from repro.harness.results import Results
 from repro.harness.schema import CalibrateRound
-from repro.report.compare import matching, where
-from repro.report.grid import Cell, Column, declared, estimate, milliseconds, plain, quotient
-from repro.report.ratio import Ratio, over
+from repro.report.framed import RATIO, framed, with_interval
 from repro.report.style import model_name
 from repro.report.table import Table
-from repro.simulate import StageCosts
 
-KINDS = ("forward", "recompute", "backward")
-
-
-@dataclass(frozen=True)
-class StageTime:
-    """Seconds of one micro-batch on one stage, by its layers measured one by one and simulated."""
-
-    run: Run
-    stage: int
-    measured: StageCosts
-    simulated: StageCosts
-
-    def seconds(self, kind: str) -> tuple[float, float]:
-        """Measured and simulated; kind is one of `KINDS`."""
-        return getattr(self.measured, kind)[self.stage], getattr(self.simulated, kind)[self.stage]
+KINDS = {"F": "forward", "R": "recompute", "B": "backward"}
 
 
 def stages(results: Results) -> Table:
     lines = []
-    for measured, simulated in on_gpus(results):
-        timed = next((run for run in measured if run.spec.task == "calibrate"), None)
-        for run in simulated:
-            modelled = run.rounds[-1].modelled
-            if run.K > 1 and timed is not None and modelled is not None:
-                costs = _measured_stages(timed, run)
-                lines += [StageTime(run, stage, costs, modelled.stages) for stage in range(run.K)]
-    columns: list[Column[StageTime]] = [
-        Column("where", lambda line: plain(where(results, line.run))),
-        Column("model", lambda line: plain(model_name(line.run.model))),
-        Column("stage", lambda line: plain(line.stage)),
-    ]
-    for kind, letter in zip(KINDS, "FRB", strict=True):
-        columns += _columns_of(kind, letter)
-    note = (
-        "One micro-batch at M=32. Measured is the sum of the stage's layers, timed one by one, so "
-        "that what overlaps between layers is not in it; simulated is the profile's roofline."
-    )
-    title = "Single stages on a GPU: measured layers against the profile"
-    return declared("costs_stages", title, note, lines, columns, NAME)
-
-
-def _columns_of(kind: str, letter: str) -> list[Column[StageTime]]:
-    def error(line: StageTime) -> Cell:
-        measured, simulated = line.seconds(kind)
-        percent = 100 * (simulated / measured - 1)
-        return Cell(percent, format(percent, "+.0f"))
-
-    return [
-        Column((f"{letter} (ms)", "measured"), lambda line: milliseconds(line.seconds(kind)[0])),
-        Column((f"{letter} (ms)", "simulated"), lambda line: milliseconds(line.seconds(kind)[1])),
-        Column((f"{letter} (ms)", "error (%)"), error),
-    ]
-
-
-def _measured_stages(timed: Run, run: Run) -> StageCosts:
-    record = timed.rounds[-1].record
-    assert isinstance(record, CalibrateRound)
-    calibration = record.calibration
-    return calibration.stages(run.rounds[-1].record.balance, run.N // run.M)
-
-
-def _share(ratio: Ratio) -> Cell:
-    """The part of the step that is not there without recomputation, in percent."""
-    shares = [100 * (1 - end) for end in (ratio.value, ratio.high, ratio.low)]
-    return estimate((shares[0], shares[1], shares[2]), ".1f")
+    for measured, simulated, _ in on_gpus(runs_frame(results, NAME, done=True)):
+        timed = next((r for r in measured["record"] if isinstance(r, CalibrateRound)), None)
+        for line in simulated.loc[simulated["K"] > 1].to_dict("records"):
+            record = line["record"]
+            if timed is None or record.modelled is None:
+                continue
+            costs = timed.calibration.stages(record.balance, line["N"] // line["M"])
+            for stage in range(line["K"]):
+                cells = {}
+                for letter, kind in KINDS.items():
+                    real = getattr(costs, kind)[stage]
+                    predicted = getattr(record.modelled.stages, kind)[stage]
+                    cells[f"{letter} (ms) measured"] = 1e3 * real
+                    cells[f"{letter} (ms) simulated"] = 1e3 * predicted
+                    cells[f"{letter} (ms) error (%)"] = 100 * (predicted / real - 1)
+                lines.append(
+                    {"where": line["where"], "model": line["model"], "stage": stage, **cells}
+                )
+    table = pd.DataFrame(lines)
+    if len(table):
+        table["model"] = table["model"].map(model_name)
+    forms = {f"{letter} (ms) error (%)": "+.0f" for letter in KINDS}
+    return framed(results, "costs_stages", table, ABOUT, forms=forms, keep_where=True)
 
 
 def recomputation(results: Results) -> Table:
     """The same step with and without re-materialization, on one GPU."""
-    lines = []
-    for measured, _ in on_gpus(results):
-        lines += [run for run in matching(measured, remat="always") if run.spec.task == "train"]
-
-    def without(run: Run) -> Ratio:
-        """Throughput over that of the same run that keeps its activations."""
-        return over(results, run, checkpoint="never")
-
-    columns: list[Column[Run]] = [
-        Column("where", lambda run: plain(where(results, run))),
-        Column("model", lambda run: plain(model_name(run.model))),
-        Column("M", lambda run: plain(run.M)),
-        Column("throughput over never recomputed", lambda run: quotient(without(run))),
-        Column("share of the step (%)", lambda run: _share(without(run))),
-    ]
-    note = (
-        "K=1, everything equal but whether activations are recomputed. The paper has 22.5 % of a "
-        "step, other sources a third of the computation; F:R:B = 1:1:2 would be a quarter."
-    )
-    title = "What re-materialization costs on a GPU"
-    return declared("costs_recompute", title, note, lines, columns, NAME)
+    frame = runs_frame(results, NAME, done=True)
+    runs = [select(measured, remat="always", task="train") for measured, _, _ in on_gpus(frame)]
+    table = pd.concat(runs).loc[:, ["where", "model", "M", "run"]]
+    over = ratios(results, table, checkpoint="never")
+    table["model"] = table["model"].map(model_name)
+    column = "throughput over never recomputed"
+    table = with_interval(table, column, over.itertuples(index=False, name=None))
+    # The part of the step that is not there without recomputation.
+    shares = 100 * (1 - over[["ratio", "high", "low"]])
+    table = with_interval(table, "share of the step (%)", shares.itertuples(index=False, name=None))
+    forms = {column: RATIO, "share of the step (%)": ".1f"}
+    return framed(results, "costs_recompute", table, ABOUT, forms=forms, keep_where=True)

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, small
 from repro.harness.spec import Checkpoint, Experiment, Group, Optimizer, RunSpec, Scale
 from repro.paper import lingvo, torchgpipe
 from repro.paper.numbers import Peer
 
 NAME = "costs"
+ABOUT = read_about(__file__)
 SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")
 P40, V100 = "p40", "v100"
 LAYERS_ON_A_V100 = 8  # of a Transformer, in Lingvo's comment on weak scaling
@@ -36,21 +38,6 @@ DRY_MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "amoebanet-d": (AMOEBANET["smoke"], 32),
     "transformer": (TRANSFORMER["smoke"], 32),
 }
-DEVIATIONS = (
-    "No table of the paper: it gives simulated columns elsewhere their error bars. No figure of a "
-    "device profile was adjusted to a step that stands here.",
-    "torchgpipe published samples/s on Tesla P40 with K, M, N, the layers of each stage and the "
-    "rule of re-materialization. Its ResNet-101 has 370 layers and ours has fewer, so that model "
-    "is cut by modelled time, and N = 25000 is rounded to 25005, a multiple of M = 1667.",
-    "Lingvo's comment on V100s gives throughput for each GPU over that of one, with about 8 layers "
-    "of a Transformer on each. Simulated are 8 on each, with 16 heads, N=32, M=32 and Adam.",
-    "Measured here: the rates of this machine are measured in the round of the step that they "
-    "predict, on as many processes as the step has, and the layers of each stage are those of the "
-    "measured run.",
-    "Measured on a GPU, at scale gpu: AmoebaNet-D (18, 256) at N=128 and a Transformer of Table "
-    "1's widths with 4 layers at N=32, K=1, with TF32 products as the profiles have them. Nothing "
-    "of the profile is measured there.",
-)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -66,10 +53,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         groups = _elsewhere(scale)
     return Experiment(
         name=NAME,
-        title="How far is the cost model off?",
-        question="How far are steps and memory of the cost model from published and measured ones?",
+        **ABOUT.of_experiment,
         needs="any machine; 2 devices to measure every cell",
-        deviations=DEVIATIONS,
         minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 9, "gpu": 10, "node": 15, "paper": 15},
         rounds=ROUNDS.get(scale, 3),
         groups=tuple(groups),

@@ -7,6 +7,7 @@ processes at once, and its cut from the run that it is held against; nothing is 
 from collections.abc import Iterator, Mapping
 from math import isnan
 from statistics import median
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -62,7 +63,7 @@ def judged(results: Results) -> pd.DataFrame:
     return frame.assign(**pd.DataFrame(lines, frame.index, [*ERRORS.values(), "way", "simulated"]))
 
 
-def _errors(run: Run, known: Mapping[object, float]) -> dict[str, object]:
+def _errors(run: Run, known: Mapping[Any, float]) -> dict[str, object]:
     steps: dict[str, list[tuple[float, float]]] = {way: [] for way in ERRORS}
     for round_ in run.rounds:
         assert isinstance(round_.record, TrainRound)
@@ -131,9 +132,10 @@ def figure(results: Results, rows: list[Run]) -> Figure | None:
         return None
     panels = frame.groupby(["model", "where", "K"], sort=False)
     drawn, every = in_pairs(len(panels), 3.4)
-    for axes, ((model, where, K), runs) in zip(every, panels, strict=True):
+    for axes, (_, runs) in zip(every, panels, strict=True):
         _panel(axes, runs)
-        axes.set_title(f"{model_name(model)}, K={K} ({where})")
+        first = runs.iloc[0]
+        axes.set_title(f"{model_name(first['model'])}, K={first['K']} ({first['where']})")
     bounds = [axes.get_ylim() for axes in every]
     for axes in every:
         axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))

@@ -70,7 +70,7 @@ def framed(
         return not_run(name, words.title, words.note, about.experiment)
     runs: list[Run] = []
     if "run" in frame:
-        runs, frame = list(frame["run"]), frame.drop(columns="run")
+        runs, frame = list(frame["run"].dropna()), frame.drop(columns="run")
     if "where" in frame and not keep_where and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
     note = words.note

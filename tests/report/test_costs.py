@@ -1,6 +1,6 @@
 """The errors of the cost model, on made-up steps that are a known part off."""
 
-from math import exp, isnan, log
+from math import exp, log
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from experiments.costs.runs import (
 )
 from repro.costs import device
 from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.frame import select
 from repro.harness.job import Measured
 from repro.harness.results import Results, load
 from repro.harness.schema import round_record
@@ -104,30 +105,30 @@ def table(results: Results, name: str) -> Table:
 
 
 def test_ratios_are_over_the_first_published_cell_of_the_same_model(results):
-    found = [cell for cell in cells(results) if cell.source == "a"]
+    found = select(cells(results), source="a")
     assert len(found) == 9 + 5
-    for cell in found:
-        assert cell.absolute_error == pytest.approx(0.0 if cell.is_base else FASTER - 1)
-        assert isnan(cell.ratio_error) if cell.is_base else True
-    assert sum(cell.is_base for cell in found) == 2
-    assert {round(c.ratio_error, 6) for c in found if not c.is_base} == {FASTER - 1}
+    bases, others = select(found, is_base=True), select(found, is_base=False)
+    assert list(bases["absolute"]) == [pytest.approx(0.0)] * 2
+    assert bases["ratio"].isna().all()
+    for column in ("absolute", "ratio"):
+        assert list(others[column]) == [pytest.approx(FASTER - 1)] * 12
 
 
 def test_lingvo_published_ratios_only(results):
-    found = [cell for cell in cells(results) if cell.source == "b"]
-    assert [cell.run.K for cell in found] == [1, 2, 4, 8]
-    assert all(isnan(cell.absolute_error) for cell in found)
-    assert found[3].ratio_error == pytest.approx(FASTER - 1)
+    found = select(cells(results), source="b")
+    assert list(found["K"]) == [1, 2, 4, 8]
+    assert found["absolute"].isna().all()
+    assert found["ratio"].iloc[3] == pytest.approx(FASTER - 1)
 
 
 def test_measured_steps_are_predicted_by_the_rates_of_their_own_round(results):
-    found = {(c.run.K, c.run.M): c for c in cells(results) if c.source == "c"}
-    assert set(found) == {(K, M) for K in (1, 2) for M in (1, 4, 32)}
+    found = select(cells(results), source="c").set_index(["K", "M"])
+    assert set(found.index) == {(K, M) for K in (1, 2) for M in (1, 4, 32)}
     # The steps are 1.1, 1.2 and 1.3 times as long as predicted; the median counts.
-    assert found[1, 1].absolute_error == pytest.approx(0.2)
-    assert found[2, 1].ratio_error == pytest.approx(0.0)
-    assert found[2, 4].ratio_error == pytest.approx(1.0)
-    assert found[2, 4].absolute_error == pytest.approx(1.4)
+    assert found.loc[(1, 1), "absolute"] == pytest.approx(0.2)
+    assert found.loc[(2, 1), "ratio"] == pytest.approx(0.0)
+    assert found.loc[(2, 4), "ratio"] == pytest.approx(1.0)
+    assert found.loc[(2, 4), "absolute"] == pytest.approx(1.4)
 
 
 def test_the_error_bar_is_of_logarithms_and_counts_no_base(results):
@@ -153,8 +154,8 @@ def test_memory_is_compared_without_weights_and_says_what_fits(results):
     rows = table(results, "costs_memory").data.to_dict("records")
     assert len(rows) == 4 + 8
     for row in rows[:4]:
-        assert row["", "error (%)"] == pytest.approx(0, abs=0.5)
-    assert [row["", "fits"] for row in rows[4:]] == ["yes", "no", "no", "no"] * 2
+        assert row["error (%)"] == pytest.approx(0, abs=0.5)
+    assert [row["fits"] for row in rows[4:]] == ["yes", "no", "no", "no"] * 2
 
 
 def test_without_results_there_is_no_error_bar(nothing):

@@ -48,7 +48,9 @@ def cost_record(spec: RunSpec, _round: int) -> Measured:
         stages = StageCosts.uniform(spec.K).plain()
         modelled = {"batch": spec.N, "stages": stages, "rungs": {}, "memory": 141e9}
         return Measured(record(spans, schedule, step_s=[seconds], modelled=modelled))
-    return Measured(record(spans, schedule, step_s=[step(spec) * SLOWER], loss=[1.0], balance=[1]))
+    balance = [8 if spec.model == "amoebanet-d" else 4]
+    seconds = step(spec) * SLOWER
+    return Measured(record(spans, schedule, step_s=[seconds], loss=[1.0], balance=balance))
 
 
 def cost_results(path: Path, machine: Machine, scale: Scale) -> Results:
@@ -58,21 +60,21 @@ def cost_results(path: Path, machine: Machine, scale: Scale) -> Results:
 
 def test_a_gpu_s_steps_are_held_against_its_own_profile(tmp_path: Path):
     judged = cells(cost_results(tmp_path, H200, "gpu"))
-    assert {cell.source for cell in judged} == {"d"}
+    assert set(judged["source"]) == {"d"}
     assert len(judged) == 2 * 3 * 2
-    assert all(cell.absolute_error == pytest.approx(SLOWER - 1) for cell in judged)
+    assert list(judged["absolute"]) == [pytest.approx(SLOWER - 1)] * len(judged)
 
 
 def test_a_gpu_without_a_profile_is_held_against_none(tmp_path: Path):
     other = Machine("cuda", "NVIDIA A100", 1, "gloo", "2.15.0", TF32)
-    assert cells(cost_results(tmp_path, other, "gpu")) == []
+    assert not len(cells(cost_results(tmp_path, other, "gpu")))
 
 
 def test_a_rehearsal_counts_for_no_error(tmp_path: Path):
     from experiments.costs.error import error_bar
 
     results = cost_results(tmp_path, CPU, "gpu-dry")
-    assert {cell.source for cell in cells(results)} == {"rehearsal"}
+    assert set(cells(results)["source"]) == {"rehearsal"}
     assert error_bar(results) is None
 
 
@@ -81,8 +83,8 @@ def test_stages_and_recomputation(tmp_path: Path):
     stages = costs_gpu.stages(results)
     assert len(stages.data) == 8 + 4
     # A profile's stage takes 1 second forward, 2 back; each measured layer takes 2.
-    assert shown(stages, ("F (ms)", "error (%)")) == [pytest.approx(-50)] * 12
-    assert shown(stages, ("B (ms)", "error (%)")) == [pytest.approx(0)] * 12
+    assert shown(stages, "F (ms) error (%)") == [pytest.approx(-50)] * 12
+    assert shown(stages, "B (ms) error (%)") == [pytest.approx(0)] * 12
     shares = shown(costs_gpu.recomputation(results), "share of the step (%)")
     assert shares == [pytest.approx(100 * (1 - NEVER))] * 6
 
