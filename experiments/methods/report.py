@@ -1,65 +1,58 @@
 """The methods side by side: what each gives and costs, beside one device and beside GPipe."""
 
-from collections.abc import Mapping
-from functools import partial
-from math import isnan, nan
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from math import nan
 from typing import Any
 
-from experiments.methods.clock import schedules
-from experiments.methods.figures import figures as figures
-from experiments.methods.recompute import recomputation
-from experiments.methods.recorded import (
-    Compared,
-    compared,
-    label_of,
-    losses,
-    method_of,
-    sent_bytes,
-    staleness,
-    stashed_bytes,
-)
-from experiments.methods.runs import (
-    COUNTED_DEVICES,
-    COUNTED_N,
-    COUNTED_T,
-    COUNTED_V,
-    DEEP,
-    NAME,
-    SHAPES,
-    WORK,
-    shallow,
-)
-from experiments.methods.volume import (
-    sent_by_pipeline,
-    sent_by_replicas,
-    sent_by_tensor_parallel,
-)
-from repro.harness.results import Results, Run
-from repro.report.compare import rows_of, where
-from repro.report.declared import Shown
-from repro.report.grid import (
-    Cell,
-    Column,
-    amount,
-    declared,
-    place_column,
-    plain,
-    quotient,
-    share,
-    spread,
-    status_of,
-)
-from repro.report.ratio import MARKS
-from repro.report.style import model_name
-from repro.report.table import Table, memory
+import pandas as pd
+from matplotlib.figure import Figure
 
-MIB, GIB = 2**20, 2**30
+from experiments.methods.runs import (
+    ABOUT,
+    CURVES,
+    NAME,
+    PAPER_SIZE,
+    PIPELINES,
+    PROFILE,
+    SCHEDULES,
+    SIMULATED_M,
+    WORK,
+    K,
+)
+from repro.gpipe.schedule.actions import Schedule
+from repro.harness.frame import Frame, ratio_of, runs_frame, select
+from repro.harness.results import Results, Run
+from repro.paper import theory
+from repro.report import gantt
+from repro.report.declared import Shown
+from repro.report.figures import Picture
+from repro.report.framed import (
+    HIGH,
+    LOW,
+    RATIO,
+    Form,
+    error_bars,
+    framed,
+    in_ms,
+    or_status,
+    with_interval,
+)
+from repro.report.ratio import MARKS, ideal
+from repro.report.rounds import parts
+from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, model_name, series_colour
+from repro.report.table import Cell, Table, memory
+
+MIB = 2**20
+OVER, EXTRA = "throughput over one device, measured", "extra time (%) measured"
+PEAK = "peak memory, counted"
+RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
 SHOWN = Shown(
     NAME,
     (
         "model",
         "method",
-        "throughput over one device, measured",
+        OVER,
         "peak MiB measured",
         "sent MiB measured",
         "idle/total measured",
@@ -68,19 +61,19 @@ SHOWN = Shown(
     figure="methods_schedules",
     lines={"model": ("Transformer",)},
 )
+_CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
+    frame = recorded(results)
+    if not len(frame):
         return []
-    return [side_by_side(results), shapes(results), recomputation(results), schedules(results)]
+    return [side_by_side(results, frame), recomputation(results, frame), schedules(results, frame)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
     gpipe, naive, data = (
-        tables[NAME].text(
-            "throughput over one device, measured", model="Transformer", method=method
-        )
+        tables[NAME].text(OVER, model="Transformer", method=method)
         for method in ("gpipe", "naive", "data")
     )
     return (
@@ -89,101 +82,214 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def throughput(results: Results, line: Compared) -> Cell:
-    """Throughput over that of one device; without it, why there is none."""
-    if line.run.spec.shared and line.run.done:
-        return Cell(text="not timed")
-    ratio = line.ratio(results)
-    return Cell(text=status_of(line.run)) if isnan(ratio.value) else quotient(ratio)
-
-
-def sent(run: Run) -> Cell:
-    """MiB that the process which sends most sends in a step."""
-    return amount(sent_bytes(run) / MIB)
-
-
-def side_by_side(results: Results) -> Table:
-    lines = [line for group in WORK for line in compared(results, group)]
-
-    def oldest(line: Compared) -> Cell:
-        late = staleness(line.run)
-        if late:
-            return Cell(max(late), f"{max(late)}, {memory(stashed_bytes(line.run) / GIB)} stashed")
-        synchronous = line.run.library != "pipedream"
-        return plain("none") if synchronous and line.run.done else Cell()
-
-    def last_loss(line: Compared) -> Cell:
-        values = losses(line.run)
-        return amount(values[-1], 5) if values else Cell()
-
-    columns: list[Column[Compared]] = [
-        *place_column(lines, lambda line: where(results, line.run)),
-        Column("model", lambda line: plain(model_name(line.run.model))),
-        Column("method", lambda line: plain(label_of(line.run))),
-        Column("devices", lambda line: plain(line.run.spec.devices)),
-        spread(("throughput", "over one device, measured"), partial(throughput, results)),
-        Column(("peak MiB", "measured"), lambda line: amount(1024 * line.run.peak_gib_max, 1)),
-        Column(("sent MiB", "measured"), lambda line: sent(line.run)),
-        Column(("idle/total", "measured"), lambda line: share(line.run.bubble_idle_over_total)),
-        Column("updates late", oldest),
-        Column(("loss", "measured"), last_loss),
+def recorded(results: Results) -> Frame:
+    """A line for each run: its label, throughput over one device, memory, messages and losses."""
+    frame = runs_frame(results, NAME)
+    if not len(frame):
+        return frame
+    frame["label"] = frame["method"] + frame["remat"].map(RECOMPUTED).fillna("")
+    work = ["where", "group"]  # one model at one place
+    alone = select(frame, method="single", remat="never").drop_duplicates(work)
+    alone = alone.set_index(work)["run"].to_dict()
+    keys = zip(frame["where"], frame["group"], strict=True)
+    bases = [alone.get(key) for key in keys]
+    over = [ratio_of(results, run, base) for run, base in zip(frame["run"], bases, strict=True)]
+    frame = with_interval(frame, OVER, over)
+    frame["peak MiB measured"] = 1024 * frame["peak_gib_max"]
+    # Of the process that sends most, in a step.
+    sent = [newest(run, "sent_bytes") for run in frame["run"]]
+    frame["sent MiB measured"] = [
+        max(sum(kinds.values()) for kinds in each) / MIB if each else nan for each in sent
     ]
-    shared = ""
-    if any(line.run.spec.shared for line in lines):
-        shared = " Not timed: four processes share the cores."
-    note = (
-        "One device is single without recomputation, in the same round; memory and sent bytes are "
-        f"of the device with most of them, the loss of the last step.{shared} {MARKS}"
-    )
-    title = "What does each method give and cost on the same work?"
-    return declared(NAME, title, note, lines, columns, NAME)
+    losses = [newest(run, "loss") or [] for run in frame["run"]]
+    frame["losses"] = [[nan if loss is None else loss for loss in each] for each in losses]
+    frame["late"] = [max(newest(run, "staleness") or [0]) for run in frame["run"]]
+    return frame
 
 
-def shapes(results: Results) -> Table:
-    """Deep and narrow against shallow and wide."""
-    lines = [line for line in compared(results, SHAPES) if method_of(line.run) != "single"]
+def newest(run: Run, field: str) -> Any:
+    """A field of the newest round that recorded it; None where none did."""
+    found = (getattr(round_.record, field, None) for round_ in reversed(run.rounds))
+    return next((value for value in found if value is not None), None)
 
-    def shape(line: Compared) -> Cell:
-        args = line.run.spec.model_args
-        return plain(f"L={args['L']}, d={args['d']}")
 
-    def counted(line: Compared) -> Cell:
-        spec = line.run.spec
-        T, V = spec.model_args.get("T", COUNTED_T), spec.model_args.get("V", COUNTED_V)
-        size = _volume(method_of(line.run), spec.model_args, spec.N, T, V, spec.devices)
-        return amount(size / MIB)
+def side_by_side(results: Results, frame: Frame) -> Table:
+    frame = select(frame, group=WORK)
+    table = frame[["run", "where"]].assign(model=frame["model"].map(model_name))
+    table["method"], table["devices"] = frame["label"], frame["devices"]
+    timed = ~(frame["shared"].eq(True) & frame["done"])
+    table[OVER] = or_status(frame, OVER).where(timed, Cell(text="not timed"))
+    table = table.join(frame[[OVER + LOW, OVER + HIGH, "peak MiB measured", "sent MiB measured"]])
+    table["idle/total measured"] = frame["bubble_idle_over_total"]
+    table["updates late"] = [late(run) for run in frame.to_dict("records")]
+    table["loss measured"] = [losses[-1] if losses else nan for losses in frame["losses"]]
+    forms: dict[str, Form] = {OVER: RATIO, "sent MiB measured": ".2f", "loss measured": ".5f"}
+    return framed(results, NAME, table, ABOUT, forms=forms, marks=MARKS)
 
-    def at_full_size(line: Compared) -> Cell:
-        args = deep if line.run.spec.model_args["L"] in numbers_of_blocks else wide
-        method = method_of(line.run)
-        size = _volume(method, args, COUNTED_N, COUNTED_T, COUNTED_V, COUNTED_DEVICES)
-        return amount(size / GIB)
 
-    deep = DEEP["paper"]
-    wide = shallow(deep)
-    numbers_of_blocks = {args["L"] for args in DEEP.values()}
-    columns: list[Column[Compared]] = [
-        *place_column(lines, lambda line: where(results, line.run)),
-        Column("Transformer", shape),
-        Column("method", lambda line: plain(method_of(line.run))),
-        spread(("throughput", "over one device, measured"), partial(throughput, results)),
-        Column(("sent MiB", "measured"), lambda line: sent(line.run)),
-        Column(("sent MiB", "counted"), counted),
-        Column(("sent GiB at full size", "counted"), at_full_size),
+def late(run: Mapping[str, Any]) -> Cell | str | None:
+    """How many updates old the weights of the first stage are, and what is stashed of them."""
+    if run["late"]:
+        stashed = memory(max(newest(run["run"], "stashed_bytes")) / 2**30)
+        return Cell(run["late"], f"{run['late']}, {stashed} stashed")
+    return "none" if run["library"] != "pipedream" and run["done"] else None
+
+
+def recomputation(results: Results, frame: Frame) -> Table:
+    """Time against memory for each rule of recomputation, for one device and for GPipe."""
+    frame = select(frame, group=WORK[0], method=["single", "gpipe"])
+    at = ["where", "K"]
+    never = select(frame, remat="never").drop_duplicates(at).set_index(at)
+    frame = frame.join(never[["run", "peak_gib_max"]].add_suffix(" never"), on=at)
+    frame = frame.sort_values(at, kind="stable")
+    table = frame[[*at, "run"]].assign(recomputes=frame["remat"].str.replace("_", " "))
+    table["step (ms) measured"] = or_status(frame, "step_s")
+    pairs = list(zip(frame["run"], frame["run never"], strict=True))
+    table = with_interval(table, EXTRA, [extra_time(results, *pair) for pair in pairs])
+    table["extra time (%) ideal"] = [ideal_extra_time(run) for run in frame["run"]]
+    table["recompute measured"] = [parts(run).get("recompute", nan) for run in frame["run"]]
+    table["peak MiB measured"] = frame["peak MiB measured"]
+    table["memory saved measured"] = 1 - frame["peak_gib_max"] / frame["peak_gib_max never"]
+    forms: dict[str, Form] = {"step (ms) measured": in_ms}
+    forms |= {"recompute measured": ".1%", "memory saved measured": ".1%"}
+    return framed(results, f"{NAME}_recomputation", table, ABOUT, forms=forms)
+
+
+def extra_time(results: Results, run: Run, never: Run) -> tuple[float, float, float]:
+    """How much longer a step takes than without recomputation, in percent; 0 without it."""
+    if run is never:
+        return 0.0, nan, nan
+    value, low, high = ratio_of(results, never, run)
+    return 100 * (value - 1), 100 * (low - 1), 100 * (high - 1)
+
+
+def ideal_extra_time(run: Run) -> float:
+    """The same of equal stages with F:R:B = 1:1:2 and free messages."""
+    step, never = (ideal(run.K, run.M, run.schedule, remat) for remat in (run.remat, "never"))
+    return 100 * (step.step_time / never.step_time - 1) if step and never else nan
+
+
+def schedules(results: Results, frame: Frame) -> Table:
+    """The pipeline schedules on one clock: idle time and memory."""
+    equal = select(frame, group=SCHEDULES, M=SIMULATED_M, remat="never").set_index("method")
+    table = pd.DataFrame({"schedule": PIPELINES}, index=[*PIPELINES])
+    table["idle/total arithmetic"] = [idle_by_formula(name) for name in PIPELINES]
+    table["idle/total simulated"] = or_status(equal, "bubble_idle_over_total")
+    kept = [kept_micro_batches(spec.make_schedule()) for spec in equal["spec"]]
+    table["micro-batches kept counted"] = pd.Series(kept, equal.index)
+    full = select(frame, group=PAPER_SIZE)
+    forms: dict[str, Form] = {"micro-batches kept counted": ".1f"}
+    for column, value in (("step (s), simulated", "step_s"), (PEAK, "peak_gib_max")):
+        for name, remat in (("no recompute", "never"), ("recomputed", "always")):
+            runs = select(full, remat=remat).set_index("method")
+            table[f"{column} {name}"] = or_status(runs, value)
+            forms |= {f"{PEAK} {name}": memory}
+    words = {"K": K, "M": SIMULATED_M, "N": 2 * SIMULATED_M, "profile": PROFILE}
+    return framed(results, f"{NAME}_schedules", table, ABOUT, forms=forms, **words)
+
+
+def idle_by_formula(name: str) -> float:
+    """Idle/total of equal ranks with F:B = 1:2 and free messages, without recomputation."""
+    formulas: dict[str, float] = {
+        "naive": 1 - 1 / K,
+        # Each of a rank's two stages takes half as long (arXiv:2104.04473, section 2.2).
+        "interleaved": (K - 1) / (2 * SIMULATED_M + K - 1),
+        # F, I and W take equally long (arXiv:2401.10241, Table 2).
+        "zero-bubble": (K - 1) / (3 * SIMULATED_M + K - 1),
+    }
+    return formulas.get(name, theory.bubble_over_total(K, SIMULATED_M))
+
+
+def kept_micro_batches(schedule: Schedule) -> float:
+    """The greatest number of micro-batches that a rank keeps between F and B, or W.
+
+    Where a rank holds several stages, a micro-batch on one of them counts as its part of the rank's
+    layers.
+    """
+    change = {"F": 1, "B": -1, "W": -1}  # a schedule has B or W
+    kept = (accumulate(change.get(action.kind, 0) for action in rank) for rank in schedule.ranks)
+    return max(map(max, kept)) / schedule.stages_per_rank
+
+
+def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    frame = select(recorded(results), done=True)
+    words = {"K": K, "M": SIMULATED_M}
+    if len(frame):
+        yield "glance", at_a_glance(frame), ABOUT.words["glance"].filled().note
+        yield (
+            "schedules",
+            on_one_clock(results, frame),
+            ABOUT.words["schedules"].filled(**words).note,
+        )
+        yield "loss", loss_curves(frame), ABOUT.words["loss"].note
+
+
+def at_a_glance(frame: Frame) -> Figure | None:
+    """Two dots a method: throughput over one device, and memory; of one place."""
+    lines = select(frame, group=WORK[0]).dropna(subset=OVER)
+    if not len(lines):
+        return None
+    lines = select(lines, where=lines["where"].iloc[0])
+    drawn, ((left, right),) = grid(1, 2, 0.6 + 0.24 * len(lines))
+    places = range(len(lines))
+    dot: dict[str, Any] = {"marker": MARKERS["measured"], "color": FIDELITIES["measured"]}
+    dot |= {"linestyle": "", "label": "measured"}
+    left.errorbar(lines[OVER], places, xerr=error_bars(lines, OVER), elinewidth=1.1, **dot)
+    left.set(xlabel=OVER, xlim=(0, None))
+    right.plot(lines["peak MiB measured"], places, **dot)
+    right.set(xlabel="peak memory (MiB), measured", xlim=(0, None))
+    names = [
+        f"{label} ({count})" for label, count in zip(lines["label"], lines["devices"], strict=True)
     ]
-    note = (
-        "Both shapes have the same number of weights in their blocks; one device is that of the "
-        f"same shape. Full size: {COUNTED_DEVICES} devices, N={COUNTED_N}, T={COUNTED_T}, and "
-        f"L={deep['L']}, d={deep['d']} against L={wide['L']}, d={wide['d']}. {MARKS}"
-    )
-    title = "What must a device send for a deep, narrow model, and what for a shallow, wide one?"
-    return declared("methods_shapes", title, note, lines, columns, NAME)
+    alone = select(lines, label="single")["peak MiB measured"].iloc[0]
+    for axes, one_device in ((left, 1), (right, alone)):
+        axes.axvline(one_device, linestyle=":", color=THEORY, linewidth=1)
+        axes.set_yticks(places, names)
+        axes.set_ylim(len(lines) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+    right.tick_params(axis="y", labelleft=False)
+    return drawn
 
 
-def _volume(method: str, args: dict[str, Any], N: int, T: int, V: int, devices: int) -> float:
-    """Bytes that a device sends in a step; NaN for a method without a rule."""
-    if method == "gpipe":
-        return sent_by_pipeline(args, N, T, devices)
-    if method == "tensor":
-        return sent_by_tensor_parallel(args, N, T, devices)
-    return sent_by_replicas(args, V, devices) if method == "data" else nan
+def on_one_clock(results: Results, frame: Frame) -> Figure | None:
+    """The timeline of each schedule, cut off a little after the end of GPipe's."""
+    runs = select(frame, group=SCHEDULES, M=SIMULATED_M, remat="never").set_index("method")["run"]
+    steps = {name: results.timeline(runs[name]) for name in PIPELINES if name in runs}
+    timelines = {name: step for name, step in steps.items() if step is not None}
+    if "gpipe" not in timelines:
+        return None
+    end = _CUT * timelines["gpipe"].step_time
+    drawn, panels = grid(len(timelines), 1, 1.1)
+    for (axes,), (name, timeline) in zip(panels, timelines.items(), strict=True):
+        gantt.boxes(axes, timeline, 1e3, end, labelled=False)
+        axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
+        axes.set_ylabel("rank")
+        title = f"{name}: {timeline.bubble_over_total:.1%} idle"
+        if timeline.step_time > end:
+            title += f"; it goes on to {1e3 * timeline.step_time:.0f} ms"
+        axes.set_title(title)
+    for (axes,) in panels[:-1]:
+        axes.tick_params(axis="x", labelbottom=False)
+    panels[-1][0].set_xlabel("time (ms), simulated")
+    gantt.legend(drawn, list(timelines.values()))
+    return drawn
+
+
+def loss_curves(frame: Frame) -> Figure | None:
+    runs = select(frame, group=CURVES)
+    runs = select(runs, where=runs["where"].iloc[0]) if len(runs) else runs
+    if "gpipe" not in set(runs["method"]) or len(runs) < 2:
+        return None
+    drawn, ((axes,),) = grid(1, 1, 3.2)
+    for run in runs.itertuples():
+        examples = [run.N * step for step in range(len(run.losses))]
+        if run.method == "gpipe":
+            label, colour = f"gpipe, K={run.K}: one update in {run.N} examples", THEORY
+        else:
+            label = f"pipedream, K={run.K}: one in {run.N // run.M}, staleness {run.late}"
+            colour = series_colour(run.K)
+        look = {"marker": MARKERS["measured"], "markersize": 3}
+        axes.plot(examples, run.losses, color=colour, label=label, **look)
+    axes.set(xlabel="examples", ylabel="training loss, measured", ylim=(0, None))
+    axes.legend(loc="upper right")
+    return drawn

@@ -8,6 +8,7 @@ from repro.harness.spec import Experiment, Group, RunSpec, Scale, ScheduleName, 
 
 NAME = "peers"
 ABOUT = read_about(__file__)
+SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")  # besides those of every experiment
 
 
 class Sizes(NamedTuple):
@@ -47,7 +48,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     runtimes the rest. A peer that is not installed is skipped. At scale gpu only our library is
     checked, for several K whose stages share the GPU.
     """
-    if scale in ("gpu", "gpu-dry"):
+    if scale in SCALES:
         rounds, groups = 1, [Group(name="checks", runs=_shared_checks())]
     else:
         size = SIZES[scale]
