@@ -11,7 +11,7 @@ from annotated_types import Interval
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.catalog import pairs
 from repro.harness.spec import Optimizer, assigned
-from repro.io.redact import expanded
+from repro.io.redact import tilde_to_home
 
 if TYPE_CHECKING:
     from repro.harness.predict import Calibrated, Known, Roofline
@@ -92,7 +92,7 @@ class Chosen:
             return Calibrated(self.calibration, self.model, optimizer, link)
         if self.profile is None:
             return Known(self.model, link)
-        return Roofline(device.load(expanded(self.profile)), self.model, optimizer, link=link)
+        return Roofline(device.load(tilde_to_home(self.profile)), self.model, optimizer, link=link)
 
     def warn(self, K: tuple[int, ...], examples: dict[int, int], optimizer: str) -> None:
         """Say on stderr what is predicted from other conditions than layers were timed in.
@@ -143,7 +143,7 @@ def chosen(options: SourceOptions) -> Chosen:
     from repro.harness.predict import waits
     from repro.models import build
 
-    model = build(name, **expanded(args))
+    model = build(name, **tilde_to_home(args))
     if waits(model):
         if options.device is not None:
             raise ValueError(
@@ -155,7 +155,7 @@ def chosen(options: SourceOptions) -> Chosen:
             "--device, --calibration: give one of the two: try --device v100, or make "
             "a file with `repro calibrate MODEL`"
         )
-    profile = device.load(expanded(options.device))
+    profile = device.load(tilde_to_home(options.device))
     on = f"{profile.title}, {profile.precision}"
     return Chosen(model, args, on, int(profile.memory.value), options.device)
 
@@ -172,7 +172,7 @@ def _calibrated(path: Path, name: str, args: dict[str, Any], *, trusted: bool) -
     from repro.models import build
 
     try:
-        file = read(Path(expanded(str(path))), CalibrationFile, LARGE)
+        file = read(Path(tilde_to_home(str(path))), CalibrationFile, LARGE)
     except ValueError as error:
         raise ValueError(f"--calibration {error}") from None
     for field, given, own in (
@@ -188,7 +188,7 @@ def _calibrated(path: Path, name: str, args: dict[str, Any], *, trusted: bool) -
         print(notice, file=sys.stderr)
     how = "" if file.calibration.alone is None else " and in turn"
     return Chosen(
-        build(file.model, **expanded(file.model_args)),
+        build(file.model, **tilde_to_home(file.model_args)),
         dict(file.model_args),
         f"layers timed on {file.date}, all processes at once{how}: {file.device}",
         calibration=file.calibration,

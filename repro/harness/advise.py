@@ -15,7 +15,7 @@ from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule import kinds
 from repro.harness.predict import ALL_REDUCE, Calibrated, Roofline, predict
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
-from repro.io.redact import expanded
+from repro.io.redact import tilde_to_home
 from repro.models import build
 from repro.simulate import Calibration
 
@@ -64,11 +64,11 @@ class Question:
 
     def source(self) -> Roofline | Calibrated:
         """What the layers cost, and what stages hold."""
-        model = build(self.model, **expanded(dict(self.model_args)))
+        model = build(self.model, **tilde_to_home(dict(self.model_args)))
         if self.calibration is not None:
             return Calibrated(self.calibration, model, self.optimizer, self.link)
         assert self.profile is not None
-        device = devices.load(expanded(self.profile))
+        device = devices.load(tilde_to_home(self.profile))
         return Roofline(device, model, self.optimizer, link=self.link)
 
     def times(self, examples: int) -> bool:

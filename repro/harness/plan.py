@@ -29,7 +29,7 @@ from repro.harness.spec import (
     run_name,
 )
 from repro.harness.vary import baseline, by_comparison, differences
-from repro.io.redact import expanded
+from repro.io.redact import tilde_to_home
 from repro.io.untrusted import SMALL, did_you_mean, from_json, read_text
 
 _CONTEXT = 600 * 2**20  # of a process on a GPU, besides what torch hands out: an assumption
@@ -268,7 +268,7 @@ def _with_figures(experiment: Experiment) -> Experiment:
 def _digest_of_figures(profile: str) -> str | None:
     """Digest of the content of a device profile, however its file is formatted."""
     try:
-        return digest(from_json(read_text(Path(expanded(profile)), SMALL)))[:12]
+        return digest(from_json(read_text(Path(tilde_to_home(profile)), SMALL)))[:12]
     except ValueError:
         return None  # whoever builds the run says what is wrong with the file
 

@@ -29,7 +29,7 @@ from repro.harness.job import Measured
 from repro.harness.schema import CalibrateRound, RooflineRound, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.io.redact import expanded
+from repro.io.redact import tilde_to_home
 from repro.models import Model, build
 from repro.models.timed import TimedLayer
 from repro.simulate import (
@@ -177,7 +177,7 @@ def source_of(spec: RunSpec, kind: str) -> Source:
     if waits(model):
         return Known(model, spec.link)
     assert spec.profile is not None
-    device = devices.load(expanded(spec.profile))
+    device = devices.load(tilde_to_home(spec.profile))
     return Roofline(device, model, spec.optimizer, kind, spec.link)
 
 
@@ -451,7 +451,7 @@ def check(spec: RunSpec, model: Model) -> None:
             )
         raise ValueError(f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': {remedy}")
     if spec.profile is not None:
-        devices.load(expanded(spec.profile))
+        devices.load(tilde_to_home(spec.profile))
 
 
 def counted_costs(counter: Counter, inputs: Tree) -> dict[str, list[int]]:

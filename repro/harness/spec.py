@@ -27,7 +27,7 @@ from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.io.explain import explain
-from repro.io.redact import expanded, portable
+from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import check_plain, short
 from repro.simulate import Link
 
@@ -213,7 +213,7 @@ class RunSpec(Frozen):
                 f"{info.field_name} = {short(name)}: allowed are letters, digits and signs that "
                 "can be printed"
             )
-        written = portable(str(info.field_name), name)
+        written = home_to_tilde(str(info.field_name), name)
         return written if info.field_name == "profile" else name
 
     @field_validator("model_args")
@@ -232,7 +232,7 @@ class RunSpec(Frozen):
                 f"model_args has the name {short(strange[0])}: allowed are names of a function's "
                 "arguments; try L=3"
             )
-        return portable("model_args", arguments)
+        return home_to_tilde("model_args", arguments)
 
     @model_validator(mode="after")
     def _check(self) -> "RunSpec":
@@ -280,7 +280,7 @@ class RunSpec(Frozen):
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments for the model's builder: `model_args` with `~` expanded."""
-        return expanded(self.model_args)
+        return tilde_to_home(self.model_args)
 
     @property
     def modelled(self) -> bool:

@@ -1,17 +1,17 @@
 """Removal of private data: secrets of the environment, home folder, and names of user and host.
 
-Free text goes through `redact` before it enters a record or W&B. Values that look like ordinary
-words are not removed: secrets of fewer than `_SHORTEST` characters, and names of a user or host
-that are words of this project.
+What is recorded passes `redacted` where it is committed, and W&B's copy before it is sent. Values
+that look like ordinary words are not removed: secrets of fewer than `_SHORTEST` characters, and
+names of a user or host that are words of this project.
 """
 
 import netrc
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,41 +28,20 @@ _SHORTEST = 8  # characters of a secret
 _ORDINARY = ("localhost", "root", "smoke", "laptop", "node", "paper", "timed", "transformer")
 _MARK = "***"
 
+Secrets = tuple[tuple[str, str], ...]  # (place, secret), the longest first
+
 
 def redact(text: str) -> str:
     """The text with `~` for the home folder, and `***` for secrets and names of user and host."""
-    for _, secret in _secrets():
-        # As it is, on one line, and as Python prints it.
-        for form in dict.fromkeys((secret, " ".join(secret.split()), repr(secret)[1:-1])):
-            text = _without_start(text.replace(form, _MARK), form)
-    for home in _homes():
-        text = re.sub(_path(home), "~", text)
-        user = re.escape(Path(home).name)
-        if _is_private(user):  # the user's name as a folder of another path
-            text = re.sub(rf"(?<![\w.-]){user}(?=/)|(?<=/){user}(?![\w.-])", _MARK, text)
-    host = socket.gethostname()
-    for name in dict.fromkeys((host, host.partition(".")[0])):
-        if _is_private(name):
-            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _MARK, text)
-    # Names of files may hold lone surrogates, which no reader accepts.
-    return text.encode(errors="replace").decode()
+    return _redactor()(text)
 
 
 def redacted(value: Any) -> Any:
     """A plain value with every text in it redacted, also names of fields."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, Mapping):
-        return {
-            redact(name) if isinstance(name, str) else name: redacted(part)
-            for name, part in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [redacted(part) for part in value]
-    return value
+    return _walk(value, _redactor())
 
 
-def portable(name: str, value: Any) -> Any:
+def home_to_tilde(name: str, value: Any) -> Any:
     """A plain value with `~` for the home folder at the start of its texts, for use elsewhere.
 
     Args:
@@ -75,20 +54,19 @@ def portable(name: str, value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         for key in value:
-            if portable(f"a name in {name}", key) != key:
+            if home_to_tilde(f"a name in {name}", key) != key:
                 raise ValueError(
                     f"a name in {name} holds the path of your home folder, which would be recorded"
                 )
-        return {key: portable(f"{name}.{key}", part) for key, part in value.items()}
+        return {key: home_to_tilde(f"{name}.{key}", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [portable(name, part) for part in value]
+        return [home_to_tilde(name, part) for part in value]
     text = str(value)
-    # No secret is shorter. To list all secrets takes longer than everything else here.
-    secrets = _secrets() if len(text) >= _SHORTEST else ()
-    for where, secret in secrets:
+    # No secret is shorter, and to list all secrets takes longer than everything else here.
+    for place, secret in _secrets() if len(text) >= _SHORTEST else ():
         if secret in text:
             raise ValueError(
-                f"{name} holds {where}, which would be recorded: take it out, and have your code "
+                f"{name} holds {place}, which would be recorded: take it out, and have your code "
                 "read it there itself"
             )
     if not isinstance(value, str):
@@ -103,35 +81,81 @@ def portable(name: str, value: Any) -> Any:
     return value
 
 
-def expanded(value: Any) -> Any:
-    """The inverse of `portable`: `~` and `~/...` become paths below this machine's home folder."""
+def tilde_to_home(value: Any) -> Any:
+    """The inverse: `~` and `~/...` become paths below this machine's home folder."""
     if isinstance(value, Mapping):
-        return {name: expanded(part) for name, part in value.items()}
+        return {name: tilde_to_home(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [expanded(part) for part in value]
+        return [tilde_to_home(part) for part in value]
     if isinstance(value, str) and (value == "~" or value.startswith("~/")):
         return os.path.expanduser(value)  # noqa: PTH111  (keeps a slash at the end)
     return value
 
 
-def _secrets() -> Iterator[tuple[str, str]]:
-    """Secrets of this process and user, the longest first: (place, secret)."""
-    secrets = [*_stored()]
-    for name, value in os.environ.items():
+def _walk(value: Any, redactor: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return redactor(value)
+    if isinstance(value, Mapping):
+        return {
+            redactor(name) if isinstance(name, str) else name: _walk(part, redactor)
+            for name, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_walk(part, redactor) for part in value]
+    return value
+
+
+def _redactor() -> Callable[[str], str]:
+    """For the environment as it is now; it costs much to make and little to use."""
+    return _redactor_of(_secrets(), _homes(), socket.gethostname())
+
+
+@lru_cache(maxsize=2)
+def _redactor_of(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[str], str]:
+    # As it is, on one line, and as Python prints it.
+    forms = [(s, " ".join(s.split()), repr(s)[1:-1]) for _, s in secrets]
+    every_form = list(dict.fromkeys(form for each in forms for form in each))
+    rules: list[tuple[str, str]] = []
+    for home in homes:
+        rules.append((_path(home), "~"))
+        user = re.escape(Path(home).name)
+        if _is_private(user):  # the user's name as a folder of another path
+            rules.append((rf"(?<![\w.-]){user}(?=/)|(?<=/){user}(?![\w.-])", _MARK))
+    names = filter(_is_private, dict.fromkeys((host, host.partition(".")[0])))
+    rules += [(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _MARK) for name in names]
+    compiled = [(re.compile(pattern), mark) for pattern, mark in rules]
+
+    @lru_cache(maxsize=10_000)
+    def redactor(text: str) -> str:
+        for form in every_form:
+            text = _without_start(text.replace(form, _MARK), form)
+        for pattern, mark in compiled:
+            text = pattern.sub(mark, text)
+        # Names of files may hold lone surrogates, which no reader accepts.
+        return text.encode(errors="replace").decode()
+
+    return redactor
+
+
+def _secrets() -> Secrets:
+    """Secrets of this process and user."""
+    return _secrets_of(tuple(os.environ.items()), _stored())
+
+
+@lru_cache(maxsize=2)
+def _secrets_of(environment: tuple[tuple[str, str], ...], stored: Secrets) -> Secrets:
+    secrets = [*stored]
+    for name, value in environment:
         place = f"the environment variable {name}"
-        if _is_secret(name):
+        if name not in _NO_SECRET and _SECRET.search(name.upper()):
             secrets.append((place, value))
         secrets += [(place, password) for password in _IN_ADDRESS.findall(value)]
     secrets = [(place, secret) for place, secret in secrets if len(secret) >= _SHORTEST]
-    yield from sorted(secrets, key=lambda pair: -len(pair[1]))
-
-
-def _is_secret(variable: str) -> bool:
-    return variable not in _NO_SECRET and _SECRET.search(variable.upper()) is not None
+    return tuple(sorted(secrets, key=lambda pair: -len(pair[1])))
 
 
 @cache
-def _stored() -> list[tuple[str, str]]:
+def _stored() -> Secrets:
     """Secrets that `wandb login` and `hf auth login` have stored in the user's files."""
     secrets = []
     with suppress(OSError, netrc.NetrcParseError, ValueError, RuntimeError):
@@ -146,14 +170,14 @@ def _stored() -> list[tuple[str, str]]:
     with suppress(ValueError, RuntimeError):
         path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
         secrets.append(("your Hugging Face token", read_text(path, SMALL).strip()))
-    return secrets
+    return tuple(secrets)
 
 
-def _homes() -> list[str]:
+def _homes() -> tuple[str, ...]:
     """The home folder by its name and by its real path; none if it is the root of the disk."""
     home = os.path.expanduser("~")  # noqa: PTH111  (Path.home raises where there is none)
     paths = dict.fromkeys((home.rstrip("/"), os.path.realpath(home)))
-    return [path for path in paths if len(path) > 1]
+    return tuple(path for path in paths if len(path) > 1)
 
 
 def _path(home: str) -> str:

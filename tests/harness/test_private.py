@@ -14,7 +14,7 @@ from repro.cli.main import main
 from repro.harness import runner
 from repro.harness.journal import journals
 from repro.io import redact as module
-from repro.io.redact import expanded, redact, redacted
+from repro.io.redact import redact, redacted, tilde_to_home
 
 SECRETS = {
     "WANDB_API_KEY": "zq7" * 14,
@@ -141,7 +141,7 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
     one = spec(model_args={"root": f"{home}/data/", "all": [f"{home}", "~/b", "/elsewhere"]})
     assert one.model_args == {"root": "~/data/", "all": ["~", "~/b", "/elsewhere"]}
     assert one.arguments == {"root": f"{home}/data/", "all": [f"{home}", f"{home}/b", "/elsewhere"]}
-    assert expanded("a ~ b") == "a ~ b"
+    assert tilde_to_home("a ~ b") == "a ~ b"
 
 
 @pytest.mark.parametrize("text", [f"x{SECRETS['HF_TOKEN']}", "--root={home}/x"])
