@@ -13,6 +13,7 @@ The spans of the median step of a run's newest round have a file of their own, w
 the round. A kill may leave one that no round names; the next start removes it.
 """
 
+import gc
 import gzip
 import io
 import json
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Measured
@@ -53,6 +55,7 @@ _EVENTS: dict[str, type[Event]] = {
     "status": StatusEvent,
 }
 _KINDS = {kind: name for name, kind in _EVENTS.items()}
+_MANY = 10_000  # rounds
 _DIGITS = 32  # of a digest
 _SEAL = len(',"digest":""}') + _DIGITS
 
@@ -297,6 +300,7 @@ class Journal:
             if path not in named:
                 path.unlink()
 
+    @collector.paused()  # hundreds of thousands of records have no cycles
     def _read(self) -> None:
         if not self.path.exists() and not self.path.is_symlink():
             return
@@ -311,6 +315,8 @@ class Journal:
             except ValueError as error:
                 raise ValueError(f"{self.path}: line {number} {error}; {REMEDY}") from None
             self._seal = line[-_SEAL:]
+        if len(self.rounds) > _MANY:
+            gc.freeze()  # it stays, so later collections need not visit all of it
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, PlanEvent):

@@ -185,14 +185,14 @@ def make(
         )
     experiment = _with_figures(experiment)
     journal = Journal.of(results, machine, scale, experiment.name)
-    chosen = select(experiment, only)
+    chosen = {id(run) for run in select(experiment, only)}
     runs: list[PlannedRun] = []
     # For the estimate, every run counts that this machine can measure, chosen or not.
     usual_rounds: dict[str, int] = {}
     fidelities: dict[str, str] = {}
     for group in experiment.groups:
         specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
-        wanted = {name for name, spec in specs.items() if spec in chosen}
+        wanted = {name for name, spec in specs.items() if id(spec) in chosen}
         bases_of = _bases(specs)
         added = {base for name in wanted for base in bases_of[name]} - wanted
         usual = group.rounds or experiment.rounds
@@ -281,9 +281,8 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     runs = [run for group in experiment.groups for run in group.runs]
     if not only:
         return runs
-    chosen: list[RunSpec] = []
-    for text in only:
-        wanted = _parse(text)
+    filters = [_parse(text) for text in only]
+    for text, wanted in zip(only, filters, strict=True):
         for field, values in wanted.items():
             present = list(dict.fromkeys(str(getattr(run, field)) for run in runs))
             for value in values:
@@ -292,18 +291,16 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
                         f"--only {field}={value} matches no run of {experiment.name}: "
                         f"{field} is {', '.join(present)} there{did_you_mean(value, present)}"
                     )
-        matching = [
-            run
-            for run in runs
-            if all(str(getattr(run, field)) in values for field, values in wanted.items())
-        ]
-        if not matching:
+        if not any(_matches(run, wanted) for run in runs):
             raise ValueError(
                 f"--only {text} matches no run of {experiment.name}; `repro plan "
                 f"{experiment.name}` lists them"
             )
-        chosen += [run for run in matching if run not in chosen]
-    return chosen
+    return [run for run in runs if any(_matches(run, wanted) for wanted in filters)]
+
+
+def _matches(run: RunSpec, wanted: Mapping[str, Sequence[str]]) -> bool:
+    return all(str(getattr(run, field)) in values for field, values in wanted.items())
 
 
 def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:

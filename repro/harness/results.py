@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import (
@@ -544,6 +545,7 @@ def _listed(texts: list[str]) -> str:
     return ", ".join(texts[:_MOST_LISTED]) + (f" and {more} others" if more > 0 else "")
 
 
+@collector.paused()
 def of_journals(found: list[Journal]) -> Results:
     return Results([run for journal in found for run in _runs(journal)], found)
 
