@@ -1,7 +1,7 @@
-"""What `repro run` ends with: a table of results, or one line for each exhibit of the paper.
+"""What `repro run` ends with: a table of results for each group of an experiment.
 
-The results are read back from the records, so a second start, which measures nothing, ends with the
-same lines.
+Of an exhibit of the paper it has one line for each model and fidelity: the widest run. The results
+are read back from the records, so a second start, which measures nothing, ends with the same lines.
 """
 
 import math
@@ -13,176 +13,143 @@ from repro.harness import contention, terminal, text
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.results import Results, Run, of_journals
 from repro.harness.spec import TIMED, RunSpec, slug
-from repro.harness.statistics import MIN_ROUNDS
 from repro.harness.vary import varied, varied_arguments
 from repro.io.untrusted import short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# What the paper divides by; the first recorded one is taken. Table 2: K=2 and M=1; Table 3: K=2.
-_BASES: tuple[dict[str, int], ...] = ({"K": 2, "M": 1}, {"K": 2}, {"K": 1})
+# What the paper divides by: Table 2 by K=2 and M=1, Table 3 by K=2.
+_BASES: dict[str, dict[str, int]] = {
+    "over K=1": {"K": 1},
+    "over K=2, M=1": {"K": 2, "M": 1},
+    "over K=2": {"K": 2},
+}
 # Fields that always have a column, or that say nothing about a timed step.
 _NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures"}
 
 
 def closing(plan: Plan) -> list["RenderableType"]:
     """The parts of the answer for one experiment; none if nothing was measured."""
-    results = of_journals([plan.journal])
+    results, experiment = of_journals([plan.journal]), plan.experiment
     runs = {run.id: run for run in results.runs}
-    if plan.experiment.paper or plan.experiment.neurips:
-        return exhibit(plan, results, runs)
+    shown = [run for run in plan.runs if run.id in runs]
+    done = [run for run in shown if _has_number(runs[run.id])]
     parts: list[RenderableType] = []
-    for group in plan.experiment.groups:
-        recorded = [run for run in plan.group(group.name) if run.id in runs]
-        timed = [run for run in recorded if _is_timed(runs[run.id])]
-        if timed:
-            several = len(plan.experiment.groups) > 1
-            parts += table(group.name if several else "", timed, runs, results)
-            ours = [run for run in timed if run.spec.library == "repro"]
-            parts += [f"  {line}" for line in best(ours, runs, results)]
-        not_done = Counter(runs[run.id].status for run in recorded)
-        del not_done["done"]
-        if not_done:
-            counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
-            parts.append(f"  not measured: {counts}")
+    if experiment.paper or experiment.neurips:
+        widest: dict[tuple[str, str], PlannedRun] = {}
+        for run in done:
+            # The first group of a model is what the exhibit is about; later ones vary it.
+            key = run.spec.model, run.spec.fidelity
+            before = widest.setdefault(key, run)
+            if before.group == run.group and _size(run) > _size(before):
+                widest[key] = run
+        title = experiment.paper or f"NeurIPS {experiment.neurips}"
+        if widest:
+            parts += _table(title, [*widest.values()], runs, results, _BASES)
+    else:
+        several = len(experiment.groups) > 1
+        for group in dict.fromkeys(run.group for run in done):
+            members = [run for run in done if run.group == group]
+            only_k1 = {name: _BASES[name] for name in ("over K=1",)}
+            parts += _table(group if several else "", members, runs, results, only_k1)
+            parts += _fastest(
+                [run for run in members if run.spec.library == "repro"], runs, results
+            )
+    not_done = Counter(runs[run.id].status for run in shown)
+    del not_done["done"]
+    if not_done:
+        counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
+        parts.append(f"  not measured: {counts}")
     return parts
 
 
-def table(
-    group: str, planned: Sequence[PlannedRun], runs: Mapping[str, Run], results: Results
-) -> list[Any]:
-    """The timed runs of a group, one row each, below a line with what they have in common.
+def _size(run: PlannedRun) -> tuple[int, int]:
+    return run.spec.K, run.spec.M
 
-    Args:
-        group: its name; empty if the experiment has only this one.
-        planned: the runs to show, in order; all of them are timed.
-        runs: run id -> what was recorded.
-        results: what they were read from.
+
+def _table(
+    title: str,
+    planned: Sequence[PlannedRun],
+    runs: Mapping[str, Run],
+    results: Results,
+    bases: Mapping[str, Mapping[str, int]],
+) -> list[Any]:
+    """These runs, a row each, below a line with what they have in common.
+
+    A column has no place where its values are unknown in all rows.
     """
     specs = [run.spec for run in planned]
-    fields_differing = [name for name in varied(specs) if name not in _NOT_VARIED]
-    differing = (*fields_differing, *varied_arguments(specs))
-    first = planned[0].spec
-    title = [] if group in ("", slug(first.model)) else [group]
-    fields = {
+    fields = [name for name in varied(specs) if name not in _NOT_VARIED]
+    differing = (*fields, *varied_arguments(specs))
+    first = specs[0]
+    common = {
         "model": first.model,
         "fidelity": first.fidelity,
         "N": f"N={first.N}",
         "checkpoint": f"re-materialization {first.checkpoint}",
     }
-    title += [words for field, words in fields.items() if field not in differing]
-    units = sorted({runs[run.id].unit for run in planned})
-    throughput = " or ".join(units)
-    columns = ("K", "M", *differing, "step", throughput, "over K=1", "idle", "peak", "rounds")
+    words = [title] if title not in ("", slug(first.model)) else []
+    words += [word for field, word in common.items() if field not in differing]
+    unit = " or ".join(sorted({runs[run.id].unit for run in planned}))
     rows = []
     for each in planned:
         run = runs[each.id]
+        row = {"K": str(run.K), "M": str(run.M)}
+        row |= {name: _field(each.spec, name) for name in differing}
+        row["step"] = text.seconds(run.step_s) if _known(run.step_s) else "-"
+        row[unit] = text.number(run.throughput) if _known(run.throughput) else "-"
+        for name, changed in bases.items():
+            row[name] = _ratio(run, results, changed)
         idle, peak = run.bubble_idle_over_total, run.peak_gib_max
-        rows.append(
-            (
-                str(run.K),
-                str(run.M),
-                *(_field(each.spec, name) for name in differing),
-                text.seconds(run.step_s),
-                text.number(run.throughput),
-                speedup(run, results),
-                f"{idle:.0%}" if _known(idle) else "-",
-                text.size(2**30 * peak) if _known(peak) else "-",
-                _rounds(run),
-            )
-        )
-    # Columns of unknown values only are left out.
-    kept = [n for n in range(len(columns)) if any(row[n] != "-" for row in rows)]
-    kept_rows = [[row[n] for n in kept] for row in rows]
-    made = terminal.table_of([columns[n] for n in kept], kept_rows, left=differing)
-    return [f"\n{', '.join(title)}", made, *_legend(rows)]
+        row["idle"] = f"{idle:.0%}" if _known(idle) else "-"
+        row["peak"] = text.size(2**30 * peak) if _known(peak) else "-"
+        row["fits"] = fitted(run) if run.fit else "-"
+        busy = sum(contention.is_busy(round_.load) for round_ in run.rounds)
+        row["rounds"] = f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
+        rows.append(row)
+    columns = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+    cells = [[row[name] for name in columns] for row in rows]
+    made = terminal.table_of(columns, cells, left=(*differing, "fits"))
+    return [f"\n{', '.join(words)}", made, *_legend([cell for row in cells for cell in row])]
 
 
-def speedup(run: Run, results: Results) -> str:
-    """`1.42x [1.32, 1.65]` over K=1; ~ after it if the interval spans 1."""
-    value, low, high = results.speedup(run, K=1)
-    if run.K == 1 or not _known(value):
-        return "-"
-    return text.ratio(value, low, high)
+def fitted(run: Run) -> str:
+    """The largest model that fits, or that the given one does."""
+    if not _known(run.parameters):
+        return run.size
+    largest = "" if run.size == "as given" else "largest "
+    return f"{largest}{run.size}, {run.parameters / 1e6:,.1f} million parameters"
 
 
-def best(planned: Sequence[PlannedRun], recorded: Mapping[str, Run], results: Results) -> list[str]:
-    """Which K and M are fastest, if the rounds show it.
+def _ratio(run: Run, results: Results, changed: Mapping[str, int]) -> str:
+    """`1.42x [1.32, 1.65]` over the run with these settings; ~ after it if the interval spans 1."""
+    value, low, high = results.speedup(run, **changed)
+    is_base = all(getattr(run, name) == number for name, number in changed.items())
+    return "-" if is_base or not _known(value) else text.ratio(value, low, high)
 
-    Empty if the runs differ in more than K and M.
-    """
-    runs = [recorded[each.id] for each in planned]
-    specs = [each.spec for each in planned]
+
+def _fastest(
+    planned: Sequence[PlannedRun], recorded: Mapping[str, Run], results: Results
+) -> list[str]:
+    """Which K and M are fastest, if these runs differ in nothing else and the rounds show it."""
+    runs, specs = [recorded[each.id] for each in planned], [each.spec for each in planned]
     if len(runs) < 2:
         return []
     settings = {*varied(specs), *varied_arguments(specs)} - {"K", "M", "stretch"}
-    if all(isinstance(each.spec.balance, tuple) for each in planned):
+    if all(isinstance(spec.balance, tuple) for spec in specs):
         settings -= {"balance"}  # a list of layer counts fits one K alone
     # A cost model may have chosen another N than the spec's.
     if settings or len({run.N for run in runs}) > 1:
         return []
     first, second = sorted(runs, key=lambda run: -run.throughput)[:2]
-    fastest = f"fastest: {_point(first)} with {text.number(first.throughput)} {first.unit}"
+    line = f"  fastest: K={first.K}, M={first.M}"
     if first.fidelity not in TIMED:  # the same every time
-        return [fastest]
-    value, low, high, rounds = results.ratio(first, second)
-    if low > 1:
-        return [f"{fastest}, {text.ratio(value, low, high)} over the next, {_point(second)}"]
-    return [
-        f"no fastest is shown: {_point(first)} and {_point(second)} do not differ in {rounds} "
-        f"rounds in common; it takes {MIN_ROUNDS} or more"
-    ]
-
-
-def exhibit(plan: Plan, results: Results, recorded: Mapping[str, Run]) -> list[Any]:
-    """One line about an experiment of the paper: the key cell of each model and fidelity.
-
-    The key cell is that of the largest K and M; of a search for the largest model, that of the
-    largest K.
-    """
-    experiment = plan.experiment
-    cells: dict[tuple[str, str], str] = {}
-    for group in experiment.groups:
-        runs: dict[tuple[str, str], list[Run]] = {}
-        for each in plan.group(group.name):
-            if each.id in recorded:
-                key = (each.spec.model, each.spec.fidelity)
-                runs.setdefault(key, []).append(recorded[each.id])
-        for key, alike in runs.items():
-            # The first group of a model is what the exhibit is about; later ones vary it.
-            if not cells.get(key):
-                cells[key] = _key_cell(alike, results)
-    texts = [f"{model}, {fidelity}: {cell}" for (model, fidelity), cell in cells.items() if cell]
-    name = experiment.paper or f"NeurIPS {experiment.neurips}"
-    return [f"\n{name}: {'; '.join(texts) or 'nothing was measured'}"]
-
-
-def _key_cell(runs: Sequence[Run], results: Results) -> str:
-    """The cell that stands for runs of one model and one fidelity; empty if none is done."""
-    fitted = [run for run in runs if _known(run.parameters) and run.size != "as given"]
-    if fitted:
-        largest = max(fitted, key=lambda run: run.K)
-        parameters = text.number(largest.parameters / 1e6)
-        return f"K={largest.K} fits {largest.size}, {parameters} million parameters"
-    trained = [run for run in runs if run.spec.task == "learn" and run.done]
-    if trained:
-        return "trained, see the report"
-    timed = [run for run in runs if _is_timed(run)]
-    if not timed:
-        return ""
-    last = max(timed, key=lambda run: (run.K, run.M))
-    for other in _BASES:
-        base = results.baseline(last, **other)
-        if base is None or base is last:
-            continue
-        value, low, high, rounds = results.ratio(last, base)
-        if rounds:
-            over = ", ".join(f"{field}={number}" for field, number in other.items())
-            return f"{_point(last)} is {text.ratio(value, low, high)} over {over}"
-    if _known(last.bubble_idle_over_total):
-        return f"{_point(last)} idles {last.bubble_idle_over_total:.0%} of K x step"
-    return f"{_point(last)} takes {text.seconds(last.step_s)} a step"
+        return [line]
+    value, low, high, _ = results.ratio(first, second)
+    if not low > 1:
+        return []
+    return [f"{line}, {text.ratio(value, low, high)} over the next, K={second.K}, M={second.M}"]
 
 
 def _field(spec: RunSpec, name: str) -> str:
@@ -196,20 +163,13 @@ def _field(spec: RunSpec, name: str) -> str:
     return short(value, 24, quote=not str(value).isprintable())
 
 
-def _rounds(run: Run) -> str:
-    """`5`, or `5, 2 busy` if other processes took CPU time in two of them."""
-    busy = sum(contention.is_busy(round_.load) for round_ in run.rounds)
-    return f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
-
-
-def _legend(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _legend(cells: Sequence[str]) -> list[str]:
     """What the marks in a table mean, for those that occur in it."""
-    cells = [cell for row in rows for cell in row]
     lines = []
-    if any("x" in cell and "[" in cell for cell in cells):
+    if any("x [" in cell for cell in cells):
         lines.append(
-            "  over K=1: throughput over that of one stage at the same N and M; [95 % interval "
-            "over rounds]"
+            "  over: throughput over that of the same run at this K and M; [95 % interval over "
+            "rounds]"
         )
     if any(cell.endswith(" ~") for cell in cells):
         lines.append("  ~: the interval spans 1, no difference is shown")
@@ -221,13 +181,9 @@ def _legend(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return lines
 
 
-def _is_timed(run: Run) -> bool:
-    return _known(run.step_s)
+def _has_number(run: Run) -> bool:
+    return run.done and (_known(run.step_s) or run.fit is not None)
 
 
 def _known(value: float) -> bool:
     return not math.isnan(value)
-
-
-def _point(run: Run) -> str:
-    return f"K={run.K}, M={run.M}"

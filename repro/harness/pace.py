@@ -13,7 +13,6 @@ from repro.harness.spec import TIMED, Experiment, Scale
 UNTIMED = 0.5
 _START_UP = 5.0  # CPU seconds for one worker to import and to join the others
 _PRIOR_RUNS = 5  # a pace that is known before the start counts as much as this many runs
-_PRIOR_SECONDS = 60.0  # the expected speed counts as much as this many seconds of runs
 
 
 class Kind(NamedTuple):
@@ -68,65 +67,42 @@ def start_up(workers: int, cores: int) -> float:
 
 
 class TimeLeft:
-    """Estimates the seconds of the outstanding measurements.
+    """Estimates the seconds of the outstanding measurements, group by group.
 
     The pace known before the start keeps its weight, so that a cold first run does not change the
-    estimate much. For the next rounds of a run its own times count most.
+    estimate much. Where none is known, the first runs give it.
     """
 
     def __init__(
-        self, outstanding: Iterable[tuple[Kind, str]], pace: Mapping[Kind, float], start_up: float
+        self, outstanding: Iterable[Kind], pace: Mapping[Kind, float], start_up: float
     ) -> None:
         self._left = Counter(outstanding)
         self._pace = pace
         self._start_up = start_up
-        self._took: dict[tuple[Kind, str], list[float]] = {}
+        self._took: dict[Kind, list[float]] = {}
 
     def started(self) -> None:
         """Note that the workers have started."""
         self._start_up = 0.0
 
-    def done(self, kind: Kind, run: str, seconds: float | None) -> None:
+    def done(self, kind: Kind, seconds: float | None) -> None:
         """Count a measurement as done; `seconds` is None if it was left out."""
-        self._left[kind, run] -= 1
+        self._left[kind] -= 1
         if seconds is not None:
-            self._took.setdefault((kind, run), []).append(seconds)
+            self._took.setdefault(kind, []).append(seconds)
 
     @property
     def seconds(self) -> float:
         """Estimated seconds that are left."""
-        paces = {kind: self._pace_now(kind) for kind, _ in self._left}
         return self._start_up + sum(
-            count * self._expected(kind, run, paces) for (kind, run), count in self._left.items()
+            count * self._expected(kind) for kind, count in self._left.items()
         )
 
-    def _expected(self, kind: Kind, run: str, paces: Mapping[Kind, float]) -> float:
-        """Seconds of a run in its next round: the mean of its kind's pace and its own times."""
-        times = self._took.get((kind, run), [])
-        return (paces[kind] + sum(times)) / (1 + len(times))
-
-    def _pace_now(self, kind: Kind) -> float:
-        """Seconds of a run of this kind that was not measured yet."""
-        times = []
-        for (other, _), took in self._took.items():
-            if other == kind:
-                times += took
-        known = self._pace.get(kind, 0.0)
-        if not known:
-            return statistics.fmean(times) if times else 0.0
-        slowdown = self._slowdown() if kind.fidelity in TIMED else 1.0
-        return (_PRIOR_RUNS * slowdown * known + sum(times)) / (_PRIOR_RUNS + len(times))
-
-    def _slowdown(self) -> float:
-        """Time of the timed runs over their expected time."""
-        seconds = expected = 0.0
-        for (kind, _), took in self._took.items():
-            if kind.fidelity in TIMED:
-                seconds += sum(took)
-                expected += len(took) * self._pace.get(kind, 0.0)
-        if not expected:
-            return 1.0
-        return (_PRIOR_SECONDS + seconds) / (_PRIOR_SECONDS + expected)
+    def _expected(self, kind: Kind) -> float:
+        """Seconds of a measurement of this kind."""
+        took, known = self._took.get(kind, []), self._pace.get(kind, 0.0)
+        weight = _PRIOR_RUNS if known else 0
+        return (weight * known + sum(took)) / max(1, weight + len(took))
 
 
 def _recorded(

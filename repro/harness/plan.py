@@ -133,13 +133,13 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Estimated seconds of the outstanding measurements."""
-        return sum(self.pace[kind] for kind, _ in self.outstanding)
+        return sum(self.pace[kind] for kind in self.outstanding)
 
     @property
-    def outstanding(self) -> list[tuple[Kind, str]]:
-        """Every outstanding measurement: its kind, and the id of the run."""
+    def outstanding(self) -> list[Kind]:
+        """The kind of every outstanding measurement."""
         return [
-            (self.kind(run), run.id)
+            self.kind(run)
             for group in self.experiment.groups
             for round_ in self.fresh_rounds(group.name)
             for run in round_

@@ -19,13 +19,14 @@ from rich.text import Text
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
+from repro.harness.closing import fitted
 from repro.harness.job import Outcome
 from repro.harness.machine import cores
 from repro.harness.pace import Kind, TimeLeft, start_up
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.spec import run_name
 from repro.harness.terminal import show
-from repro.harness.text import duration, number, ratio, seconds, size
+from repro.harness.text import duration, number, ratio, seconds
 from repro.harness.vary import varied
 from repro.io.untrusted import short
 
@@ -118,7 +119,7 @@ class ProgressReporter:
 
     def begin(self, plans: Sequence[Plan]) -> None:
         """Print how much will be measured, and start the live line; workers start after this."""
-        outstanding = [measurement for plan in plans for measurement in plan.outstanding]
+        outstanding = [kind for plan in plans for kind in plan.outstanding]
         pace = {kind: seconds for plan in plans for kind, seconds in plan.pace.items()}
         workers = max(
             (run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1
@@ -197,7 +198,7 @@ class ProgressReporter:
         self._progress.update(self._task, description=activity, left=self._time_left())
 
     def _advance(self, run: PlannedRun, seconds: float | None) -> None:
-        self._left.done(Kind(self._experiment, run.group, run.spec.fidelity), run.id, seconds)
+        self._left.done(Kind(self._experiment, run.group, run.spec.fidelity), seconds)
         self._progress.update(self._task, advance=1, left=self._time_left())
 
     def _break_silence(self) -> None:
@@ -279,29 +280,18 @@ def result_line(run: "Run", speedup: tuple[float, float, float]) -> str:
         run: with all its rounds.
         speedup: throughput over K=1, with the ends of its interval.
     """
-    if run.fit is not None:
-        return f"  {run_name(run.id, run.differs_in)}: {_fitted(run)}"
     fidelity = "" if run.fidelity == "measured" else run.fidelity
     name = run_name(run.id, fidelity, run.differs_in)
+    if run.fit is not None:
+        return f"  {name}: {fitted(run)}"
     if isnan(run.step_s):
         return f"  {name}: done; the report shows the result"
-    text = f"  {name}: step {seconds(run.step_s)}, {number(run.throughput)} {run.unit}"
+    line = f"  {name}: step {seconds(run.step_s)}, {number(run.throughput)} {run.unit}"
     if run.K > 1 and not isnan(speedup[0]):
-        text += f", {ratio(*speedup)} over K=1 at the same N, M and re-materialization"
+        line += f", {ratio(*speedup)} over K=1 at the same N, M and re-materialization"
     if run.K > 1 and not isnan(run.bubble_idle_over_total):
-        text += f", idle {run.bubble_idle_over_total:.0%} of K x step"
-    return text
-
-
-def _fitted(run: "Run") -> str:
-    """The largest model that fits, or that the given one does."""
-    if isnan(run.parameters):
-        return run.size
-    largest = "" if run.size == "as given" else "largest "
-    return (
-        f"{largest}{run.size}, {run.parameters / 1e6:,.1f} million parameters, "
-        f"{size(2**30 * run.peak_gib_max)} on the fullest stage ({run.fidelity})"
-    )
+        line += f", idle {run.bubble_idle_over_total:.0%} of K x step"
+    return line
 
 
 def legend(timeline: Timeline) -> str:
