@@ -6,6 +6,7 @@ A marker tells the fidelity; lines without markers are a law.
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
 from experiments.table1.fits import UNITS, counted_sizes, favoured
@@ -31,7 +32,6 @@ _KIND_NAMES = {
     "boundary": "boundary inputs kept",
     "activations": "inside the micro-batch being differentiated",
     "messages": "messages and buffers",
-    "buffers": "",  # both are hardly to be seen
 }
 _RULES = {"always": ("recomputed", KINDS["R"]), "never": ("all kept", KINDS["F"])}
 _HIGHEST = 2  # times the memory: higher bars are cut off, with their number
@@ -47,7 +47,11 @@ def kinds(results: Results) -> Figure | None:
     figure, axes = grid(len(models), 1, 3.4)
     for (panel,), model in zip(axes, models, strict=True):
         _stacked(panel, model, select(sizes, model=model))
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    handles = [
+        Patch(color=colour, label=_KIND_NAMES.get(kind, kind)) for kind, colour in COLOURS.items()
+    ]
+    handles.pop()  # buffers look as messages do
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure
 
 
@@ -72,7 +76,7 @@ def _stacked(axes: Axes, model: str, sizes: pd.DataFrame) -> None:
             fontsize=8,
         )
         for j in shown:
-            _stack(axes, x, cut.stages[j], model, named=not places)
+            _stack(axes, x, cut.stages[j], model)
             places.append(x)
             labels.append(str(j) if last else "")
             x += 1
@@ -86,17 +90,13 @@ def _stacked(axes: Axes, model: str, sizes: pd.DataFrame) -> None:
     axes.grid(axis="x", visible=False)
 
 
-def _stack(axes: Axes, x: float, stage: Stage, model: str, *, named: bool) -> None:
-    """One bar; `named` if its kinds make the legend."""
+def _stack(axes: Axes, x: float, stage: Stage, model: str) -> None:
     name, factor = UNITS[model]
     bottom = 0.0
     for kind, colour in COLOURS.items():
         height = stage.bytes_of(kind) / factor
-        if not height and not named:
-            continue
-        label = _KIND_NAMES.get(kind, kind) if named else f"_{kind}"
         edge = SOFT if colour == IDLE else "none"
-        axes.bar(x, height, 0.85, bottom, color=colour, edgecolor=edge, linewidth=0.3, label=label)
+        axes.bar(x, height, 0.85, bottom, color=colour, edgecolor=edge, linewidth=0.3)
         bottom += height
     top = _HIGHEST * MEMORY[model] / factor
     if bottom > top:

@@ -10,10 +10,13 @@ from experiments.table1.runs import (
     ABOUT,
     ACCOUNTINGS,
     DECIMAL_16G,
+    DROPOUT,
     MEMORY,
     N_OF,
+    NAIVE,
     NAME,
     OPTIMIZER,
+    PRINTED,
     M,
 )
 from repro.harness.frame import Frame, runs_frame, select
@@ -40,8 +43,7 @@ FAVOURED = [f"{ACCOUNTINGS[OPTIMIZER]}, {passes}" for passes in (f"M={M}", "Naiv
 def printed() -> Frame:
     """The columns of Table 1, with the arguments and the text of their sizes."""
     frame = pd.DataFrame([vars(size) for size in table1()]).rename(columns={"name": "column"})
-    args = [{"L": size.L} | ({"D": size.D} if size.D else {}) for size in table1()]
-    return frame.assign(args=args, quoted=[size_text(arguments) for arguments in args])
+    return frame.assign(quoted=[size_text(vars(size)) for size in table1()])
 
 
 _COLUMNS = [
@@ -59,18 +61,15 @@ def all_fits(results: Results) -> Frame:
     """
     frame = runs_frame(results, NAME, task="fit", done=True)
     frame = frame.loc[(frame["fidelity"] != "counted") | ~frame["id"].duplicated()]
-    sizes = {(size.model, size.name): (size.L, size.D) for size in table1()}
-    lines = [
-        _fit(spec, record, sizes)
-        for spec, record in zip(frame["spec"], frame["record"], strict=True)
-    ]
+    lines = [_fit(run.spec, run.rounds[-1].record) for run in frame["run"]]
     return frame.join(pd.DataFrame(lines, frame.index, columns=_COLUMNS))
 
 
-def _fit(spec: RunSpec, record: FitRound, sizes: dict[tuple[str, str], Any]) -> dict[str, Any]:
+def _fit(spec: RunSpec, record: FitRound) -> dict[str, Any]:
     naive = (spec.K, spec.M, spec.checkpoint) == (1, 1, "never")
     column = "Naive-1" if naive else f"Pipeline-{spec.K}"
     largest, args = record.fit.largest, spec.model_args
+    size = PRINTED[spec.model].get(NAIVE if naive else spec.K)
     cut = largest or record.fit.next
     assert cut
     assert spec.memory
@@ -88,7 +87,7 @@ def _fit(spec: RunSpec, record: FitRound, sizes: dict[tuple[str, str], Any]) -> 
         "usual": (spec.N, spec.memory) == (N_OF[spec.model], MEMORY[spec.model]),
         # Whether the size was given, so that only its memory was asked for.
         "given": cut.args == args,
-        "is_printed": (args.get("L"), args.get("D")) == sizes.get((spec.model, column)),
+        "is_printed": args in (size, size and size | DROPOUT),
         "largest": largest,
         "cut": cut,  # the largest size, or the next one up if nothing fits
         "share": share,  # of the memory that a device has, in the fullest stage
@@ -145,7 +144,7 @@ def peaks(fits: Frame) -> Frame:
 
 def size_text(args: dict[str, Any]) -> str:
     """`(18, 416)`, or `L=13`."""
-    return f"({args['L']}, {args['D']})" if "D" in args else f"L={args['L']}"
+    return f"({args['L']}, {args['D']})" if args.get("D") else f"L={args['L']}"
 
 
 def short(parameters: float) -> str:

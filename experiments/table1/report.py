@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from experiments.table1 import gpu
 from experiments.table1.accountings import accountings
-from experiments.table1.claims import evidence as evidence
 from experiments.table1.figures import kinds, laws_over_m
 from experiments.table1.fits import (
     BYTES_PER_PARAMETER,
