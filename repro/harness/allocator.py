@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from repro.gpipe.comm import shm
+from repro.gpipe.comm.message import Message
 from repro.gpipe.core.memory import TorchDispatchMode
 from repro.io.temporary import own_folder
 
@@ -66,11 +66,13 @@ def _messages() -> Iterator[None]:
     """Mark when shared memory becomes a tensor and when that is freed; no allocator sees it."""
     receive = shm.Receiver.receive
 
-    def receive_and_mark(self: shm.Receiver, meta: Any) -> Tensor:
-        tensor = receive(self, meta)
-        _mark(meta.nbytes)
-        weakref.finalize(tensor.untyped_storage(), _mark, -meta.nbytes)
-        return tensor
+    def receive_and_mark(self: shm.Receiver, known: Any) -> tuple[Message, float]:
+        message, ready = receive(self, known)
+        if message.tensors:
+            size = message.form.nbytes
+            _mark(size)
+            weakref.finalize(message.tensors[0].untyped_storage(), _mark, -size)
+        return message, ready
 
     shm.Receiver.receive = receive_and_mark
     try:

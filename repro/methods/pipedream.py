@@ -15,7 +15,7 @@ barrier, M micro-batches take M (F + B).
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from repro.gpipe import EvaluationResult, StepResult, Weighted
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.mailbox import Inbox
-from repro.gpipe.comm.message import MessageMeta
+from repro.gpipe.comm.message import Forms
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import as_layers, refuse_shared
 from repro.gpipe.core.microbatch import (
@@ -104,10 +104,9 @@ class PipeDream(Asynchronous):
         self._in_flight: deque[_InFlight] = deque()
         self._forwards = 0
         self._shapes: object = None  # of the mini-batches, known from the first one
-        # What the messages hold, learnt in the first step.
-        self._incoming: dict[Cell, MessageMeta] = {}
-        self._outgoing: dict[Cell, MessageMeta] = {}
-        self._returning: dict[Cell, MessageMeta] = {}
+        self._requiring: list[bool] = []  # which outputs require a gradient, by the first F
+        self._forms = Forms()
+        self._step_bytes: dict[str, int] = {}  # sent in the last step
 
         self._parameters = list(self.module.parameters())
         numbers = {id(p): n for n, p in enumerate(self._parameters)}
@@ -130,20 +129,20 @@ class PipeDream(Asynchronous):
             ValueError: one line: the mini-batch has other shapes than the first one.
         """
         assert not trace, "pipedream records no spans"
-        learning = self._shapes is None
         self._check_shapes(inputs, targets)
         start = self._now()
         input_parts = self._parts(inputs, self._is_first)
         target_parts = self._parts(targets, self._is_last)
         shares = self._shares(target_parts)
         losses: list[Tensor] = []
-        activations = self._activations(self._incoming, learning=learning)
+        activations = self._activations(evaluate=False)
+        sent = self._links.sent_bytes()
         left = 0 if self._setup.optimizer is None else self._lag
         returned = self._returned(range(self._setup.config.micro_batches), left)
         with rng.preserved(self._setup.device):
             for i, (part, target) in enumerate(zip(input_parts, target_parts, strict=True)):
-                given = part if activations is None else activations.take_tree((self._rank, i))
-                outputs = self._forward(i, given, target, learning=learning)
+                given = part if activations is None else activations.take((self._rank, i)).tree
+                outputs = self._forward(i, given, target)
                 if self._is_last:
                     losses.append(outputs[0].detach() * shares[i])
                 if len(self._in_flight) > self._lag:
@@ -152,6 +151,8 @@ class PipeDream(Asynchronous):
                 self._backward(returned, shares)
         end = self._now()
         self._install(self._parameters)
+        now_sent = self._links.sent_bytes()
+        self._step_bytes = {what: size - sent[what] for what, size in now_sent.items()}
         loss = torch.stack(losses).sum().item() if losses else 0.0
         return StepResult(self._wire.from_last(loss), start, end)
 
@@ -159,17 +160,16 @@ class PipeDream(Asynchronous):
         """Run only F, after the updates of all micro-batches in flight."""
         self._drain()
         parts = self._parts(inputs, self._is_first)
-        activations = self._activations({}, learning=True)
+        activations = self._activations(evaluate=True)
         outputs: list[Tree] = []
         self.module.eval()
         with torch.no_grad():
             for i, part in enumerate(parts):
-                given = part if activations is None else activations.take_tree((self._rank, i))
+                given = part if activations is None else activations.take((self._rank, i)).tree
                 value = self.module(map_leaves(Tensor, torch.clone, given))
                 outputs.append(value)
                 if not self._is_last:
-                    self._wire.send_object(MessageMeta.of(value), self._rank + 1)
-                    self._links.send_activations(flatten(value)[0])
+                    self._send(i, *flatten(value), evaluate=True)
         self.module.train()
         self._links.flush()
         loss = 0.0
@@ -203,12 +203,7 @@ class PipeDream(Asynchronous):
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
         """Bytes of the messages that each stage sends in a step."""
-        sent: dict[str, int] = {}
-        if not self._is_last:
-            sent["activations"] = _bytes_of(self._outgoing.values())
-        if not self._is_first:
-            sent["gradients"] = _bytes_of(meta.gradients() for meta in self._incoming.values())
-        return self.gather(sent)
+        return self.gather(self._step_bytes)
 
     def close(self) -> None:
         """Drop what is in flight and end the connections."""
@@ -217,26 +212,29 @@ class PipeDream(Asynchronous):
 
     # F, B and the update.
 
-    def _forward(self, i: int, inputs: Tree, targets: Tree, *, learning: bool) -> list[Tensor]:
+    def _forward(self, i: int, inputs: Tree, targets: Tree) -> list[Tensor]:
         """F of a micro-batch with the newest weights; its activations are sent."""
         tensors, skeleton = flatten(inputs)
         cell = (self._rank, i)
         micro_batch = _InFlight(cell, self._forwards, tensors, skeleton, targets, self._newest)
         self._forwards += 1
         self._in_flight.append(micro_batch)
-        # While messages are learnt, a graph tells which outputs require a gradient.
-        with torch.set_grad_enabled(learning or not self._recomputes):
+        # The graph of the first F tells which outputs require a gradient.
+        with torch.set_grad_enabled(not self._requiring or not self._recomputes):
             outputs, structure = self._run(micro_batch)
+        self._requiring = self._requiring or [t.requires_grad for t in outputs]
         if not self._recomputes:
             micro_batch.outputs = outputs
         if not self._is_last:
-            if learning:
-                meta = MessageMeta.of(unflatten(outputs, structure))
-                self._outgoing[cell] = meta
-                self._returning[cell] = meta.gradients()
-                self._wire.send_object(meta, self._rank + 1)
-            self._links.send_activations(outputs)
+            sent = [t.detach() for t in outputs]
+            for tensor, requires in zip(sent, self._requiring, strict=True):
+                tensor.requires_grad_(requires)
+            self._send(i, sent, structure, evaluate=False)
         return outputs
+
+    def _send(self, i: int, tensors: list[Tensor], structure: Tree, *, evaluate: bool) -> None:
+        message = self._forms.message((evaluate, i), tensors, structure, crosses=True)
+        self._links.send_activations(message, (evaluate, (self._rank + 1, i)))
 
     def _run(self, micro_batch: _InFlight) -> tuple[list[Tensor], Tree]:
         """The layers with a micro-batch's version of the weights, and on the last stage the loss.
@@ -259,7 +257,7 @@ class PipeDream(Asynchronous):
             self._recompute(micro_batch)
         assert micro_batch.outputs is not None
         if returned is not None:
-            gradients = returned.take(micro_batch.cell)
+            gradients = returned.take(micro_batch.cell).tensors
             outputs = [t for t in micro_batch.outputs if t.requires_grad]
             if outputs:
                 torch.autograd.backward(outputs, gradients)
@@ -274,7 +272,9 @@ class PipeDream(Asynchronous):
                 for t in micro_batch.inputs
                 if t.requires_grad
             ]
-            self._links.send_gradients(gradients)
+            i = micro_batch.cell[1]
+            message = self._forms.message(("gradients", i), *flatten(gradients))
+            self._links.send_gradients(message, (None, (self._rank - 1, i)))
         self._update(micro_batch)
 
     def _recompute(self, micro_batch: _InFlight) -> None:
@@ -344,13 +344,12 @@ class PipeDream(Asynchronous):
     def _is_last(self) -> bool:
         return self._rank == self._setup.config.stages - 1
 
-    def _activations(self, metas: dict[Cell, MessageMeta], *, learning: bool) -> Inbox | None:
+    def _activations(self, *, evaluate: bool) -> Inbox | None:
         """The activations of all micro-batches of a step; None on the first stage."""
         if self._is_first:
             return None
-        learn_from = (self._wire, self._rank - 1) if learning else None
         order = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
-        return Inbox(self._links.activations_in, order, metas, learn_from)
+        return Inbox(self._links.activations_in, order, evaluate)
 
     def _returned(self, coming: Sequence[int], left: int) -> Inbox | None:
         """The gradients for micro-batches in flight and coming, but the last `left` of them."""
@@ -358,7 +357,7 @@ class PipeDream(Asynchronous):
             return None
         order = [micro_batch.cell for micro_batch in self._in_flight]
         order += [(self._rank, i) for i in coming]
-        return Inbox(self._links.gradients_in, order[: max(0, len(order) - left)], self._returning)
+        return Inbox(self._links.gradients_in, order[: max(0, len(order) - left)])
 
     def _parts(self, tree: Tree, wanted: bool) -> list[Tree]:
         """The micro-batches of a mini-batch on this device, or None for each where not wanted."""
@@ -399,7 +398,3 @@ class PipeDream(Asynchronous):
             yield from flatten(inputs)[0]
         if self._is_last:
             yield from flatten(targets)[0]
-
-
-def _bytes_of(messages: Iterable[MessageMeta]) -> int:
-    return sum(tensor.nbytes for message in messages for tensor in message.tensors)

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import build
-from repro.gpipe.core.loss import Head
+from repro.gpipe.core.loss import MeanLoss
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves
 from repro.gpipe.exact import rng
 from repro.methods.method import Method, Setup
@@ -156,10 +156,10 @@ class Unpipelined(Method):
         """A tensor of the memory that another one takes in this process."""
         return tensor
 
-    def _head(self, targets: Tree, examples: int) -> Head:
+    def _head(self, targets: Tree, examples: int) -> MeanLoss:
         """Weighs the losses of this replica's micro-batches in the mean over all replicas."""
         M = self._setup.config.micro_batches
-        return Head(self._setup.loss, self._to_device(targets), examples, M, self._total)
+        return MeanLoss(self._setup.loss, self._to_device(targets), examples, M, self._total)
 
     def _to_device(self, tree: Tree) -> Tree:
         return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)

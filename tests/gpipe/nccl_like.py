@@ -8,10 +8,11 @@ the neighbour's first.
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -20,11 +21,10 @@ from torch import Tensor
 
 from repro.gpipe.comm import links
 from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.comm.message import TensorMeta, dense, elements
-from repro.gpipe.comm.transport import Link
+from repro.gpipe.comm.transport import Link, Nccl
 from repro.gpipe.errors import EveryRankError
 
-_HELLO, _READY, _DATA = 100, 200, 300  # gloo's tags, to which a communicator adds its own number
+_HELLO, _READY, _DATA, _HEADS = 100, 200, 300, 400  # gloo's tags, to which a number is added
 _BOTH = 3  # the number of one that serves both directions; otherwise a direction's own tag
 
 
@@ -99,30 +99,24 @@ def _finish(work: dist.Work | None, limit: timedelta) -> None:
     work.wait(limit)
 
 
-class NcclLike(Link):
-    """One direction over a communicator, as `transport.Nccl` is."""
+class Operation:
+    """What torch would give as a Work."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, done: Future) -> None:
+        self._done = done
+        self.is_completed, self.wait = done.done, done.result
+
+
+class NcclLike(Nccl):
+    """One direction over such a communicator."""
+
+    def __init__(self, communicator: Communicator, tag: int) -> None:
         self.communicator = communicator
-        self._late: list[Future] = []
+        super().__init__(communicator.peer, _HEADS + tag, cast("Any", None), torch.device("cpu"))
 
-    def isend(self, tensor: Tensor) -> None:
-        self._late.append(self.communicator.post("send", elements(dense(tensor.detach()))))
-
-    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
-        room = meta.room(torch.device("cpu"))
-        done = self.communicator.post("receive", elements(room))
-
-        def wait() -> Tensor:
-            done.result()
-            return room
-
-        return wait
-
-    def flush(self) -> None:
-        for done in self._late:
-            done.result()
-        self._late.clear()
+    def _start(self, operation: Any, tensor: Tensor) -> Any:
+        kind = "send" if operation is dist.isend else "receive"
+        return Operation(self.communicator.post(kind, tensor))
 
     def close(self) -> None:
         self.communicator.close()
@@ -149,7 +143,7 @@ class Connector:
         key = wire.world_rank(neighbour), _BOTH if self.single else tag
         if key not in self.made:
             self.made[key] = Communicator(*key, self.seconds)
-        return NcclLike(self.made[key])
+        return NcclLike(self.made[key], tag)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ CONTROL = 3  # gloo's tag of these messages; activations and gradients have othe
 
 # Kind of a message -> its header of 32 bytes: position of the kind in this table, then numbers.
 _HEADERS = {
-    "a training step": Struct("<qqqq"),  # signature, whether the signature is new, N
+    "a training step": Struct("<qqqq"),  # N, or 0 if the inputs are refused; 0, 0
     "an evaluation": Struct("<qqqq"),  # the same
     "an object": Struct("<qqqq"),  # bytes that follow, 0, 0
     "the loss": Struct("<qddd"),  # loss, 0, 0
@@ -73,32 +73,32 @@ class Wire:
         """Rank in the world of a stage of this replica."""
         return self.replica * self.stages + stage
 
-    def announce(
-        self, numbers: Sequence[int], stage: int, *, evaluate: bool
-    ) -> Callable[[], object]:
-        """Start to send three integers that announce a step; call the result to wait for it."""
-        return self._isend(_header(_step(evaluate=evaluate), *numbers), stage)
+    def announce(self, examples: int, stage: int, *, evaluate: bool) -> Callable[[], object]:
+        """Start to announce a step to a stage; call the result to wait until it is taken.
 
-    def announced(self, stage: int, *, evaluate: bool) -> tuple[int, int, int]:
-        """Receive the three integers of `announce`.
+        Args:
+            examples: N, or 0 if the inputs are refused.
+            stage: that is told.
+            evaluate: whether the step is an evaluation.
+        """
+        return self._isend(_header(_step(evaluate=evaluate), examples, 0, 0), stage)
+
+    def announced(self, stage: int, *, evaluate: bool) -> int:
+        """Receive what `announce` sends.
 
         Raises:
             ValueError: one line, if that stage announces another kind of step, or does something
                 else.
         """
-        signature, is_new, N = self._recv(_step(evaluate=evaluate), stage)()
-        return signature, is_new, N
+        return self._recv(_step(evaluate=evaluate), stage)()[0]
 
     def send_object(self, value: object, stage: int) -> None:
         """Send an object that can be pickled."""
-        self.start_object(value, stage)()
-
-    def start_object(self, value: object, stage: int) -> Callable[[], object]:
-        """Start to send an object that can be pickled; call the result to wait for it."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         header_taken = self._isend(_header("an object", data.numel(), 0, 0), stage)
         data_taken = self._isend(data, stage)
-        return lambda: (header_taken(), data_taken())
+        header_taken()
+        data_taken()
 
     def recv_object(self, stage: int) -> Any:
         """Receive an object of `send_object`; trusts the peer, a process of the same program.

@@ -1,16 +1,15 @@
 """The links of one rank to its neighbours, and a measurement of their speed."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable
 
 import torch
-from torch import Tensor
 
+from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.mailbox import Outbox
-from repro.gpipe.comm.message import TensorMeta
-from repro.gpipe.comm.throttle import BusyOutbox, Throttled, refuse_impossible
-from repro.gpipe.comm.transport import ACTIVATION, GRADIENT, STAMPS, TRANSPORTS, Link, connect
+from repro.gpipe.comm.message import Form, Message
+from repro.gpipe.comm.transport import ACTIVATION, GRADIENT, TRANSPORTS, Link, connect
 from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.runtime.status import flushing
@@ -58,59 +57,61 @@ class Links:
                 f"{device}; try 'auto'"
             )
         if throttle is not None:
-            refuse_impossible(throttle, wire, device)
-        self.wire = wire
-        ring = ring and wire.stages > 1
-        self.before = (wire.rank - 1) % wire.stages if ring or not wire.is_first else None
-        self.after = (wire.rank + 1) % wire.stages if ring or not wire.is_last else None
+            _refuse_impossible(throttle, wire, device)
+        self.wire, self._device, self._transport, self._throttle = wire, device, transport, throttle
+        self._ring = ring and wire.stages > 1
+        self.before = (wire.rank - 1) % wire.stages if self._ring or not wire.is_first else None
+        self.after = (wire.rank + 1) % wire.stages if self._ring or not wire.is_last else None
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
-        make_outbox = BusyOutbox if throttle and not throttle.overlap else Outbox
-        self._activations_outbox = self._gradients_outbox = make_outbox()
-        if ring:
+        self._activations_outbox = self._gradients_outbox = Outbox()
+        if self._ring:
             # A send may wait for its receiver. In a ring that receiver may itself wait for a
             # gradient from here, so gradients must not queue behind activations.
-            self._gradients_outbox = make_outbox()
+            self._gradients_outbox = Outbox()
         self.closed = False
-        self._device = device
         self._all: list[Link] = []
-
-        def link(neighbour: int, tag: int, *, outgoing: bool) -> Link:
-            new = connect(
-                wire, neighbour, tag, device, outgoing=outgoing, transport=transport, ring=ring
-            )
-            # NCCL makes a communicator at its first use, when both ends wait for each other. One
-            # byte is sent now, so that this happens here and not inside a schedule.
-            greeting = torch.zeros(1, dtype=torch.uint8, device=device)
-            if outgoing:
-                self._activations_outbox.send(new, [greeting])
-            else:
-                new.irecv(TensorMeta.of(greeting))()
-            if throttle is not None:
-                stamps = connect(
-                    wire, neighbour, tag + STAMPS, device, outgoing=outgoing, transport=transport
-                )
-                new = Throttled(new, stamps, throttle)
-            self._all.append(new)
-            return new
-
         # Both ends of a link wait for each other. So the first rank begins with the next one, or
         # all ranks of a ring would wait for the rank before.
         for side in ("after", "before") if wire.is_first else ("before", "after"):
             if side == "before" and self.before is not None:
-                self.activations_in = link(self.before, ACTIVATION, outgoing=False)
-                self.gradients_out = link(self.before, GRADIENT, outgoing=True)
+                self.activations_in = self._link(self.before, ACTIVATION, outgoing=False)
+                self.gradients_out = self._link(self.before, GRADIENT, outgoing=True)
             elif side == "after" and self.after is not None:
-                self.activations_out = link(self.after, ACTIVATION, outgoing=True)
-                self.gradients_in = link(self.after, GRADIENT, outgoing=False)
+                self.activations_out = self._link(self.after, ACTIVATION, outgoing=True)
+                self.gradients_in = self._link(self.after, GRADIENT, outgoing=False)
 
-    def send_activations(self, tensors: Sequence[Tensor]) -> None:
-        """Start to send tensors to the next rank; raises the error of an earlier send."""
-        self._activations_outbox.send(self.activations_out, tensors)
+    def _link(self, neighbour: int, tag: int, *, outgoing: bool) -> Link:
+        link = connect(
+            self.wire,
+            neighbour,
+            tag,
+            self._device,
+            outgoing=outgoing,
+            transport=self._transport,
+            ring=self._ring,
+        )
+        # NCCL makes a communicator at its first use, when both ends wait for each other. One byte
+        # is sent now, so that this happens here and not inside a schedule.
+        if outgoing:
+            self._activations_outbox.send(link, self._zeros(1), "greeting")
+        else:
+            link.irecv("greeting")()
+        link.speed = self._throttle
+        self._all.append(link)
+        return link
 
-    def send_gradients(self, tensors: Sequence[Tensor]) -> None:
-        """Start to send tensors to the rank before; raises the error of an earlier send."""
-        self._gradients_outbox.send(self.gradients_out, tensors)
+    def _zeros(self, size: int) -> Message:
+        tensors = [torch.zeros(size, dtype=torch.uint8, device=self._device)]
+        return Message(tensors, Form.of(tensors, None))
+
+    def send_activations(self, message: Message, key: Hashable) -> None:
+        """Start to send to the next rank; raises the error of an earlier send."""
+        self._activations_outbox.send(self.activations_out, message, key)
+
+    def send_gradients(self, message: Message, key: Hashable) -> None:
+        """Start to send to the rank before; raises the error of an earlier send."""
+        self._gradients_outbox.send(self.gradients_out, message, key)
 
     def sent_bytes(self) -> dict[str, int]:
         """Bytes of "activations" and "gradients" that were sent so far, where there is a link."""
@@ -144,23 +145,18 @@ class Links:
         Every rank calls it. The ranks take turns: each answers rank r-1, then asks rank r+1.
         """
         fastest: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
-        messages = [
-            torch.zeros(size, dtype=torch.uint8, device=self._device)
-            for size in fastest
-            for _ in range(_REPEATS)
-        ]
+        sizes = [size for size in fastest for _ in range(_REPEATS)]
         if not self.wire.is_first:
-            for message in messages:
-                received = self.activations_in.irecv(TensorMeta.of(message))()
-                self.send_gradients([received])
+            for size in sizes:
+                self.send_gradients(self.activations_in.irecv(size)(), size)
         if not self.wire.is_last:
-            for message in messages:
-                arriving = self.gradients_in.irecv(TensorMeta.of(message))
+            for size in sizes:
+                message, arriving = self._zeros(size), self.gradients_in.irecv(size)
                 start = time.perf_counter()
-                self.send_activations([message])
-                arriving().cpu()
+                self.send_activations(message, size)
+                arriving().tensors[0].cpu()
                 one_way = (time.perf_counter() - start) / 2
-                fastest[len(message)] = min(fastest[len(message)], one_way)
+                fastest[size] = min(fastest[size], one_way)
         self.flush()
         if self.wire.is_last:
             return LinkSpeed(overlap=self._overlap)
@@ -168,3 +164,23 @@ class Links:
         slope = max(fastest[_LARGE] - fastest[_SMALL], 1e-9) / (_LARGE - _SMALL)
         latency = max(0.0, fastest[_SMALL] - slope * _SMALL)
         return LinkSpeed(latency, 1.0 / slope, self._overlap)
+
+
+def _refuse_impossible(throttle: object, wire: Wire, device: torch.device) -> None:
+    """Raise a ValueError on every stage if links cannot be throttled: see `throttle` above."""
+    if not isinstance(throttle, LinkSpeed):
+        raise ValueError(
+            f"throttle={throttle!r}: must be a LinkSpeed or None; try LinkSpeed(latency=1e-3)"
+        )
+    gathered = wire.all_gather((device.type, shm.host() if shm.available() else None))
+    for stage, (where, host) in enumerate(gathered):
+        if where != "cpu":
+            raise ValueError(
+                f"throttle={throttle}: is for stages on the CPU, stage {stage} is on {where}; try "
+                "device='cpu', or leave it out"
+            )
+        if wire.stages > 1 and (host is None or host != gathered[0][1]):
+            raise ValueError(
+                f"throttle={throttle}: is for stages that share a Linux host and so a clock, and "
+                f"stages 0 and {stage} do not; leave it out"
+            )

@@ -3,15 +3,12 @@
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from torch import Tensor
-
-from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.comm.message import MessageMeta
+from repro.gpipe.comm.message import Message
 from repro.gpipe.comm.transport import Link
-from repro.gpipe.core.microbatch import Tree, unflatten
+from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.schedule.actions import Cell
 
 
@@ -21,64 +18,31 @@ class Inbox:
     Args:
         link: the link that carries them.
         order: what needs the messages, in the order in which the neighbour sends them.
-        metas: description of the message for each of these; may be filled while the step runs.
-        learn_from: control channel and rank that send each description before its message, which
-            fills `metas`; None if the descriptions are known.
+        kind: of the step; steps of one kind are likely to have messages of the same forms.
         ahead: number of receives to keep posted; each one occupies memory.
     """
 
     def __init__(
-        self,
-        link: Link,
-        order: Sequence[Cell],
-        metas: dict[Cell, MessageMeta],
-        learn_from: tuple[Wire, int] | None = None,
-        ahead: int = 2,
+        self, link: Link, order: Sequence[Cell], kind: Hashable = None, ahead: int = 2
     ) -> None:
-        self.link = link
-        self.metas = metas
-        self._learn_from = learn_from
-        self._ahead = ahead
+        self._link, self._kind, self._ahead = link, kind, ahead
         self._todo = deque(order)
-        self._posted: deque[tuple[Cell, list[Callable[[], Tensor]]]] = deque()
-        self._arrived: dict[Cell, list[Tensor]] = {}
-        self.post()
+        self._posted: deque[tuple[Cell, Callable[[], Message]]] = deque()
+        self._arrived: dict[Cell, Message] = {}
+        self._post()
 
-    def post(self) -> None:
-        """Post the next receives whose shapes are known."""
-        while self._todo and len(self._posted) < self._ahead and self._todo[0] in self.metas:
+    def _post(self) -> None:
+        while self._todo and len(self._posted) < self._ahead:
             cell = self._todo.popleft()
-            self._posted.append((cell, [self.link.irecv(m) for m in self.metas[cell].tensors]))
+            self._posted.append((cell, self._link.irecv((self._kind, cell))))
 
-    def take(self, cell: Cell) -> list[Tensor]:
+    def take(self, cell: Cell) -> Message:
         """Wait for the message that this stage needs for this micro-batch."""
         while cell not in self._arrived:
-            if self._learn_from is not None and not self._posted:
-                wire, neighbour = self._learn_from
-                meta = wire.recv_object(neighbour)
-                assert isinstance(meta, MessageMeta)
-                self.metas[self._todo[0]] = meta
-            self.post()
             next_cell, arriving = self._posted.popleft()
-            metas = self.metas[next_cell].tensors
-            self._arrived[next_cell] = [
-                meta.restored(wait()) for meta, wait in zip(metas, arriving, strict=True)
-            ]
-            self.post()
+            self._arrived[next_cell] = arriving()
+            self._post()
         return self._arrived.pop(cell)
-
-    def take_tree(self, cell: Cell) -> Tree:
-        """Wait for the message, as a tree whose tensors are autograd leaves."""
-        return as_leaves(self.take(cell), self.metas[cell])
-
-
-def as_leaves(tensors: Sequence[Tensor], meta: MessageMeta) -> Tree:
-    """The tensors of a message in its structure, as autograd leaves."""
-    leaves = [
-        tensor.requires_grad_(described.requires_grad)
-        for tensor, described in zip(tensors, meta.tensors, strict=True)
-    ]
-    return unflatten(leaves, meta.skeleton)
 
 
 class Outbox:
@@ -91,14 +55,15 @@ class Outbox:
         self._error: BaseException | None = None
         self.sent: Counter[Link] = Counter()  # bytes over each link so far
 
-    def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
-        """Start to send tensors in order; raises the error of an earlier send that failed."""
+    def send(self, link: Link, message: Message, key: Hashable) -> None:
+        """Start to send; raises the error of an earlier send that failed."""
         self._raise()
-        for tensor in tensors:
-            self.sent[link] += tensor.nbytes
-            finish = link.isend(tensor)
-            if finish is not None:
-                self._put(finish)
+        self.sent[link] += message.form.content
+        finish = link.isend(message, key)
+        if finish is not None:
+            self._put(finish)
+        if link.speed is not None and not link.speed.overlap:
+            wait_until(link.free)
 
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""

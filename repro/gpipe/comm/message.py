@@ -1,28 +1,31 @@
-"""Descriptions of the messages between stages, and the memory layout that tensors have in them.
+"""Messages between stages: tensors with their form, and the memory layout that tensors have there.
 
-A stage learns the description of a message once. The layout matters because a neighbour must
-compute the same bits as the sender would: the last bits of a product depend on the strides and the
-alignment of its operands.
+A stage hands on a `Message` from the end of its F to the first layer of the next stage. Its form
+travels with it, see `transport`. The layout matters because a neighbour must compute the same bits
+as the sender would: the last bits of a product depend on the strides and the alignment of its
+operands.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+import ctypes
+import pickle
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from math import prod
 
 import torch
 from torch import Tensor
 
-from repro.gpipe.core.microbatch import Slot, Tree, flatten, leaves
+from repro.gpipe.core.microbatch import Slot, Tree, flatten, leaves, unflatten
 from repro.io.untrusted import short
 
 _ALIGNED = 64  # bytes; torch aligns every storage that it allocates to so many
-CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """Description of one tensor of a message, from which a receiver allocates memory for it.
+    """Description of one tensor of a message.
 
     A tensor is sent without gaps, with the strides `layout`, and received in aligned memory. Where
     the sender's strides or alignment are different, the receiver copies the tensor into the
@@ -61,11 +64,9 @@ class TensorMeta:
         """Bytes of the tensor in a message."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def room(self, device: torch.device, *, pinned: bool = False) -> Tensor:
+    def room(self, device: torch.device) -> Tensor:
         """An empty tensor to receive into."""
-        return torch.empty_strided(
-            self.shape, self.layout, dtype=self.dtype, device=device, pin_memory=pinned
-        )
+        return torch.empty_strided(self.shape, self.layout, dtype=self.dtype, device=device)
 
     def restored(self, arrived: Tensor) -> Tensor:
         """A received tensor in the sender's layout: its gaps, expanded dimensions and alignment."""
@@ -79,115 +80,168 @@ class TensorMeta:
 
 
 @dataclass(frozen=True)
-class MessageMeta:
-    """Description of one message.
+class Form:
+    """What a receiver must know of a message besides the elements of its tensors.
 
     Attributes:
         tensors: its tensors, in order.
-        skeleton: the structure that holds them.
-        overlapping: indices of the tensors that share memory with another tensor of the message.
+        skeleton: the structure that holds them, see `flatten`.
+        sharing: indices of the tensors that share their memory with another one at the sender.
     """
 
     tensors: tuple[TensorMeta, ...]
     skeleton: Tree
-    overlapping: tuple[int, ...] = ()
+    sharing: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tree: Tree) -> "MessageMeta":
-        """Describe what will be sent.
+    def of(cls, tensors: Sequence[Tensor], skeleton: Tree) -> "Form":
+        """Describe a flattened tree."""
+        sharing: list[int] = []
+        if len(tensors) > 1:
+            storages = [t.untyped_storage().data_ptr() for t in tensors]
+            sharing = [n for n, storage in enumerate(storages) if storages.count(storage) > 1]
+        return cls(tuple(map(TensorMeta.of, tensors)), skeleton, tuple(sharing))
 
-        Raises:
-            ValueError: one line, if the structure holds no tensor, or an object that is neither a
-                tensor nor a plain constant.
-        """
-        tensors, skeleton = flatten(tree)
-        if not tensors:
-            raise ValueError(
-                f"a layer returned {short(tree)} at a stage boundary, which holds no tensor for "
-                "the next stage to compute on; check that the last layer of this stage has a "
-                "return statement"
-            )
-        for leaf in leaves(skeleton):
-            if not isinstance(leaf, CONSTANTS):
-                raise ValueError(
-                    f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, "
-                    "numbers, strings and None, in tuples, lists or dicts, can cross; unpack it, "
-                    "or choose a balance that keeps it inside"
-                )
-        return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton, overlapping(tensors))
+    @cached_property
+    def text(self) -> str:
+        """What a layer's choice of kernels, or of what it does, may depend on."""
+        return repr((self.tensors, self.skeleton))
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The form as bytes, for `unpacked`."""
+        return pickle.dumps((self.tensors, self.skeleton, self.sharing))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> "Form":
+        """The inverse of `packed`; trusts the peer, a process of the same program."""
+        return cls(*pickle.loads(data))
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each tensor begins among the bytes of a message, and where the last one ends."""
+        offsets, end = [], 0
+        for meta in self.tensors:
+            offsets.append(aligned(end))
+            end = offsets[-1] + meta.nbytes
+        return [*offsets, end]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a message of this form, with the gaps between its tensors."""
+        return self.offsets[-1]
+
+    @cached_property
+    def content(self) -> int:
+        """Bytes of its tensors alone."""
+        return sum(meta.nbytes for meta in self.tensors)
+
+    @cached_property
+    def _constants(self) -> str:
+        return repr(self.skeleton)
 
     def describes(self, tensors: Sequence[Tensor], skeleton: Tree) -> bool:
-        """Whether these tensors have the shapes, strides, types and constants of this message."""
-        return (
-            len(tensors) == len(self.tensors)
-            and skeleton == self.skeleton
-            and all(map(_fits, self.tensors, tensors))
+        """Whether these tensors have the shapes, strides, types and constants of this form."""
+        if len(tensors) != len(self.tensors):
+            return False
+        for meta, tensor in zip(self.tensors, tensors, strict=True):
+            if (
+                tensor.shape != meta.shape
+                or tensor.stride() != meta.stride
+                or tensor.dtype != meta.dtype
+                or tensor.requires_grad != meta.requires_grad
+            ):
+                return False
+        if type(skeleton) is Slot:
+            return skeleton == self.skeleton
+        return repr(skeleton) == self._constants  # 1 and True are equal
+
+
+@dataclass(slots=True)
+class Message:
+    """The tensors that cross a boundary, and their form."""
+
+    tensors: list[Tensor]
+    form: Form
+
+    @property
+    def tree(self) -> Tree:
+        """The tensors in their structure."""
+        return unflatten(self.tensors, self.form.skeleton)
+
+    def copy_to(self, address: int) -> None:
+        """Write the bytes of the tensors, which are in host memory, to an address there."""
+        for tensor, offset in zip(self.tensors, self.form.offsets, strict=False):
+            source = dense(tensor.detach())
+            ctypes.memmove(address + offset, source.data_ptr(), source.nbytes)
+
+
+def received(form: Form, tensors: Sequence[Tensor]) -> Message:
+    """A message of tensors that have arrived, as autograd leaves in the sender's layout."""
+    leaves = [
+        meta.restored(tensor).requires_grad_(meta.requires_grad)
+        for meta, tensor in zip(form.tensors, tensors, strict=True)
+    ]
+    return Message(leaves, form)
+
+
+def tensors_in(storage: torch.UntypedStorage, start: int, form: Form) -> list[Tensor]:
+    """Views of the tensors of a message whose bytes begin at `start`, a multiple of 64."""
+    return [
+        torch.empty(0, dtype=meta.dtype).set_(
+            storage, (start + offset) // meta.dtype.itemsize, meta.shape, meta.layout
         )
+        for meta, offset in zip(form.tensors, form.offsets, strict=False)
+    ]
 
-    def gradients(self, *, flags: bool = False) -> "MessageMeta":
-        """Description of the message that comes back: a gradient for each tensor that requires one.
 
-        A gradient has no gaps and no expanded dimensions, also where its tensor has.
+class Forms:
+    """Makes messages; those of one key share their form for as long as it stays the same."""
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, Form] = {}
+
+    def message(
+        self, key: Hashable, tensors: list[Tensor], skeleton: Tree, *, crosses: bool = False
+    ) -> Message:
+        """A message of a flattened tree.
 
         Args:
-            flags: whether one byte for each gradient follows them, in one more tensor.
+            key: tells messages apart that usually have different forms.
+            tensors: of the tree.
+            skeleton: of the tree.
+            crosses: whether it holds what a layer has returned at a stage boundary.
+
+        Raises:
+            ValueError: if that cannot cross one.
         """
-        tensors = tuple(
-            replace(m, stride=m.layout, offset=0) for m in self.tensors if m.requires_grad
+        form = self._last.get(key)
+        if form is None or not form.describes(tensors, skeleton):
+            if crosses:
+                _refuse_uncrossable(tensors, skeleton)
+            form = self._last[key] = Form.of(tensors, skeleton)
+        return Message(tensors, form)
+
+
+def _refuse_uncrossable(tensors: Sequence[Tensor], skeleton: Tree) -> None:
+    if not tensors:
+        raise ValueError(
+            f"a layer returned {short(skeleton)} at a stage boundary, which holds no tensor for "
+            "the next stage to compute on; check that the last layer of this stage has a return "
+            "statement"
         )
-        if flags and tensors:
-            tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
-        return MessageMeta(tensors, None)
+    for leaf in leaves(skeleton):
+        if not isinstance(leaf, _CONSTANTS):
+            raise ValueError(
+                f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, "
+                "numbers, strings and None, in tuples, lists or dicts, can cross; unpack it, or "
+                "choose a balance that keeps it inside"
+            )
 
 
-def overlapping(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Indices of the tensors that share memory with another one of them."""
-    spans = [(t.untyped_storage().data_ptr(), *_extent(t)) for t in tensors]
-    sharing: set[int] = set()
-    for b, (storage, first, end) in enumerate(spans):
-        for a in range(b):
-            other_storage, other_first, other_end = spans[a]
-            if storage != other_storage or first >= other_end or other_first >= end:
-                continue
-            if _share_bytes(tensors[a], tensors[b]):
-                sharing |= {a, b}
-    return tuple(sorted(sharing))
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Range of bytes that a tensor uses in its storage: the first, and the one behind the last."""
-    size = tensor.element_size()
-    first = int(tensor.storage_offset()) * size
-    if not tensor.numel():
-        return first, first
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (last + 1) * size
-
-
-def _share_bytes(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one storage have a byte in common.
-
-    Ranges that intersect do not suffice: the parts of a split tensor may be interleaved.
-    """
-    begin = min(_extent(a)[0], _extent(b)[0])
-    numbers = torch.arange(max(_extent(a)[1], _extent(b)[1]) - begin)
-
-    def bytes_of(t: Tensor) -> Tensor:
-        size = t.element_size()
-        strides = [stride * size for stride in t.stride()]
-        return numbers.as_strided(
-            (*t.shape, size), (*strides, 1), t.storage_offset() * size - begin
-        )
-
-    used = torch.zeros(len(numbers), dtype=torch.bool)
-    used[bytes_of(a)] = True
-    return bool(used[bytes_of(b)].any())
-
-
-def _fits(meta: TensorMeta, tensor: Tensor) -> bool:
-    return (
-        tensor.shape == meta.shape and tensor.stride() == meta.stride and tensor.dtype == meta.dtype
-    )
+def aligned(size: int) -> int:
+    """The next multiple of 64 bytes."""
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def is_dense(tensor: Tensor) -> bool:

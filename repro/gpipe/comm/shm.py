@@ -1,7 +1,8 @@
-"""Tensors between two processes of one host through shared memory: one copy, made by the sender.
+"""Messages between two processes of one host through shared memory: one copy, made by the sender.
 
-The sender copies a tensor into a segment and notifies the receiver over a socket. The receiver
-computes on the segment itself. The segment is free again when the last tensor on it is deleted.
+The sender copies the tensors of a message into a segment and notifies the receiver over a socket.
+The receiver computes on the segment itself. The segment is free again when the last tensor on it is
+deleted.
 
 Segments are anonymous files whose descriptors are passed over the socket. So nothing is left behind
 however a process ends, and a neighbour that dies is noticed at once.
@@ -19,12 +20,12 @@ import weakref
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from repro.gpipe.comm.message import TensorMeta
+from repro.gpipe.comm.message import Form, Message, aligned, received, tensors_in
 
-# A notification: number of the segment, and its size if its descriptor is passed along, else 0.
-_NOTE = struct.Struct("<II")
+# A notification: number of the segment; its size if its descriptor is passed along, else 0; bytes
+# of the form, which stands before the tensors where it is new; and when the message may be used.
+_NOTE = struct.Struct("<IIId")
 _FD = struct.Struct("i")
 # The first byte of a segment says whether it is in use. Data begins a page later, so it is aligned.
 _FREE, _TAKEN = b"\0", b"\1"
@@ -78,17 +79,24 @@ class _Segment:
         """Whether the receiver has no tensor on it any more."""
         return self.memory[0] == _FREE
 
-    def put(self, tensor: Tensor) -> None:
-        """Copy a dense tensor in."""
+    def put(self, message: Message, form: bytes) -> None:
+        """Copy a message in, behind its form if that is new to the receiver."""
         self.memory[0] = _TAKEN
-        ctypes.memmove(self.bytes.data_ptr(), tensor.data_ptr(), tensor.nbytes)
+        address = self.bytes.data_ptr()
+        ctypes.memmove(address, form, len(form))
+        message.copy_to(address + aligned(len(form)))
 
-    def tensor(self, meta: TensorMeta) -> Tensor:
-        """The data as a tensor; the segment is marked free when the tensor's storage is deleted."""
-        owner = (ctypes.c_char * meta.nbytes).from_buffer(self.memory, mmap.PAGESIZE)
+    def message(self, form_size: int, known: Form | None) -> Message:
+        """The message in it; the segment is marked free when the tensors' storage is deleted."""
+        form = known
+        if form_size:
+            form = Form.unpacked(bytes(self.bytes[:form_size].numpy()))
+        assert form is not None, "the first message of its kind comes with its form"
+        start, size = mmap.PAGESIZE + aligned(form_size), max(1, form.nbytes)
+        owner = (ctypes.c_char * size).from_buffer(self.memory, start)
         weakref.finalize(owner, self.memory.__setitem__, 0, _FREE).atexit = False
         data = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
-        return torch.empty(0, dtype=meta.dtype).set_(data, 0, meta.shape, meta.layout)
+        return received(form, tensors_in(data, 0, form))
 
 
 class Sender:
@@ -110,16 +118,23 @@ class Sender:
             raise
         self._segments: list[_Segment] = []
 
-    def put(self, tensor: Tensor) -> tuple[bytes, list[int]]:
-        """Copy a dense tensor into a free segment; returns the arguments of `notify`."""
+    def put(self, message: Message, form: bytes, ready: float) -> tuple[bytes, list[int]]:
+        """Copy a message into a free segment; returns the arguments of `notify`.
+
+        Args:
+            message: to send.
+            form: packed, if the receiver does not know it, else empty.
+            ready: when the receiver may have the message; 0: at once.
+        """
+        needed = max(1, aligned(len(form)) + message.form.nbytes)
         free = [segment for segment in self._segments if segment.free]
         for segment in free:
-            if len(segment.bytes) >= tensor.nbytes:
-                segment.put(tensor)
-                return _NOTE.pack(segment.number, 0), []
+            if len(segment.bytes) >= needed:
+                segment.put(message, form)
+                return _NOTE.pack(segment.number, 0, len(form), ready), []
         # No free segment is large enough: make one, in the place of one that is too small.
         number = free[0].number if free else len(self._segments)
-        pages = -(-tensor.nbytes // mmap.PAGESIZE)
+        pages = -(-needed // mmap.PAGESIZE)
         size = mmap.PAGESIZE * (1 + pages)
         fd = os.memfd_create("gpipe")
         try:
@@ -131,8 +146,8 @@ class Sender:
             ) from None
         segment = _Segment(number, fd, size)
         self._segments[number : number + 1] = [segment]
-        segment.put(tensor)
-        return _NOTE.pack(number, size), [fd]
+        segment.put(message, form)
+        return _NOTE.pack(number, size, len(form), ready), [fd]
 
     def notify(self, note: bytes, fds: list[int], *, wait: bool) -> bool:
         """Send the receiver a notification; False if it would have to wait and may not."""
@@ -178,8 +193,12 @@ class Receiver:
         limit = struct.pack("ll", _TIMEOUT, 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
-    def receive(self, meta: TensorMeta) -> Tensor:
-        """Wait for the next tensor; `meta` describes it."""
+    def receive(self, known: Form | None) -> tuple[Message, float]:
+        """Wait for the next message; returns it and when it may be used.
+
+        Args:
+            known: its form, unless the message brings another one.
+        """
         try:
             note, descriptors, _, _ = self._socket.recvmsg(_NOTE.size, socket.CMSG_SPACE(_FD.size))
         except BlockingIOError:
@@ -188,14 +207,14 @@ class Receiver:
             ) from None
         if not note:
             raise ConnectionError("the neighbouring stage closed its connection")
-        number, size = _NOTE.unpack(note)
+        number, size, form_size, ready = _NOTE.unpack(note)
         if size and not descriptors:  # the kernel drops a descriptor for which there is no room
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for _, _, descriptor in descriptors:
             (fd,) = _FD.unpack(descriptor)
             self._segments[number] = _Segment(number, fd, size)
             os.close(fd)
-        return self._segments[number].tensor(meta)
+        return self._segments[number].message(form_size, known), ready
 
     def close(self) -> None:
         """End the connection."""

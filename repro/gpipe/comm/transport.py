@@ -6,16 +6,22 @@ Its kind depends on where the two stages are:
     shared memory   tensors on the CPU, both stages on one host: the sender makes the only copy
     gloo            tensors on the CPU, any two hosts
     NCCL            every rank has its own GPU: one communicator for each link, so that a receive
-                    that is posted ahead does not block a send
+                    does not block a send
     host-staged     stages that share a GPU: through pinned host memory and gloo, with the copies
                     on a CUDA stream of their own
+
+A message brings its form along where that is not the form of the last message with the same key.
+Both ends remember those.
 """
 
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache, partial
+from struct import Struct
 from typing import Any
 
 import torch
@@ -24,27 +30,59 @@ from torch import Tensor
 
 from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import Wire, wait
-from repro.gpipe.comm.message import TensorMeta, dense, elements
+from repro.gpipe.comm.message import (
+    Form,
+    Message,
+    aligned,
+    dense,
+    elements,
+    received,
+    tensors_in,
+)
+from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.status import reaching, sending, waiting
 
 ACTIVATION, GRADIENT = 1, 2  # gloo's tags; control_channel.CONTROL is another
-STAMPS = 3  # added to one of them: the tag of the stamps of a throttled link
+_MORE = 3  # added to one of them: the tag of what follows a message that says so
 TRANSPORTS = ("auto", "shm", "gloo")
 TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
 # Up to so many bytes the computing thread copies itself: to wake another thread takes as long.
 _INLINE = 2**20
+# Before the tensors of a message over gloo: bytes of the message that follows in place of this one,
+# or 0; bytes of the form that stands between this header and the tensors, or 0; and when the
+# message may be used.
+_HEADER = Struct("<qqd")
+_START = aligned(_HEADER.size)
 
 
 class Link(ABC):
-    """One direction between this stage and a neighbour: a link either sends or receives."""
+    """One direction between this stage and a neighbour: a link either sends or receives.
+
+    Attributes:
+        speed: the most that it may do; None: as fast as it can. One message is sent at a time, and
+            arrives `latency` later.
+        free: when all messages are sent at that speed, in seconds of time.perf_counter, which the
+            processes of a Linux host share.
+    """
+
+    def __init__(self) -> None:
+        self._forms: dict[Hashable, Form] = {}
+        self.speed: LinkSpeed | None = None
+        self.free = -math.inf
 
     @abstractmethod
-    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
-        """Start to send; returns the rest of the work, for a thread that may block, or None."""
+    def isend(self, message: Message, key: Hashable) -> Callable[[], Any] | None:
+        """Start to send; returns the rest of the work, for a thread that may block, or None.
+
+        Args:
+            message: to send.
+            key: which earlier messages are likely to have had the same form.
+        """
 
     @abstractmethod
-    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
-        """Start to receive; call the result to wait for the tensor, on this stage's device."""
+    def irecv(self, key: Hashable) -> Callable[[], Message]:
+        """Start to receive; call the result to wait for the message, on this stage's device."""
 
     def flush(self) -> None:  # noqa: B027
         """Release the tensors that were sent; called when the rest of every send is done."""
@@ -52,76 +90,138 @@ class Link(ABC):
     def close(self) -> None:  # noqa: B027
         """End the connection."""
 
+    def _new_form(self, key: Hashable, form: Form) -> bytes:
+        """The form as bytes if the receiver does not know it, else nothing; from now on it does."""
+        known = self._forms.get(key)
+        if known is form or known == form:
+            return b""
+        self._forms[key] = form
+        return form.packed
+
+    def _ready(self, nbytes: int) -> float:
+        """When the receiver may have a message that is sent now; 0: at once."""
+        if self.speed is None or not nbytes:
+            return 0.0
+        self.free = max(self.free, time.perf_counter()) + nbytes / self.speed.bytes_per_second
+        return self.free + self.speed.latency
+
 
 class Gloo(Link):
-    """Tensors in host memory over the default process group; each direction has its own tag."""
+    """Messages in host memory over the default process group; each direction has its own tag.
+
+    A receive is posted ahead, for a message of the form that is known. Where a message has another
+    one, the sender fills what is posted with a header that says so, and sends the message behind
+    it.
+    """
 
     def __init__(self, peer: int, tag: int, *, pinned: bool = False) -> None:
+        super().__init__()
         self.peer, self.tag, self.pinned = peer, tag, pinned
 
-    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
-        """Hand the tensor over to gloo's own threads."""
-        source = elements(dense(tensor.detach()))
-        with reaching(self.peer):
-            work = dist.isend(source, self.peer, tag=self.tag)
-        return partial(self._wait_for_send, work, source)
+    def _expected(self, key: Hashable) -> int:
+        """Bytes for which the receiver posts a receive."""
+        known = self._forms.get(key)
+        return _START if known is None else _START + known.nbytes
 
-    def _wait_for_send(self, work: dist.Work | None, source: Tensor) -> None:
-        """Wait until the message is sent; keeps `source` alive until then."""
+    def isend(self, message: Message, key: Hashable) -> Callable[[], Any] | None:
+        """Hand the message over to gloo's own threads."""
+        expected, ready = self._expected(key), self._ready(message.form.content)
+        form = self._new_form(key, message.form)
+        start = _START + aligned(len(form))
+        packed = torch.empty(start + message.form.nbytes, dtype=torch.uint8)
+        values: Any = packed.numpy()
+        _HEADER.pack_into(values, 0, 0, len(form), ready)
+        message.copy_to(packed.data_ptr() + start)
+        if not form:
+            return self._start(packed, self.tag)
+        values[_START : _START + len(form)] = memoryview(form)
+        notice = torch.empty(expected, dtype=torch.uint8)
+        _HEADER.pack_into(notice.numpy(), 0, len(packed), 0, 0.0)  # pyright: ignore[reportArgumentType]
+        finish_notice = self._start(notice, self.tag)
+        finish = self._start(packed, self.tag + _MORE)
+        return lambda: (finish_notice(), finish())
+
+    def _start(self, packed: Tensor, tag: int) -> Callable[[], None]:
+        with reaching(self.peer):
+            work = dist.isend(packed, self.peer, tag=tag)
+        return partial(self._wait_for_send, work, packed)
+
+    def _wait_for_send(self, work: dist.Work | None, packed: Tensor) -> None:
+        """Wait until the bytes are sent; keeps them alive until then."""
         assert work is not None
-        with sending(self.peer, source.nbytes):
+        with sending(self.peer, packed.nbytes):
             work.wait()
 
-    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
-        """Allocate memory and post the receive."""
-        room = meta.room(torch.device("cpu"), pinned=self.pinned)
+    def irecv(self, key: Hashable) -> Callable[[], Message]:
+        """Post the receive."""
+        return partial(self._arrive, key, self._post(self._expected(key), self.tag))
+
+    def _post(self, size: int, tag: int) -> Callable[[], Tensor]:
+        room = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
         with reaching(self.peer):
-            work = dist.irecv(elements(room), self.peer, tag=self.tag)
+            work = dist.irecv(room, self.peer, tag=tag)
         return partial(wait, work, room, self.peer)
+
+    def _arrive(self, key: Hashable, arriving: Callable[[], Tensor]) -> Message:
+        packed = arriving()
+        follows, form_size, ready = _HEADER.unpack_from(packed.numpy())  # pyright: ignore[reportArgumentType]
+        if follows:
+            packed = self._post(follows, self.tag + _MORE)()
+            _, form_size, ready = _HEADER.unpack_from(packed.numpy())  # pyright: ignore[reportArgumentType]
+            form = bytes(packed[_START : _START + form_size].numpy())
+            self._forms[key] = Form.unpacked(form)
+        form = self._forms[key]
+        start = _START + aligned(form_size)
+        message = received(form, tensors_in(packed.untyped_storage(), start, form))
+        if ready:
+            wait_until(ready)  # no receive is pending any more, so the status does not say so
+        return message
 
 
 class Shared(Link):
-    """Tensors in shared memory; another thread than the computing one copies large tensors."""
+    """Messages in shared memory; another thread than the computing one copies large ones."""
 
     def __init__(self, end: shm.Sender | shm.Receiver, peer: int) -> None:
+        super().__init__()
         self._end: Any = end
         self._peer = peer
         # Sends left to the other thread, and sends that it has done. Each counter is written by one
         # thread only.
         self._left, self._done = 0, 0
 
-    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+    def isend(self, message: Message, key: Hashable) -> Callable[[], Any] | None:
         """Copy and notify, or leave both to another thread."""
-        if not tensor.numel():
-            return None
-        source = dense(tensor.detach())
+        form, ready = self._new_form(key, message.form), self._ready(message.form.content)
+        put = partial(self._end.put, message, form, ready)
         # A send must not overtake an earlier one that is left to the other thread.
-        if self._left > self._done or source.nbytes > _INLINE:
+        if self._left > self._done or message.form.nbytes > _INLINE:
             self._left += 1
-            return partial(self._send_later, source)
-        note = self._end.put(source)
+            return partial(self._send_later, put)
+        note = put()
         if not self._notify(note, wait=False):
             self._left += 1
-            return partial(self._send_later, source, note)
+            return partial(self._send_later, lambda: note)
         return None
 
     def _notify(self, note: tuple[bytes, list[int]], *, wait: bool) -> bool:
         with sending(self._peer, 0):
             return self._end.notify(*note, wait=wait)
 
-    def _send_later(self, source: Tensor, note: tuple[bytes, list[int]] | None = None) -> None:
-        self._notify(note or self._end.put(source), wait=True)
+    def _send_later(self, put: Callable[[], tuple[bytes, list[int]]]) -> None:
+        self._notify(put(), wait=True)
         self._done += 1
 
-    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
-        """Nothing is posted: the next tensor already lies in memory when it is waited for."""
-        if not meta.nbytes:
-            return partial(meta.room, torch.device("cpu"))
-        return partial(self._receive, meta)
+    def irecv(self, key: Hashable) -> Callable[[], Message]:
+        """Nothing is posted: the next message already lies in memory when it is waited for."""
+        return partial(self._receive, key)
 
-    def _receive(self, meta: TensorMeta) -> Tensor:
+    def _receive(self, key: Hashable) -> Message:
         with waiting(self._peer, 0), reaching(self._peer):
-            return self._end.receive(meta)
+            message, ready = self._end.receive(self._forms.get(key))
+        self._forms[key] = message.form
+        if ready:
+            wait_until(ready)
+        return message
 
     def close(self) -> None:
         """End the connection."""
@@ -129,30 +229,55 @@ class Shared(Link):
 
 
 class Nccl(Link):
-    """Tensors between GPUs; NCCL's kernels run on the communicator's own CUDA stream.
+    """Messages between GPUs; NCCL's kernels run on the communicator's own CUDA stream.
 
-    To wait for a send would make the computing stream wait. So tensors that are sent are kept until
-    their send has completed.
+    Before each message the size of its form, if that is new, and the form go over gloo, since the
+    bytes of a GPU cannot be read without waiting for it. To wait for a send would make the
+    computing stream wait. So tensors that are sent are kept until their send has completed.
     """
 
-    def __init__(self, peer: int, group: dist.ProcessGroup, device: torch.device) -> None:
-        self.peer, self.group, self.device = peer, group, device
+    def __init__(self, peer: int, tag: int, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__()
+        self.peer, self.tag, self.group, self.device = peer, tag, group, device
         self._unfinished: list[tuple[dist.Work, Tensor]] = []
 
-    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
-        """Queue the send behind the kernels that compute the tensor."""
-        source = elements(dense(tensor.detach()))
-        work = dist.isend(source, self.peer, group=self.group)
-        assert work is not None
+    def isend(self, message: Message, key: Hashable) -> Callable[[], Any] | None:
+        """Queue the send behind the kernels that compute the tensors."""
+        form = self._new_form(key, message.form)
+        parts = [(torch.tensor([len(form)], dtype=torch.int64), self.tag)]
+        if form:
+            packed = torch.frombuffer(bytearray(form), dtype=torch.uint8)
+            parts.append((packed, self.tag + _MORE))
+        with reaching(self.peer):
+            heads = [(dist.isend(part, self.peer, tag=tag), part) for part, tag in parts]
         self._unfinished = [send for send in self._unfinished if not send[0].is_completed()]
-        self._unfinished.append((work, source))
-        return None
+        for tensor in message.tensors:
+            source = elements(dense(tensor.detach()))
+            self._unfinished.append((self._start(dist.isend, source), source))
+        return lambda: [wait(work, part, self.peer, "send") for work, part in heads]
 
-    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+    def irecv(self, key: Hashable) -> Callable[[], Message]:
         """Queue the receive; the computing stream will wait for it."""
-        room = meta.room(self.device)
-        work = dist.irecv(elements(room), self.peer, group=self.group)
-        return partial(wait, work, room, self.peer)
+        return partial(self._arrive, key, self._post(torch.empty(1, dtype=torch.int64), self.tag))
+
+    def _start(self, operation: Callable[..., Any], tensor: Tensor) -> dist.Work:
+        return operation(tensor, self.peer, group=self.group)
+
+    def _post(self, room: Tensor, tag: int) -> Callable[[], Tensor]:
+        with reaching(self.peer):
+            return partial(wait, dist.irecv(room, self.peer, tag=tag), room, self.peer)
+
+    def _arrive(self, key: Hashable, size_of_form: Callable[[], Tensor]) -> Message:
+        size = int(size_of_form().item())
+        if size:
+            form = self._post(torch.empty(size, dtype=torch.uint8), self.tag + _MORE)()
+            self._forms[key] = Form.unpacked(bytes(form.numpy()))
+        form = self._forms[key]
+        rooms = [meta.room(self.device) for meta in form.tensors]
+        works = [self._start(dist.irecv, elements(room)) for room in rooms]
+        for work, room in zip(works, rooms, strict=True):
+            wait(work, room, self.peer)
+        return received(form, rooms)
 
     def flush(self) -> None:
         """Make the computing stream wait for all sends, as a later step would have to anyway."""
@@ -162,44 +287,50 @@ class Nccl(Link):
 
 
 class Staged(Link):
-    """Tensors of a GPU over another link; copies to pinned host memory run on their own stream."""
+    """Messages of a GPU over another link; copies to pinned host memory run on their own stream."""
 
     def __init__(self, link: Link, device: torch.device) -> None:
+        super().__init__()
         self.link, self.device = link, device
         self._stream = torch.cuda.Stream(device)
 
-    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
-        """Start the copy to the host; the rest is to wait for it and to send."""
-        source = dense(tensor.detach())
-        staged = torch.empty_strided(
-            source.shape, source.stride(), dtype=source.dtype, pin_memory=True
-        )
+    def isend(self, message: Message, key: Hashable) -> Callable[[], Any] | None:
+        """Start the copies to the host; the rest is to wait for them and to send."""
+        staged: list[Tensor] = []
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            staged.copy_(source, non_blocking=True)
+            for tensor in message.tensors:
+                source = dense(tensor.detach())
+                staged.append(
+                    torch.empty_strided(
+                        source.shape, source.stride(), dtype=source.dtype, pin_memory=True
+                    ).copy_(source, non_blocking=True)
+                )
+                source.record_stream(self._stream)
             copied = torch.cuda.Event()
             copied.record()
-        source.record_stream(self._stream)
-        return partial(self._send, copied, staged)
+        return partial(self._send, copied, Message(staged, message.form), key)
 
-    def _send(self, copied: torch.cuda.Event, staged: Tensor) -> None:
+    def _send(self, copied: torch.cuda.Event, staged: Message, key: Hashable) -> None:
         copied.synchronize()
-        finish = self.link.isend(staged)
+        finish = self.link.isend(staged, key)
         if finish is not None:
             finish()
 
-    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+    def irecv(self, key: Hashable) -> Callable[[], Message]:
         """Receive on the host, then copy to the device."""
-        return partial(self._arrive, self.link.irecv(meta))
+        return partial(self._arrive, self.link.irecv(key))
 
-    def _arrive(self, arriving: Callable[[], Tensor]) -> Tensor:
+    def _arrive(self, arriving: Callable[[], Message]) -> Message:
         staged = arriving()
         computing = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._stream):
-            tensor = staged.to(self.device, non_blocking=True)
+            tensors = [t.detach().to(self.device, non_blocking=True) for t in staged.tensors]
         computing.wait_stream(self._stream)
-        tensor.record_stream(computing)
-        return tensor
+        for tensor, meta in zip(tensors, staged.form.tensors, strict=True):
+            tensor.record_stream(computing)
+            tensor.requires_grad_(meta.requires_grad)
+        return Message(tensors, staged.form)
 
     def close(self) -> None:
         """End the connection."""
@@ -246,7 +377,7 @@ def connect(
     Args:
         wire: the control channel of this rank.
         neighbour: the other rank, r-1 or r+1.
-        tag: ACTIVATION or GRADIENT, plus STAMPS for stamps.
+        tag: ACTIVATION or GRADIENT.
         device: where this rank keeps its tensors.
         outgoing: whether this rank sends.
         ring: whether the last rank is also linked to the first.
@@ -266,7 +397,7 @@ def connect(
             )
         pair = (rank, peer) if outgoing else (peer, rank)
         groups = nccl_pairs(world, wire.stages if ring else 0)
-        return Nccl(peer, groups[*pair, tag], device)
+        return Nccl(peer, tag, groups[*pair, tag], device)
     if device.type != "cpu":
         return Staged(Gloo(peer, tag, pinned=True), device)
     if transport != "gloo":

@@ -7,7 +7,8 @@ from typing import Any
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import check_counts, make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES, check_counts, make_schedule
+from repro.gpipe.schedule.replay import check
 
 
 @dataclass(frozen=True)
@@ -18,19 +19,30 @@ class PipelineConfig:
     `RunSpec` of the harness has one.
 
     Attributes:
-        stages: K, the number of ranks, which each run one stage or `stages_per_rank` of them.
-        micro_batches: M.
-        replicas: D copies of the pipeline.
-        tensor_parallel: T processes that divide the matrices of each stage.
-        balance: layers of each stage, or what to make even: "parameters", "uniform" counts,
-            measured "time", or any cost(a, b) of a stage of the layers a to b-1.
-        partitioner: a name in `partition.PARTITIONERS`.
-        checkpoint: recompute activations "always", for all but the last micro-batch
+        stages: K, at most the number of processes and of layers. 1 needs no process group. With
+            `stages_per_rank` K is the number of ranks, and each of them runs that many stages.
+        micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
+        replicas: D copies of the pipeline, each with mini-batches of its own. Gradients and running
+            statistics are those of all mini-batches together.
+        balance: how many layers each stage gets, or what to make even: "parameters", "uniform"
+            counts, measured "time", which needs a `sample`, or any cost(a, b) of a stage made of
+            layers a to b-1. `print(pipe.cut)` shows the result.
+        partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
+            paper's) or "cumulative-share" (Lingvo's).
+        checkpoint: recompute activations "always" (the paper), for all but the last micro-batch
             ("except_last"), or "never".
-        schedule: a name in `repro.gpipe.schedule.kinds.SCHEDULES`.
-        transport: of messages between processes: "auto", "shm" or "gloo".
-        throttle: limit of the links between stages; None: as fast as the machine.
-        stages_per_rank: 1, or at least 2 for an interleaved schedule.
+        schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
+        transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
+            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
+            otherwise, or with "gloo", pinned host memory.
+        throttle: the speed of every link between neighbours, to emulate a slow network on the CPUs
+            of one Linux host. The two directions are separate links. A link carries one message at
+            a time, and the message arrives `latency` later. Without `overlap` its sender does not
+            compute meanwhile. Small messages of the runtime itself are not throttled.
+        stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
+            v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
+        tensor_parallel: T processes for each stage, which do the same steps with the same
+            mini-batches. Rank (d T + t) K + j of the world has part t of stage j of replica d.
     """
 
     stages: int
@@ -75,3 +87,24 @@ class PipelineConfig:
             self.checkpoint,
             self.stages_per_rank,
         )
+
+    def schedule_to_execute(self, layers: int) -> Schedule:
+        """The schedule of a Pipeline of L layers.
+
+        Raises:
+            ValueError: also if it cannot be executed, or there are too few layers.
+        """
+        if self.schedule in SCHEDULES and not SCHEDULES[self.schedule].executed:
+            raise ValueError(
+                f"schedule={self.schedule!r}: can be drawn and simulated, but is not executed yet, "
+                "since a process runs each backward as one action; try '1f1b'"
+            )
+        schedule = self.make_schedule()
+        check(schedule)
+        if self.stages_per_rank > 1 and layers < self.total_stages:
+            raise ValueError(
+                f"stages={self.stages}, stages_per_rank={self.stages_per_rank}: the model has "
+                f"{layers} layers, and each of the {self.total_stages} stages needs at least one; "
+                "choose fewer of either"
+            )
+        return schedule

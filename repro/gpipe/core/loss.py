@@ -63,7 +63,7 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None
             )
 
 
-class Head:
+class MeanLoss:
     """Turns the last stage's outputs of micro-batch i into its share of the mini-batch mean.
 
     Args:

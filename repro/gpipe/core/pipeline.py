@@ -47,11 +47,8 @@ from repro.gpipe.exact import rng
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.layer_profile import measure
-from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import in_call, rank_name, status
-from repro.gpipe.schedule.kinds import SCHEDULES
-from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline
 
 _log = logging.getLogger(__name__)
@@ -61,6 +58,7 @@ class Pipeline:
     """K stages of a model, of which this process runs one, or several of an interleaved schedule.
 
     Attributes:
+        config: K, M and so on.
         layer_names: keys of all layers in the unsplit model, in order.
 
     Args:
@@ -68,40 +66,16 @@ class Pipeline:
             one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
             Factories are called only for the layers that run here. They are initialised from
             (seed, layer), the same for every K.
-        stages: K, at most the number of processes and of layers. 1 needs no process group. With
-            `stages_per_rank` K is the number of ranks, and each of them runs that many stages.
-        micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
-        replicas: D copies of the pipeline, each with mini-batches of its own. Rank d K + j of the
-            world runs stage j of replica d. Gradients and running statistics are those of all
-            mini-batches together.
-        balance: how many layers each stage gets, or what to make even: "parameters", "uniform"
-            counts, measured "time", which needs a `sample`, or any cost(a, b) of a stage made of
-            layers a to b-1. `print(pipe.cut)` shows the result.
-        partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
-            paper's) or "cumulative-share" (Lingvo's).
-        checkpoint: recompute activations "always" (the paper), for all but the last micro-batch
-            ("except_last"), or "never".
-        schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
-        stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
-            v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
-        transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
-            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
-            otherwise, or with "gloo", pinned host memory.
-        throttle: the speed of every link between neighbours, to emulate a slow network on the CPUs
-            of one Linux host. The two directions are separate links. A link carries one message at
-            a time, and the message arrives `latency` later. Without `overlap` its sender does not
-            compute meanwhile. Small messages of the runtime itself (announcements, descriptions,
-            losses) are not throttled.
+        config: a `PipelineConfig`, or its first fields.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
-        sample: inputs of one micro-batch, given on the first stage at least.
-        tensor_parallel: T processes for each stage, which do the same steps with the same
-            mini-batches. Rank (d T + t) K + j of the world has part t of stage j of replica d.
+        sample: inputs of one micro-batch, given on the first stage at least, for balance="time".
         divide: called with each layer of this stage once it is built; gives the layer that computes
             with one of T parts of the matrices, and returns what the whole layer would. The stage
             is cut as if layers were whole.
         allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
             training nor when saving; for a loss scale of your own, say.
+        settings: fields of `PipelineConfig` by name.
 
     Raises:
         ValueError: for any argument out of range.
@@ -111,60 +85,30 @@ class Pipeline:
     def __init__(
         self,
         layers: nn.Sequential | Sequence[Layer],
-        stages: int,
-        micro_batches: int,
-        *,
-        replicas: int = 1,
-        balance: str | Sequence[int] | Cost = "parameters",
-        partitioner: str = SMALLEST_LARGEST,
-        checkpoint: str = "always",
-        schedule: str = "gpipe",
-        stages_per_rank: int = 1,
-        transport: str = "auto",
-        throttle: LinkSpeed | None = None,
+        *config: Any,
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
-        allow_nonfinite: bool = False,
-        tensor_parallel: int = 1,
         divide: Callable[[nn.Module], nn.Module] | None = None,
+        allow_nonfinite: bool = False,
+        **settings: Any,
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
-        if schedule in SCHEDULES and not SCHEDULES[schedule].executed:
-            raise ValueError(
-                f"schedule={schedule!r}: can be drawn and simulated, but is not executed yet, "
-                "since a process runs each backward as one action; try '1f1b'"
-            )
-        self.config = PipelineConfig(
-            stages,
-            micro_batches,
-            replicas,
-            balance,
-            partitioner,
-            checkpoint,
-            schedule,
-            transport,
-            throttle,
-            stages_per_rank,
-            tensor_parallel,
+        given = config[0] if config else None
+        self.config = (
+            given if isinstance(given, PipelineConfig) else PipelineConfig(*config, **settings)
         )
-        self.schedule = self.config.make_schedule()
-        check(self.schedule)
+        self.schedule = self.config.schedule_to_execute(len(entries))
         self._forward_only = self.schedule.forward_only()
-        if stages_per_rank > 1 and len(entries) < self.config.total_stages:
-            raise ValueError(
-                f"stages={stages}, stages_per_rank={stages_per_rank}: the model has {len(entries)} "
-                f"layers, and each of the {self.config.total_stages} stages needs at least one; "
-                "choose fewer of either"
-            )
         self.allow_nonfinite = allow_nonfinite
+        K, D, T = self.config.stages, self.config.replicas, self.config.tensor_parallel
 
         # Which part of which rank of which replica this process is, and where it runs. Each part
         # of a replica's stages is a chain of its own: it has its own links, and the same messages.
-        chain, self.rank = place(stages, replicas, tensor_parallel)
-        self.replica, self.part = divmod(chain, tensor_parallel)
-        self._everyone = Wire(self.config.processes, chain * stages + self.rank)
+        chain, self.rank = place(K, D, T)
+        self.replica, self.part = divmod(chain, T)
+        self._everyone = Wire(self.config.processes, chain * K + self.rank)
         self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
@@ -173,7 +117,7 @@ class Pipeline:
 
         if self.config.processes > 1:
             settings = self.config.arguments | {
-                "balance": "a cost" if callable(balance) else balance,
+                "balance": "a cost" if callable(self.config.balance) else self.config.balance,
                 "layers": len(entries),
                 "seed": seed,
                 "allow_nonfinite": allow_nonfinite,
@@ -181,17 +125,20 @@ class Pipeline:
             refuse_unlike(self._everyone.rank, settings)
 
         links = Links(
-            Wire(stages, self.rank, chain),
+            Wire(K, self.rank, chain),
             self.device,
-            transport,
-            throttle,
-            ring=stages_per_rank > 1,
+            self.config.transport,
+            self.config.throttle,
+            ring=self.config.stages_per_rank > 1,
         )
-        recompute = checkpoint != "never"
-        profile = partial(
-            self._profile, entries, links, recompute=recompute, seed=seed, sample=sample
+        profile = partial(self._profile, entries, links, seed, sample)
+        self.cut = choose(
+            entries,
+            self.config.total_stages,
+            self.config.balance,
+            self.config.partitioner,
+            profile,
         )
-        self.cut = choose(entries, self.config.total_stages, balance, partitioner, profile)
         self.balance = self.cut.counts
         if self._everyone.rank == 0:
             _log.info("%s", self.cut)
@@ -200,16 +147,14 @@ class Pipeline:
         self.layer_names = names(layers)
         self.held = self._build_stages(entries, seed, divide)
         copies = None
-        if replicas > 1:
-            first = self.part * stages + self.rank  # of the same part, in the first replica
-            copies = Replicas(
-                range(first, self.config.processes, stages * tensor_parallel), self.device
-            )
+        if D > 1:
+            first = self.part * K + self.rank  # of the same part, in the first replica
+            copies = Replicas(range(first, self.config.processes, K * T), self.device)
         self.engine = Engine(
             self.held,
             links,
             self.config.total_stages,
-            micro_batches,
+            self.config.micro_batches,
             copies,
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
@@ -223,7 +168,7 @@ class Pipeline:
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
     def _profile(
-        self, layers: list[Layer], links: Links, *, recompute: bool, seed: int, sample: Tree | None
+        self, layers: list[Layer], links: Links, seed: int, sample: Tree | None
     ) -> tuple[Profile, LinkSpeed]:
         """Times of the layers and the slowest link, the same on every rank.
 
@@ -236,6 +181,7 @@ class Pipeline:
                     "balance='time': needs sample=, the inputs of one micro-batch; or try "
                     "'parameters'"
                 )
+            recompute = self.config.checkpoint != "never"
             profile = measure(layers, sample, self.device, recompute=recompute, seed=seed)
         gathered = self._everyone.all_gather((profile, links.speed()))
         speeds = [speed for _, speed in gathered]

@@ -23,13 +23,18 @@ Snapshot = list[tuple[nn.Module, str, Any]]
 
 @dataclass
 class _Constant:
-    """A buffer that no forward has changed so far, with a copy to undo a first change."""
+    """A buffer that no forward has changed so far, with a copy of it."""
 
     module: nn.Module
     name: str
     buffer: Tensor
     version: int
     copy: Tensor
+
+    @classmethod
+    def of(cls, module: nn.Module, name: str) -> "_Constant":
+        buffer = getattr(module, name)
+        return cls(module, name, buffer, buffer._version, buffer.clone())
 
     @property
     def changed(self) -> bool:
@@ -41,9 +46,9 @@ class _Constant:
 class Changing:
     """The buffers and numbers of modules, and which of them a forward changes.
 
-    Which ones change is learnt in one step. From then on those are copied in every step. All other
-    buffers are copied once, so that a step in which one changes for the first time can be undone
-    and learnt from.
+    An F that is looked at closely shows which change, see `learning`. What is known to change is
+    copied before each F. All other buffers are copied once; where one changes for the first time,
+    that copy is from before the F.
 
     Args:
         modules: their submodules are not looked at.
@@ -52,39 +57,83 @@ class Changing:
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._modules = list(modules)
         self._names: list[tuple[nn.Module, str]] = []
-        # Plain tensors that change. They are put back if a step is undone, and not for R: a layer
+        # Plain tensors that change. They are put back if a step is refused, and not for R: a layer
         # that computes with one is refused, see `attributes`.
         self._tensors: list[tuple[nn.Module, str]] = []
-        # None until a step begins that does not learn.
         self._constants: list[_Constant] | None = None
+        self._before_step: list[tuple[nn.Module, str, Any, Any]] = []  # with the object itself
+
+    def begin_step(self) -> None:
+        """Copy what a step may change, for `undo`."""
+        if self._constants is None:
+            self._constants = [
+                _Constant.of(module, name)
+                for module in self._modules
+                for name, _ in module.named_buffers(recurse=False)
+                if not owns(module, name)
+            ]
+        # The user may have changed some between two steps.
+        self._constants = [
+            _Constant.of(c.module, c.name) if c.changed else c for c in self._constants
+        ]
+        self._before_step = []
+        for module, name in self._names + self._tensors:
+            value = getattr(module, name, None)
+            self._before_step.append((module, name, value, _copied(value)))
+
+    def undo(self) -> None:
+        """Put back what was there before the step, in the same objects."""
+        with torch.no_grad():
+            for module, name, value, copy in self._before_step:
+                setattr(module, name, value.copy_(copy) if isinstance(value, Tensor) else copy)
 
     def snapshot(self) -> Snapshot:
         """Copies of what is known to change, for an F that will be recomputed."""
-        return _copies(self._names)
+        return [(m, name, _copied(getattr(m, name, None))) for m, name in self._names]
 
-    def before_step(self, *, learning: bool) -> Snapshot:
-        """What is needed to undo a step: copies of all that may change."""
-        if learning:
-            self._constants = None
-            return [(module, name, _copied(value)) for module, name, value in self._all()]
-        if self._constants is None:
-            self._constants = [
-                _Constant(module, name, buffer, buffer._version, buffer.clone())
-                for module in self._modules
-                for name, buffer in module.named_buffers(recurse=False)
-                if (module, name) not in self._names and not owns(module, name)
-            ]
-        for constant in self._constants:
-            if constant.changed:  # between two steps, by the user
-                constant.buffer = getattr(constant.module, constant.name)
-                constant.version = constant.buffer._version
-                constant.copy = constant.buffer.clone()
-        constants = [(c.module, c.name, c.copy) for c in self._constants]
-        return self.snapshot() + _copies(self._tensors) + constants
+    def first_changes(self) -> Snapshot:
+        """After an F: what was changed for the first time, as it was before."""
+        assert self._constants is not None
+        first = [constant for constant in self._constants if constant.changed]
+        if not first:
+            return []
+        self._constants = [constant for constant in self._constants if not constant.changed]
+        for c in first:
+            self._note(c.module, c.name, c.buffer, c.copy)
+        return [(c.module, c.name, _copied(c.copy)) for c in first]
 
-    def newly_changed(self) -> str | None:
-        """The name of a buffer that this step was the first to change; None if there is none."""
-        return next((constant.name for constant in self._constants or () if constant.changed), None)
+    @contextmanager
+    def learning(self) -> Iterator[Snapshot]:
+        """Around an F: find out what it changes, also through `.data`, which leaves no trace.
+
+        Afterwards the list holds what was changed for the first time, as it was before.
+        """
+        before = [
+            (module, name, value, _version(value), _copied(value))
+            for module, name, value in self._all()
+        ]
+        first: Snapshot = []
+        yield first
+        known = {*self._names, *self._tensors}
+        for module, name, value, version, copy in before:
+            now = getattr(module, name, None)
+            changed = now is not value or _version(now) != version
+            if isinstance(copy, Tensor) and not changed:
+                changed = not torch.equal(value, copy)
+            elif not isinstance(copy, Tensor):
+                changed = now != copy
+            if changed and (module, name) not in known:
+                self._note(module, name, value, copy)
+                if (module, name) in self._names:
+                    first.append((module, name, _copied(copy)))
+        changing = set(self._names)
+        self._constants = [c for c in self._constants or () if (c.module, c.name) not in changing]
+
+    def _note(self, module: nn.Module, name: str, value: Any, copy: Any) -> None:
+        """From now on something is known to change; before this step it was a copy."""
+        is_plain = isinstance(copy, Tensor) and name not in module._buffers
+        (self._tensors if is_plain else self._names).append((module, name))
+        self._before_step.append((module, name, value, copy))
 
     def _all(self) -> Iterator[tuple[nn.Module, str, Any]]:
         """All buffers, and all plain attributes that are numbers or tensors."""
@@ -95,36 +144,10 @@ class Changing:
                 if name not in OWN_KEYS and isinstance(value, _Number | Tensor):
                     yield module, name, value
 
-    @contextmanager
-    def learning(self) -> Iterator[Snapshot]:
-        """Find out what the forward inside changes.
 
-        Afterwards the list holds copies from before the forward, for R.
-        """
-        before = [
-            (module, name, value, _version(value), _copied(value))
-            for module, name, value in self._all()
-        ]
-        snapshot: Snapshot = []
-        yield snapshot
-        for module, name, value, version, copy in before:
-            now = getattr(module, name, None)
-            changed = now is not value or _version(now) != version
-            if isinstance(copy, Tensor) and not changed:
-                changed = not torch.equal(value, copy)  # a write to `.data` leaves the version
-            elif not isinstance(copy, Tensor):
-                changed = now != copy
-            known = self._names
-            if isinstance(copy, Tensor) and name not in module._buffers:
-                known = self._tensors
-            if changed and (module, name) not in known:
-                known.append((module, name))
-            if (module, name) in self._names:
-                snapshot.append((module, name, copy))
-
-
-def _copies(names: Iterable[tuple[nn.Module, str]]) -> Snapshot:
-    return [(module, name, _copied(getattr(module, name, None))) for module, name in names]
+def copies(snapshot: Snapshot) -> Snapshot:
+    """Once more, since a forward may change them."""
+    return [(module, name, _copied(copy)) for module, name, copy in snapshot]
 
 
 def _copied(value: Any) -> Any:
