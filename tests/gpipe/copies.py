@@ -8,7 +8,7 @@ import torch.distributed as dist
 from examples import WIDTH, linear
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, Weighted
+from repro.gpipe import Pipeline
 from repro.gpipe.core import replicas
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.schedule.actions import Cell
@@ -30,17 +30,6 @@ def batch(replica: int, n: int | None = None) -> tuple[Tensor, Tensor]:
 def optimizer_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """One that tells no gradient from a gradient of zeros."""
     return torch.optim.SGD(parameters, lr=0.2, momentum=0.9, weight_decay=0.1)
-
-
-def accumulated(stages: int) -> dict[str, Tensor]:
-    """Gradients after two steps without an optimizer, the caller's own of 1 included."""
-    pipe = Pipeline(LAYERS, stages, M, replicas=D, balance="uniform", device="cpu", seed=4)
-    for parameter in pipe.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    for _ in range(2):
-        pipe.train_step(*batch(pipe.replica), PLAIN)
-    pipe.close()
-    return {key: p.grad for key, p in pipe.module.named_parameters() if p.grad is not None}
 
 
 def _replace(pipe: Pipeline) -> None:
@@ -117,36 +106,11 @@ def bucketed(stages: int) -> tuple[list[Any], dict[str, Tensor]]:
     return events, {key: p.grad for key, p in pipe.module.named_parameters() if p.grad is not None}
 
 
-def refused() -> None:
-    """Weights are wrong on one replica."""
-    loss = Weighted(PLAIN, lambda _targets: -1.0 if dist.get_rank() else 1.0)
-    pipe = Pipeline([linear], 1, M, replicas=D, device="cpu")
-    pipe.train_step(*batch(pipe.replica), loss)
-
-
-class Rows(nn.Module):
-    """A learnt row of a table for each example."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(2, WIDTH, sparse=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table((x[:, 0] > 0).long())
-
-
-def sparse() -> None:
-    """The gradient of a table is sparse."""
-    pipe = Pipeline([Rows], 1, M, replicas=D, device="cpu")
-    pipe.train_step(*batch(pipe.replica), PLAIN)
-
-
 def everything() -> dict[Any, Any]:
     """K = 2 on four processes, K = 1 on two of them."""
     rank = dist.get_rank()
     found: dict[Any, Any] = {}
     for K in (2, 1):
         if rank < K * D:
-            found["accumulated", K] = accumulated(K)
             found["bucketed", K] = bucketed(K)
     return found

@@ -160,20 +160,6 @@ def refused(
     return found
 
 
-def without_optimizer(**how: Any) -> tuple[str, bool]:
-    """What is said, and whether the next gradients are those of the next step alone."""
-    pipe, good = (pipeline(2, **how) for _ in range(2))
-    said = refusal(partial(pipe.train_step, *batch("forward", 1), loss_fn))
-    for each in (pipe, good):
-        each.train_step(*batch(), loss_fn)
-        each.close()
-    found = [
-        {k: p.grad for k, p in each.module.named_parameters() if p.grad is not None}
-        for each in (pipe, good)
-    ]
-    return said, same(*found)
-
-
 def saved(folder: Path, **how: Any) -> dict[str, Any]:
     """Infinite weight, running statistic and optimizer state on the last stage of a replica."""
     pipe = pipeline(2, **how)
@@ -201,27 +187,12 @@ def saved(folder: Path, **how: Any) -> dict[str, Any]:
     return {"said": said, "as saved": as_saved}
 
 
-def allowed(folder: Path) -> dict[str, Any]:
-    """What is trained and saved where nothing is checked."""
-    pipe = pipeline(2, allow_nonfinite=True)
-    optimizer = optimizer_of(pipe)
-    loss = pipe.train_step(*batch("forward", 1), loss_fn, optimizer).loss
-    pipe.save(folder, optimizer)
-    weights = [p for p in pipe.parameters() if p.isnan().any()]
-    result = {"loss": loss, "step": pipe.engine.step, "spoilt": len(weights)}
-    pipe.close()
-    return result
-
-
 def everything(folder: Path) -> dict[Any, Any]:
     """All on the ranks of one launch."""
     rank = dist.get_rank()
     found: dict[Any, Any] = {case[:3]: refused(*case) for case in CASES if rank < case[0]}
     found["replicas"] = refused(*REPLICAS, replicas=2)
-    found["gradients of replicas"] = without_optimizer(replicas=2)
     found["saved by replicas"] = saved(folder / "replicas", replicas=2)
     if rank < 2:
-        found["gradients"] = without_optimizer()
         found["saved"] = saved(folder / "saved")
-        found["allowed"] = allowed(folder / "allowed")
     return found

@@ -5,17 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.gpipe.comm.message import (
-    MessageMeta,
+    Form,
     TensorMeta,
     copied,
     dense,
     elements,
-    is_dense,
     offset_of,
     settle_gradients,
-    settled,
 )
-from repro.gpipe.core.microbatch import flatten
+from repro.gpipe.core.microbatch import Slot
 
 CPU = torch.device("cpu")
 DTYPES = [
@@ -78,16 +76,6 @@ def test_any_view_arrives_with_its_bits_strides_and_alignment(tensor):
         assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
 
 
-@settings(max_examples=200, deadline=None)
-@given(views())
-def test_settled_as_a_fresh_tensor_would_lie(tensor):
-    lies = settled(tensor)
-    assert is_dense(lies)
-    assert lies.data_ptr() % 64 == 0
-    assert torch.equal(lies, tensor)
-    assert settled(lies) is lies, "nothing left to do"
-
-
 def test_a_repeated_number_crosses_once_laid_out():
     """Gaps and repeats come back, so the next layer computes on what the one before returned."""
     row = torch.arange(3.0)
@@ -97,36 +85,22 @@ def test_a_repeated_number_crosses_once_laid_out():
     assert gaps.stride() == (4, 2)
 
 
-def test_a_gradient_never_repeats_itself():
-    """The message back is as large as the first one, also if that was expanded from few numbers."""
-    leaf = torch.zeros(3, requires_grad=True)
-    (meta,) = MessageMeta.of((leaf.expand(4, 3), torch.zeros(1))).gradients().tensors
-    arrived = torch.arange(12.0).view(4, 3)
-    assert torch.equal(meta.restored(arrived), arrived)
-
-
-def test_strides_survive_where_dense():
-    last = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    assert TensorMeta.of(last).stride == TensorMeta.of(last).layout == last.stride()
-    assert TensorMeta.of(torch.zeros(4, 4)[:, :2]).layout == (2, 1)
-    assert TensorMeta.of(torch.zeros(3, 2).t()).layout == (1, 2)
-
-
-def test_what_fits():
-    meta = MessageMeta.of((torch.zeros(2), torch.zeros(3, requires_grad=True)))
-    assert [m.shape for m in meta.gradients().tensors] == [(3,)]
-    assert meta.describes(*flatten((torch.ones(2), torch.ones(3))))
-    assert not meta.describes(*flatten((torch.ones(2), torch.ones(4))))
-    assert not meta.describes(*flatten([torch.ones(2), torch.ones(3)])), "a list is no tuple"
-
-
-def test_gradients_have_neither_gaps_nor_repeats():
-    expanded = MessageMeta.of(torch.zeros(3, 1, requires_grad=True).expand(3, 4))
-    (meta,) = expanded.gradients().tensors
-    gradient = torch.arange(12.0).view(3, 4)
-    assert torch.equal(meta.restored(gradient), gradient)
-    assert [m.shape for m in expanded.gradients(flags=True).tensors] == [(3, 4), (1,)]
-    assert MessageMeta.of(torch.zeros(2)).gradients(flags=True).tensors == ()
+def test_a_form_describes_what_has_the_same_shapes_types_and_constants():
+    x = torch.ones(3, 4)
+    form = Form.of([x], [Slot(0), 1, None])
+    assert form.describes([torch.zeros(3, 4)], [Slot(0), 1, None])
+    for tensors, skeleton in (
+        ([x, x], [Slot(0), 1, None]),
+        ([x.double()], [Slot(0), 1, None]),
+        ([x.t()], [Slot(0), 1, None]),
+        ([torch.ones(4, 3).t()], [Slot(0), 1, None]),
+        ([torch.ones(3, 4, requires_grad=True)], [Slot(0), 1, None]),
+        ([x], [Slot(0), True, None]),
+        ([x], (Slot(0), 1, None)),
+    ):
+        assert not form.describes(tensors, skeleton)
+    assert Form.unpacked(form.packed) == form
+    assert Form.of([x, torch.ones(2), x[0]], None).sharing == (0, 2)
 
 
 def test_copies_lie_in_memory_as_what_they_copy():
@@ -158,21 +132,9 @@ def test_gradients_behind_a_layer_lie_as_those_that_cross_a_boundary(tensor, dat
     repeated = torch.rand((), dtype=torch.float64).expand(output.shape)
     gradient = data.draw(st.sampled_from([unaligned, repeated]))
     output.backward(gradient)
-    (meta,) = MessageMeta.of(output).gradients().tensors
-    arrived = meta.restored(meta.room(CPU))
     assert torch.equal(seen[0], gradient)
-    assert seen[0].stride() == arrived.stride()
-    assert seen[0].data_ptr() % 64 == arrived.data_ptr() % 64 == 0
-
-
-def test_a_gradient_that_lies_right_is_not_copied():
-    output = torch.ones(4, 4, requires_grad=True) * 2.0
-    settle_gradients(output)
-    seen = []
-    output.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0]))  # pyright: ignore
-    gradient = torch.ones(4, 4)
-    output.backward(gradient)
-    assert seen[0].data_ptr() == gradient.data_ptr()
+    assert seen[0].stride() == TensorMeta.of(output).layout
+    assert seen[0].data_ptr() % 64 == 0
 
 
 def test_only_gradients_of_what_a_layer_made_are_laid_out_anew():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.core.microbatch import Whole, flatten, gather, sizes, split, unflatten
+from repro.gpipe.core.microbatch import Whole, flatten, gather, sizes, split
 
 Pair = namedtuple("Pair", "left right")
 
@@ -54,13 +54,6 @@ def test_disagreement_names_the_shapes_and_the_way_out():
         split("nothing", 1)
     with pytest.raises(ValueError, match=r"inputs: .*\(\)"):
         split(torch.tensor(1.0), 1)
-
-
-def test_skeleton_is_free_of_tensors():
-    tensors, skeleton = flatten([torch.zeros(1), {"k": (torch.ones(2), 5)}])
-    assert flatten(skeleton)[0] == []
-    assert unflatten(["a", "b"], skeleton) == ["a", {"k": ("b", 5)}]
-    assert len(tensors) == 2
 
 
 @pytest.mark.parametrize(

@@ -91,28 +91,6 @@ def test_cumulative_share_places_layer_by_layer(costs, data):
             assert counts == [cells.count(j) for j in range(stages)]
 
 
-def test_cumulative_share_counts_the_layer_itself_and_fills_empty_stages():
-    assert cumulative_share(additive([1] * 8), 8, 4) == [1, 2, 2, 3]
-    assert cumulative_share(additive([1] * 4), 4, 4) == [1, 1, 1, 1]
-    assert cumulative_share(additive([9, 1, 1, 1]), 4, 3) == [1, 1, 2]
-    assert cumulative_share(additive([1, 1, 1, 9]), 4, 3) == [2, 1, 1]
-
-
-@pytest.mark.parametrize("partitioner", PARTITIONERS.values())
-def test_layers_that_cost_nothing_are_spread_evenly(partitioner):
-    assert partitioner(additive([0] * 10), 10, 4) == [3, 3, 2, 2]
-
-
-def test_equal_layers_are_spread_evenly():
-    assert smallest_largest(additive([7] * 10), 10, 4) == [3, 3, 2, 2]
-    assert smallest_largest(additive([9, 1, 1, 1, 1]), 5, 3) == [1, 2, 2]
-
-
-def test_huge_costs():
-    """Whose squares no float holds: the largest stage still decides."""
-    assert smallest_largest(additive([1e200, 1e200, 3e200]), 3, 2) == [2, 1]
-
-
 def test_as_many_layers_as_the_papers_largest_model():
     """Transformer-1663 on 128 stages (Table 1): an embedding, 1663 equal layers and a softmax."""
     counts = smallest_largest(additive([65_536_000, *[50_358_272] * 1663, 65_568_000]), 1665, 128)

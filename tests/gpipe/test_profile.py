@@ -2,15 +2,12 @@
 
 import math
 import time
-import weakref
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from repro.gpipe.core.microbatch import Whole
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.layer_profile import measure
 
@@ -92,45 +89,6 @@ def test_frozen_layers_get_no_gradient():
     assert profile.gradient_bytes == (0, 0, 96)
 
 
-def test_the_users_own_is_left_alone():
-    norm = nn.BatchNorm1d(4)
-    layers = [nn.Linear(4, 4), norm, nn.Dropout()]
-    state = torch.get_rng_state()
-    sample = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    measure(layers, sample, CPU, recompute=True)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert norm.state_dict()["num_batches_tracked"] == 0
-    assert all(p.grad is None for layer in layers for p in layer.parameters())
-
-
-def test_members_for_the_whole_mini_batch():
-    class Add(nn.Module):
-        def forward(self, value):
-            return value[0] + value[1]
-
-    profile = measure(
-        [Add(), nn.ReLU()],
-        (torch.zeros(2, 4), Whole(torch.ones(4))),
-        CPU,
-        recompute=True,
-        repeats=1,
-    )
-    assert profile.activation_bytes == (32,)
-
-
-def test_one_layer_at_a_time():
-    alive: list[weakref.ref] = []
-
-    def factory():
-        assert not any(reference() for reference in alive)
-        layer = nn.Linear(4, 4)
-        alive.append(weakref.ref(layer))
-        return layer
-
-    measure([factory] * 3, torch.zeros(2, 4), CPU, recompute=True, repeats=1)
-    assert len(alive) == 3
-
-
 def test_an_error_names_the_layer():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
         measure([nn.ReLU(), nn.Linear(3, 3)], torch.zeros(2, 4), CPU, recompute=True)
@@ -183,9 +141,3 @@ def test_a_wrong_link_is_one_line(fields: dict[str, Any], words: str):
     with pytest.raises(ValueError, match=words) as caught:
         LinkSpeed(**fields)
     assert "\n" not in str(caught.value)
-
-
-def test_numbers_of_numpy_make_a_link():
-    some: Any = (np.float32(0.5), np.int64(100), np.bool_(False))
-    link = LinkSpeed(*some)
-    assert link.seconds(100) == 1.5

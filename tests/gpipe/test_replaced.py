@@ -154,10 +154,3 @@ def test_layers_that_were_added_or_removed_are_refused_on_all_ranks(ran, case):
     assert "the Pipeline was built with 0, 1; put another layer in the place of one" in step
     assert step in save
     assert "\n" not in step + save
-
-
-def test_an_evaluation_with_other_layers_is_refused():
-    pipe = Pipeline(model(), 1, 2, device="cpu")
-    pipe.module.append(nn.Tanh())
-    with pytest.raises(ValueError, match=r"^pipe.module: its layers are 0, 1, 2, 3, 4, and"):
-        pipe.evaluate(*batch(), MSE)

@@ -28,33 +28,6 @@ def test_hash_depends_on_every_number_and_is_stable():
     assert len({base, *changed}) == 5
 
 
-def numbers():
-    """One from each of the user's generators, of the kinds that they keep a second one of."""
-    return torch.randn(3).tolist(), random.gauss(0.0, 1.0), float(np.random.randn())
-
-
-def seed_all():
-    torch.manual_seed(5)
-    random.seed(5)
-    np.random.seed(5)
-
-
-def test_the_generators_are_left_alone():
-    seed_all()
-    wanted = [numbers(), numbers()]
-    seed_all()
-    found = [numbers()]
-    others = [*rng.other_sources().values()]
-
-    def fail():
-        rng.reseed(99, CPU, others)
-        raise KeyError(numbers())
-
-    with pytest.raises(KeyError), rng.preserved(CPU, others):
-        fail()
-    assert [*found, numbers()] == wanted
-
-
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
 def test_the_users_generators_neither_matter_nor_move(checkpoint):
     """Initial weights, training, its loss and evaluation draw from generators of their own."""
@@ -105,31 +78,6 @@ def test_what_a_layer_declares():
         "numpy",
     }
     assert rng.declared(Drawing()) == set()
-
-
-@pytest.mark.parametrize("names", ["python", ("numpi",)])
-def test_a_generator_that_is_none(names):
-    layer = nn.Identity()
-    layer.draws_from = names
-    with pytest.raises(
-        ValueError, match=r"draws_from='(p|n|y|t|h|o|numpi)': choose one of python, numpy"
-    ) as caught:
-        Pipeline([layer], 1, 1, device="cpu")
-    assert "\n" not in str(caught.value)
-
-
-def test_micro_batches_layers_and_steps_draw_differently():
-    """Dropout of one value after another: no two masks are the same."""
-    pipe = Pipeline([nn.Dropout(0.5), nn.Dropout(0.5)], 1, 2, device="cpu", checkpoint="never")
-    masks = []
-    for layer in pipe.module:
-        layer.register_forward_hook(
-            lambda _m, _i, out: masks.append(tuple((out != 0).flatten().tolist()))
-        )
-        layer.register_forward_pre_hook(lambda _m, args: torch.ones_like(args[0]))
-    for _ in range(2):
-        pipe.train_step(torch.ones(40, 6), torch.ones(40, 6), MSE)
-    assert len(set(masks)) == len(masks) == 8
 
 
 def test_initial_weights_belong_to_seed_and_layer():

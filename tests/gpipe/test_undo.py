@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from repro.gpipe.exact.buffers import Changing
-from repro.gpipe.exact.rollback import undone_if_it_fails
+from repro.gpipe.exact.rollback import Rollback
 
 
 class Counter(nn.Module):
@@ -28,11 +28,17 @@ class Counter(nn.Module):
 
 
 def run(module: Counter, error: type[BaseException] | None) -> None:
-    before = Changing([module]).before_step(learning=True)
-    with undone_if_it_fails(list(module.parameters()), before):
-        module.step()
+    changing = Changing([module])
+    rollback = Rollback(list(module.parameters()), changing)
+    try:
+        with changing.learning():
+            module.step()
         if error is not None:
             raise error
+    except BaseException:
+        rollback.undo()
+        raise
+    rollback.keep()
 
 
 @pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])

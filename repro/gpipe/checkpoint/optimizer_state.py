@@ -160,12 +160,12 @@ def _refuse_other_groups(saved: Sequence[NamedState], names: Sequence[Sequence[s
         for name in group["names"]
     }
     group_here: dict[tuple[int, int], int] = {}  # saved group -> the one here that has its members
+    group_of_stage: dict[tuple[int, int], int] = {}  # (group here, saved stage) -> its group
     for number, members in enumerate(names):
-        group_of_stage: dict[int, int] = {}  # saved stage -> its group that is in this one
         for name in members:
             j, n = saved_group[name]
             is_split = group_here.setdefault((j, n), number) != number
-            is_joined = group_of_stage.setdefault(j, n) != n
+            is_joined = group_of_stage.setdefault((number, j), n) != n
             if is_split or is_joined:
                 raise ValueError(
                     f"optimizer: its parameter groups are not those that were saved (see {name}), "

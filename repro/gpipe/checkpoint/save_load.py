@@ -6,6 +6,7 @@ holds one whole checkpoint.
 """
 
 import copy
+import json
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,6 @@ from repro.gpipe.checkpoint.files import (
     Index,
     Kind,
     StagePart,
-    check_extra,
     commit,
     kind_of,
     new_file,
@@ -33,6 +33,7 @@ from repro.gpipe.checkpoint.files import (
 )
 from repro.gpipe.core.layers import names
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
+from repro.io.untrusted import from_json
 
 Gather = Callable[[Any], list[Any]]
 T = TypeVar("T")
@@ -66,17 +67,9 @@ def save(
 ) -> None:
     """Write a checkpoint in place of the former one; call it on every stage.
 
-    Args:
-        folder: seen by all stages; made if needed. Files that are not a checkpoint's stay.
-        rank: j, this stage.
-        gather: one small object of each stage -> those of all stages, in order.
-        module: this stage's layers, by their names in the unsplit model.
-        layers: the names of all layers of the unsplit model.
-        misfit: why these are not the layers that were trained; or empty.
-        optimizer: of their parameters, or None.
-        step: training steps done.
-        extra: a dict that JSON can hold; that of the first stage is saved.
-        allow_nonfinite: whether weights, running statistics and optimizer state may be inf or nan.
+    `gather` takes one small object of each stage and gives those of all, in order. `module` has
+    this stage's layers by their names in the unsplit model, and `layers` are the names of all.
+    `misfit` says why these are not the layers that were trained, or is empty.
 
     Raises:
         OSError: on every stage if one cannot write. The former checkpoint stays.
@@ -92,10 +85,9 @@ def save(
             raise ValueError(misfit)
         if optimizer is not None:
             optimizer_state.refuse_no_optimizer(optimizer)
-        check_extra(extra)
+        _check_extra(extra)
         if not allow_nonfinite:
             refuse_nonfinite(module, optimizer)
-        _refuse_other_keys(extra, "extra")
         return write_part(path, module, optimizer)
 
     def write_index() -> None:
@@ -125,13 +117,7 @@ def load(
     Call it on every stage of every replica. All of them check what they need before any of them
     changes something.
 
-    Args:
-        folder: as of `save`.
-        rank: j, this stage.
-        gather: one small object of each caller -> those of all callers, in order.
-        module: this stage's layers, by their names in the unsplit model.
-        layers: the names of all layers of the unsplit model, to find keys of no layer.
-        optimizer: of the same class as the saved one. None does not load the optimizer state.
+    Without an optimizer its state is not loaded; one must be of the class of the saved one.
 
     Raises:
         ValueError: on every stage, if the checkpoint is damaged or incomplete, fits another model
@@ -145,8 +131,10 @@ def load(
         return checked[0].index.digest
 
     if len(set(together(where, rank, gather, check))) > 1:
-        different = "the stages see different checkpoints there"
-        raise ValueError(f"{where}: {different}; all stages need one shared folder")
+        raise ValueError(
+            f"{where}: the stages see different checkpoints there; all stages need one shared "
+            "folder"
+        )
     (content,) = checked
 
     def apply() -> None:
@@ -211,11 +199,6 @@ def own_part(
 ) -> dict[str, Any]:
     """This stage's part of the unsplit model's state dict.
 
-    Args:
-        state_dict: of the unsplit model.
-        module: this stage's layers, by their names in the unsplit model.
-        layers: the names of all layers of the unsplit model.
-
     Raises:
         ValueError: if a key is missing, has another shape, or belongs to no layer.
     """
@@ -230,13 +213,6 @@ def together(
     """What the call returned on each stage; if it raised on one, all raise and name that stage.
 
     Then the file to `undo` is deleted. It stays if another stage died, which may have committed it.
-
-    Args:
-        where: the checkpoint, for messages.
-        rank: j, this stage.
-        gather: one small object of each stage -> those of all stages, in order.
-        call: what this stage does.
-        undo: a file that this stage has written.
     """
     result, failure, cause = None, None, None
     try:
@@ -266,11 +242,21 @@ def _describe_failure(error: Exception, where: str, rank: int) -> tuple[type[Exc
     return kind, f"{where}: stage {rank} on {socket.gethostname()}: {text}"
 
 
-def _refuse_other_keys(value: Any, where: str) -> None:
-    """Raise a ValueError if a dict has a key that is no string, since JSON would make it one.
+def _check_extra(extra: object) -> None:
+    """Raise a ValueError if it is no dict, or if JSON could not hold it as it is."""
+    if extra is not None and not isinstance(extra, Mapping):
+        raise ValueError(
+            f"extra: a {type(extra).__name__}, needed is a dict; give {{'name': value}}"
+        )
+    _refuse_other_keys(extra, "extra")
+    try:
+        from_json(json.dumps(extra), any_number=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"extra: {error}; use numbers, strings, lists and dicts") from None
 
-    A MultiStepLR that got its milestones back as strings would never reach one.
-    """
+
+def _refuse_other_keys(value: Any, where: str) -> None:
+    """A MultiStepLR that got its milestones back as strings would never reach one."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             if not isinstance(key, str):
@@ -310,15 +296,7 @@ def _check_keys(
     *,
     exact: bool,
 ) -> None:
-    """Raise a ValueError unless keys and shapes fit the stage, and dtypes too if `exact`.
-
-    Args:
-        kinds: key -> shape and dtype, of the whole model.
-        module: this stage's layers.
-        layers: the names of all layers of the unsplit model.
-        source: of the keys, for messages.
-        exact: whether dtypes must be equal.
-    """
+    """Raise a ValueError unless keys and shapes fit the stage, and dtypes too if `exact`."""
     needed = {key: kind_of(value) for key, value in module.state_dict().items()}
     for key, kind in needed.items():
         if key not in kinds:
@@ -338,7 +316,7 @@ def _check_keys(
     for key in kinds:
         layer = key.split(".")[0]
         if key not in needed and (layer in of_stage or layer not in layers):
-            raise ValueError(f"{source}: {key} is nothing that this model has")
+            raise ValueError(f"{source}: unexpected key {key}")
 
 
 def _describe_kind(kind: Kind) -> str:

@@ -361,25 +361,30 @@ class HeldStages:
             kept.outputs, _ = flatten(self._run(cell, kept))
         if kept.left is not None:
             self._hold_against_forward(cell, kept.outputs, kept.made, kept.left)
-        if not kept.had_graph and kept.known.requiring != self._requiring:
-            # Another kernel may have run than in F. If not, this is what to expect from now on.
-            requiring = self._requiring
-            if not kept.buffers and self._same_without_graph(cell, kept, None, kept.outputs):
-                kept.known.requiring = requiring
-            else:
-                kept.known.without_graph = False
+        different = not kept.had_graph and kept.known.requiring != self._requiring
+        if different:
+            # From now on F has a graph, which tells what requires a gradient. Of this one it is not
+            # known whether other kernels ran.
+            kept.known.without_graph = False
+            if kept.buffers or not self._same_without_graph(cell, kept, None, kept.outputs):
                 self._refuse(f"what requires a gradient inside a layer has changed; {_RUNS_AGAIN}")
         if kept.sent is None:
             return
         sent = [meta.requires_grad for meta in kept.sent.tensors]
-        different = "is not the same in the forward and when that is recomputed; a layer must do "
         if len(sent) != len(kept.outputs):
             raise ValueError(
-                f"stage {cell[0]}: how many tensors it returns {different}the same both times"
+                f"stage {cell[0]}: it returns {len(sent)} tensors, and {len(kept.outputs)} when "
+                "that is recomputed; a layer must do the same both times"
             )
         if sent != [t.requires_grad for t in kept.outputs]:
             self._refuse(
-                f"which outputs of a stage require a gradient {different}the same both times"
+                "which outputs of a stage require a gradient "
+                + (
+                    f"has changed; {_RUNS_AGAIN}"
+                    if different
+                    else "is not the same in the forward and when that is recomputed; a layer "
+                    "must do the same both times"
+                )
             )
 
     def _hold_against_forward(

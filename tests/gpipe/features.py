@@ -1,0 +1,329 @@
+"""What the processes of `test_features.py` run: everything beside a plain loop, in one launch."""
+
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from repro.gpipe import LinkSpeed, Pipeline, Weighted
+from repro.gpipe.core.microbatch import sizes
+
+N, M, D, WIDTH, STEPS = 7, 3, 2, 6, 6
+MSE = nn.functional.mse_loss
+WAYS = [(1, 1), (3, 1), (2, D)]  # K, and copies of the pipeline
+CUTS = {1: [5], 2: [2, 3], 3: [2, 2, 1]}
+NORM_TYPES = {2.0: 0.1, 1.0: 0.8, float("inf"): 0.03}  # to a limit below the norms that occur
+SCALER: dict[str, Any] = {"init_scale": 2.0**17, "growth_interval": 2}
+SLOW = LinkSpeed(latency=0.005, bytes_per_second=1e6)
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """The mini-batch of all replicas."""
+    generator = torch.Generator().manual_seed(step)
+    x, y = (torch.randn(D * N, WIDTH, generator=generator) for _ in range(2))
+    return x, 3 * y
+
+
+def own(pipe: Pipeline, step: int) -> tuple[Tensor, Tensor]:
+    """The mini-batch of one replica."""
+    x, y = (t[pipe.replica * N : (pipe.replica + 1) * N] for t in batch(step))
+    return x, y
+
+
+def linear() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def sgd(module: nn.Module | Pipeline, **options: Any) -> Optimizer:
+    """Also of a stage without parameters."""
+    return SGD([{"params": list(module.parameters())}], **({"lr": 0.1} | options))
+
+
+def said(call: Callable[[], object]) -> str:
+    """How it was refused."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+# Clipping.
+
+
+class InDouble(nn.Module):
+    """A layer with weights of another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.double()).float()
+
+
+def clipped_model() -> nn.Sequential:
+    """The first two layers share a weight, one has no parameters."""
+    torch.manual_seed(2)
+    shared, tied = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    tied.weight = shared.weight
+    return nn.Sequential(shared, tied, InDouble(), nn.Tanh(), linear())
+
+
+def clipped(K: int, copies: int, norm_type: float) -> Any:
+    """The norms of some steps, and the weights after them."""
+    pipe = Pipeline(clipped_model(), K, M, replicas=copies, device="cpu", balance=CUTS[K])
+    optimizer, norms = sgd(pipe, lr=0.5), []
+    for step in range(3):
+        optimizer.zero_grad()
+        pipe.train_step(*own(pipe, step), MSE)
+        norms.append(pipe.clip_grad_norm_(NORM_TYPES[norm_type], norm_type))
+        optimizer.step()
+    pipe.close()
+    return norms, dict(pipe.module.state_dict())
+
+
+def clipped_plain(copies: int, norm_type: float) -> Any:
+    module = clipped_model()
+    optimizer, norms = sgd(module, lr=0.5), []
+    for step in range(3):
+        x, y = (t[: copies * N] for t in batch(step))
+        optimizer.zero_grad()
+        MSE(module(x), y).backward()
+        limit = NORM_TYPES[norm_type]
+        norms.append(nn.utils.clip_grad_norm_(module.parameters(), limit, norm_type))
+        optimizer.step()
+    return norms, dict(module.state_dict())
+
+
+# Loss scaling.
+
+
+class _Amplified(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2.0**7
+
+
+class Amplifies(nn.Module):
+    """Overflows float16 in the gradients of all layers before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Amplified.apply(x)
+
+
+def scaled_model() -> nn.Sequential:
+    torch.manual_seed(2)
+    layers = nn.Sequential(linear(), Amplifies(), linear(), nn.Tanh(), nn.Identity())
+    with torch.no_grad():
+        for p in layers.parameters():
+            p /= 4
+    return layers
+
+
+def scaled(K: int, copies: int) -> Any:
+    """Scales and losses of some steps, and the weights after them."""
+    pipe = Pipeline(
+        scaled_model(),
+        K,
+        M,
+        replicas=copies,
+        device="cpu",
+        balance={1: [5], 2: [2, 3]}.get(K, [2, 2, 1]),
+    )
+    optimizer, scaler, found = sgd(pipe, lr=0.001), pipe.grad_scaler(**SCALER), []
+    for step in range(STEPS):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = pipe.train_step(*own(pipe, step), MSE, optimizer, scaler=scaler).loss
+        found.append((scaler.get_scale(), loss))
+    pipe.close()
+    return found, dict(pipe.module.state_dict())
+
+
+def scaled_plain(copies: int) -> Any:
+    module = scaled_model()
+    optimizer, scaler, found = sgd(module, lr=0.001), torch.amp.GradScaler("cpu", **SCALER), []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        total = 0.0
+        for replica in range(copies):
+            parts = [t[replica * N : (replica + 1) * N].split(sizes(N, M)) for t in batch(step)]
+            for x, y in reversed(list(zip(*parts, strict=True))):
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = MSE(module(x.clone()), y) * (len(x) / (copies * N))
+                total += loss.item()
+                scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append((scaler.get_scale(), total))
+    return found, dict(module.state_dict())
+
+
+# Gradients that add up over steps and replicas.
+
+
+def accumulated(K: int) -> dict[str, Tensor | None]:
+    """After two steps without an optimizer, the caller's own of 1 included."""
+    pipe = Pipeline(clipped_model(), K, M, replicas=D, device="cpu")
+    for parameter in pipe.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(2):
+        pipe.train_step(*own(pipe, 0), MSE)
+    pipe.close()
+    return {key: p.grad for key, p in pipe.module.named_parameters()}
+
+
+# What differs from the step in which inputs of a form came first, and what is refused.
+
+
+class Draws(nn.Module):
+    """Draws from Python's generator from its third call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.on = linear(), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * (random.random() if self.on else 1.0)
+
+
+def drawn_later(K: int, checkpoint: str) -> tuple[list[Any], float]:
+    """Losses where a layer begins to draw; the step in which it does is refused once."""
+    torch.manual_seed(3)
+    layer = Draws()
+    pipe = Pipeline([linear(), layer], K, 2, balance="uniform", checkpoint=checkpoint, device="cpu")
+    optimizer, losses, x = sgd(pipe), [], torch.ones(4, WIDTH)
+    random.seed(7)
+    for step in range(4):
+        layer.on = step >= 2
+        reason = said(lambda: losses.append(pipe.train_step(x, x, MSE, optimizer).loss))
+        if reason != "accepted":
+            assert "something drew from python's random numbers" in reason
+            losses.append(pipe.train_step(x, x, MSE, optimizer).loss)
+    pipe.close()
+    return losses, random.random()
+
+
+class Flickering(nn.Module):
+    """Detaches its output in every other call."""
+
+    calls = count()  # of the class, so that no step can put it back
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        return y.detach() if next(self.calls) % 2 else y
+
+
+class View(nn.Module):
+    """A tensor and a view of it."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 1.0
+        return y, y[:, 1:3]
+
+
+class WritesToFirst(nn.Module):
+    """Writes to the first of a pair."""
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return pair[0].mul_(2.0) + pair[1].sum(-1, keepdim=True)
+
+
+class Rows(nn.Module):
+    """A learnt row of a table for each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, WIDTH, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.table((x[:, 0] > 0).long())
+
+
+def refusals() -> dict[str, str]:
+    """What each of two ranks says; the same Pipelines go on where they can."""
+    rank, (x, y), found = dist.get_rank(), (t[:N] for t in batch(0)), {}
+
+    def pipeline(**options: Any) -> Pipeline:
+        layers = [linear(), nn.Tanh(), linear()]
+        return Pipeline(layers, 2, M, **({"device": "cpu", "balance": [2, 1]} | options))
+
+    pipe = pipeline()
+    optimizer = sgd(pipe)
+    for name, call in {
+        "no inputs": lambda: pipe.train_step(None, y, MSE),
+        "M above N": lambda: pipe.train_step(x[:2], y[:2], MSE),
+        "optimizer here only": lambda: pipe.train_step(x, y, MSE, optimizer if rank else None),
+        "limits differ": lambda: pipe.clip_grad_norm_(1.0 + rank),
+        "limit": lambda: pipe.clip_grad_norm_(-1.0 if rank else 1.0),
+    }.items():
+        found[name] = said(call)
+    pipe.train_step(x, y, MSE, optimizer)
+    found["clips late"] = said(lambda: pipe.clip_grad_norm_(1.0))
+    scaler = pipe.grad_scaler(init_scale=8.0 + rank)
+    found["scales differ"] = said(lambda: pipe.train_step(x, y, MSE, optimizer, scaler=scaler))
+    pipe.close()
+    found["link"] = said(lambda: pipeline(throttle="slow"))
+    found["transport"] = said(lambda: pipeline(transport="tcp"))
+    found["unlike"] = said(lambda: pipeline(seed=rank))
+    flickering = Pipeline([Flickering(), linear()], 2, 2, balance=[1, 1], device="cpu")
+    found["flickers"] = said(lambda: flickering.train_step(x[:4], y[:4], MSE))
+    return found
+
+
+def ends(what: str) -> None:
+    """What ends a launch."""
+    layers, K = {
+        "writes to a view": ([View, WritesToFirst], 2),
+        "sparse": ([Rows], 1),
+        "weights": ([linear], 1),
+        "targets": ([linear, linear], 2),
+    }[what]
+    pipe = Pipeline(layers, K, M, replicas=2 // K, device="cpu", balance="uniform")
+    x, y = (t[:N] for t in batch(0))
+    loss = Weighted(MSE, lambda _targets: -1.0 if dist.get_rank() and what == "weights" else 1.0)
+    pipe.train_step(x, y[:5] if what == "targets" else y, loss)
+
+
+def throttled() -> tuple[float, float, float]:
+    """Seconds of a step over slow links, and what is measured of such a link."""
+    layers = [nn.Identity(), nn.Linear(2500, 1)]
+    pipe = Pipeline(layers, 2, 2, balance=[1, 1], throttle=SLOW, device="cpu")
+    x, y = torch.zeros(2, 2500), torch.zeros(2, 1)
+    pipe.train_step(x, y, MSE)
+    seconds = pipe.train_step(x, y, MSE, trace=True).seconds
+    speed = pipe.engine.links.speed()
+    pipe.close()
+    return seconds, speed.latency, speed.bytes_per_second
+
+
+def everything() -> dict[Any, Any]:
+    """On four processes."""
+    rank, found = dist.get_rank(), dict[Any, Any]()
+    for K, copies in WAYS:
+        if rank < K * copies:
+            found |= {("clipped", K, copies, t): clipped(K, copies, t) for t in NORM_TYPES}
+            found["scaled", K, copies] = scaled(K, copies)
+    found["accumulated"] = accumulated(2)
+    for checkpoint in ("always", "never"):
+        if rank < 2:
+            found["drawn", 2, checkpoint] = drawn_later(2, checkpoint)
+        if rank == 0:
+            found["drawn", 1, checkpoint] = drawn_later(1, checkpoint)
+    if rank < 2:
+        found["refused"] = refusals()
+        found["throttled"] = throttled()
+    return found
