@@ -119,7 +119,11 @@ def test_nothing_that_is_read_can_run_code():
                     [ast.unparse(k.value) for k in call.keywords if k.arg == "weights_only"]
                 )
     assert loads == [["True"]]
-    assert pickles == {"gpipe.runtime.launch", "gpipe.comm.control_channel"}
+    assert pickles == {
+        "gpipe.runtime.launch",
+        "gpipe.comm.control_channel",
+        "gpipe.comm.message",
+    }
 
 
 def test_a_model_s_name_that_is_read_passes_the_gate_before_it_is_built():

@@ -1,6 +1,6 @@
 """What the processes of `test_replicas.py` run; at module level so that they can import it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ def bucketed(stages: int) -> tuple[list[Any], dict[str, Tensor]]:
     copies._group = Recording(copies._group, events)
     backward = pipe.held.backward
 
-    def noted(cell: Cell, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
+    def noted(cell: Cell, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         events.append("B begins")
         result = backward(cell, gradients)
         events.append("B ends")

@@ -39,9 +39,9 @@ def linear() -> nn.Module:
     return nn.Linear(WIDTH, WIDTH)
 
 
-def sgd(module: nn.Module | Pipeline, **options: Any) -> Optimizer:
+def sgd(module: nn.Module | Pipeline, lr: float = 0.1) -> Optimizer:
     """Also of a stage without parameters."""
-    return SGD([{"params": list(module.parameters())}], **({"lr": 0.1} | options))
+    return SGD([{"params": list(module.parameters())}], lr=lr)
 
 
 def said(call: Callable[[], object]) -> str:

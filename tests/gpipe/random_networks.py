@@ -437,11 +437,11 @@ def piped(what: Case, stages: list[int]) -> Trained:
     return _after(what, pipe.module, losses)
 
 
-def loss_of_step(pipe: Pipeline, *arguments: Any) -> float:
+def loss_of_step(pipe: Pipeline, x: Tensor, y: Tensor, optimizer: Any) -> float:
     """Once more where the step was refused because a layer has changed."""
     for _ in range(4):
         try:
-            return pipe.train_step(*arguments[:2], nn.functional.mse_loss, arguments[2]).loss
+            return pipe.train_step(x, y, nn.functional.mse_loss, optimizer).loss
         except ValueError as error:
             if "loss has a gradient" in str(error):
                 return float("nan")

@@ -25,7 +25,10 @@ def profile(times, activations=None, link=None):
     )
 
 
-def chosen(balance, stages=2, partitioner="smallest-largest", layers=LAYERS, measured=profile([1.0])):
+ONE = profile([1.0])
+
+
+def chosen(balance, stages=2, partitioner="smallest-largest", layers=LAYERS, measured=ONE):
     return choose(layers, stages, balance, partitioner, measured)
 
 
