@@ -36,7 +36,7 @@ class Own(Method):
             divided = {"divide": partial(divide, parts=self._parts)}
         self._pipe = Pipeline(
             setup.layers,
-            **config.arguments,
+            config,
             **divided,
             device=setup.device,
             seed=setup.seed,

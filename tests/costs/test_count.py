@@ -50,7 +50,7 @@ def measured() -> list[tuple[int, int]]:
         model = build(name, **args)
         inputs, targets = model.batch(N, 0)
         config = settings(held, M, checkpoint)
-        pipe = Pipeline(model.layers, **config.arguments, device="cpu")
+        pipe = Pipeline(model.layers, config, device="cpu")
         optimizer = torch.optim.RMSprop(pipe.parameters())
         step = partial(pipe.train_step, inputs, targets, model.loss, optimizer)
         step()  # in which gradients are made and state is begun

@@ -69,9 +69,8 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
     """This process's part of a training, which leaves the user's inputs and generators alone."""
     what = model(name)
     with over(config.transport) as (transport, _), regions(what):
-        arguments: dict[str, Any] = config.arguments | {"transport": transport}
         before_all = generator_states()
-        pipe = Pipeline(what.layers, **arguments, device=device, seed=SEED)
+        pipe = Pipeline(what.layers, config, transport=transport, device=device, seed=SEED)
         initial = snapshot(pipe.module)
         parameters = trainable(pipe.module)
         optimizer = what.optimizer(parameters) if parameters else None

@@ -113,7 +113,7 @@ def gradients(module: nn.Module) -> State:
 def refused() -> dict[str, str]:
     """What a pipeline of parts refuses, on each process."""
     config = CONFIGS["K=2, T=2"]
-    pipe = Pipeline(model().layers, **config.arguments)
+    pipe = Pipeline(model().layers, config)
     texts = {}
     actions = {
         "save": lambda: pipe.save("nowhere"),
@@ -155,7 +155,7 @@ def resumed(folder: Path) -> dict[str, State]:
     transformer = model()
 
     def pipeline() -> tuple[Pipeline, torch.optim.Optimizer]:
-        pipe = Pipeline(transformer.layers, **config.arguments)
+        pipe = Pipeline(transformer.layers, config)
         optimizer: Any = ZeroRedundancyOptimizer(
             pipe.parameters(), optimizer_class=torch.optim.Adam, process_group=group, lr=0.01
         )

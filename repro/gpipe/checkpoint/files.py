@@ -97,13 +97,7 @@ def commit(
     step: int,
     extra: Mapping[str, Any] | None,
 ) -> None:
-    """Write the index, which names the parts. Until its rename the old checkpoint is valid.
-
-    Raises:
-        OSError: if the index cannot be written.
-        ValueError: if a part is not in this folder, the stages' optimizers differ in class, or the
-            index would be larger than `read_index` allows.
-    """
+    """Write the index, which names the parts. Until its rename the old checkpoint is valid."""
     for j, part in enumerate(parts):
         path = folder / part.name
         if not path.is_file() or path.stat().st_size != part.file.size:
@@ -192,9 +186,6 @@ def read_part(folder: Path, index: Index, name: str) -> dict[str, Any]:
     """A stage's "model" and "optimizer".
 
     The whole file is read once, for its digest. Its tensors stay on disk until they are used.
-
-    Raises:
-        ValueError: if the file is missing, damaged, or not as the index says.
     """
     path, known = folder / name, index.files[name]
     try:

@@ -44,12 +44,7 @@ def refuse_no_optimizer(value: object) -> None:
 
 
 def named_state(optimizer: Optimizer, module: nn.Module) -> NamedState:
-    """The state of an optimizer of this module's parameters; tensors are not copied.
-
-    Raises:
-        ValueError: if it holds a parameter or a state that is not of this module, or a value that
-            cannot be saved.
-    """
+    """The state of an optimizer of this module's parameters; tensors are not copied."""
     names = [_names(group, module) for group in optimizer.param_groups]
     order = [name for group in names for name in group]
     state_dict = optimizer.state_dict()
@@ -74,10 +69,6 @@ def positional_state(
     A group's options come from the saved groups of its parameters. Options that were not saved,
     because a scheduler or another version of torch added them since, stay as they are. So do the
     options of a group without parameters.
-
-    Raises:
-        ValueError: if the two optimizers do not have the same ones of this module's parameters, or
-            the parameters of one group were saved with different options.
     """
     options = {
         name: group["options"]
@@ -116,9 +107,6 @@ def plain(value: Any, where: str) -> Any:
     """The value in types that torch loads without running code.
 
     These are tensors, numbers, strings, lists, tuples and dicts.
-
-    Raises:
-        ValueError: if it holds anything else; `where` names the value.
     """
     if value is None or type(value) in (bool, int, float, str, Tensor, nn.Parameter):
         return value

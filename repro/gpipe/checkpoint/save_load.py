@@ -70,11 +70,6 @@ def save(
     `gather` takes one small object of each stage and gives those of all, in order. `module` has
     this stage's layers by their names in the unsplit model, and `layers` are the names of all.
     `misfit` says why these are not the layers that were trained, or is empty.
-
-    Raises:
-        OSError: on every stage if one cannot write. The former checkpoint stays.
-        ValueError: likewise if a value cannot or must not be saved, or the stages see different
-            folders.
     """
     where = f"checkpoint {folder}"
     path = new_file(Path(folder), rank)
@@ -118,10 +113,6 @@ def load(
     changes something.
 
     Without an optimizer its state is not loaded; one must be of the class of the saved one.
-
-    Raises:
-        ValueError: on every stage, if the checkpoint is damaged or incomplete, fits another model
-            or optimizer, or is not the same one for all stages.
     """
     where = f"checkpoint {folder}"
     checked: list[_Checked] = []
@@ -180,11 +171,7 @@ def _check_all(
 
 
 def whole_state_dict(folder: Path) -> dict[str, Any]:
-    """The unsplit model's state dict, in layer order and on the CPU; needs no other process.
-
-    Raises:
-        ValueError: if the checkpoint is damaged or incomplete.
-    """
+    """The unsplit model's state dict, in layer order and on the CPU; needs no other process."""
     folder = Path(folder)
     index = read_index(folder)
     parts = [copy.deepcopy(read_part(folder, index, file)["model"]) for file in index.files]
@@ -197,11 +184,7 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
 def own_part(
     state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]
 ) -> dict[str, Any]:
-    """This stage's part of the unsplit model's state dict.
-
-    Raises:
-        ValueError: if a key is missing, has another shape, or belongs to no layer.
-    """
+    """This stage's part of the unsplit model's state dict."""
     kinds = {key: kind_of(value) for key, value in state_dict.items()}
     _check_keys(kinds, module, layers, "state_dict", exact=False)
     return {key: state_dict[key] for key in module.state_dict()}

@@ -84,12 +84,7 @@ class Wire:
         return self._isend(_header(_step(evaluate=evaluate), examples, 0, 0), stage)
 
     def announced(self, stage: int, *, evaluate: bool) -> int:
-        """Receive what `announce` sends.
-
-        Raises:
-            ValueError: one line, if that stage announces another kind of step, or does something
-                else.
-        """
+        """Receive what `announce` sends."""
         return self._recv(_step(evaluate=evaluate), stage)()[0]
 
     def send_object(self, value: object, stage: int) -> None:
@@ -101,11 +96,7 @@ class Wire:
         data_taken()
 
     def recv_object(self, stage: int) -> Any:
-        """Receive an object of `send_object`; trusts the peer, a process of the same program.
-
-        Raises:
-            ValueError: one line, if that stage sends something else.
-        """
+        """Receive an object of `send_object`; trusts the peer, a process of the same program."""
         size = self._recv("an object", stage)()[0]
         data = self._irecv(torch.zeros(size, dtype=torch.uint8), stage)()
         return pickle.loads(bytes(data.numpy()))

@@ -22,21 +22,9 @@ _REPEATS = 4
 class Links:
     """Up to four links: activations in from rank r-1 and out to r+1, gradients the other way.
 
-    Args:
-        wire: the control channel of this rank. Its neighbours must make their links at the same
-            point of their programs.
-        device: where this rank keeps its tensors.
-        transport: one of `transport.TRANSPORTS`.
-        throttle: the most that each link may do, the same on every rank; None: no limit.
-        ring: whether the last rank is also linked to the first, as where ranks hold several stages.
-
     Attributes:
         before: the rank that sends activations here, if any.
         after: the rank that gets activations from here, if any.
-
-    Raises:
-        ValueError: if the transport does not exist, or the transport or a throttle is not possible
-            on these devices and hosts.
     """
 
     def __init__(

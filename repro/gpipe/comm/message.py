@@ -211,9 +211,6 @@ class Forms:
             tensors: of the tree.
             skeleton: of the tree.
             crosses: whether it holds what a layer has returned at a stage boundary.
-
-        Raises:
-            ValueError: if that cannot cross one.
         """
         form = self._last.get(key)
         if form is None or not form.describes(tensors, skeleton):

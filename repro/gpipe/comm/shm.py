@@ -104,9 +104,6 @@ class Sender:
 
     Args:
         address: of the receiver.
-
-    Raises:
-        OSError: if the address cannot be reached.
     """
 
     def __init__(self, address: str) -> None:

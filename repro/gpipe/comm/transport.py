@@ -383,9 +383,6 @@ def connect(
         ring: whether the last rank is also linked to the first.
         transport: "auto" takes the fastest kind that is possible; "shm" takes shared memory only;
             "gloo" takes gloo only, with tensors of a GPU copied through pinned host memory.
-
-    Raises:
-        ValueError: one line, at both ends, if the transport is "shm" and they cannot share memory.
     """
     peer = wire.world_rank(neighbour)
     if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():

@@ -24,20 +24,6 @@ def clip_grad_norm_(
 
     The norms of all gradients are put into one vector in layer order; the norm of that vector is
     the total. So the total has the same bits for every K. Call it on every rank.
-
-    Args:
-        parameters: of each stage of this rank, in layer order.
-        max_norm: at least 0; inf only measures.
-        norm_type: above 0, or inf for the largest absolute value.
-        updated: whether these gradients have been used for an update already.
-        everyone: all ranks of all replicas.
-        ranks: K. Replicas have equal gradients, so those of the first replica count.
-
-    Returns:
-        The total norm before clipping: a scalar on the CPU.
-
-    Raises:
-        ValueError: if an argument is out of range or differs between ranks, or after an update.
     """
     arguments: dict[str, float] = {}
     problem, norms = "", [torch.zeros(0) for _ in parameters]

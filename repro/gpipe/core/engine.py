@@ -108,13 +108,7 @@ class Engine:
         trace: bool = False,
         scaler: GradScaler | None = None,
     ) -> None:
-        """Do one step of `schedule`; afterwards `loss` and `recorder` have its results.
-
-        Raises:
-            NonFiniteError: on every rank, if loss or gradients are to be finite and are not.
-            RefusedError: on every rank, if the step cannot be done as in plain PyTorch. Of both,
-                nothing has changed then.
-        """
+        """Do one step of `schedule`; afterwards `loss` and `recorder` have its results."""
         if self.links.closed:
             raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
         if torch.is_inference_mode_enabled() and not evaluate:
@@ -333,11 +327,7 @@ class Engine:
     # How a training step ends: the ranks agree whether it counts.
 
     def _train(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Do F, R and B of all micro-batches, agree with all ranks that the step counts, update.
-
-        Raises:
-            NonFiniteError, RefusedError: on every rank, if it does not. Nothing has changed then.
-        """
+        """Do F, R and B of all micro-batches, agree with all ranks that the step counts, update."""
         rollback = Rollback(self._parameters, self.held.changing)
         gather = self.replicas.gather if self.replicas is not None else None
         with once_per_mini_batch(self.held.modules, gather) as self.held.statistics:

@@ -24,12 +24,7 @@ _RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")
 
 
 def as_layers(layers: Any) -> list[Layer]:
-    """The layers of a model, checked.
-
-    Raises:
-        ValueError: if this is no sequence of layers, if it does more than one layer after the
-            other, or if two layers on the meta device share a parameter.
-    """
+    """The layers of a model, checked."""
     if isinstance(layers, nn.Sequential | nn.ModuleList):
         problem = more_than_a_sequence(layers, "layers")
         if problem:
@@ -52,12 +47,7 @@ def as_layers(layers: Any) -> list[Layer]:
 
 
 def more_than_a_sequence(module: nn.Module, what: str) -> str:
-    """What a container has that running its layers in order leaves out, and what to do; or empty.
-
-    Args:
-        module: an nn.Sequential or nn.ModuleList.
-        what: names it in messages.
-    """
+    """What a container has that running its layers in order leaves out; or empty."""
     kind, extra = type(module), ""
     plain = nn.Sequential if isinstance(module, nn.Sequential) else nn.ModuleList
     hooks = [key for key, value in vars(module).items() if key.endswith("_hooks") and value]
@@ -87,10 +77,6 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
 
     A factory is called and a module on the meta device is initialised, on the CPU from (seed, layer
     index), so with the same values for every K. Any other module is taken as it is.
-
-    Raises:
-        ValueError: if a factory makes no module, or a module on the meta device cannot initialise
-            itself.
     """
     others = [*rng.other_sources().values()]
     with rng.preserved(torch.device("cpu"), others):
@@ -102,11 +88,7 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
 
 
 def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
-    """The module that a factory makes.
-
-    Raises:
-        ValueError: if it needs arguments, or makes no module.
-    """
+    """The module that a factory makes."""
     if not _needs_no_arguments(factory):
         name = getattr(factory, "__name__", type(factory).__name__)
         raise ValueError(
@@ -161,10 +143,6 @@ def _materialise(layer: nn.Module, index: int) -> nn.Module:
     The methods run in the order of constructors, submodules first: nn.MultiheadAttention sets its
     projection's bias after that has drawn one. If constructors only call these methods, the draws
     are those of a factory.
-
-    Raises:
-        ValueError: if part of the module is not on the meta device, or would be left without a
-            value.
     """
     real = next((name for name, tensor in _tensors(layer) if not tensor.is_meta), None)
     if real is not None:
@@ -233,12 +211,7 @@ def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
 
 
 def parameter_counts(layers: Sequence[Layer]) -> list[int]:
-    """Number of parameters of each layer; factories are called on the meta device.
-
-    Raises:
-        ValueError: if a layer is lazy, so that its parameters have no shape before it has seen
-            data.
-    """
+    """Number of parameters of each layer; factories are called on the meta device."""
     for index, layer in enumerate(on_meta(layers)):
         lazy = [key for key, p in layer.named_parameters() if nn.parameter.is_lazy(p)]
         if lazy:

@@ -76,10 +76,6 @@ class MeanLoss:
 
     Attributes:
         parts: the targets of each micro-batch.
-
-    Raises:
-        ValueError: if targets and inputs differ in N, if the weights make no mean, or if the loss
-            says that it is a sum.
     """
 
     def __init__(

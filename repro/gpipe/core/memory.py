@@ -111,9 +111,6 @@ def peak_memory(
         resident: what is in memory already; a GPU's allocator knows that itself.
         limit: bytes.
         meter: what counts on the CPU.
-
-    Raises:
-        MemoryError, torch.OutOfMemoryError: where they take more than `limit` bytes.
     """
     peak = Peak()
     if device.type == "cuda":
@@ -130,12 +127,7 @@ def peak_memory(
 
 @contextmanager
 def capped(device: torch.device, limit: int | None) -> Iterator[None]:
-    """Limit what torch can take of a GPU for this process; other processes are not affected.
-
-    Raises:
-        MemoryError: where more than `limit` bytes are asked for.
-        torch.OutOfMemoryError: where the GPU has less left than the limit still allows.
-    """
+    """Limit what torch can take of a GPU for this process; other processes are not affected."""
     torch.cuda.synchronize(device)
     if limit is None:
         yield

@@ -84,11 +84,7 @@ def unflatten(tensors: list[Any], skeleton: Tree) -> Tree:
 
 
 def sizes(examples: int, micro_batches: int) -> list[int]:
-    """Sizes of the M micro-batches of a mini-batch of N examples.
-
-    Raises:
-        ValueError: if N < M, since a micro-batch would be empty.
-    """
+    """Sizes of the M micro-batches of a mini-batch of N examples."""
     if examples < micro_batches:
         raise ValueError(
             f"micro_batches={micro_batches}: the mini-batch has only {examples} examples; "
@@ -108,11 +104,6 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
 
     A stage boundary keeps a tensor's values, shape and strides. The class and the attributes of a
     tensor or a container would be lost there, so only plain ones are accepted.
-
-    Args:
-        tree: inputs, targets, or what a stage returns.
-        what: names the tree in messages.
-        tensor_types: classes of tensors that are plain.
     """
     if isinstance(tree, Tensor):
         problem = _unplain(tree, tensor_types)
@@ -160,11 +151,6 @@ def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
     """Raise a ValueError for values of the N examples that are no tensor, so cannot be cut.
 
     Every micro-batch would get all of them, and use the first ones.
-
-    Args:
-        tree: inputs or targets of a mini-batch that is cut.
-        name: "inputs" or "targets".
-        examples: N.
     """
     if isinstance(tree, Tensor | Whole | str | bytes):
         return
@@ -194,11 +180,7 @@ def _length(value: object) -> int | None:
 
 
 def batch_size(tree: Tree, name: str = "inputs") -> int:
-    """N: the first dimension that all tensors of the tree share, `Whole` members aside.
-
-    Raises:
-        ValueError: if there is no tensor, or two tensors disagree.
-    """
+    """N: the first dimension that all tensors of the tree share, `Whole` members aside."""
     if tree is None:
         raise ValueError(
             f"{name}: None, but this stage reads the mini-batch; only the other stages may pass "
@@ -216,11 +198,7 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
 
 
 def split(tree: Tree, micro_batches: int, name: str = "inputs") -> list[Tree]:
-    """Cut every tensor along its first dimension into M views.
-
-    Raises:
-        ValueError: if tensors disagree about N, or N < M.
-    """
+    """Cut every tensor along its first dimension into M views."""
     cuts = sizes(batch_size(tree, name), micro_batches)
     # What is inside a `Whole` is not cut, so it is put aside and its number left in its place.
     wholes: list[Tree] = []

@@ -9,6 +9,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -95,10 +96,10 @@ class Pipeline:
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
-        given = config[0] if config else None
-        self.config = (
-            given if isinstance(given, PipelineConfig) else PipelineConfig(*config, **settings)
-        )
+        if len(config) == 1 and isinstance(config[0], PipelineConfig):
+            self.config = replace(config[0], **settings)
+        else:
+            self.config = PipelineConfig(*config, **settings)
         self.schedule = self.config.schedule_to_execute(len(entries))
         self._forward_only = self.schedule.forward_only()
         self.allow_nonfinite = allow_nonfinite

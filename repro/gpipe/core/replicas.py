@@ -32,10 +32,6 @@ def group(members: tuple[int, ...], backend: str) -> Any:
 
     It is torch's bare ProcessGroupGloo or ProcessGroupNCCL, which the functions of
     torch.distributed do not accept. A process makes it once.
-
-    Args:
-        members: ranks of the world.
-        backend: "nccl" or "gloo".
     """
     store = dist.PrefixStore(f"gpipe/{backend}/{members}", _get_default_store())
     rank = members.index(dist.get_rank())
@@ -45,15 +41,7 @@ def group(members: tuple[int, ...], backend: str) -> Any:
 
 
 def start_equal(layers: Iterable[nn.Module], members: Sequence[int]) -> None:
-    """Give the same layers on all members the values that the first member has.
-
-    Args:
-        layers: of one stage; modules that every replica has made for itself may differ.
-        members: ranks of the world.
-
-    Raises:
-        ValueError: on every member, if the layers differ in more than values.
-    """
+    """Give the same layers on all members the values that the first member has."""
     named = [
         (f"{type(layer).__name__}.{name}", tensor)
         for layer in layers
@@ -86,12 +74,7 @@ def start_equal(layers: Iterable[nn.Module], members: Sequence[int]) -> None:
 
 
 class Replicas:
-    """One rank of a pipeline among its D copies.
-
-    Args:
-        members: ranks of the world of all copies.
-        device: where the parameters of this rank are.
-    """
+    """One rank of a pipeline among its D copies."""
 
     def __init__(self, members: Sequence[int], device: torch.device) -> None:
         nccl = device.type == "cuda" and "nccl" in dist.get_backend_config()
@@ -123,11 +106,7 @@ class Replicas:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._ready)
 
     def last_backward(self, final: Iterable[nn.Parameter] = ()) -> None:
-        """Before the last backward: from now on a gradient is final when it was added to.
-
-        Args:
-            final: parameters whose gradients are final already: those of this rank's other stages.
-        """
+        """Before the last backward: from now on a gradient is final when it was added to."""
         trained = [p for p in reversed(self._parameters) if p.requires_grad]
         self._buckets = list(_buckets(trained))
         self._bucket_of = {p: n for n, bucket in enumerate(self._buckets) for p in bucket}

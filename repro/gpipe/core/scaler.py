@@ -18,11 +18,6 @@ class GradScaler(torch.amp.GradScaler):
     `train_step(..., scaler=scaler)` scales the loss, so `scale(loss)` is not needed. It also asks
     all stages whether their gradients are finite. If one stage says no, `step` skips the update on
     all of them. `update` changes the scale alike on all stages. Everything else is torch's.
-
-    Args:
-        device: of this stage.
-        everyone: all stages of all replicas.
-        options: those of torch.amp.GradScaler.
     """
 
     def __init__(self, device: torch.device, everyone: Wire, **options: Any) -> None:
@@ -41,18 +36,7 @@ class GradScaler(torch.amp.GradScaler):
         return torch.full_like(loss, self.get_scale(), dtype=torch.float32).to(loss.dtype)
 
     def agree(self, parameters: Sequence[Tensor], *, update: bool) -> bool:
-        """After the last B: find out whether any stage has inf or nan; call it on every rank.
-
-        Args:
-            parameters: of this stage.
-            update: whether this stage will update its weights now.
-
-        Returns:
-            Whether any stage will update.
-
-        Raises:
-            ValueError: on every rank, if the scales differ.
-        """
+        """After the last B: find out whether any stage has inf or nan; call it on every rank."""
         finite = all_finite(p.grad for p in parameters if p.grad is not None)
         answers = self._everyone.all_gather((finite, self.get_scale(), update))
         for rank, (_, scale, _) in enumerate(answers):

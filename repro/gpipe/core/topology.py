@@ -15,9 +15,6 @@ def place(stages: int, replicas: int, tensor_parallel: int = 1) -> tuple[int, in
     """The chain of stages that this process is in, and its stage, as numbers from 0.
 
     There is a chain for each of the T parts of each replica.
-
-    Raises:
-        ValueError: if there are fewer processes than stages of all replicas.
     """
     if not isinstance(replicas, int) or replicas < 1:
         raise ValueError(f"replicas={replicas!r}: must be a whole number, at least 1")
@@ -45,16 +42,7 @@ def place(stages: int, replicas: int, tensor_parallel: int = 1) -> tuple[int, in
 
 
 def own_device(device: torch.device | str | int | None, rank: int) -> torch.device:
-    """The device of this stage.
-
-    Args:
-        device: what the caller asked for. None, and "cuda" without an index, is a GPU, dealt out in
-            turn; None on a host without GPUs is the CPU.
-        rank: of this process.
-
-    Raises:
-        ValueError: if it does not exist, or is neither a CPU nor a CUDA device.
-    """
+    """The device of this stage."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     # The same GPU that `group.initialise` makes the current one: on several hosts, where each may
     # have more GPUs than ranks, the rank on this host counts.

@@ -37,13 +37,7 @@ def digest(tensor: Tensor) -> bytes:
 
 
 class LeftBehind:
-    """Held against each other: what F and R of one micro-batch leave in the modules of a stage.
-
-    Args:
-        stage: its modules, as they are before F.
-        values: also compare the values of parameters, since a write through `.data` leaves no other
-            trace. That reads all of them.
-    """
+    """Held against each other: what F and R of one micro-batch leave in the modules of a stage."""
 
     def __init__(self, stage: nn.Module, *, values: bool) -> None:
         self._stage = stage

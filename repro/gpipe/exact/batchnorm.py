@@ -68,12 +68,7 @@ class _Norm:
         )
 
     def merge_weights(self) -> tuple[float, float, float]:
-        """Weights with which to merge the fresh statistics, which count as merged from now on.
-
-        Returns:
-            Weights of the distance between the means, of the fresh variance, and of the squared
-                distance between the means. All are 0 if nothing is fresh.
-        """
+        """Weights with which to merge the fresh statistics, which count as merged from now on."""
         before, fresh = self.count, self.fresh
         self.count, self.fresh = before + fresh, 0
         if not fresh:
@@ -148,11 +143,7 @@ class Statistics:
         ]
 
     def _of_norms(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Each norm's two rows, as views of [channels of the norm].
-
-        Args:
-            parts: one tensor [2, channels of all norms of a type] for each type.
-        """
+        """Each norm's two rows, as views of [channels of the norm]."""
         views: list[tuple[Tensor, Tensor]] = []
         for (means, variances), sizes in zip(parts, self._sizes.values(), strict=True):
             views += zip(means.split(sizes), variances.split(sizes), strict=True)
@@ -278,12 +269,7 @@ def _tracks(module: nn.Module) -> bool:
 def once_per_mini_batch(
     modules: Iterable[nn.Module], gather: Gather | None = None
 ) -> Iterator[Statistics]:
-    """Around a step: if it succeeds, update the running statistics once, by the whole mini-batch.
-
-    Args:
-        modules: all of one stage.
-        gather: over the replicas of this stage, which all use the mini-batches of all.
-    """
+    """Around a step: if it succeeds, running statistics move once, by the whole mini-batch."""
     statistics = Statistics(modules)
     try:
         yield statistics

@@ -49,9 +49,6 @@ class Changing:
     An F that is looked at closely shows which change, see `learning`. What is known to change is
     copied before each F. All other buffers are copied once; where one changes for the first time,
     that copy is from before the F.
-
-    Args:
-        modules: their submodules are not looked at.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:

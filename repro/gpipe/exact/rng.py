@@ -84,11 +84,7 @@ def other_sources() -> dict[str, Source]:
 
 
 def declared(layer: nn.Module) -> set[str]:
-    """The names in `draws_from` of a layer and its submodules, each one of `OTHERS`.
-
-    Raises:
-        ValueError: for another name.
-    """
+    """The names in `draws_from` of a layer and its submodules, each one of `OTHERS`."""
     names = {name for module in layer.modules() for name in getattr(module, "draws_from", ())}
     for name in names:
         one_of("draws_from", name, OTHERS)

@@ -17,10 +17,6 @@ class Rollback:
 
     Gradients that the caller accumulates over several steps are put aside meanwhile. That takes
     memory for a second set of gradients, but only if a caller accumulates.
-
-    Args:
-        parameters: what the step adds gradients to.
-        changing: the buffers that it may change.
     """
 
     def __init__(self, parameters: Sequence[Tensor], changing: Changing) -> None:

@@ -55,20 +55,7 @@ def choose(
     partitioner: str,
     profile: Callable[[], tuple[Profile, LinkSpeed]],
 ) -> Cut:
-    """Cut the model.
-
-    Args:
-        layers: L of them; factories are only called for "parameters", on the meta device.
-        stages: K.
-        balance: how many layers each stage gets; or what should be even: "parameters", measured
-            "time", the number of layers ("uniform"), or any cost(a, b) of a stage made of layers a
-            to b-1, the same on every rank.
-        partitioner: a name in `PARTITIONERS`; not used if `balance` gives the layers.
-        profile: measures layers and link; only called for "time".
-
-    Raises:
-        ValueError: for any argument out of range.
-    """
+    """Cut the model."""
     one_of("partitioner", partitioner, PARTITIONERS)
     check_stages(len(layers), stages)
     if isinstance(balance, str):

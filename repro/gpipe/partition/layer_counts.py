@@ -6,11 +6,7 @@ BALANCES = ("parameters", "time", "uniform")
 
 
 def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
-    """The given number of layers of each stage, checked.
-
-    Raises:
-        ValueError: if it does not have K entries, does not sum to L, or has an empty stage.
-    """
+    """The given number of layers of each stage, checked."""
     counts: list[int] = [*balance] if isinstance(balance, Sequence) else [balance]
     are_integers = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
     if not are_integers or len(counts) != stages or sum(counts) != layers or min(counts) < 1:

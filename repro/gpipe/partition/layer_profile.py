@@ -29,14 +29,6 @@ def measure(
 ) -> Profile:
     """Time every layer, forward and backward, on what the layer before it returned.
 
-    Args:
-        layers: the model.
-        sample: inputs of one micro-batch.
-        device: where to time.
-        recompute: whether layers will be run again before their backward.
-        seed: of initial weights.
-        repeats: timed runs, after one run to warm up; the fastest counts.
-
     An error inside a layer has a note that names the layer.
     """
     assert repeats >= 1
