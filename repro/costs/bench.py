@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from repro.costs.device import Device
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.partition.layer_costs import LinkSpeed
 
@@ -59,10 +59,10 @@ class Rates:
 
 def run(kind: str, window: float = WINDOW) -> Rates:
     """Measure a "cpu" or "cuda" device; every process of the default group calls it."""
-    return measure(Wire(dist.get_world_size(), dist.get_rank()), kind, window)
+    return measure(ControlChannel(dist.get_world_size(), dist.get_rank()), kind, window)
 
 
-def measure(wire: Wire, kind: str, window: float = WINDOW) -> Rates:
+def measure(wire: ControlChannel, kind: str, window: float = WINDOW) -> Rates:
     """The same, called by the first processes of the default group only: one for each stage."""
     device = torch.device("cpu")
     if kind == "cuda":
@@ -103,7 +103,7 @@ def profile(rates: Sequence[Rates], name: str, title: str, source: str, memory: 
 
 
 class _Bench:
-    def __init__(self, wire: Wire, device: torch.device, window: float) -> None:
+    def __init__(self, wire: ControlChannel, device: torch.device, window: float) -> None:
         self._wire, self._device, self._window = wire, device, window
         self._large = device.type == "cuda"
 

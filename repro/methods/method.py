@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.layers import Layer, as_layers, build
 from repro.gpipe.core.microbatch import Tree, split
 from repro.gpipe.partition.balance import choose
@@ -97,7 +97,7 @@ class Method(ABC):
         self._setup = setup
         self._processes = processes
         self._rank = rank
-        self._wire = Wire(processes, rank)
+        self._wire = ControlChannel(processes, rank)
 
     @abstractmethod
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:

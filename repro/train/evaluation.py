@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from repro.gpipe import Pipeline, Weighted
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
 
 
 def evaluate(
     pipe: Pipeline,
-    everyone: Wire,
+    everyone: ControlChannel,
     batches: Sequence[tuple[Any, Any]],
     metrics: Mapping[str, Loss],
 ) -> dict[str, float]:

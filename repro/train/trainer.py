@@ -23,7 +23,7 @@ from torch import Tensor
 from repro.data.tokens import PAD
 from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.save_load import together
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import batch_size
 from repro.io import files
@@ -145,7 +145,7 @@ class Trainer:
         self._reads = pipe.is_first or pipe.is_last
         self._may_write = False  # whether this run's own checkpoints are in the folder, or none
         everyone = pipe.replica * pipe.stages + pipe.rank
-        self._wire = Wire(pipe.config.processes, everyone)
+        self._wire = ControlChannel(pipe.config.processes, everyone)
         self._is_coordinator = everyone == 0
 
     # Training.

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe.comm import links
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.transport import Link, Nccl
 from repro.gpipe.errors import EveryRankError
 
@@ -138,7 +138,7 @@ class Connector:
         self.made: dict[tuple[int, int], Communicator] = {}
 
     def __call__(
-        self, wire: Wire, neighbour: int, tag: int, device: torch.device, **_: object
+        self, wire: ControlChannel, neighbour: int, tag: int, device: torch.device, **_: object
     ) -> Link:
         key = wire.world_rank(neighbour), _BOTH if self.single else tag
         if key not in self.made:

@@ -12,7 +12,7 @@ from examples import batch, linear
 from torch import nn
 
 from repro.gpipe import Pipeline, PipelineConfig, launch
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.runtime.launch import StageError
 
 MSE = nn.functional.mse_loss
@@ -45,7 +45,7 @@ def foreign_clock() -> float:
         socket.gethostname = lambda: "elsewhere"
         here = time.perf_counter
         time.perf_counter = lambda: here() - 1000.0
-    return Wire(2, dist.get_rank()).clock_offset()
+    return ControlChannel(2, dist.get_rank()).clock_offset()
 
 
 def everything() -> dict:

@@ -41,7 +41,7 @@ def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -
     return tensor
 
 
-class Wire:
+class ControlChannel:
     """Control channel of one rank: small messages in host memory over the default group's gloo.
 
     Point to point only: a subgroup would have to be made by all processes, also by those without a

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 import torch
 
 from repro.gpipe.comm import shm
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.mailbox import Outbox
 from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.comm.transport import ACTIVATION, GRADIENT, TRANSPORTS, Link, connect
@@ -29,7 +29,7 @@ class Links:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ControlChannel,
         device: torch.device,
         transport: str,
         throttle: LinkSpeed | None = None,
@@ -154,7 +154,7 @@ class Links:
         return LinkSpeed(latency, 1.0 / slope, self._overlap)
 
 
-def _refuse_impossible(throttle: object, wire: Wire, device: torch.device) -> None:
+def _refuse_impossible(throttle: object, wire: ControlChannel, device: torch.device) -> None:
     """Raise a ValueError on every stage if links cannot be throttled: see `throttle` above."""
     if not isinstance(throttle, LinkSpeed):
         raise ValueError(

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe.comm import shm
-from repro.gpipe.comm.control_channel import Wire, wait
+from repro.gpipe.comm.control_channel import ControlChannel, wait
 from repro.gpipe.comm.message import (
     Form,
     Message,
@@ -363,7 +363,7 @@ def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.Pro
 
 
 def connect(
-    wire: Wire,
+    wire: ControlChannel,
     neighbour: int,
     tag: int,
     device: torch.device,
@@ -408,7 +408,7 @@ def connect(
     return Gloo(peer, tag)
 
 
-def _shared_receiver(wire: Wire, neighbour: int) -> shm.Receiver | None:
+def _shared_receiver(wire: ControlChannel, neighbour: int) -> shm.Receiver | None:
     """Offer the neighbour shared memory; None if this host has none or the neighbour cannot."""
     receiver = shm.Receiver() if shm.available() else None
     wire.send_object((shm.host(), receiver.address) if receiver else None, neighbour)
@@ -422,7 +422,7 @@ def _shared_receiver(wire: Wire, neighbour: int) -> shm.Receiver | None:
     return receiver
 
 
-def _shared_sender(wire: Wire, neighbour: int) -> shm.Sender | None:
+def _shared_sender(wire: ControlChannel, neighbour: int) -> shm.Sender | None:
     """Connect to the shared memory that the neighbour offers; None where that is not possible."""
     offer = wire.recv_object(neighbour)
     sender = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.errors import RefusedError, within
 
 
@@ -17,7 +17,7 @@ def clip_grad_norm_(
     norm_type: float,
     *,
     updated: bool,
-    everyone: Wire,
+    everyone: ControlChannel,
     ranks: int,
 ) -> Tensor:
     """Scale the gradients so that their norm over all stages is at most `max_norm`.

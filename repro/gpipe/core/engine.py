@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import Forms, Message, copied, received, settled
@@ -62,7 +62,7 @@ class Engine:
         stages: int,
         micro_batches: int,
         replicas: Replicas | None,
-        everyone: Wire,
+        everyone: ControlChannel,
         *,
         refuse_nonfinite: bool,
     ) -> None:

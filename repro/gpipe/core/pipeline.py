@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.checkpoint import save_load
 from repro.gpipe.checkpoint.optimizer_state import refuse_no_optimizer
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core import clip, memory
 from repro.gpipe.core.autocast import left_for_a_step
@@ -109,7 +109,7 @@ class Pipeline:
         # of a replica's stages is a chain of its own: it has its own links, and the same messages.
         chain, self.rank = place(K, D, T)
         self.replica, self.part = divmod(chain, T)
-        self._everyone = Wire(self.config.processes, chain * K + self.rank)
+        self._everyone = ControlChannel(self.config.processes, chain * K + self.rank)
         self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
@@ -126,7 +126,7 @@ class Pipeline:
             refuse_unlike(self._everyone.rank, settings)
 
         links = Links(
-            Wire(K, self.rank, chain),
+            ControlChannel(K, self.rank, chain),
             self.device,
             self.config.transport,
             self.config.throttle,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact.nonfinite import all_finite
 
@@ -20,7 +20,7 @@ class GradScaler(torch.amp.GradScaler):
     all of them. `update` changes the scale alike on all stages. Everything else is torch's.
     """
 
-    def __init__(self, device: torch.device, everyone: Wire, **options: Any) -> None:
+    def __init__(self, device: torch.device, everyone: ControlChannel, **options: Any) -> None:
         super().__init__(device.type, **options)
         self._everyone = everyone
         self._found_inf = False  # on any stage, in the gradients of the step that ran last

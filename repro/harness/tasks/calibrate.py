@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
@@ -45,7 +45,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     began = time.perf_counter()
     spec, device = job.spec, device_of(job.device, rank)
     model = build(spec.model, **spec.arguments)
-    wire = Wire(spec.K, rank)
+    wire = ControlChannel(spec.K, rank)
     chain = _Chain(spec, model, wire, device)
     tables: dict[str, Any] = {kind: [] for kind in KINDS}
     alone: dict[str, Any] = {kind: [] for kind in KINDS}
@@ -83,7 +83,9 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
 class _Chain:
     """All layers of a model in one process, and the loss as one more."""
 
-    def __init__(self, spec: RunSpec, model: Model, wire: Wire, device: torch.device) -> None:
+    def __init__(
+        self, spec: RunSpec, model: Model, wire: ControlChannel, device: torch.device
+    ) -> None:
         self._spec, self._model, self._wire, self._device = spec, model, wire, device
         self._modules = [
             build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)
@@ -202,5 +204,5 @@ def _medians(passes: Iterable[list[float]]) -> list[float]:
     return [statistics.median(seconds) for seconds in zip(*passes, strict=True)]
 
 
-def _mean(wire: Wire, seconds: list[float]) -> list[float]:
+def _mean(wire: ControlChannel, seconds: list[float]) -> list[float]:
     return [statistics.fmean(layer) for layer in zip(*wire.all_gather(seconds), strict=True)]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from repro.costs import Device, bench
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.harness.job import Job, Measured
 from repro.harness.predict import Roofline
 from repro.harness.schema import RooflineRound
@@ -26,7 +26,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     """Measure the rates on this rank, and predict the times of every layer."""
     began = time.perf_counter()
     spec = job.spec
-    wire = Wire(spec.K, rank)
+    wire = ControlChannel(spec.K, rank)
     rates = wire.all_gather(bench.measure(wire, job.device))
     if job.device == "cuda":
         memory = torch.cuda.mem_get_info(0)[1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten
 from repro.methods.method import Setup
 
@@ -55,7 +55,7 @@ class Learnt:
     outputs: tuple[Tensor, ...]
 
 
-def learn(setup: Setup, wire: Wire, number: int, layers: nn.Sequential) -> Learnt:
+def learn(setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential) -> Learnt:
     """A stage that knows its boundaries; the stages before must call this at the same time."""
     config = setup.config
     if number == 0:
