@@ -60,10 +60,12 @@ def speed(results: Results) -> Table:
     parts: list[pd.DataFrame] = []
     for letter, source in SOURCES.items():
         of_source = every.loc[every["source"] == letter]
-        parts += [_cells(source, of_source), _summaries(source, of_source)]
+        if len(of_source):
+            parts += [_cells(source, of_source), _summaries(source, of_source)]
     judged = every.loc[every["source"] != "rehearsal"]
     parts.append(_summaries("all", judged))
-    table = pd.concat([part for part in parts if len(part)]) if len(every) else pd.DataFrame()
+    parts = [part for part in parts if len(part)] or [pd.DataFrame()]
+    table = pd.concat(parts)
     forms = {f"examples/s {fidelity}": ".1f" for fidelity in ("quoted", "measured", "simulated")}
     return framed(results, NAME, table, ABOUT, forms=forms)
 

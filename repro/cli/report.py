@@ -60,7 +60,7 @@ def say_verdicts(plots: Path) -> None:
     if not rows:
         return
     columns = ("exhibit", "paper", "ours", "verdict")
-    cells = [(row.exhibit, row.paper, row.ours, row.verdict) for row in rows]
+    cells = [[row[name] for name in columns] for row in rows]
     table = terminal.table_of(columns, cells, left=columns, wrapped=columns[3:])
     Console(width=WIDTH, highlight=False).print(table)
     print(f"every claim: {plots / 'claims.md'}; the paper against itself: {plots / 'audit.md'}")

@@ -1,58 +1,8 @@
-"""Bars: peak memory of each stage, and the parts of a step."""
+"""Horizontal bars: the parts of a step."""
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from repro.harness.results import Results, Run
-from repro.report.compare import fidelities, matching, settings
-from repro.report.style import (
-    INK,
-    PART_NAMES,
-    PARTS,
-    grid,
-    is_dark,
-    part_look,
-    series_colour,
-    ticks,
-)
-
-
-def memory(results: Results, rows: list[Run]) -> Figure | None:
-    """Peak memory of each stage: one group of bars a (K, M), one panel a setting and fidelity."""
-    panels = [
-        (setting.wide, matching(setting.rows, fidelity=fidelity))
-        for setting in settings(results, [run for run in rows if run.peak_gib_per_stage])
-        for fidelity in fidelities(setting.rows)
-    ]
-    if not panels:
-        return None
-    figure, axes = grid(len(panels), 1, 2.3)
-    for (panel,), (title, runs) in zip(axes, panels, strict=True):
-        _memory_panel(panel, sorted(runs, key=lambda run: (run.K, run.M)))
-        panel.set_title(title)
-    return figure
-
-
-def _memory_panel(axes: Axes, runs: list[Run]) -> None:
-    highest = max(run.peak_gib_max for run in runs)
-    unit, scale = ("GiB", 1.0) if highest >= 1 else ("MiB", 1024.0)
-    for at, run in enumerate(runs):
-        peaks = [scale * peak for peak in run.peak_gib_per_stage]
-        width = min(0.3, 0.8 / len(peaks))
-        places = [at + (j - (len(peaks) - 1) / 2) * width for j in range(len(peaks))]
-        bars = axes.bar(places, peaks, width * 0.92, color=series_colour(run.K))
-        axes.bar_label(bars, _stage_names(len(peaks)), fontsize=7.5, padding=1)
-    ticks(axes, list(range(len(runs))), [f"K={run.K}\nM={run.M}" for run in runs])
-    axes.margins(y=0.09)
-    axes.set_ylabel(f"peak ({unit}), {runs[0].fidelity}")
-    axes.grid(axis="x", visible=False)
-
-
-def _stage_names(K: int) -> list[str]:
-    """A name for every bar; of more than four for the first and the last alone."""
-    if K <= 4:
-        return [f"s{j}" for j in range(K)]
-    return ["s0", *[""] * (K - 2), f"s{K - 1}"]
+from repro.report.style import INK, PART_NAMES, PARTS, is_dark, part_look
 
 
 def drawable(parts: dict[str, float]) -> dict[str, float]:

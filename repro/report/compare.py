@@ -1,7 +1,7 @@
-"""Which recorded runs are compared: selection of runs, their settings, and the names of these."""
+"""Which recorded runs are compared: selection of runs, and what they have in common."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -9,20 +9,15 @@ from typing import Any
 
 from repro.harness.results import Results, Run
 from repro.harness.spec import TINY, RunSpec, canonical
-from repro.report.ratio import batch_name
+from repro.harness.vary import varied
 from repro.report.style import MARKERS, model_name
 
-# Fields of a spec that a setting names only where settings differ in them.
-_WHERE_SEVERAL = (
-    "library",
-    "transport",
-    "trace",
-    "optimizer",
-    "lr",
-    "seed",
-    "warmup",
-    "steps",
-)
+# Fields of a spec that a setting names where settings differ in them.
+_NAMED = (
+    "schedule", "D", "balance", "partitioner", "link", "library", "optimizer", "lr", "seed",
+    "profile",
+)  # fmt: skip
+_EMULATION = ("stretch", "steps", "warmup", "trace", "transport")  # how an emulation is run
 _UPDATES = {
     "sgd": "SGD",
     "rmsprop": "RMSProp",
@@ -30,9 +25,6 @@ _UPDATES = {
     "adam": "Adam",
     "adamw": "AdamW",
 }
-_EMULATION = ("stretch", "steps", "warmup", "trace", "transport")  # how an emulation is run
-_CUTS = {"time": "", "given": "balance given"}  # by time is usual
-_REAL_LAYERS = ("data", "compute", "device")  # labels of runs with real layers
 
 
 def rows_of(results: Results, **wanted: Any) -> list[Run]:
@@ -86,7 +78,7 @@ class Setting:
 
     Attributes:
         model: name of the model.
-        plan: the schedule and the re-materialization.
+        plan: the schedule, and which micro-batches are recomputed.
         details: what else the numbers depend on, `laptop, L=4, N=32, remat always`.
         rows: the runs.
     """
@@ -103,36 +95,21 @@ class Setting:
         return f"{name} ({self.details})" if self.details else name
 
     @property
-    def wide(self) -> str:
-        """The title on lines that fit a figure."""
-        return textwrap.fill(self.title, 92, break_on_hyphens=False)
-
-    @property
     def narrow(self) -> str:
         """The title on lines that fit half a figure."""
-        details = textwrap.fill(self.details, 46, break_on_hyphens=False)
-        return f"{model_name(self.model)}\n{details}"
+        return textwrap.fill(self.title, 46, break_on_hyphens=False)
 
 
-def settings(results: Results, rows: list[Run]) -> list[Setting]:
+def settings(results: Results, rows: Sequence[Run]) -> list[Setting]:
     """The runs split by all that their specs fix except K, M and fidelity, and by place."""
     split: dict[str, list[Run]] = {}
     for run in rows:
         split.setdefault(_settings_key(run), []).append(run)
-    differing = _differing_fields(results, rows)
+    named = varied([run.spec for run in rows], _NAMED)
     return [
-        Setting(
-            runs[0].model,
-            (runs[0].schedule, runs[0].remat),
-            _details(results, runs, differing),
-            runs,
-        )
-        for runs in split.values()
+        Setting(of[0].model, (of[0].schedule, of[0].remat), _details(results, of, named), of)
+        for of in split.values()
     ]
-
-
-def settled(results: Results, rows: list[Run]) -> list[tuple[Setting, Run]]:
-    return [(setting, run) for setting in settings(results, rows) for run in setting.rows]
 
 
 def _settings_key(run: Run) -> str:
@@ -145,48 +122,31 @@ def _settings_key(run: Run) -> str:
     return canonical({"spec": spec, "place": run.place})
 
 
-def _differing_fields(results: Results, rows: list[Run]) -> set[str]:
-    differing = {
-        field for field in _WHERE_SEVERAL if len({getattr(run.spec, field) for run in rows}) > 1
-    }
-    if len({link_name(run.spec) for run in rows if not run.spec.profile}) > 1:
-        differing.add("link")
-    if len({where(results, run) for run in rows if run.spec.profile}) > 1:
-        differing.add("where")
-    return differing
-
-
-def _details(results: Results, runs: list[Run], differing: set[str]) -> str:
-    """`laptop, L=4, N=32, remat always, attention plain`.
-
-    What is usual is left out: schedule gpipe, one replica, cut by time. Runs on a modelled device
-    name its profile in place of the scale.
-    """
+def _details(results: Results, runs: list[Run], named: list[str]) -> str:
     run = runs[0]
     spec = run.spec
-    modelled = spec.profile is not None
-    if modelled:
-        differing = differing - {"link", *_EMULATION}
+    values = {name: getattr(spec, name) for name in named} | {"balance": run.cut_by}
     labels = next((run.labels for run in runs if run.labels), {})
-    hidden = _REAL_LAYERS if modelled else ()
     details = [
-        where(results, run) if not modelled or "where" in differing else "",
+        where(results, run),
         *(f"{name}={value}" for name, value in spec.model_args.items()),
         batch_name(run),
-        f"device profile {spec.profile}" if modelled else "",
         f"remat {run.remat}",
-        run.schedule if run.schedule != "gpipe" else "",
-        f"{run.D} replicas" if run.D > 1 else "",
-        _CUTS.get(run.cut_by, f"balance by {run.cut_by}"),
-        f"link {link_name(spec)}" if "link" in differing else "",
-        *(f"{name} {getattr(spec, name)}" for name in _WHERE_SEVERAL if name in differing),
+        *(f"{name} {link_name(spec) if name == 'link' else values[name]}" for name in named),
         *(
             f"{name.replace('_', ' ')} {value}"
             for name, value in labels.items()
-            if spec.model_args.get(name) != value and name not in hidden
+            if spec.model_args.get(name) != value
         ),
     ]
-    return ", ".join(filter(None, details))
+    return ", ".join(details)
+
+
+def batch_name(run: Run) -> str:
+    """`N=32`, or that each cell takes the largest mini-batch that fits."""
+    if run.spec.memory is not None and run.fidelity == "simulated":
+        return "the largest N that fits"
+    return f"N={run.N}"
 
 
 def link_name(spec: RunSpec) -> str:
@@ -200,13 +160,13 @@ def speed_name(speed: float) -> str:
     return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"
 
 
-def optimizers(rows: Iterable[Run], *, always: bool = False) -> str:
-    """The optimizer of each fidelity's steps; empty where all have the same, unless `always`."""
+def optimizers(rows: Iterable[Run]) -> str:
+    """The optimizer of each fidelity's steps; empty where all have the same."""
     fidelities_of: dict[str, set[str]] = {}
     for run in rows:
         name = _UPDATES.get(run.spec.optimizer, run.spec.optimizer)
         fidelities_of.setdefault(name, set()).add(run.fidelity)
-    if not fidelities_of or (len(fidelities_of) == 1 and not always):
+    if len(fidelities_of) < 2:
         return ""
     order = list(MARKERS)
     kinds = {name: sorted(present, key=order.index) for name, present in fidelities_of.items()}

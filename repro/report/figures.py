@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from repro.harness.results import Results, Run
 from repro.io.files import fresh
-from repro.report import bars, curves, gantt
+from repro.report import curves, gantt
 from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
 from repro.report.ratio import NO_INTERVAL
@@ -17,25 +17,18 @@ from repro.report.style import MARKERS, model_name, save, styled
 
 Make = Callable[[Results, list[Run]], Figure | None]
 Picture = tuple[str, Figure | None, str]  # name, figure, caption
-_IDEAL = "the ideal with equal stages, F:R:B = 1:1:2 and free messages"
 MOST = 4  # settings in a generic figure: those with the most runs
-_OF_MORE = f"Of more than {MOST} settings those with the most runs are drawn."
+_IDEAL = "the ideal with equal stages, F:R:B = 1:1:2 and free messages"
+_CAPTION = (
+    f"{{}} against M; emulated and simulated points are shifted sideways, dashed is the paper's "
+    f"{{}}, dotted {_IDEAL}. Of more than {MOST} settings those with the most runs are drawn."
+)
 PICTURES: dict[str, tuple[Make, str]] = {
     "speedup": (
         curves.speedup,
-        "Speedup over K=1: at the same M, N and re-materialization, against K and against M "
-        f"({NO_INTERVAL}); dotted is {_IDEAL}, dashed the paper's K M/(M+K-1). {_OF_MORE}",
+        _CAPTION.format(f"Speedup over K=1 ({NO_INTERVAL})", "K M/(M+K-1)"),
     ),
-    "bubble": (
-        curves.bubble,
-        "Idle/total against M: emulated and simulated points are shifted sideways, dashed is "
-        f"the paper's (K-1)/(M+K-1), dotted {_IDEAL}. {_OF_MORE}",
-    ),
-    "memory": (
-        bars.memory,
-        "Peak memory of each stage: read in a step of its own, and counted of simulated runs. "
-        f"{_OF_MORE}",
-    ),
+    "bubble": (curves.bubble, _CAPTION.format("Idle/total", "(K-1)/(M+K-1)")),
 }
 """Of the generic figures: how each is drawn, and its caption."""
 
@@ -68,6 +61,7 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
 
 def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     """The generic figures of an experiment: name, figure and caption of each."""
+    rows = [run for run in rows if run.spec.task == "train"]
     # Where other libraries took part, only our own steps are traced.
     if any(run.library != "repro" for run in rows):
         return

@@ -15,9 +15,9 @@ import pandas as pd
 
 from repro.harness.about import About
 from repro.harness.frame import Frame
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.report.compare import beside_paper, of_paper
-from repro.report.table import EMPTY, NOT_RUN, Cell, Heading, Table, not_run
+from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
 Form = str | Callable[[Any], str]
 Estimate = tuple[float, float, float]  # and the ends of its interval
@@ -48,7 +48,7 @@ def framed(
     origin: str = "",
     **values: object,
 ) -> Table:
-    """The table of a frame; without lines it says what to run.
+    """The table of a frame.
 
     Args:
         results: that it was made from.
@@ -66,33 +66,42 @@ def framed(
         values: for the braces in title and note.
     """
     words = about.words[name].filled(**values)
-    if not len(frame):
-        return not_run(name, words.title, words.note, about.experiment)
-    runs: list[Run] = []
-    if "run" in frame:
-        runs, frame = list(frame["run"].dropna()), frame.drop(columns="run")
+    note, runs = words.note, list(frame["run"].dropna()) if "run" in frame else []
+    frame = frame.drop(columns="run", errors="ignore")
     if "where" in frame and not keep_where and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
-    note = words.note
     if about.experiment in of_paper(results) and not beside_paper(results, about.experiment):
         frame = frame.drop(columns=[column for column in frame if _OF_PAPER.search(str(column))])
         sentences = re.split(r"(?<=\.) ", note)
         note = " ".join(sentence for sentence in sentences if not _OF_PAPER.search(sentence))
+    frames = in_two(frame, forms=forms, headings=headings, ends=ends, hidden=hidden)
+    return Table(name, words.title, note, *frames, about.experiment, runs, origin)
+
+
+def in_two(
+    frame: Frame,
+    *,
+    forms: Mapping[str, Form] | None = None,
+    headings: Mapping[str, str] | None = None,
+    ends: Mapping[str, tuple[str, str]] | None = None,
+    hidden: Collection[str] = (),
+) -> tuple[Frame, Frame]:
+    """What a reader sees of a frame, and what the csv file holds of it."""
     names = [*map(str, frame.columns)]
     intervals = {name: (name + LOW, name + HIGH) for name in names if name + LOW in names}
     intervals |= ends or {}
     of_intervals = {end for pair in intervals.values() for end in pair}
-    heads, columns = [], []
+    shown, data = {}, {}
     for column in (name for name in names if name not in of_intervals):
         form = (forms or {}).get(column) or _form_of(column)
-        interval = intervals.get(column)
-        shown_name = "" if column in hidden else (headings or {}).get(column, column)
-        heads.append(Heading(shown_name, column, interval))
-        parts = [frame[part] for part in (column, *(interval or ()))]
-        columns.append([_cell(form, *line) for line in zip(*parts, strict=True)])
-    rows = list(zip(*columns, strict=True))
-    title, experiment = words.title, about.experiment
-    return Table(name, title, note, heads, rows, experiment, runs=runs, origin=origin)
+        interval = intervals.get(column, ())
+        cells = [_cell(form, *line) for line in frame[[column, *interval]].itertuples(index=False)]
+        data[column] = [cell.value for cell in cells]
+        for end, values in zip(interval, ("low", "high"), strict=False):
+            data[end] = [getattr(cell, values) for cell in cells]
+        if column not in hidden:
+            shown[(headings or {}).get(column, column)] = [cell.text for cell in cells]
+    return pd.DataFrame(shown, dtype=object), pd.DataFrame(data, dtype=object)
 
 
 def or_status(frame: Frame, column: str) -> pd.Series:
@@ -114,8 +123,8 @@ def estimated(column: str, estimate: Estimate) -> dict[str, float]:
 
 def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> Frame:
     """The frame with a column of medians or means, and those of the ends of their intervals."""
-    values, lows, highs = zip(*estimates, strict=True)
-    return frame.assign(**{column: values, column + LOW: lows, column + HIGH: highs})
+    names = [column, column + LOW, column + HIGH]
+    return frame.assign(**pd.DataFrame([*estimates], index=frame.index, columns=names))
 
 
 def error_bars(frame: Frame, column: str) -> list[pd.Series]:

@@ -1,23 +1,23 @@
 """Tables declared as lines and columns, and a grid of recorded runs to take cells from."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from math import inf, isnan
 from typing import Any, Generic, TypeVar
 
+import pandas as pd
+
+from repro.harness.frame import Frame
 from repro.harness.results import Run
 from repro.report.compare import fidelities
-from repro.report.provenance import runs_in
 from repro.report.ratio import Ratio
 from repro.report.table import (
     EMPTY,
     NOT_RUN,
     Cell,
-    Heading,
     Name,
     Table,
-    not_run,
     number,
     percent,
 )
@@ -40,10 +40,6 @@ class Column(Generic[Line]):
     cell: Callable[[Line], Cell]
     csv: Name | None = None
     ends: tuple[Name, Name] | None = None
-
-    @property
-    def heading(self) -> Heading:
-        return Heading(self.key, self.key if self.csv is None else self.csv, self.ends)
 
 
 @dataclass(frozen=True)
@@ -175,10 +171,42 @@ def declared(
     *,
     origin: str = "",
 ) -> Table:
-    """The table of these columns, with a row for each line; without lines it says what to run."""
+    """The table of these columns, with a row for each line."""
     lines = list(lines)
-    rows = [[column.cell(line) for column in columns] for line in lines]
-    if not rows:
-        return not_run(table, title, note, experiment)
-    headings = [column.heading for column in columns]
-    return Table(table, title, note, headings, rows, experiment, runs=runs_in(lines), origin=origin)
+    shown: dict[Name, list[str]] = {}
+    data: dict[Name, list[Any]] = {}
+    for column in columns:
+        cells = [column.cell(line) for line in lines]
+        if column.key:
+            shown[column.key] = [cell.text for cell in cells]
+        if csv := column.key if column.csv is None else column.csv:
+            data[csv] = [cell.value for cell in cells]
+        if column.ends:
+            data[column.ends[0]] = [cell.low for cell in cells]
+            data[column.ends[1]] = [cell.high for cell in cells]
+    frames = _frame(shown), _frame(data)
+    return Table(table, title, note, *frames, experiment, runs_in(lines), origin)
+
+
+def _frame(columns: dict[Name, list[Any]]) -> Frame:
+    """A frame of these columns; their names are pairs if one of them has a group."""
+    names = list(columns)
+    if any(isinstance(name, tuple) for name in names):
+        names = [name if isinstance(name, tuple) else ("", name) for name in names]
+    frame = pd.DataFrame(dict(enumerate(columns.values())), dtype=object)
+    return frame.set_axis(pd.Index(names), axis=1)
+
+
+def runs_in(line: Any) -> list[Run]:
+    """The runs that a line of a table holds: it is one, or has them in its fields."""
+    if isinstance(line, Run):
+        return [line]
+    if is_dataclass(line):
+        parts: Iterable[Any] = [getattr(line, field.name) for field in fields(line)]
+    elif isinstance(line, Mapping):
+        parts = line.values()
+    elif isinstance(line, (list, tuple)):
+        parts = line
+    else:
+        parts = ()
+    return [run for part in parts for run in runs_in(part)]

@@ -18,14 +18,11 @@ from repro.harness.results import Results, Run, load, load_recorded
 from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
-from repro.report.declared import HOME
-from repro.report.front import ABSENT, fidelity_colours, front_rows
 from repro.report.player import player
-from repro.report.provenance import origins
-from repro.report.sections import ORDER, as_text, picture, sections_of, shown_table
-from repro.report.style import model_name
+from repro.report.sections import as_text, picture, sections_of, shown_table
+from repro.report.style import FIDELITIES, INK, is_dark, model_name
 from repro.report.table import Table, csv_text
-from repro.report.tables import all_tables, rounds
+from repro.report.tables import all_tables, origins, rounds
 
 HEADLINE = "table2_bars"  # the picture on the first screen
 SHOWN_AT_THE_END = ("claims", "audit")  # of the tables that belong to no experiment
@@ -47,7 +44,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     traces = figures.traces(results, plots_dir)
     judged = any(line.evidence for line in claims)
     names = {run.experiment for run in rows_of(results)}
-    rows = front_rows(claims, names) if judged else []
+    rows = verdicts.exhibits(claims) if judged else []
     headline = drawn.pop(HEADLINE, None)
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
@@ -61,7 +58,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     )
     page = environment.get_template("template.html.j2").render(
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        fidelity_colours=fidelity_colours() if judged else {},
+        fidelity_colours=_fidelity_colours() if judged else {},
         what_holds=verdicts.what_holds(claims) if judged else "",
         verdicts=rows,
         verdict_words=texts.VERDICTS,
@@ -69,8 +66,8 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         player=player(results),
         banner=_banner(results),
         sections=sections_of(results, tables, list(drawn.values()), traces, rows),
-        absent=_absent(names) if judged else [],
-        absent_id=ABSENT,
+        absent=_absent(claims, names) if judged else [],
+        names=names,
         fidelities={
             word: text for word, text in texts.FIDELITIES.items() if quoting or word != "quoted"
         },
@@ -79,7 +76,6 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         },
         counts=_counts(rows_of(results)),
         rest=[shown_table(table) for table in general if table.name in SHOWN_AT_THE_END],
-        linked=[table.name for table in general if table.name.startswith("memory")],
         origins=origins(rows_of(results)),
         environments=_environments(results),
     )
@@ -125,10 +121,10 @@ def _banner(results: Results) -> list[str]:
     return sentences
 
 
-def _absent(names: set[str]) -> list[str]:
-    """The commands of the experiments that come with the project and have no results here."""
-    known = {path.parent.name for path in HOME.glob("*/runs.py")}
-    return [f".venv/bin/repro run {name}" for name in ORDER if name in known and name not in names]
+def _absent(claims: Sequence[verdicts.Judged], names: set[str]) -> list[str]:
+    """The commands of the experiments that claims are held against and that have no results."""
+    experiments = dict.fromkeys(line.claim.experiment for line in claims)
+    return [f".venv/bin/repro run {name}" for name in experiments if name and name not in names]
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:
@@ -175,6 +171,13 @@ def _environments(results: Results) -> list[dict[str, Any]]:
             environment = distinct.setdefault(str(lines), {"lines": lines, "runs": 0})
             environment["runs"] += 1
     return list(distinct.values())
+
+
+def _fidelity_colours() -> dict[str, dict[str, str]]:
+    """Each fidelity's colour in the figures, and that of words on it."""
+    return {
+        word: {"back": colour, "text": INK[is_dark(colour)]} for word, colour in FIDELITIES.items()
+    }
 
 
 def _counts(runs: list[Run]) -> list[tuple[str, int]]:

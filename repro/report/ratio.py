@@ -15,6 +15,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.about import NO_INTERVAL
 from repro.harness.results import Results, Run
 from repro.paper.theory import UNIT_COSTS
+from repro.report.compare import batch_name
 
 ITSELF = "itself"
 MARKS = (
@@ -84,13 +85,6 @@ def over(results: Results, run: Run, **changed: Any) -> Ratio:
     if base is run:
         return Ratio(1.0, 1.0, 1.0, len(run.rounds), ITSELF)
     return Ratio(*results.ratio(run, base), baseline=name)
-
-
-def batch_name(run: Run) -> str:
-    """`N=32`, or that each cell takes the largest mini-batch that fits."""
-    if run.spec.memory is not None and run.fidelity == "simulated":
-        return "the largest N that fits"
-    return f"N={run.N}"
 
 
 @cache

@@ -19,41 +19,13 @@ from repro.report import texts
 from repro.report.compare import of_paper, rows_of
 from repro.report.declared import Shown, answer_of, shown_of
 from repro.report.figures import Drawn
-from repro.report.front import Counts, FrontRow, summed
-from repro.report.provenance import origins
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Heading, Table
-from repro.report.tables import is_of_points
+from repro.report.table import EMPTY, Table
+from repro.report.tables import is_of_points, origins
+from repro.report.verdicts import Counts, Exhibit, summed
 
-# The paper's exhibits, then what goes beyond the paper; other experiments come last.
-ORDER = (
-    "table1",
-    "table2",
-    "table3",
-    "table4",
-    "table5",
-    "breakdown",
-    "bubble",
-    "figure1",
-    "figure3",
-    "methods",
-    "two_gpu_demo",
-    "advise",
-    "peers",
-    "simulator",
-    "costs",
-    "runtime",
-    "consistency",
-)
-POINTS = (
-    "model",
-    "K",
-    "M",
-    "step (ms)",
-    "speedup over K=1",
-    "idle/total",
-    "peak MiB",
-)
+# Of a table of points, what the page shows at once.
+POINTS = ("model", "K", "M", "step (ms)", "speedup over K=1", "idle/total", "peak MiB")
 FOLDED_COLUMNS, FOLDED_LINES = 14, 100  # at most, of a folded table; larger ones are links
 MOST_SIZES = 6  # of one model that a section lists
 
@@ -67,7 +39,7 @@ class Section:
     title: str
     question: str
     answer: str  # in one sentence; empty where the runs do not give one
-    verdicts: list[FrontRow]
+    verdicts: list[Exhibit]
     counts: Counts  # of all its verdicts together
     table: dict[str, Any] | None
     figure: dict[str, Any] | None
@@ -90,10 +62,10 @@ def sections_of(
     tables: Sequence[Table],
     drawn: Sequence[Drawn],
     traces: Mapping[str, Path],
-    rows: Sequence[FrontRow],
+    rows: Sequence[Exhibit],
 ) -> list[Section]:
     names = list(dict.fromkeys(run.experiment for run in rows_of(results)))
-    names.sort(key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    names.sort(key=lambda name: _order(results.listings[name], name))
     return [
         _section(
             results,
@@ -113,7 +85,7 @@ def _section(
     tables: Sequence[Table],
     drawn: Sequence[Drawn],
     trace: Path | None,
-    rows: list[FrontRow],
+    rows: list[Exhibit],
 ) -> Section:
     about = results.listings[name]
     runs = rows_of(results, experiment=name)
@@ -124,10 +96,10 @@ def _section(
     folded, linked = [], []
     for table in others:
         if main is not None and table.name == main.name:
-            if (len(main.headings), len(main.rows)) == (len(table.headings), len(table.rows)):
+            if main.shown.shape == table.shown.shape:
                 continue  # the whole of it is shown
             table = replace(table, title=f"{table.title}: all columns and lines")
-        too_large = table.columns > FOLDED_COLUMNS or len(table.rows) > FOLDED_LINES
+        too_large = len(table.names) > FOLDED_COLUMNS or len(table.shown) > FOLDED_LINES
         (linked if too_large else folded).append(table)
     pictures = sorted(drawn, key=lambda figure: figure.stem.name != shown.figure)
     general = texts.DEVIATIONS if name in of_paper(results) else []
@@ -144,7 +116,7 @@ def _section(
         figure=picture(pictures[0]) if pictures else None,
         more_tables=[shown_table(table) for table in folded],
         more_figures=[picture(figure) for figure in pictures[1:]],
-        points=[_points(table) for table in of_points],
+        points=[shown_table(table.only(("run", *POINTS, "differs in"))) for table in of_points],
         linked=[table.name for table in linked],
         metrics=_metrics([main, *folded] if main else folded),
         numbering=", ".join(f"{version} {place}" for version, place in places if place),
@@ -157,18 +129,27 @@ def _section(
     )
 
 
+def _order(about: PlanEvent, name: str) -> tuple[int, str, str]:
+    """The paper's tables, what stands in its text, its figures, and what goes beyond it."""
+    if about.paper.startswith("Table"):
+        return 0, about.paper, name
+    if about.paper.startswith("Figure"):
+        return 2, about.paper, name
+    return (1 if about.paper or about.neurips else 3), about.paper, name
+
+
 def _title(about: PlanEvent, name: str) -> str:
     """`Table 2: Training throughput ...`; of what is no table or figure of v5, the title alone."""
     title = about.title or name
     return f"{about.paper}: {title}" if about.paper.startswith(("Table", "Figure")) else title
 
 
-def _short(title: str, rows: Sequence[FrontRow]) -> str:
+def _short(title: str, rows: Sequence[Exhibit]) -> str:
     """`Table 2` of several exhibits of that table; `Step breakdown`; the title without exhibits."""
     if not rows:
         return title
-    places = {row.exhibit.partition(", ")[0] for row in rows}
-    return places.pop() if len(rows) > 1 and len(places) == 1 else rows[0].exhibit
+    places = {row.name.partition(", ")[0] for row in rows}
+    return places.pop() if len(rows) > 1 and len(places) == 1 else rows[0].name
 
 
 def _main_table(shown: Shown, others: Sequence[Table], of_points: Sequence[Table]) -> Table | None:
@@ -181,14 +162,14 @@ def _main_table(shown: Shown, others: Sequence[Table], of_points: Sequence[Table
         columns = POINTS
     for column, wanted in (shown.lines or {}).items():
         lines = table.where(column, wanted)
-        table = lines if lines.rows else table
+        table = table if lines.missing else lines
     return _without_empty_lines(table.only(columns)) if columns else table
 
 
 def _without_empty_lines(table: Table) -> Table:
     """Without lines that have nothing but their name in the shown columns."""
-    rows = [row for row in table.rows if any(cell.text != EMPTY for cell in row[2:])]
-    return replace(table, rows=rows)
+    kept = (table.shown.iloc[:, 2:] != EMPTY).any(axis=1)
+    return replace(table, shown=table.shown[kept])
 
 
 def with_code(text: str) -> Markup:
@@ -203,12 +184,6 @@ def shown_table(table: Table) -> dict[str, Any]:
         "note": with_code(table.note),
         "html": Markup(table.html()),
     }
-
-
-def _points(table: Table) -> dict[str, Any]:
-    """A line for each run, with the run's id, which is in the csv file alone otherwise."""
-    headings = [Heading("run", "run") if h.csv == "run" else h for h in table.headings]
-    return shown_table(replace(table, headings=headings).only(("run", *POINTS, "setting")))
 
 
 def picture(drawn: Drawn) -> dict[str, Any]:
@@ -228,7 +203,7 @@ def _image(drawn: Drawn) -> Markup:
 
 
 def _metrics(tables: Sequence[Table]) -> dict[str, str]:
-    heads = " ".join(str(heading.shown) for table in tables for heading in table.headings)
+    heads = " ".join(name for table in tables for name in table.names)
     return {
         name: text
         for name, text in texts.METRICS.items()

@@ -85,8 +85,10 @@ def series_colour(value: float) -> str:
 
 
 def is_dark(colour: str) -> bool:
-    red, green, blue = to_rgb(colour)
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+    """Whether white is read better on it than black, by the luminance that WCAG defines."""
+    parts = to_rgb(colour)
+    red, green, blue = (x / 12.92 if x <= 0.04 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18
 
 
 def part_look(part: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A table as a value: columns and cells, rendered as csv, Markdown, LaTeX and HTML."""
+"""A table as two frames, texts for readers and values for the csv file; and its four renderers."""
 
 import csv
 import json
@@ -12,10 +12,10 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame, MultiIndex
-
+from repro.harness.frame import Frame
 from repro.harness.results import Run
 from repro.io.files import fresh
+from repro.report.texts import FIDELITIES
 
 NOT_RUN = "not run"
 EMPTY = "-"
@@ -30,8 +30,6 @@ _ARITHMETIC = re.compile(r"[-+][-+\d.,%eE ]*")
 _MISSING = re.compile(
     rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
 )
-
-
 _LATEX = str.maketrans(
     {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " "}
     | {character: "\\" + character for character in "&%$#_{}"}
@@ -47,15 +45,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Heading:
-    """The names of one column; `ends` are those of its interval in the csv file, if it has one."""
-
-    shown: Name = ""  # empty for a column of the csv file alone
-    csv: Name = ""  # empty for a column that readers alone see
-    ends: tuple[Name, Name] | None = None
-
-
-@dataclass(frozen=True)
 class Table:
     """One table of the report.
 
@@ -63,11 +52,10 @@ class Table:
         name: file stem.
         title: one line.
         note: one or two sentences: what ratios are over, what marks mean.
-        headings: of the columns.
-        rows: a cell for each heading.
+        shown: the text of every cell that a reader sees.
+        data: what the csv file holds; an interval has two columns more.
         experiment: that it belongs to; empty for none.
-        missing: whether it only says that nothing was run.
-        runs: that its lines hold; empty for lines that name no run, such as parts of a step.
+        runs: that its lines hold; empty for those of the whole experiment.
         origin: what was run, and which commits and machines recorded it where they differ. It
             stands below the note in files; the page has the same for the whole section.
     """
@@ -75,72 +63,51 @@ class Table:
     name: str
     title: str
     note: str
-    headings: Sequence[Heading]
-    rows: Sequence[Sequence[Cell]]
+    shown: Frame
+    data: Frame
     experiment: str = ""
-    missing: bool = False
     runs: Sequence[Run] = ()
     origin: str = ""
+
+    @property
+    def missing(self) -> bool:
+        """Whether nothing was run for it; the report leaves it out."""
+        return not len(self.shown)
 
     @property
     def caption(self) -> str:
         return f"{self.note} {self.origin}" if self.origin else self.note
 
     @property
-    def shown(self) -> DataFrame:
-        return _frame(*self._texts())
-
-    def _texts(self) -> tuple[list[Name], list[list[str]]]:
-        """The names of the columns that a reader sees, and the texts of each line."""
-        indexes = [i for i, heading in enumerate(self.headings) if heading.shown]
-        names = [self.headings[i].shown for i in indexes]
-        return names, [[row[i].text for i in indexes] for row in self.rows]
+    def names(self) -> list[str]:
+        """The columns that a reader sees."""
+        return [_flat(name) for name in self.shown.columns]
 
     @property
-    def data(self) -> DataFrame:
-        """The values of the csv file, each interval in three columns."""
-        columns = self._values()
-        return _frame([*columns], [list(line) for line in zip(*columns.values(), strict=True)])
-
-    def _values(self) -> dict[Name, list[Any]]:
-        columns: dict[Name, list[Any]] = {}
-        for i, heading in enumerate(self.headings):
-            cells = [row[i] for row in self.rows]
-            if heading.csv:
-                columns[heading.csv] = [cell.value for cell in cells]
-            if heading.ends:
-                low, high = heading.ends
-                columns[low] = [cell.low for cell in cells]
-                columns[high] = [cell.high for cell in cells]
-        return columns
+    def texts(self) -> Frame:
+        return self.shown.set_axis(self.names, axis=1)
 
     def only(self, columns: Sequence[str]) -> "Table":
-        """The table with these columns alone, as Markdown heads them; others are left out."""
-        kept = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) in columns]
-        headings = [self.headings[i] for i in kept]
-        return replace(self, headings=headings, rows=[[row[i] for i in kept] for row in self.rows])
+        """The table with these columns alone; others are left out."""
+        kept = [name in columns for name in self.names]
+        return replace(self, shown=self.shown.loc[:, kept])
 
     def where(self, column: str, texts: Sequence[str]) -> "Table":
-        (at,) = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) == column]
-        return replace(self, rows=[row for row in self.rows if row[at].text in texts])
-
-    @property
-    def columns(self) -> int:
-        return sum(1 for heading in self.headings if heading.shown)
+        kept = list(self.texts[column].isin(texts))
+        return replace(self, shown=self.shown[kept], data=self.data[kept])
 
     def text(self, column: str, /, **wanted: str) -> str:
-        """The text in `column` of the line that has the `wanted` texts; both as Markdown heads.
+        """The text in `column` of the line that has the `wanted` texts.
 
         Raises:
             LookupError: if there is no such cell, or it has no number.
         """
-        names = [_flat(heading.shown) for heading in self.headings]
-        for row in self.rows:
-            line = {name: cell.text for name, cell in zip(names, row, strict=True) if name}
-            if all(line.get(name) == text for name, text in wanted.items()):
-                text = line.get(column, EMPTY)
-                if not _MISSING.fullmatch(text):
-                    return text
+        lines = self.texts
+        for name, text in wanted.items():
+            lines = lines[lines[name] == text]
+        for text in lines[column]:
+            if not _MISSING.fullmatch(text):
+                return text
         raise LookupError(f"{self.name} has no {column} for {wanted}")
 
     def number(self, column: str, /, **wanted: str) -> str:
@@ -152,37 +119,36 @@ class Table:
         Raises:
             LookupError: if there is none.
         """
-        at = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) == column]
-        cells = [row[i].text for row in self.rows for i in at]
-        texts = [text.split()[0] for text in cells if _NUMBER.match(text)]
+        texts = [text.split()[0] for text in self.texts[column] if _NUMBER.match(text)]
         if not texts:
             raise LookupError(f"{self.name} has no number in {column}")
         return sorted(texts, key=float)
 
+    def _lines(self) -> list[list[str]]:
+        return self.shown.to_numpy().tolist()
+
     def csv(self) -> str:
-        return csv_text({_flat(name): cells for name, cells in self._values().items()})
+        columns = zip(self.data.columns, self.data.to_numpy(dtype=object).T, strict=True)
+        return csv_text({_flat(name): list(cells) for name, cells in columns})
 
     def markdown(self) -> str:
         """The texts in GitHub's table syntax, with title and note."""
-        names, texts = self._texts()
-        head = [_markdown(_flat(name)) for name in names]
-        lines = [head, ["---"] * len(head)]
-        lines += [[_markdown(text) for text in row] for row in texts]
+        lines = [[_markdown(text) for text in line] for line in (self.names, *self._lines())]
+        lines.insert(1, ["---"] * len(self.names))
         body = [f"| {' | '.join(line)} |" for line in lines]
-        title, note = _markdown(self.title), _markdown(self.caption)
-        return "\n".join([f"**{title}**", "", *body, "", note, ""])
+        return "\n".join(
+            [f"**{_markdown(self.title)}**", "", *body, "", _markdown(self.caption), ""]
+        )
 
     def latex(self) -> str:
-        names, body = self._texts()
-        head = [_flat(name) for name in names]
         lines = [
             r"\begin{table}",
             r"\centering",
-            rf"\begin{{tabular}}{{{'l' * len(head)}}}",
+            rf"\begin{{tabular}}{{{'l' * len(self.names)}}}",
             r"\toprule",
-            _latex_row(head),
+            _latex_row(self.names),
             r"\midrule",
-            *(_latex_row(row) for row in body),
+            *map(_latex_row, self._lines()),
             r"\bottomrule",
             r"\end{tabular}",
             rf"\caption{{{_latex(self.title)}. {_latex(self.caption)}}}",
@@ -192,32 +158,18 @@ class Table:
 
     def html(self) -> str:
         """The texts as a table element: intervals small, missing cells grey, texts to the left."""
-        names, rows = self._texts()
-        texts = [_is_text([row[i] for row in rows]) for i in range(len(names))]
-        lines = [f'<table class="{escape(self.name)}">', "<thead>", *_html_head(names, texts)]
-        lines += ["</thead>", "<tbody>"]
-        for row in rows:
-            cells = [_html_cell(cell, is_text) for cell, is_text in zip(row, texts, strict=True)]
+        are_texts = [_is_text(self.shown.iloc[:, i]) for i in range(len(self.names))]
+        lines = [f'<table class="{escape(self.name)}">', "<thead>"]
+        lines += [*_html_head(self.names, are_texts), "</thead>", "<tbody>"]
+        for line in self._lines():
+            cells = [_html_cell(*cell) for cell in zip(line, are_texts, strict=True)]
             lines.append(f"<tr>{''.join(cells)}</tr>")
         return "\n".join([*lines, "</tbody>", "</table>"])
 
-    def write(self, directory: Path) -> list[Path]:
+    def write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        texts = {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}
-        paths = []
-        for kind, text in texts.items():
-            path = directory / f"{self.name}.{kind}"
-            fresh(path).write_text(text, encoding="utf-8")
-            paths.append(path)
-        return paths
-
-
-def not_run(name: str, title: str, note: str, experiment: str) -> Table:
-    """A table without results, which says what to run. The report leaves it out."""
-    headings = (Heading("run", "run"), Heading("status", "status"))
-    status = f"{NOT_RUN}: ./run_all.sh {experiment}"
-    row = (Cell("none", "none"), Cell(status, status))
-    return Table(name, title, note, headings, (row,), experiment, missing=True)
+        for kind, text in (("csv", self.csv()), ("md", self.markdown()), ("tex", self.latex())):
+            fresh(directory / f"{self.name}.{kind}").write_text(text, encoding="utf-8")
 
 
 def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
@@ -274,14 +226,6 @@ def percent(value: Any) -> str:
     return EMPTY if value is None or isnan(float(value)) else f"{100 * float(value):.1f}%"
 
 
-def _frame(names: Sequence[Name], rows: Sequence[Sequence[Any]]) -> DataFrame:
-    """A frame of these rows; its columns are pairs if one of them has a group."""
-    if not any(isinstance(name, tuple) for name in names):
-        return DataFrame(rows, columns=list(names))
-    pairs = [name if isinstance(name, tuple) else ("", name) for name in names]
-    return DataFrame(rows, columns=MultiIndex.from_tuples(pairs))
-
-
 def _flat(name: Name) -> str:
     """The name of a column in one line: ("K=2", "measured") -> "K=2 measured"."""
     parts = name if isinstance(name, tuple) else (name,)
@@ -320,18 +264,20 @@ def _is_text(cells: Sequence[str]) -> bool:
     return 0 < len(present) <= 2 * len(texts)
 
 
-def _html_head(names: Sequence[Name], texts: Sequence[bool]) -> list[str]:
-    """A row of names, below a row of groups if there are groups; texts as in the cells below."""
+def _html_head(names: Sequence[str], are_texts: Sequence[bool]) -> list[str]:
+    """A row of names; what follows a fidelity in them stands below it, in a second row."""
+    pairs = []
+    for name in names:
+        first, _, rest = name.partition(" ")
+        pairs.append((first, rest) if first in FIDELITIES and rest else ("", name))
     rows = []
-    if any(isinstance(name, tuple) for name in names):
-        pairs = [name if isinstance(name, tuple) else ("", name) for name in names]
-        groups = [(group, len(list(pairs))) for group, pairs in groupby(pair[0] for pair in pairs)]
-        rows.append([f'<th colspan="{count}">{escape(group)}</th>' for group, count in groups])
-        names = [name for _, name in pairs]
+    if any(group for group, _ in pairs):
+        groups = [(name, len([*of])) for name, of in groupby(group for group, _ in pairs)]
+        rows.append([f'<th colspan="{count}">{escape(name)}</th>' for name, count in groups])
     rows.append(
         [
-            f"<th{' class=text' * is_text}>{escape(_flat(name))}</th>"
-            for name, is_text in zip(names, texts, strict=True)
+            f"<th{' class=text' * is_text}>{escape(name)}</th>"
+            for (_, name), is_text in zip(pairs, are_texts, strict=True)
         ]
     )
     return [f"<tr>{''.join(cells)}</tr>" for cells in rows]

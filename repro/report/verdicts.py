@@ -1,28 +1,40 @@
-"""The claims with their verdicts, one row for each exhibit, and the audit, as tables."""
+"""The claims with their verdicts, a line for each exhibit, and the audit, as tables."""
 
 from collections import Counter
 from collections.abc import Sequence
 from csv import DictReader
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from io import StringIO
 from math import isinf, isnan
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from repro.claims.all_claims import all_claims
-from repro.claims.audit import AuditLine, audit
+from repro.claims.audit import audit
 from repro.claims.cells import BASE_CELL, DATA
 from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
 from repro.io.untrusted import LARGE, read_text
 from repro.report.compare import beside_paper, without_tiny
 from repro.report.declared import claims_of
-from repro.report.grid import Cell, Column, declared, plain
-from repro.report.style import MARKERS
-from repro.report.table import EMPTY, Table, unguarded
+from repro.report.framed import in_two
+from repro.report.table import EMPTY, Cell, Table, unguarded
+from repro.report.texts import FIDELITIES
 
 HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent"})
+UNTESTED = "not tested here"
 WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
+OUTCOMES = (
+    "hold in every number that could be tested",
+    "hold in part",
+    "do not hold or are not identified",
+    "could be tried only with smaller models, which do not show them",
+    "are not tested here",
+)
+Counts = list[tuple[str, int]]  # verdict -> claims that have it, the best verdict first
 
 
 @dataclass(frozen=True)
@@ -33,28 +45,88 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class VerdictRow:
-    """One line of the first screen; all cells are texts."""
-
-    exhibit: str
-    claim: str
-    paper: str
-    ours: str
-    fidelity: str  # how ours is known; `-` where nothing was run
-    verdict: str  # of its claims, counted where they differ
-
-
-@dataclass(frozen=True)
 class Exhibit:
-    """Which claims make a row: patterns of their ids."""
+    """A line of the first screen.
+
+    Attributes:
+        name: of the exhibit, such as "Table 2, Transformer".
+        claim: what is claimed, in a few words.
+        shown: claims whose numbers are shown.
+        counted: claims whose verdicts are counted.
+    """
 
     name: str
     claim: str
-    shown: Sequence[str]  # whose numbers are shown
-    counted: Sequence[str] = ()  # whose verdicts are counted; empty for those that are shown
+    shown: list[Judged]
+    counted: list[Judged]
+
+    @property
+    def paper(self) -> str:
+        return _joined([_printed(judged.claim) for judged in self.shown])
+
+    @property
+    def ours(self) -> str:
+        amounts = [(judged.claim, judged.evidence) for judged in self.shown]
+        return _joined([_amount(claim, ours.value) if ours else EMPTY for claim, ours in amounts])
+
+    @property
+    def experiment(self) -> str:
+        named = (judged.claim.experiment for judged in self.counted)
+        return next(filter(None, named), "")
+
+    @property
+    def fidelities(self) -> list[str]:
+        """How our numbers are known; empty where nothing was run."""
+        known = {judged.evidence.fidelity for judged in self.counted if judged.evidence}
+        return [word for word in FIDELITIES if word in known]
+
+    @property
+    def counts(self) -> Counts:
+        return summed([self])
+
+    @property
+    def verdict(self) -> str:
+        """`3 of 4 consistent, 1 not reproduced`; with its reason where there is one claim."""
+        if len(self.counted) == 1:
+            return str(self.counted[0].verdict)
+        ordered = sorted(self.counted, key=lambda judged: WORDS.index(judged.verdict.word))
+        counts = Counter(judged.verdict.label for judged in ordered)
+        first, *rest = [f"{count} {label}" for label, count in counts.items()]
+        return ", ".join([first.replace(" ", f" of {len(self.counted)} ", 1), *rest])
+
+    @property
+    def short(self) -> str:
+        """`3 of 8 hold`, with how many are not tested; the verdict where all have the same."""
+        if len({judged.verdict.label for judged in self.counted}) == 1:
+            return self.verdict
+        words = [judged.verdict.word for judged in self.counted]
+        untested = words.count(UNTESTED)
+        text = f"{sum(word in HOLDING for word in words)} of {len(words) - untested} hold"
+        return f"{text}, {untested} not tested" if untested else text
+
+    @property
+    def tested(self) -> list[Verdict]:
+        verdicts = [judged.verdict for judged in self.counted]
+        return [verdict for verdict in verdicts if verdict.word != UNTESTED]
+
+    @property
+    def outcome(self) -> str:
+        words = {verdict.word for verdict in self.tested}
+        full, part, nothing, small, untested = OUTCOMES
+        if not words:
+            return untested
+        if words <= HOLDING:
+            return full
+        if words & {*HOLDING, "trend"}:
+            return part
+        return small if all(verdict.smaller for verdict in self.tested) else nothing
 
 
-EXHIBITS = tuple(Exhibit(**exhibit) for exhibit in DATA["exhibits"])
+def judged_claims(results: Results) -> list[Judged]:
+    """Every claim with its verdict; tiny runs are never held against one."""
+    evidence = evidence_of(results)
+    beside = [(claim, evidence.get(claim.id)) for claim in all_claims()]
+    return [Judged(claim, ours, judge(claim, ours)) for claim, ours in beside]
 
 
 def evidence_of(results: Results) -> dict[str, Evidence]:
@@ -68,103 +140,48 @@ def evidence_of(results: Results) -> dict[str, Evidence]:
     return evidence
 
 
-def judged_claims(results: Results) -> list[Judged]:
-    """Every claim with its verdict; tiny runs are never held against one."""
-    evidence = evidence_of(results)
-    beside = [(claim, evidence.get(claim.id)) for claim in all_claims()]
-    return [Judged(claim, ours, judge(claim, ours)) for claim, ours in beside]
+def exhibits(claims: Sequence[Judged]) -> list[Exhibit]:
+    def matching(patterns: Sequence[str]) -> list[Judged]:
+        return [
+            judged
+            for judged in claims
+            if any(fnmatch(judged.claim.id, pattern) for pattern in patterns)
+        ]
+
+    lines = []
+    for line in DATA["exhibits"]:
+        counted = matching(line.get("counted", line["shown"]))
+        # A cell that the others are divided by is 1 whatever is true.
+        counted = [judged for judged in counted if judged.claim.needs != BASE_CELL]
+        lines.append(Exhibit(line["name"], line["claim"], matching(line["shown"]), counted))
+    return lines
 
 
-def written_rows(plots_dir: Path) -> list[VerdictRow]:
-    """The rows that `repro report` wrote into a folder; none if it has no verdicts."""
-    path = plots_dir / WRITTEN
-    if not path.exists():
-        return []
-    text = StringIO(read_text(path, LARGE, within=plots_dir), newline="")
-    lines = [{name: unguarded(cell) for name, cell in row.items()} for row in DictReader(text)]
-    return [VerdictRow(**line) for line in lines]
-
-
-def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:
-    rows = []
-    for exhibit in EXHIBITS:
-        shown = _matching(claims, exhibit.shown)
-        counted = counted_claims(claims, exhibit)
-        known = {judged.evidence.fidelity for judged in counted if judged.evidence}
-        rows.append(
-            VerdictRow(
-                exhibit.name,
-                exhibit.claim,
-                _joined([_printed(judged.claim) for judged in shown]),
-                _joined([_our_amount(judged) for judged in shown]),
-                ", ".join(word for word in MARKERS if word in known) or EMPTY,
-                verdict_text(counted),
-            )
-        )
-    return rows
-
-
-def counted_claims(claims: Sequence[Judged], exhibit: Exhibit) -> list[Judged]:
-    """The claims whose verdicts an exhibit's row counts."""
-    counted = _matching(claims, exhibit.counted or exhibit.shown)
-    # A cell that the others are divided by is 1 whatever is true.
-    return [judged for judged in counted if judged.claim.needs != BASE_CELL]
+def summed(lines: Sequence[Exhibit]) -> Counts:
+    counter = Counter(judged.verdict.word for line in lines for judged in line.counted)
+    return [(word, counter[word]) for word in WORDS if word in counter]
 
 
 def what_holds(claims: Sequence[Judged]) -> str:
     """How many exhibits hold in all that was tested, in part or not at all, and how many claims."""
-    groups: dict[str, list[str]] = {
-        "hold in every number that could be tested": [],
-        "hold in part": [],
-        "do not hold or are not identified": [],
-        "could be tried only with smaller models, which do not show them": [],
-        "are not tested here": [],
-    }
-    full, part, nothing, small, untested = groups.values()
-    known: list[Verdict] = []
-    for exhibit in EXHIBITS:
-        verdicts = [judged.verdict for judged in counted_claims(claims, exhibit)]
-        tested = [verdict for verdict in verdicts if verdict.word != "not tested here"]
-        words = {verdict.word for verdict in tested}
-        known += tested
-        if not tested:
-            untested.append(exhibit.name)
-        elif words <= HOLDING:
-            full.append(exhibit.name)
-        elif words & {*HOLDING, "trend"}:
-            part.append(exhibit.name)
-        elif all(verdict.smaller for verdict in tested):
-            small.append(exhibit.name)
-        else:
-            nothing.append(exhibit.name)
-    *before, last = [f"{len(names)} {text}" for text, names in groups.items() if names]
-    told = f"{', '.join(before)}, and {last}" if before else last
-    holding = sum(verdict.word in HOLDING for verdict in known)
+    lines = exhibits(claims)
+    counts = Counter(line.outcome for line in lines)
+    *before, last = [f"{counts[text]} {text}" for text in OUTCOMES if counts[text]]
+    listed = f"{', '.join(before)}, and {last}" if before else last
+    known = [verdict.word in HOLDING for line in lines for verdict in line.tested]
     return (
-        f"Of the {len(EXHIBITS)} exhibits below, {told}; {holding} of their {len(known)} claims "
+        f"Of the {len(lines)} exhibits below, {listed}; {sum(known)} of their {len(known)} claims "
         "that could be tested hold."
     )
 
 
-def verdict_text(claims: Sequence[Judged]) -> str:
-    """`3 of 4 consistent, 1 not reproduced`; with its reason where there is one claim."""
-    if len(claims) == 1:
-        return str(claims[0].verdict)
-    ordered = sorted(claims, key=lambda judged: WORDS.index(judged.verdict.word))
-    counts = Counter(judged.verdict.label for judged in ordered)
-    (label, count), *rest = counts.items()
-    texts = [f"{count} of {len(claims)} {label}", *(f"{count} {label}" for label, count in rest)]
-    return ", ".join(texts)
-
-
-def short_verdict(claims: Sequence[Judged]) -> str:
-    """`3 of 8 hold`, with how many are not tested; the verdict itself where all have the same."""
-    if len({judged.verdict.label for judged in claims}) == 1:
-        return verdict_text(claims)
-    words = [judged.verdict.word for judged in claims]
-    untested = words.count("not tested here")
-    text = f"{sum(word in HOLDING for word in words)} of {len(words) - untested} hold"
-    return f"{text}, {untested} not tested" if untested else text
+def written_rows(plots_dir: Path) -> list[dict[str, str]]:
+    """The verdicts that `repro report` wrote into a folder; none if it has none."""
+    path = plots_dir / WRITTEN
+    if not path.exists():
+        return []
+    text = StringIO(read_text(path, LARGE, within=plots_dir), newline="")
+    return [{name: unguarded(cell) for name, cell in row.items()} for row in DictReader(text)]
 
 
 def tables(claims: Sequence[Judged]) -> list[Table]:
@@ -175,73 +192,76 @@ def tables(claims: Sequence[Judged]) -> list[Table]:
 
 
 def verdicts(claims: Sequence[Judged]) -> Table:
-    def column(name: str) -> Column[VerdictRow]:
-        return Column(name, lambda row: plain(getattr(row, name)))
-
-    columns = [column(field.name) for field in fields(VerdictRow)]
     note = (
         "Each verdict is computed from the recorded runs by the rule in `repro/claims/claim.py`, "
         "with tolerances that were fixed before ours were compared. The table `claims` has every "
         "cell and sentence."
     )
+    lines = [
+        {
+            "exhibit": line.name,
+            "claim": line.claim,
+            "paper": line.paper,
+            "ours": line.ours,
+            "fidelity": ", ".join(line.fidelities) or EMPTY,
+            "verdict": line.verdict,
+        }
+        for line in exhibits(claims)
+    ]
     title = "What holds: one line for each exhibit of the paper"
-    return declared("verdicts", title, note, rows_of_exhibits(claims), columns, "")
+    return Table("verdicts", title, note, *in_two(pd.DataFrame(lines)))
 
 
 def claim_table(claims: Sequence[Judged]) -> Table:
-    def of_claim(name: str, shown: str = "") -> Column[Judged]:
-        return Column(shown, lambda line: plain(getattr(line.claim, name)), csv=shown or name)
-
-    columns: list[Column[Judged]] = [
-        of_claim("id"),
-        of_claim("exhibit", "exhibit"),
-        of_claim("version"),
-        of_claim("text", "claim"),
-        Column("paper", lambda line: Cell(line.claim.value, _printed(line.claim))),
-        of_claim("unit"),
-        Column("", lambda line: Cell(line.claim.low), csv="allowed: low"),
-        Column("", lambda line: Cell(line.claim.high), csv="allowed: high"),
-        of_claim("tolerance"),
-        Column("ours", _our_cell, ends=("ours: low", "ours: high")),
-        Column("fidelity", lambda line: plain(line.evidence.fidelity if line.evidence else "")),
-        Column("verdict", lambda line: plain(line.verdict.label)),
-        Column("why", lambda line: plain(line.verdict.why)),
-        Column("", lambda line: Cell([*line.evidence.runs] if line.evidence else []), csv="runs"),
-    ]
     note = (
         "Every cell of the paper's tables, every point of its figures, and each sentence with a "
         'number, also of texts about the paper ("sources"). The csv file has the tolerance of each '
         "with its reason, and the runs."
     )
-    title = "Every claim, with its verdict"
-    return declared("claims", title, note, claims, columns, "")
+    frame = pd.DataFrame([_line(judged) for judged in claims], dtype=object)
+    hidden = ["id", "version", "unit", "allowed: low", "allowed: high", "tolerance", "runs"]
+    frames = in_two(frame, hidden=hidden)
+    return Table("claims", "Every claim, with its verdict", note, *frames)
+
+
+def _line(judged: Judged) -> dict[str, Any]:
+    claim, ours = judged.claim, judged.evidence
+    cell = Cell()
+    if ours is not None:
+        text = _amount(claim, ours.value)
+        if text != EMPTY and not isnan(ours.low):
+            text += f" [{_number(ours.low)}, {_number(ours.high)}]"
+        cell = Cell(ours.value, text, ours.low, ours.high)
+    return {
+        "id": claim.id,
+        "exhibit": claim.exhibit,
+        "version": claim.version,
+        "claim": claim.text,
+        "paper": Cell(claim.value, _printed(claim)),
+        "unit": claim.unit,
+        "allowed: low": claim.low,
+        "allowed: high": claim.high,
+        "tolerance": claim.tolerance,
+        "ours": cell,
+        "ours: low": cell.low,
+        "ours: high": cell.high,
+        "fidelity": ours.fidelity if ours else "",
+        "verdict": judged.verdict.label,
+        "why": judged.verdict.why,
+        "runs": [*ours.runs] if ours else [],
+    }
 
 
 def audit_table() -> Table:
-    def column(name: str) -> Column[AuditLine]:
-        return Column(name, lambda line: plain(getattr(line, name)))
-
-    columns: list[Column[AuditLine]] = [
-        Column("what is held against what", lambda line: plain(line.part)),
-        *map(column, ("place", "printed", "follows", "arithmetic")),
-        Column("agrees", lambda line: plain("yes" if line.agrees else "no")),
-    ]
     note = (
         "Each line holds printed numbers against others, so no result of ours is needed. Numbers "
         "of a text about the paper are quoted from that text."
     )
     title = "Audit: what is printed, and what follows from other printed numbers"
-    return declared("audit", title, note, audit(), columns, "")
-
-
-def _our_cell(line: Judged) -> Cell:
-    ours = line.evidence
-    if ours is None:
-        return Cell()
-    text = _amount(line.claim, ours.value)
-    if text != EMPTY and not isnan(ours.low):
-        text += f" [{_number(ours.low)}, {_number(ours.high)}]"
-    return Cell(ours.value, text, ours.low, ours.high)
+    frame = pd.DataFrame([vars(line) for line in audit()]).drop(columns="formulas")
+    frame["agrees"] = ["yes" if agrees else "no" for agrees in frame["agrees"]]
+    frame = frame.rename(columns={"part": "what is held against what"})
+    return Table("audit", title, note, *in_two(frame))
 
 
 def _joined(texts: list[str]) -> str:
@@ -255,10 +275,6 @@ def _printed(claim: Claim) -> str:
     if isinf(claim.high):
         return f"> {_amount(claim, claim.low)}"
     return f"{'<' if claim.direction else '<='} {_amount(claim, claim.high)}"
-
-
-def _our_amount(judged: Judged) -> str:
-    return _amount(judged.claim, judged.evidence.value) if judged.evidence else EMPTY
 
 
 def _amount(claim: Claim, value: float, digits: int = 3) -> str:
@@ -276,11 +292,3 @@ def _number(value: float, digits: int = 3) -> str:
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
-
-
-def _matching(claims: Sequence[Judged], patterns: Sequence[str]) -> list[Judged]:
-    return [
-        judged
-        for judged in claims
-        if any(fnmatch(judged.claim.id, pattern) for pattern in patterns)
-    ]

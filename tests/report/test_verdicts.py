@@ -10,16 +10,17 @@ from recorded import changed_runs
 
 from experiments.bubble.report import out_of_order
 from repro.claims.all_claims import all_claims
+from repro.claims.claim import Verdict
 from repro.harness.results import Results, Run, load
 from repro.report.page import write_tables
 from repro.report.ratio import ideal
 from repro.report.verdicts import (
-    EXHIBITS,
     Judged,
     evidence_of,
+    exhibits,
     judged_claims,
-    rows_of_exhibits,
     tables,
+    what_holds,
     written_rows,
 )
 
@@ -42,9 +43,7 @@ def test_every_number_of_ours_belongs_to_a_claim(reference):
 
 def of_round(run: Run, **changed: Any) -> Run:
     """The run with fields of its records changed."""
-    rounds = [
-        replace(round_, record=round_.record.model_copy(update=changed)) for round_ in run.rounds
-    ]
+    rounds = [replace(round_, values={**round_.values, **changed}) for round_ in run.rounds]
     return replace(run, rounds=tuple(rounds))
 
 
@@ -62,7 +61,7 @@ def fewer_parameters(run: Run) -> Run:
     name = "largest" if fit.largest else "next"
     cut = getattr(fit, name)
     half = cut.model_copy(update={"parameters": cut.parameters // 2})
-    return of_round(run, fit=fit.model_copy(update={name: half}))
+    return of_round(run, fit=fit.model_copy(update={name: half}).model_dump(mode="json"))
 
 
 def another_digest(run: Run) -> Run:
@@ -128,12 +127,33 @@ def test_the_terminal_shows_what_was_written(reference, tmp_path, capsys):
 
     for table in tables(judged_claims(reference)):
         table.write(tmp_path)
-    assert written_rows(tmp_path) == rows_of_exhibits(judged_claims(reference))
+    written = written_rows(tmp_path)
+    assert [row["verdict"] for row in written] == [
+        line.verdict for line in exhibits(judged_claims(reference))
+    ]
     say_verdicts(tmp_path)
     lines = capsys.readouterr().out.splitlines()
     *table, _paths = lines  # a path may be longer
     assert all(len(line) <= WIDTH for line in table)
-    assert sum(not line.startswith(" ") for line in lines) == len(EXHIBITS) + 2  # head and paths
+    assert sum(not line.startswith(" ") for line in lines) == len(written) + 2  # head and paths
+
+
+def test_the_sentence_counts_what_holds(modelled):
+    claims = judged_claims(modelled)
+    count = len(exhibits(claims))
+    assert f"{count - 2} are not tested here" in what_holds(claims)
+    good = [
+        replace(judged, verdict=Verdict("consistent"))
+        if "2/transformer" in judged.claim.id
+        else judged
+        for judged in claims
+    ]
+    assert "1 hold in every number that could be tested" in what_holds(good)
+    small = [replace(judged, verdict=Verdict("not reproduced", smaller=True)) for judged in claims]
+    assert what_holds(small).startswith(
+        f"Of the {count} exhibits below, {count} could be tried only with smaller models, which do "
+        "not show them; 0 of their "
+    )
 
 
 def test_the_readme_shows_the_verdicts_of_the_reference():

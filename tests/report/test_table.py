@@ -1,0 +1,107 @@
+"""A table from a frame: one cell gives the text that is shown and the numbers of the csv file."""
+
+import csv
+import io
+from math import nan
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from repro.harness.about import About, Words
+from repro.report.framed import RATIO, framed, in_two
+from repro.report.table import Cell, Table, csv_text, unguarded
+
+
+def toy(title: str = "Toy", note: str = "", **columns: object) -> Table:
+    frame = pd.DataFrame({name.replace("_", " "): values for name, values in columns.items()})
+    return Table("toy", title, note, *in_two(frame))
+
+
+def test_readers_and_the_csv_file_have_the_same_cells():
+    frame = pd.DataFrame(
+        {
+            "model": [Cell("mlp", "MLP"), "transformer", "resnet"],
+            "step (ms)": [1.25, nan, None],
+            "over K=1": [1.5, 1.0, 1.0],
+            "over K=1: low": [0.9, 1.0, nan],
+            "over K=1: high": [2.0, 1.0, nan],
+            "rounds": [1, 2, 3],
+            "status": [True, "oom", "done"],
+        }
+    )
+    shown, data = in_two(
+        frame, forms={"over K=1": RATIO}, headings={"status": "ended"}, hidden=["rounds"]
+    )
+    assert shown.to_dict("list") == {
+        "model": ["MLP", "transformer", "resnet"],
+        "step (ms)": ["1.2", "-", "-"],
+        "over K=1": ["1.50 [0.90, 2.00] ~", "1 (baseline)", "1.00"],
+        "ended": ["yes", "oom", "done"],
+    }
+    written = pd.read_csv(io.StringIO(Table("toy", "", "", shown, data).csv()))
+    assert list(written) == list(frame)
+    assert written["model"].tolist() == ["mlp", "transformer", "resnet"]
+    assert written["over K=1: high"].tolist()[:2] == [2.0, 1.0]
+
+
+def test_numbers_of_the_paper_and_a_single_place_are_left_out(modelled, nothing):
+    words = {"a": Words("Of {n}", "Ours. The quoted ones.")}
+    about = About("table2", "", "", (), words)
+    frame = pd.DataFrame({"where": ["laptop"] * 2, "ours": [1.0, 2.0], "quoted ours": [1.0, 3.0]})
+    table = framed(modelled, "a", frame, about, n=2)
+    assert (table.title, table.names) == ("Of 2", ["ours", "quoted ours"])
+    assert framed(modelled, "a", frame, about, keep_where=True, n=2).names[0] == "where"
+    assert framed(nothing, "a", pd.DataFrame(), about, n=2).missing
+
+
+def test_a_cell_is_quoted_by_its_line():
+    table = toy(K=[2, 4], ratio=["1.50 [1.20, 1.70] ~", "not run"])
+    assert table.text("ratio", K="2") == "1.50 [1.20, 1.70] ~"
+    assert table.number("ratio", K="2") == "1.50"
+    for K in ("4", "8"):
+        with pytest.raises(LookupError):
+            table.text("ratio", K=K)
+    off = toy(off=["+10.5 [1, 2]", "-3", "skipped(needs 4 devices)", "-", "9.0"])
+    assert off.numbers("off") == ["-3", "9.0", "+10.5"]
+    with pytest.raises(LookupError):
+        toy(off=["-", "not run"]).numbers("off")
+
+
+def test_files_escape_their_own_special_characters():
+    texts = ["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]
+    table = toy("T_1 | <x>", "5 % ~", **{name: [text] for name, text in zip("wxyz", texts)})  # noqa: B905
+    assert list(csv.reader(io.StringIO(table.csv())))[1] == texts
+    assert r"| a\|b\_c | 50 % & {x} | 1.50 [1.40, 1.60] |" in table.markdown()
+    assert r"a|b\_c & 50 \% \& \{x\} & 1.50 [1.40, 1.60]" in table.latex()
+    assert r"\caption{T\_1 | <x>. 5 \% \textasciitilde{}}" in table.latex()
+    html = toy(x=["50 % & {x}", "+1.5 [-2.0, +3.0]", "not run", "-6 %"]).html()
+    assert "50 % &amp; {x}" in html
+    assert "<b>+1.5</b> <small>[-2.0, +3.0]</small>" in html
+    assert ">not run</td>" in html
+
+
+def test_fidelities_in_names_stand_above_the_columns():
+    head = toy(K=[1], measured_step=[2.0], measured_idle=[3.0], quoted=[1.0]).html()
+    assert '<th colspan="1"></th><th colspan="2">measured</th><th colspan="1"></th>' in head
+    assert "<th>step</th><th>idle</th><th>quoted</th>" in head
+
+
+def test_no_cell_of_a_csv_file_is_a_formula():
+    """A spreadsheet computes a text that begins so; numbers stay numbers, also as texts."""
+    formulas = ["=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd()", "@SUM(A1)", "\t=1", "\n=1", "+37% at K"]
+    others = [-3.5, 1e-3, "-3.5", "+1e-3", "-", "-7.4, 0.822", "K=2", "'-x", None]
+    text = csv_text({"=name": [*formulas, *others, ["=1", 2], "a\r=1"]})
+    head, *lines = [line[0] for line in csv.reader(io.StringIO(text, newline=""))]
+    assert head == "'=name"
+    assert lines[:7] == [f"'{formula}" for formula in formulas]
+    assert [unguarded(line) for line in lines[:7]] == formulas
+    assert lines[7:] == [*("" if cell is None else str(cell) for cell in others), "'=1;2", "a\n=1"]
+
+
+def test_a_link_in_the_place_of_a_table_is_replaced(tmp_path: Path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "toy.csv").symlink_to(tmp_path / "mine")
+    toy(a=[1]).write(tmp_path)
+    assert (tmp_path / "toy.csv").read_text() == "a\n1\n"
+    assert (tmp_path / "mine").read_text() == "mine"
