@@ -18,6 +18,7 @@ from repro.harness.spec import (
     Scale,
     ScheduleName,
     slug,
+    sweep,
 )
 from repro.methods.named import fields_of
 
@@ -75,18 +76,14 @@ def experiment(
         steps: timed steps of each run in each round.
     """
     pipeline = {"D": D, "schedule": schedule, "stages_per_rank": stages_per_rank}
-    ways = [{"K": k, **pipeline} for k in K]
-    if method:
-        usual = {"D": 1, "schedule": "gpipe", "stages_per_rank": None}
-        given = [
-            f"{field} = {pipeline[field]}" for field in usual if pipeline[field] != usual[field]
-        ]
-        if given:
-            raise ValueError(
-                f"{', '.join(given)} with method = {', '.join(method)}: each method has its own; "
-                "leave out one of them"
-            )
-        ways = [fields_of(name, devices) for name in method for devices in K]
+    ways = [fields_of(name, devices) for name in method for devices in K]
+    if not method:
+        ways = [{"K": k, **pipeline} for k in K]
+    elif pipeline != {"D": 1, "schedule": "gpipe", "stages_per_rank": None}:
+        raise ValueError(
+            f"D = {D}, schedule = '{schedule}', stages_per_rank = {stages_per_rank} with method = "
+            f"{', '.join(method)}: each method has its own; leave out one of them"
+        )
     common: dict[str, Any] = {
         "model": model,
         "model_args": small(model, scale) if model_args is None else model_args,
@@ -103,17 +100,14 @@ def experiment(
     }
     runs: list[RunSpec] = []
     for way in ways:
-        for m in M:
-            # Only our own runtime records spans.
-            run = RunSpec(M=m, **{**common, "trace": "library" not in way, **way})
+        # Only our own runtime records spans.
+        for run in sweep(M=[*M], **{**common, "trace": "library" not in way, **way}):
             if run not in runs:  # "single" uses one device of however many
                 runs.append(run)
     return Experiment(
         name="sweep",
         title="K x M sweep",
-        question=(
-            "How do step time, bubble and memory change with K and M on a model of your choice?"
-        ),
+        question="How do step time, bubble and memory change with K and M on a model of yours?",
         version=2,
         needs="max(K) CPU cores or GPUs",
         groups=(Group(name=slug(model), runs=tuple(runs)),),
