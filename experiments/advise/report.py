@@ -7,7 +7,7 @@ from statistics import median
 import pandas as pd
 
 from experiments.advise.runs import ABOUT, NAME
-from repro.harness.frame import ratio_of, runs_frame, select
+from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Round, Run
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TINY
@@ -45,7 +45,7 @@ def figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:
     return iter(())
 
 
-def plans(results: Results) -> pd.DataFrame:
+def plans(results: Results) -> Frame:
     """A line for each measured plan with its predictions, the shortest predicted step first."""
     frame = runs_frame(results, NAME, task="train", done=True)
     # Of each round that timed layers too: the predicted and the measured step.
@@ -72,7 +72,7 @@ def _predicted(round_: Round) -> list[tuple[float, float]]:
     return [] if seconds is None else [(seconds, round_.step_s)]
 
 
-def plans_table(results: Results, frame: pd.DataFrame) -> Table:
+def plans_table(results: Results, frame: Frame) -> Table:
     shown = ["where", "method", "K", "D", "M", "recomputed", "rounds", PREDICTED, MEASURED]
     shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured"]
     table = frame.loc[:, [*shown, "run"]]
@@ -80,7 +80,7 @@ def plans_table(results: Results, frame: pd.DataFrame) -> Table:
     return framed(results, NAME, table, ABOUT, forms=forms, keep_where=True)
 
 
-def verdict(results: Results, frame: pd.DataFrame) -> Table:
+def verdict(results: Results, frame: Frame) -> Table:
     """The advised plan over the best measured one, a line for each place."""
     lines, ratios, goals = [], [], []
     for where in frame["where"].unique():

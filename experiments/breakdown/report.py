@@ -15,7 +15,7 @@ from experiments.breakdown.runs import ABOUT, MODELLED, NAME, K, M
 from repro.claims.all_claims import verdict_on
 from repro.claims.cells import SHARE, cell_id
 from repro.claims.claim import Evidence, Fidelity
-from repro.harness.frame import runs_frame, select
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import breakdown, theory
 from repro.report.bars import drawable, stack
@@ -72,7 +72,7 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def shares(results: Results) -> pd.DataFrame:
+def shares(results: Results) -> Frame:
     """A line for each run with a column for each part's share of K x step."""
     frame = runs_frame(results, NAME, K=K)
     medians = [parts(run) for run in frame["run"]]
@@ -89,7 +89,7 @@ def shares(results: Results) -> pd.DataFrame:
     return frame.assign(order=order).sort_values(["order", "name"])
 
 
-def by_part(results: Results, frame: pd.DataFrame) -> Table:
+def by_part(results: Results, frame: Frame) -> Table:
     """One line a part: quoted, each run's share, and how near a full-size simulation is."""
     runs = select(frame, M=M)
     table = pd.DataFrame({"part": [LONG_NAMES.get(part, part) for part in _ORDER]}, index=_ORDER)
@@ -153,8 +153,7 @@ def figure(results: Results) -> Figure | None:
         bars.append(("quoted: NeurIPS Table 4", {part: 100 * PIE[part] for part in PIE}))
     for line in runs.to_dict("records"):
         size = "" if line["full_size"] else f", {line['scale']} size"
-        drawn_shares = drawable({part: line[part] for part in _ORDER})
-        percents = {part: 100 * share for part, share in drawn_shares.items()}
+        percents = drawable({part: 100 * line[part] for part in _ORDER})
         bars.append((f"{line['fidelity']}{size}: {line['name']}", percents))
     drawn, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from math import ceil, nan
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,7 +13,7 @@ from repro.claims.cells import KS, cell_id
 from repro.claims.cells import NEGLIGIBLE as NEGLIGIBLE_PERCENT
 from repro.claims.claim import Evidence
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.frame import runs_frame, select
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.report import gantt
@@ -52,7 +51,7 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def steps(results: Results) -> pd.DataFrame:
+def steps(results: Results) -> Frame:
     """A line for each run: its idle share, the closed forms, and its slow stage (-1: none)."""
     frame = runs_frame(results, NAME)
     points = list(zip(frame["K"], frame["M"], strict=True))
@@ -70,12 +69,12 @@ def steps(results: Results) -> pd.DataFrame:
     return frame
 
 
-def columns(frame: pd.DataFrame, *values: str, **wanted: Any) -> pd.DataFrame:
+def columns(frame: Frame, *values: str, **wanted: Any) -> Frame:
     """Values of the runs with equal stages and these settings, by place, K and M."""
-    return select(frame, slow=-1, **wanted).groupby(POINT).first().loc[:, list(values)]
+    return select(frame, slow=-1, **wanted).groupby(POINT)[[*values]].first()
 
 
-def idle(results: Results, frame: pd.DataFrame) -> Table:
+def idle(results: Results, frame: Frame) -> Table:
     equal = select(frame, schedule="gpipe")
     table = columns(equal, *CLOSED_FORMS)
     emulated = columns(equal, "idle/total", "above early", "step over early", fidelity="emulated")
@@ -86,9 +85,9 @@ def idle(results: Results, frame: pd.DataFrame) -> Table:
     return framed(results, NAME, table.reset_index(), ABOUT, forms=forms)
 
 
-def at_4k(results: Results, frame: pd.DataFrame) -> Table:
+def at_4k(results: Results, frame: Frame) -> Table:
     """The paper's sentence, one line a K: is the bubble negligible at M = 4K?"""
-    frame = frame.loc[frame["M"] == 4 * frame["K"]]
+    frame = frame[frame["M"] == 4 * frame["K"]]
     equal = select(frame, schedule="gpipe")
     table = columns(equal, *CLOSED_FORMS)
     table["simulated early"] = columns(equal, "idle/total", fidelity="simulated")
@@ -113,10 +112,10 @@ def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
 def evidence(results: Results) -> dict[str, Evidence]:
     """Claim id -> ours: equal stages, simulated, and the order in which a real step ran."""
     frame = steps(results)
-    return evidence_at_4k(frame.loc[frame["M"] == 4 * frame["K"]]) | _order(results)
+    return evidence_at_4k(frame[frame["M"] == 4 * frame["K"]]) | _order(results)
 
 
-def evidence_at_4k(frame: pd.DataFrame) -> dict[str, Evidence]:
+def evidence_at_4k(frame: Frame) -> dict[str, Evidence]:
     done = select(frame, fidelity="simulated", slow=-1, done=True, K=KS)
     early, late = (select(done, schedule=name) for name in ("gpipe", "gpipe-late"))
     both = early.merge(late, on=POINT, how="left", suffixes=("", " late"))
@@ -173,7 +172,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
     equal = select(frame, slow=-1, schedule="gpipe")
     yield "curves", curves(equal), ABOUT.words["curves"].note
     # The stage in the middle, if there is one that is neither the first nor the last.
-    slow = frame.loc[frame["slow"] >= 0]
+    slow = frame[frame["slow"] >= 0]
     if len(slow):
         at_an_end = (slow["slow"] == 0) | (slow["slow"] == slow["K"] - 1)
         line = slow.loc[at_an_end.idxmin()]
@@ -185,7 +184,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
             yield "slow", gantt.draw(headline, traced, ""), ABOUT.words["slow"].note
 
 
-def curves(equal: pd.DataFrame) -> Figure | None:
+def curves(equal: Frame) -> Figure | None:
     """Idle/total of equal stages against M, one panel a K."""
     Ks = sorted(set(equal["K"]))
     if not Ks:
@@ -203,7 +202,7 @@ def curves(equal: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def _panel(axes: Axes, K: int, runs: pd.DataFrame) -> None:
+def _panel(axes: Axes, K: int, runs: Frame) -> None:
     Ms = sorted(set(runs["M"]))
     dense = [M for M in range(Ms[0], Ms[-1] + 1) if M <= 16 or M % 4 == 0]
     plain = [100 * theory.bubble_over_total(K, M) for M in dense]
