@@ -23,11 +23,6 @@ def test_decoding_undoes_encoding(text, vocabulary):
         assert vocabulary.decode([BOS, *ids, EOS, PAD, PAD, 17]) == sentence
 
 
-def test_an_id_that_is_no_subword_is_an_unknown_word(text, vocabulary):
-    ids = vocabulary.encode(text[0])
-    assert vocabulary.decode([*ids, 300, 5000]) == vocabulary.decode([*ids, UNK, UNK])
-
-
 def test_a_vocabulary_that_cannot_be(text):
     with pytest.raises(ValueError, match=r"vocabulary=10: .* try vocabulary=1000") as error:
         learn(text, 10)

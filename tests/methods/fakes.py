@@ -114,17 +114,6 @@ class ForgetsAMode(Right):
             return EvaluationResult(0.0, gather([self.module(part) for part in self.cut(inputs)]))
 
 
-class Overflows(Right):
-    """Leaves statistics that nobody can evaluate with."""
-
-    def train_step(self, inputs: Any, targets: Any, *, trace: bool = False) -> StepResult:
-        result = super().train_step(inputs, targets)
-        for name, buffer in self.module.named_buffers():
-            if name.endswith("running_var"):
-                buffer.fill_(float("nan"))
-        return result
-
-
 def setup(**changed: Any) -> Setup:
     """A small model; `changed` are fields of the setup or of its pipeline's settings."""
     model = probe()

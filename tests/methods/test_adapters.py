@@ -68,14 +68,6 @@ def test_deepspeed_trains_as_ours_does():
         assert ours[-1] < ours[0]
 
 
-def test_a_peer_does_not_cut_by_time_itself():
-    assert setup(balance="uniform").counts() == (2, 2)
-    with pytest.raises(
-        ValueError, match=r"^balance = 'time' with a peer library: .*library='repro'.*$"
-    ):
-        setup(balance="time").counts()
-
-
 def test_only_our_own_links_can_be_throttled():
     # so it gets there
     with pytest.raises(ValueError, match=r"^throttle=0\.5: must be a LinkSpeed"):

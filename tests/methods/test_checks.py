@@ -6,7 +6,6 @@ from fakes import (
     EqualWeights,
     ForgetsAMode,
     OtherMask,
-    Overflows,
     Refuses,
     Right,
     examined,
@@ -45,9 +44,3 @@ def test_an_error_is_a_refusal_with_its_words():
         None,
         "RuntimeError: sizes differ",
     )
-
-
-def test_numbers_that_are_none_are_wrong():
-    found = examined(Overflows)
-    assert found["evaluation"].verdict == "wrong"
-    assert "not finite" in found["evaluation"].evidence

@@ -87,17 +87,6 @@ def test_auxiliary_logits_ride_to_the_head_and_join_the_loss():
     )
 
 
-@pytest.mark.parametrize("image", [16, 24])
-@pytest.mark.parametrize("classes", [5, 10])
-def test_the_smallest_models_train_every_parameter(image, classes):
-    model = build("amoebanet-b", L=3, D=8, image=image, num_classes=classes, aux_head=True)
-    inputs, targets = model.batch(20, 0)
-    assert targets.unique().tolist() == list(range(classes))
-    layers = made(model)
-    model.loss(nn.Sequential(*layers)(inputs), targets).backward()
-    assert all(p.grad is not None for layer in layers for p in layer.parameters())
-
-
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [

@@ -48,13 +48,6 @@ def test_padding_of_a_max_pool_never_wins(kernel, stride, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_average_pool_leaves_padding_out_of_the_mean(size):
-    x = torch.randn(size)
-    expected = windows(x, (3, 3), 1, math.nan).nanmean((-1, -2))
-    torch.testing.assert_close(OPERATIONS["avg3x3"](1, 1, 1)(x[None, None])[0, 0], expected)
-
-
-@pytest.mark.parametrize("size", SIZES)
 def test_factorized_reduction_sees_even_and_odd_pixels(size):
     H, W = size
     layer = FactorizedReduction(1, 2).eval()

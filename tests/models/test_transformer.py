@@ -5,7 +5,6 @@ from torch import nn
 from repro.costs import Counter, mini_batch
 from repro.costs.stage_memory import micro_batch
 from repro.models import build
-from repro.models.transformer import Block
 
 SMALL = {"L": 2, "d": 32, "H": 48, "heads": 4, "V": 64, "T": 12}
 
@@ -53,20 +52,6 @@ def test_plain_and_fused_attention_agree_with_their_gradients_and_dropout():
         results.append([logits, *(p.grad for p in model.parameters())])
     for plain, fused in zip(*results, strict=True):
         torch.testing.assert_close(plain, fused)
-
-
-def test_attention_agrees_with_torchs_own():
-    block = Block(32, 48, 4, 0.0, "plain")
-    reference = nn.MultiheadAttention(32, 4, batch_first=True)
-    projections = (block.query, block.key, block.value)
-    with torch.no_grad():
-        reference.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
-        reference.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
-        reference.out_proj.load_state_dict(block.out.state_dict())
-    x = torch.randn(2, 12, 32)
-    mask = nn.Transformer.generate_square_subsequent_mask(12)
-    expected, _ = reference(x, x, x, attn_mask=mask, need_weights=False)
-    torch.testing.assert_close(block._attention(x), expected)
 
 
 @pytest.mark.parametrize(

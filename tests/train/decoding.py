@@ -49,14 +49,3 @@ def trained_a_little(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
     weights = dict(pipe.module.state_dict())
     pipe.close()
     return tokens, weights
-
-
-def learns_to_copy(steps: int) -> tuple[Pipeline, float]:
-    """The model after some steps of training, and the last loss."""
-    pipe = made(1)
-    optimizer = torch.optim.Adam(pipe.parameters(), lr=3e-3)
-    loss = 0.0
-    for step in range(steps):
-        inputs, targets = to_copy(64, step + 1)
-        loss = pipe.train_step(inputs, targets, translation(), optimizer).loss
-    return pipe, loss

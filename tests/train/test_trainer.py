@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,6 @@ from training import (
 
 from repro.gpipe import Pipeline, Weighted, launch, whole_state_dict
 from repro.train import checkpoints
-from repro.train.average import Average
 from repro.train.history import History
 from repro.train.recipe import Recipe
 from repro.train.schedules import learning_rate
@@ -115,15 +113,6 @@ def test_the_trainer_does_what_a_plain_loop_does():
     torch.testing.assert_close(pipe.module.state_dict(), plain.state_dict())
 
 
-def test_clipping_is_that_of_plain_pytorch():
-    clipped = Recipe(lr=1.0, momentum=0.0, clip=1e-3)
-    trainer = make(None, 1, clipped)
-    before = [p.detach().clone() for p in trainer.pipe.parameters()]
-    trainer.run(1)
-    moved = [(p - b).flatten() for p, b in zip(trainer.pipe.parameters(), before, strict=True)]
-    assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=1e-3)
-
-
 @pytest.mark.parametrize(("precision", "clip"), [("bfloat16", None), ("float16", 1.0)])
 def test_lower_precision_trains_and_resumes(tmp_path, precision, clip):
     recipe = Recipe(lr=0.1, precision=precision, clip=clip)
@@ -166,81 +155,6 @@ def test_evaluation_is_of_the_average_and_over_all_examples():
 
 def first(targets):
     return int(len(targets) > 2)
-
-
-class FrontToBack(Sequence):
-    """Batches that are read from front to back, as a stream is; counts how many were read."""
-
-    def __init__(self, batches, length):
-        self.batches, self.length, self.read = batches, length, 0
-
-    def __len__(self):
-        return self.length
-
-    def __iter__(self):
-        for batch in self.batches:
-            self.read += 1
-            yield batch
-
-    def __getitem__(self, _index):
-        raise AssertionError("a stream is not read in any order")
-
-
-def test_an_evaluation_reads_each_batch_once():
-    data = Numbers()
-    batches = [data.next() for _ in range(5)]
-    stream = FrontToBack(batches, 5)
-    trainer = make(None, 1)
-    assert trainer.evaluate(stream) == trainer.evaluate(batches)
-    assert stream.read == 5
-    with pytest.raises(ValueError, match="the data ended after 5 of 6 batches"):
-        trainer.evaluate(FrontToBack(batches, 6))
-
-
-# The moving average.
-
-
-class Assigns(nn.Module):
-    """A buffer that each forward assigns anew."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen: torch.Tensor
-        self.register_buffer("seen", torch.zeros(1))
-
-    def forward(self, x):
-        if self.training:
-            self.seen = self.seen + 1
-        return x
-
-
-def test_the_average_follows_tensors_that_are_replaced():
-    layer, buffer = nn.Linear(2, 2), Assigns()
-    module = nn.Sequential(layer, buffer)
-    average = Average(module, decay=0.3)
-    expected = torch.zeros(1)
-    for step in range(1, 4):
-        module(torch.ones(1, 2))
-        average.update(step)
-        decay = min(0.3, (1 + step) / (10 + step))
-        expected = decay * expected + (1 - decay) * step
-    with average.in_place_of_weights():
-        torch.testing.assert_close(buffer.seen, expected)
-    assert float(buffer.seen) == 3
-
-    # The average of a new layer begins with its first update; before it, it is evaluated as it is.
-    new = nn.Linear(2, 2)
-    module[0] = new
-    initial = new.weight.detach().clone()
-    with average.in_place_of_weights():
-        assert_same(new.weight, initial)
-    average.update(4)
-    with torch.no_grad():
-        new.weight.add_(1)
-    average.update(5)
-    with average.in_place_of_weights():
-        torch.testing.assert_close(new.weight.detach(), initial + 0.7)
-    assert_same(new.weight, initial + 1)
 
 
 # Checkpoints.
