@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.layers import Layer, as_layers, build
-from repro.gpipe.core.microbatch import Tree, split
+from repro.gpipe.core.microbatch import Tree, map_leaves, split
 from repro.gpipe.partition.balance import choose
 from repro.methods.traffic import SentBytes
 
@@ -98,6 +98,8 @@ class Method(ABC):
         self._processes = processes
         self._rank = rank
         self._wire = ControlChannel(processes, rank)
+        # Of a pipeline, whose processes are its stages.
+        self._is_first, self._is_last = rank == 0, rank == processes - 1
 
     @abstractmethod
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
@@ -142,6 +144,9 @@ class Method(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Release threads and connections."""
+
+    def _to_device(self, tree: Tree) -> Tree:
+        return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
 
     def _now(self) -> float:
         """The time when this device has done its work."""

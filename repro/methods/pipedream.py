@@ -29,14 +29,7 @@ from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import Forms
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import as_layers, refuse_shared
-from repro.gpipe.core.microbatch import (
-    Tree,
-    batch_size,
-    flatten,
-    gather,
-    map_leaves,
-    unflatten,
-)
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.buffers import as_before
 from repro.gpipe.schedule.actions import Cell
@@ -47,10 +40,8 @@ from repro.methods.method import Asynchronous, Setup
 class _Version:
     """The weights of this stage after a number of updates.
 
-    Attributes:
-        updates: that number.
-        weights: one tensor for each parameter. Those of the newest version share the memory of the
-            parameters; an update leaves them theirs if a micro-batch in flight still needs them.
+    Those of the newest version share the memory of the parameters; an update leaves them theirs if
+    a micro-batch in flight still needs them.
     """
 
     updates: int
@@ -64,8 +55,7 @@ class _InFlight:
     Attributes:
         cell: this stage, and the micro-batch's index in its step.
         number: counted over all steps; the random numbers inside layers depend on it.
-        inputs: tensors that entered the stage.
-        skeleton: of the inputs, see `flatten`.
+        inputs: what entered the stage.
         targets: on the last stage.
         version: weights of its F.
         outputs: tensors that left the stage, or the loss, with their graph; None before R.
@@ -73,8 +63,7 @@ class _InFlight:
 
     cell: Cell
     number: int
-    inputs: list[Tensor]
-    skeleton: Tree
+    inputs: Tree
     targets: Tree
     version: _Version
     outputs: list[Tensor] | None = None
@@ -86,8 +75,6 @@ class PipeDream(Asynchronous):
     With checkpoint "always", F keeps only the stage's inputs, and R runs the layers again with the
     stashed weights. Without an optimizer nothing is updated: the pipe is emptied at the end of a
     step, and the gradients are those of the mini-batch mean, as with every other method.
-
-    Every step takes mini-batches of the same shapes.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -103,7 +90,6 @@ class PipeDream(Asynchronous):
         self._lag = config.stages - 1 - self._rank
         self._in_flight: deque[_InFlight] = deque()
         self._forwards = 0
-        self._shapes: object = None  # of the mini-batches, known from the first one
         self._requiring: list[bool] = []  # which outputs require a gradient, by the first F
         self._forms = Forms()
         self._step_bytes: dict[str, int] = {}  # sent in the last step
@@ -124,12 +110,8 @@ class PipeDream(Asynchronous):
         """M updates, of which the last K - 1 - j are done in the next step; see `Method`.
 
         The loss is the mean over the mini-batch, each micro-batch with the weights of its F.
-
-        Raises:
-            ValueError: one line: the mini-batch has other shapes than the first one.
         """
         assert not trace, "pipedream records no spans"
-        self._check_shapes(inputs, targets)
         start = self._now()
         input_parts = self._parts(inputs, self._is_first)
         target_parts = self._parts(targets, self._is_last)
@@ -214,9 +196,8 @@ class PipeDream(Asynchronous):
 
     def _forward(self, i: int, inputs: Tree, targets: Tree) -> list[Tensor]:
         """F of a micro-batch with the newest weights; its activations are sent."""
-        tensors, skeleton = flatten(inputs)
         cell = (self._rank, i)
-        micro_batch = _InFlight(cell, self._forwards, tensors, skeleton, targets, self._newest)
+        micro_batch = _InFlight(cell, self._forwards, inputs, targets, self._newest)
         self._forwards += 1
         self._in_flight.append(micro_batch)
         # The graph of the first F tells which outputs require a gradient.
@@ -244,8 +225,7 @@ class PipeDream(Asynchronous):
         self._install(micro_batch.version.weights)
         seed = rng.hashed(self._setup.seed, 0, micro_batch.number, self._rank)
         rng.reseed(seed, self._setup.device)
-        copies = [tensor.clone() for tensor in micro_batch.inputs]
-        value = self.module(unflatten(copies, micro_batch.skeleton))
+        value = self.module(map_leaves(Tensor, torch.clone, micro_batch.inputs))
         if self._is_last:
             value = self._setup.loss(value, micro_batch.targets)
         return flatten(value)
@@ -269,7 +249,7 @@ class PipeDream(Asynchronous):
         if not self._is_first:
             gradients = [
                 torch.zeros_like(t) if t.grad is None else t.grad
-                for t in micro_batch.inputs
+                for t in flatten(micro_batch.inputs)[0]
                 if t.requires_grad
             ]
             i = micro_batch.cell[1]
@@ -336,14 +316,6 @@ class PipeDream(Asynchronous):
 
     # Messages and mini-batches.
 
-    @property
-    def _is_first(self) -> bool:
-        return self._rank == 0
-
-    @property
-    def _is_last(self) -> bool:
-        return self._rank == self._setup.config.stages - 1
-
     def _activations(self, *, evaluate: bool) -> Inbox | None:
         """The activations of all micro-batches of a step; None on the first stage."""
         if self._is_first:
@@ -363,7 +335,7 @@ class PipeDream(Asynchronous):
         """The micro-batches of a mini-batch on this device, or None for each where not wanted."""
         if not wanted:
             return [None] * self._setup.config.micro_batches
-        return self.cut(map_leaves(Tensor, lambda t: t.to(self._setup.device), tree))
+        return self.cut(self._to_device(tree))
 
     def _shares(self, target_parts: Sequence[Tree]) -> list[float]:
         """The share of each micro-batch in the mean over the mini-batch; empty without targets."""
@@ -373,19 +345,6 @@ class PipeDream(Asynchronous):
         weight = loss.weight if isinstance(loss, Weighted) else batch_size
         weights = [float(weight(part)) for part in target_parts]
         return [weight / sum(weights) for weight in weights]
-
-    def _check_shapes(self, inputs: Tree, targets: Tree) -> None:
-        """Raise a ValueError if messages would not be as they were learnt in the first step."""
-        tensors = flatten((inputs, targets))[0]
-        shapes = [(tuple(t.shape), t.dtype) for t in tensors]
-        if self._shapes is None:
-            self._shapes = shapes
-        if shapes != self._shapes:
-            raise ValueError(
-                f"inputs and targets of {shapes} with library 'pipedream', which began with "
-                f"{self._shapes}: micro-batches in flight have those shapes; keep them, or make "
-                "another method"
-            )
 
     def _resident(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this stage's memory while nothing is in flight."""

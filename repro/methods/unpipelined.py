@@ -20,7 +20,7 @@ from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.loss import MeanLoss
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather
 from repro.gpipe.exact import rng
 from repro.methods.method import Method, Setup
 from repro.methods.traffic import SentBytes
@@ -160,9 +160,6 @@ class Unpipelined(Method):
         """Weighs the losses of this replica's micro-batches in the mean over all replicas."""
         M = self._setup.config.micro_batches
         return MeanLoss(self._setup.loss, self._to_device(targets), examples, M, self._total)
-
-    def _to_device(self, tree: Tree) -> Tree:
-        return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
 
     def _total(self, value: float) -> float:
         """The sum of a number over all replicas."""

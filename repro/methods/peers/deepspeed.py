@@ -76,8 +76,7 @@ class DeepSpeedPipeline(Method):
         self._outputs = []
         loss = self._engine.eval_batch(self._parts(inputs, targets))
         self._engine.train()
-        is_last = self._rank == self._setup.config.stages - 1
-        return EvaluationResult(float(loss), gather(self._outputs) if is_last else None)
+        return EvaluationResult(float(loss), gather(self._outputs) if self._is_last else None)
 
     def close(self) -> None:
         """Remove the engine's hooks on parameters."""

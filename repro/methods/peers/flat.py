@@ -59,7 +59,7 @@ def learn(setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential
     """A stage that knows its boundaries; the stages before must call this at the same time."""
     config = setup.config
     if number == 0:
-        tensors, skeleton = flatten(to_device(setup, setup.sample))
+        tensors, skeleton = flatten(map_leaves(Tensor, lambda t: t.to(setup.device), setup.sample))
     else:
         received, skeleton = wire.recv_object((number - 1) % config.stages)
         tensors = [t.to(setup.device).requires_grad_(flag) for t, flag in received]
@@ -69,11 +69,6 @@ def learn(setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential
         sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
         wire.send_object((sent, stage.output_skeleton), (number + 1) % config.stages)
     return Learnt(stage, tuple(tensors), outputs)
-
-
-def to_device(setup: Setup, tree: Tree) -> Tree:
-    """Nested tensors on the device of this process."""
-    return map_leaves(Tensor, lambda t: t.to(setup.device), tree)
 
 
 def _example_outputs(

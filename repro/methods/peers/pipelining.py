@@ -23,7 +23,7 @@ from torch.distributed.pipelining import (
 from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.core.microbatch import Tree, flatten
 from repro.methods.method import Method, Setup
-from repro.methods.peers.flat import learn, to_device
+from repro.methods.peers.flat import learn
 
 
 def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
@@ -56,17 +56,13 @@ class Pipelining(Method):
             stages.append(self._stage(number, part))
         self.module = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        settings: dict[str, Any] = {
-            "n_microbatches": config.micro_batches,
-            "loss_fn": self._loss,
-        }
-        self._schedule: Any
-        if config.schedule == "interleaved-1f1b":
-            self._schedule = ScheduleInterleaved1F1B(stages, **settings)
-        elif config.schedule == "1f1b":
-            self._schedule = Schedule1F1B(stages[0], **settings)
-        else:
-            self._schedule = ScheduleGPipe(stages[0], **settings)
+        kind: Any = {
+            "gpipe": ScheduleGPipe,
+            "1f1b": Schedule1F1B,
+            "interleaved-1f1b": ScheduleInterleaved1F1B,
+        }[config.schedule]
+        held = stages if config.schedule == "interleaved-1f1b" else stages[0]
+        self._schedule: Any = kind(held, config.micro_batches, loss_fn=self._loss)
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """See `Method`."""
@@ -90,19 +86,14 @@ class Pipelining(Method):
         whole = self._last.unflat(outputs) if self._is_last else None
         return EvaluationResult(self._mean(losses), whole)
 
-    @property
-    def _is_last(self) -> bool:
-        return self._rank == self._setup.config.stages - 1
-
     def _parts(self, inputs: Tree, targets: Tree) -> dict[str, Any]:
         """The micro-batches that this stage reads, as arguments of the schedule."""
         parts: dict[str, Any] = {}
-        if self._rank == 0:
-            parts["arg_mbs"] = [
-                tuple(flatten(part)[0]) for part in self.cut(to_device(self._setup, inputs))
-            ]
+        if self._is_first:
+            cut = self.cut(self._to_device(inputs))
+            parts["arg_mbs"] = [tuple(flatten(part)[0]) for part in cut]
         if self._is_last:
-            parts["target_mbs"] = self.cut(to_device(self._setup, targets))
+            parts["target_mbs"] = self.cut(self._to_device(targets))
         return parts
 
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
