@@ -153,25 +153,43 @@ def _backward(
     arrived = [ledger.begin(sizes[number], MESSAGES) for number in last.returned]
     for number in arrived:
         ledger.hold(number)
-    grads: list[int | None] = [*arrived]
+    gradients: list[int | None] = [*arrived]
     for layer, known in zip(reversed(passes), reversed(numbers), strict=True):
-        incoming = dict(zip(layer.returned, grads or [None] * len(layer.returned), strict=True))
-        known |= {number: entry for number, entry in incoming.items() if entry is not None}
-        made = {number for number in layer.made if number is not None}
-        # Gradients of outputs that no later layer has used.
-        absent = {number for number, entry in incoming.items() if entry is None} - made
-        for step in layer.first_backward_steps if first else layer.backward_steps:
-            if isinstance(step, InnerStorages):
-                ledger.add_inner(step, GRADIENTS)
-            elif step[0] in absent:
-                continue
-            elif step[1] > 0 and step[0] not in known:
-                known[step[0]] = ledger.begin(step[1], ACTIVATIONS)
-            elif step[1] < 0 and step[0] not in made:
-                ledger.release(known[step[0]])
-        grads = [None if number is None else known[number] for number in layer.made]
-        for n, number in enumerate(grads):
-            if number is not None and number in grads[:n]:
-                ledger.hold(number)
-    for number in [*arrived, *(grad for grad in grads if grad is not None)]:
+        gradients = _backward_of_layer(ledger, layer, known, gradients, first=first)
+    for number in [*arrived, *(each for each in gradients if each is not None)]:
         ledger.release(number)
+
+
+def _backward_of_layer(
+    ledger: _Ledger,
+    layer: Pass,
+    known: dict[int, int],
+    gradients: list[int | None],
+    *,
+    first: bool,
+) -> list[int | None]:
+    """B of one layer: from the gradients of its outputs to those of its inputs.
+
+    They are numbers in the ledger, None where there is none: no later layer has used an output, or
+    an input needs none. `known` has the layer's other storages.
+    """
+    incoming = dict(zip(layer.returned, gradients or [None] * len(layer.returned), strict=True))
+    known |= {number: entry for number, entry in incoming.items() if entry is not None}
+    made = {number for number in layer.made if number is not None}
+    absent = {number for number, entry in incoming.items() if entry is None} - made
+    for step in layer.first_backward_steps if first else layer.backward_steps:
+        if isinstance(step, InnerStorages):
+            ledger.add_inner(step, GRADIENTS)
+            continue
+        number, size = step
+        if number in absent:
+            continue
+        if size < 0 and number not in made:
+            ledger.release(known[number])
+        elif size > 0 and number not in known:
+            known[number] = ledger.begin(size, ACTIVATIONS)
+    outgoing = [None if number is None else known[number] for number in layer.made]
+    for n, entry in enumerate(outgoing):
+        if entry is not None and entry in outgoing[:n]:
+            ledger.hold(entry)
+    return outgoing

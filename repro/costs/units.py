@@ -7,7 +7,7 @@ _FACTORS = {"B": 1} | {
     for power, prefix in enumerate("kMGT", 1)
     for infix in ("", "i")
 }
-UNITS = {name.lower(): (name, factor) for name, factor in _FACTORS.items()}
+_UNITS = {name.lower(): (name, factor) for name, factor in _FACTORS.items()}
 
 
 def parse_bytes(field: str, text: str) -> tuple[int, str]:
@@ -17,28 +17,21 @@ def parse_bytes(field: str, text: str) -> tuple[int, str]:
         ValueError: one line that names `field`.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    number, unit = match.groups() if match else ("8", "")
     known = ", ".join(_FACTORS)
-    if not match:
-        raise ValueError(
-            f"{field} = {text!r}: allowed is a number and a unit ({known}); try 8GB or 8GiB"
-        )
-    number, unit = match.groups()
-    if unit.lower() not in UNITS:
-        mistake = f"the unit {unit!r} is not known" if unit else "it has no unit"
-        raise ValueError(
-            f"{field} = {text!r}: {mistake}; allowed are {known}; try {number}GB or {number}GiB"
-        )
-    if unit.endswith("b") and unit != unit.lower():
-        raise ValueError(
-            f"{field} = {text!r}: {unit} is bits; allowed are {known}; try {number}{unit[:-1]}B"
-        )
-    name, factor = UNITS[unit.lower()]
-    size = float(number) * factor
-    if not 1 <= size < 2**60:
-        raise ValueError(
-            f"{field} = {text!r}: allowed is more than nothing and less than an exbibyte; try 8GB"
-        )
-    return int(size), name
+    if unit.lower() not in _UNITS:
+        problem = f"the unit {unit!r} is not known" if unit else "it has no unit"
+    elif unit.endswith("b") and unit != unit.lower():
+        problem = f"{unit} is bits"
+    else:
+        name, factor = _UNITS[unit.lower()]
+        size = float(number) * factor
+        if 1 <= size < 2**60:
+            return int(size), name
+        problem = "it is less than a byte, or an exbibyte or more"
+    raise ValueError(
+        f"{field} = {text!r}: {problem}; allowed is a number and one of {known}; try {number}GB"
+    )
 
 
 def readable(size: float, unit: str) -> str:
