@@ -8,6 +8,7 @@ arXiv:1811.06965v5, micro-batches change only the statistics that batch norm tra
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -28,14 +29,8 @@ Batch = Callable[[int, int], tuple[Any, Any]]
 State = dict[str, Tensor]
 NAMES = ("gradients", "batch norm", "evaluation", "dropout", "unequal micro-batches")
 _TOLERANCE = 1e-5  # relative to the largest number: float32 sums in another order
-_DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
+_PLAIN = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_DROPOUTS = (*_PLAIN, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @dataclass(frozen=True)
@@ -67,8 +62,7 @@ def examine(
     )
     checks: dict[str, Check] = {}
     inputs, targets = batch(N, setup.seed)
-    method = make(without_dropout)
-    try:
+    with closing(make(without_dropout)) as method:
         checks["gradients"] = _gradients(method, without_dropout, inputs, targets)
         if checks["gradients"].verdict == "refused":  # there was no step after which to look
             checks["batch norm"] = checks["evaluation"] = checks["gradients"]
@@ -76,16 +70,11 @@ def examine(
             state = _from_all(method, method.module.state_dict())
             checks["batch norm"] = _batch_norm(method, without_dropout, inputs, targets, state)
             checks["evaluation"] = _evaluation(method, without_dropout, inputs, targets, state)
-    finally:
-        method.close()
     checks["dropout"] = _dropout(make, setup, inputs, targets)
     inputs, targets = batch(N + 1, setup.seed)
     sample = split(inputs, setup.config.micro_batches)[0]
-    method = make(replace(without_dropout, sample=sample, group=spare))
-    try:
+    with closing(make(replace(without_dropout, sample=sample, group=spare))) as method:
         checks["unequal micro-batches"] = _gradients(method, without_dropout, inputs, targets)
-    finally:
-        method.close()
     return checks
 
 
@@ -133,18 +122,14 @@ def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
         return Check("none", None, "the model has no dropout")
     gradients: dict[str, State] = {}
     for checkpoint in ("always", "never"):
-        method = make(
-            replace(setup, config=replace(setup.config, checkpoint=checkpoint), optimizer=None)
-        )
-        try:
+        config = replace(setup.config, checkpoint=checkpoint)
+        with closing(make(replace(setup, config=config, optimizer=None))) as method:
             with torch.random.fork_rng():
                 torch.manual_seed(setup.seed)
-                _, refusal = _try(method, lambda: method.train_step(inputs, targets))  # noqa: B023
+                _, refusal = _try(method, lambda: method.train_step(inputs, targets))
             if refusal:
                 return Check("refused", None, refusal)
             gradients[checkpoint] = _from_all(method, _gradients_of(method.module))
-        finally:
-            method.close()
     text = "gradients, always against never recomputed"
     return _compare(gradients["always"], gradients["never"], text)
 

@@ -7,7 +7,6 @@ whole until the last micro-batch would be sent once, but take the memory that is
 
 import weakref
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -59,6 +58,3 @@ class FullySharded(Sharded):
             fully_shard(layer, mesh=mesh)
         fully_shard(module, mesh=mesh)  # in place: the module gets another class
         return module
-
-    def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext()

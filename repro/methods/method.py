@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -88,8 +88,10 @@ class Method(ABC):
     Attributes:
         module: the layers of this process, with the keys of the unsplit nn.Sequential.
         balance: layers per stage.
+        wrappers: classes of tensors that run their operators on other tensors, which are counted.
     """
 
+    wrappers: ClassVar[tuple[type, ...]] = ()
     module: nn.Module
     balance: tuple[int, ...]
 
@@ -138,7 +140,7 @@ class Method(ABC):
         The bytes stand under what they are: "activations", "gradients" or "messages" to a
         neighbour, or a collective such as "all-reduce", see `repro.methods.traffic`.
         """
-        with SentBytes(self._processes) as sent:
+        with SentBytes(self._processes, self.wrappers) as sent:
             self.train_step(inputs, targets)
         return self.gather(sent.counts)
 

@@ -113,18 +113,15 @@ class PipeDream(Asynchronous):
         """
         assert not trace, "pipedream records no spans"
         start = self._now()
-        input_parts = self._parts(inputs, self._is_first)
-        target_parts = self._parts(targets, self._is_last)
+        target_parts = self._target_parts(targets)
         shares = self._shares(target_parts)
         losses: list[Tensor] = []
-        activations = self._activations(evaluate=False)
         sent = self._links.sent_bytes()
         left = 0 if self._setup.optimizer is None else self._lag
         returned = self._returned(range(self._setup.config.micro_batches), left)
         with rng.preserved(self._setup.device):
-            for i, (part, target) in enumerate(zip(input_parts, target_parts, strict=True)):
-                given = part if activations is None else activations.take((self._rank, i)).tree
-                outputs = self._forward(i, given, target)
+            for i, given in enumerate(self._arriving(inputs, evaluate=False)):
+                outputs = self._forward(i, given, target_parts[i])
                 if self._is_last:
                     losses.append(outputs[0].detach() * shares[i])
                 if len(self._in_flight) > self._lag:
@@ -141,13 +138,10 @@ class PipeDream(Asynchronous):
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
         """Run only F, after the updates of all micro-batches in flight."""
         self._drain()
-        parts = self._parts(inputs, self._is_first)
-        activations = self._activations(evaluate=True)
         outputs: list[Tree] = []
         self.module.eval()
         with torch.no_grad():
-            for i, part in enumerate(parts):
-                given = part if activations is None else activations.take((self._rank, i)).tree
+            for i, given in enumerate(self._arriving(inputs, evaluate=True)):
                 value = self.module(map_leaves(Tensor, torch.clone, given))
                 outputs.append(value)
                 if not self._is_last:
@@ -156,9 +150,8 @@ class PipeDream(Asynchronous):
         self._links.flush()
         loss = 0.0
         if self._is_last:
-            target_parts = self._parts(targets, wanted=True)
-            shares = self._shares(target_parts)
-            scored = zip(outputs, target_parts, shares, strict=True)
+            parts = self._target_parts(targets)
+            scored = zip(outputs, parts, self._shares(parts), strict=True)
             loss = sum(self._setup.loss(value, t).item() * share for value, t, share in scored)
         whole = gather(outputs) if self._is_last else None
         return EvaluationResult(self._wire.from_last(loss), whole)
@@ -316,12 +309,15 @@ class PipeDream(Asynchronous):
 
     # Messages and mini-batches.
 
-    def _activations(self, *, evaluate: bool) -> Inbox | None:
-        """The activations of all micro-batches of a step; None on the first stage."""
+    def _arriving(self, inputs: Tree, *, evaluate: bool) -> Iterator[Tree]:
+        """What this stage gets of each micro-batch: a part of the mini-batch, or a message."""
         if self._is_first:
-            return None
-        order = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
-        return Inbox(self._links.activations_in, order, evaluate)
+            yield from self.cut(self._to_device(inputs))
+            return
+        cells = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
+        inbox = Inbox(self._links.activations_in, cells, evaluate)
+        for cell in cells:
+            yield inbox.take(cell).tree
 
     def _returned(self, coming: Sequence[int], left: int) -> Inbox | None:
         """The gradients for micro-batches in flight and coming, but the last `left` of them."""
@@ -331,11 +327,11 @@ class PipeDream(Asynchronous):
         order += [(self._rank, i) for i in coming]
         return Inbox(self._links.gradients_in, order[: max(0, len(order) - left)])
 
-    def _parts(self, tree: Tree, wanted: bool) -> list[Tree]:
-        """The micro-batches of a mini-batch on this device, or None for each where not wanted."""
-        if not wanted:
+    def _target_parts(self, targets: Tree) -> list[Tree]:
+        """Targets of each micro-batch on the last stage, else None for each."""
+        if not self._is_last:
             return [None] * self._setup.config.micro_batches
-        return self.cut(self._to_device(tree))
+        return self.cut(self._to_device(targets))
 
     def _shares(self, target_parts: Sequence[Tree]) -> list[float]:
         """The share of each micro-batch in the mean over the mini-batch; empty without targets."""

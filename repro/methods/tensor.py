@@ -4,9 +4,6 @@ All processes run all layers on the same mini-batch, with the parts of matrices 
 `tensor_plan` says. `repro.methods.divided` does the same inside our pipeline.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
@@ -56,6 +53,3 @@ class TensorParallel(Sharded):
             for name in plan.counts:
                 setattr(part, name, getattr(part, name) // self._processes)
         return module
-
-    def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext()

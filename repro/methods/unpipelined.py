@@ -7,7 +7,7 @@ in our pipeline with D replicas, so that both drop the same activations.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from repro.gpipe.core.loss import MeanLoss
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather
 from repro.gpipe.exact import rng
 from repro.methods.method import Method, Setup
-from repro.methods.traffic import SentBytes
 
 
 class SeededLayers(nn.Sequential):
@@ -68,12 +67,10 @@ class Unpipelined(Method):
     """One of the processes of a group that all run every layer.
 
     Attributes:
-        wrappers: classes of tensors that run their operators on other tensors, which are counted.
         meter: of the CPU's memory.
         frees_gradients: whether gradients are freed between steps, instead of set to zero.
     """
 
-    wrappers: ClassVar[tuple[type, ...]] = ()
     meter: ClassVar[type[memory.LiveBytes]] = memory.LiveBytes
     frees_gradients: ClassVar[bool] = True
 
@@ -95,7 +92,7 @@ class Unpipelined(Method):
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch, the last one of the step or another."""
-        raise NotImplementedError
+        return nullcontext()
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """See `Method`."""
@@ -135,12 +132,6 @@ class Unpipelined(Method):
         with memory.peak_memory(self._setup.device, resident, limit, self.meter) as peak:
             self.train_step(inputs, targets)
         return [max(self.gather(peak.value))]
-
-    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes that each process hands to collectives, as a ring sends them."""
-        with SentBytes(self._processes, self.wrappers) as sent:
-            self.train_step(inputs, targets)
-        return self.gather(sent.counts)
 
     def _resident(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this process's memory between steps."""
