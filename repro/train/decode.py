@@ -5,6 +5,7 @@ from torch import Tensor
 
 from repro.data.tokens import BOS, EOS, PAD
 from repro.gpipe import Pipeline
+from repro.train.evaluation import no_loss
 
 
 def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
@@ -32,7 +33,7 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
     ended = torch.zeros(1, dtype=torch.bool)  # after the first token [n]: has the sentence an EOS?
     for t in range(T):
         inputs = (sources, target) if target is not None else None
-        logits = pipe.evaluate(inputs, None, _no_loss).outputs
+        logits = pipe.evaluate(inputs, None, no_loss).outputs
         # The last stage knows the token, and the first one needs it.
         likeliest = None if logits is None else logits[:, t].argmax(1).cpu()
         token: Tensor = pipe.engine.wire.all_gather(likeliest)[-1]
@@ -47,8 +48,3 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
     translations = torch.full((len(columns[0]), T), PAD)
     translations[:, : len(columns)] = torch.stack(columns, 1)
     return translations
-
-
-def _no_loss(outputs: Tensor, _targets: None) -> Tensor:
-    """For `Pipeline.evaluate`, of which only the outputs are needed."""
-    return outputs.new_zeros(())

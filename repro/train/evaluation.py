@@ -48,7 +48,7 @@ def evaluate(
                 )
             inputs, targets = batch
         padded = _padded(inputs, pipe.micro_batches) if pipe.is_first else None
-        outputs = pipe.evaluate(padded, None, _no_loss).outputs
+        outputs = pipe.evaluate(padded, None, no_loss).outputs
         if not pipe.is_last:
             continue
         examples = batch_size(targets)
@@ -67,7 +67,7 @@ def evaluate(
     }
 
 
-def _no_loss(outputs: Any, _targets: Any) -> Tensor:
+def no_loss(outputs: Any, _targets: Any) -> Tensor:
     """For `Pipeline.evaluate`, of which only the outputs are needed."""
     return torch.zeros((), device=flatten(outputs)[0][0].device)
 

@@ -4,6 +4,7 @@ A recipe counts in steps, one step being one update. So the learning rate depend
 the step only, and training can go on after any step without a scheduler's state.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -83,6 +84,21 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """All settings, for JSON."""
         return asdict(self)
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a step; `step` counts the updates before it."""
+        return self.lr * max(self._share_of_peak(step), self.floor)
+
+    def _share_of_peak(self, step: int) -> float:
+        if self.schedule == "inverse-sqrt":
+            # The Transformer counts from 1, and its warm-up ends where the two curves meet.
+            peak = max(self.warm_up, 1)
+            return min((step + 1) / peak, math.sqrt(peak / (step + 1)))
+        if step < self.warm_up:
+            return step / self.warm_up  # as in TensorFlow's code the first step has the floor
+        if self.schedule == "exponential":
+            return self.decay ** (step // self.decay_steps)
+        return 1.0
 
 
 def imagenet(N: int, examples: int) -> Recipe:

@@ -33,7 +33,6 @@ from repro.train.evaluation import evaluate
 from repro.train.history import Evaluation, History, Step, digest
 from repro.train.optimizers import make_optimizer
 from repro.train.recipe import Recipe
-from repro.train.schedules import learning_rate
 
 Report = Callable[[History], None]
 Count = Callable[[Any, Any], int]  # (inputs, targets) -> examples, or tokens, for the throughput
@@ -188,7 +187,7 @@ class Trainer:
             # Both ends read the same mini-batch, so that inputs meet their own targets.
             inputs, targets = self.batches.next()
             count = self._count(inputs, targets)
-        lr = learning_rate(self.recipe, self.step)
+        lr = self.recipe.learning_rate(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         loss = self._update(

@@ -5,7 +5,6 @@ from torch import nn
 
 from repro.train.optimizers import make_optimizer
 from repro.train.recipe import Recipe, imagenet, translation
-from repro.train.schedules import learning_rate
 
 
 def test_the_image_recipe_at_the_authors_size():
@@ -17,12 +16,12 @@ def test_the_image_recipe_at_the_authors_size():
         round(3 * epoch),
         round(2.4 * epoch),
     )
-    assert learning_rate(recipe, 0) == pytest.approx(0.015 * 1e-4)  # the floor
-    assert learning_rate(recipe, recipe.warm_up // 2) == pytest.approx(0.0075, rel=1e-4)
+    assert recipe.learning_rate(0) == pytest.approx(0.015 * 1e-4)  # the floor
+    assert recipe.learning_rate(recipe.warm_up // 2) == pytest.approx(0.0075, rel=1e-4)
     # 3 epochs of warm-up end after the first stair of 2.4.
-    assert learning_rate(recipe, recipe.warm_up) == pytest.approx(0.015 * 0.97)
-    assert learning_rate(recipe, 10 * recipe.decay_steps) == pytest.approx(0.015 * 0.97**10)
-    assert learning_rate(recipe, 10**9) == pytest.approx(0.015 * 1e-4)
+    assert recipe.learning_rate(recipe.warm_up) == pytest.approx(0.015 * 0.97)
+    assert recipe.learning_rate(10 * recipe.decay_steps) == pytest.approx(0.015 * 0.97**10)
+    assert recipe.learning_rate(10**9) == pytest.approx(0.015 * 1e-4)
     assert imagenet(256, 1281167).lr == pytest.approx(8 * 0.015)
 
 
@@ -32,7 +31,7 @@ def test_the_translation_recipe_is_the_transformers():
     recipe = translation(lr=(d * warm_up) ** -0.5, warm_up=warm_up)
     for step in (1, 100, 3999, 4000, 4001, 100_000):
         expected = d**-0.5 * min(step**-0.5, step * warm_up**-1.5)
-        assert learning_rate(recipe, step - 1) == pytest.approx(expected)
+        assert recipe.learning_rate(step - 1) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from repro.gpipe import Pipeline, Weighted, launch, whole_state_dict
 from repro.train import checkpoints
 from repro.train.history import History
 from repro.train.recipe import Recipe
-from repro.train.schedules import learning_rate
 from repro.train.trainer import Trainer
 
 
@@ -95,7 +94,7 @@ def test_the_trainer_does_what_a_plain_loop_does():
     data, losses = Numbers(), []
     for step in range(6):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(RECIPE, step)
+            group["lr"] = RECIPE.learning_rate(step)
         optimizer.zero_grad()
         inputs, targets = data.next()
         loss = LOSS(plain(inputs), targets)
