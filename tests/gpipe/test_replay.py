@@ -15,24 +15,16 @@ K, M = st.integers(1, 8), st.integers(1, 20)
 
 
 @given(K=K, M=M)
-def test_plain_pipeline_fills_and_drains(K, M):
-    timeline = replay(make_schedule("gpipe", K, M, "never"), lambda a: UNIT[a.kind])
-    assert timeline.step_time == (M + K - 1) * 3
-    assert timeline.bubble_over_total == pytest.approx((K - 1) / (M + K - 1))
-    assert timeline.bubble_over_work == pytest.approx((K - 1) / M)
-
-
-@given(K=K, M=M)
-def test_late_recompute_is_the_plain_formula(K, M):
-    timeline = replay(make_schedule("gpipe-late", K, M, "always"), lambda a: UNIT[a.kind])
-    assert timeline.step_time == (M + K - 1) * 4
-
-
-@given(K=K, M=M)
-def test_early_recompute_hides_in_the_bubble(K, M):
-    timeline = replay(make_schedule("gpipe", K, M, "always"), lambda a: UNIT[a.kind])
-    assert timeline.step_time == (M + K - 1) * 1 + M * (1 + 2) + (K - 1) * 2
-    assert timeline.bubble_over_total == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
+def test_closed_forms(K, M):
+    plain = replay(make_schedule("gpipe", K, M, "never"), lambda a: UNIT[a.kind])
+    assert plain.step_time == (M + K - 1) * 3
+    assert plain.bubble_over_total == pytest.approx((K - 1) / (M + K - 1))
+    assert plain.bubble_over_work == pytest.approx((K - 1) / M)
+    late = replay(make_schedule("gpipe-late", K, M, "always"), lambda a: UNIT[a.kind])
+    assert late.step_time == (M + K - 1) * 4
+    early = replay(make_schedule("gpipe", K, M, "always"), lambda a: UNIT[a.kind])
+    assert early.step_time == (M + K - 1) * 1 + M * (1 + 2) + (K - 1) * 2
+    assert early.bubble_over_total == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
 
 
 @given(K=K, M=M)
@@ -88,38 +80,29 @@ def test_a_stuck_schedule_is_named():
         replay(schedule_from_orders("stuck", 2, "never", orders), lambda _a: 1.0)
 
 
-def test_breakdown_of_the_paper_pie():
-    timeline = replay(make_schedule("gpipe", 2, 16, "always"), lambda a: UNIT[a.kind])
-    parts = breakdown(timeline)
-    assert sum(parts.values()) == pytest.approx(1.0)
-    assert parts["recompute"] / parts["computation"] == pytest.approx(1 / 3)
-    assert parts["bubble"] == pytest.approx(3 / 67)
-    assert parts["imbalance"] == pytest.approx(0.0)
-    assert parts["transfer"] == pytest.approx(0.0)
+def timed(name, K, M, checkpoint, duration=lambda a: UNIT[a.kind], transfer=0.0):
+    return replay(make_schedule(name, K, M, checkpoint), duration, transfer)
 
 
-def test_breakdown_of_split_backwards():
-    schedule = make_schedule("zb-h1", 4, 8, "never")
-    for known in (schedule, None):
-        parts = breakdown(replay(schedule, lambda a: UNIT[a.kind]), known)
-        assert sum(parts.values()) == pytest.approx(1.0)
-        assert parts["computation"] == pytest.approx(24 / 27)
-        assert parts["bubble"] == pytest.approx(3 / 27)
-        assert parts["recompute"] == parts["update"] == 0
+@pytest.mark.parametrize(
+    ("timeline", "parts"),
+    [
+        (timed("gpipe", 2, 16, "always"), {"bubble": 3 / 67, "recompute": 16 / 67}),
+        (timed("zb-h1", 4, 8, "never"), {"computation": 24 / 27, "bubble": 3 / 27, "update": 0}),
+        (timed("gpipe", 2, 8, "never", lambda _a: 1.0), {"imbalance": 0}),
+        (timed("gpipe", 2, 4, "never", lambda _a: 1.0, 1.0), {"transfer": 4 / 24, "imbalance": 0}),
+    ],
+)
+def test_breakdowns(timeline, parts):
+    found = breakdown(timeline)
+    assert sum(found.values()) == pytest.approx(1)
+    assert {name: found[name] for name in parts} == pytest.approx(parts)
 
 
 def test_breakdown_names_a_slow_stage_imbalance():
-    even = replay(make_schedule("gpipe", 2, 8, "never"), lambda _a: 1.0)
-    uneven = replay(make_schedule("gpipe", 2, 8, "never"), lambda a: 1.5 if a.stage else 0.5)
-    assert breakdown(even)["imbalance"] == pytest.approx(0.0)
-    assert breakdown(uneven)["imbalance"] > 0.2
-    assert breakdown(uneven)["transfer"] == pytest.approx(0.0)
-
-
-def test_breakdown_names_a_slow_link_transfer():
-    parts = breakdown(replay(make_schedule("gpipe", 2, 4, "never"), lambda _a: 1.0, transfer=1.0))
-    assert parts["transfer"] == pytest.approx(4 / 24)
-    assert parts["imbalance"] == pytest.approx(0.0)
+    uneven = breakdown(timed("gpipe", 2, 8, "never", lambda a: 1.5 if a.stage else 0.5))
+    assert uneven["imbalance"] > 0.2
+    assert uneven["transfer"] == pytest.approx(0.0)
 
 
 def test_breakdown_of_measured_extras():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Action, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
 from repro.gpipe.schedule.kinds import (
     CHECKPOINTS,
     EXECUTED,
@@ -42,66 +42,58 @@ def drawn(schedule):
     return [line.split("|")[1].split() for line in draw(schedule).splitlines()]
 
 
-def test_figure_2c():
-    assert drawn(make_schedule("gpipe", 4, 4, "never")) == [
-        "F0 F1 F2 F3 .  .  .  .  .  .  B3 B2 B1 B0".split(),
-        ".  F0 F1 F2 F3 .  .  .  .  B3 B2 B1 B0 .".split(),
-        ".  .  F0 F1 F2 F3 .  .  B3 B2 B1 B0 .  .".split(),
-        ".  .  .  F0 F1 F2 F3 B3 B2 B1 B0 .  .  .".split(),
-    ]
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (  # Figure 2 (c)
+            ("gpipe", 4, 4, "never"),
+            [
+                "F0 F1 F2 F3 .  .  .  .  .  .  B3 B2 B1 B0",
+                ".  F0 F1 F2 F3 .  .  .  .  B3 B2 B1 B0 .",
+                ".  .  F0 F1 F2 F3 .  .  B3 B2 B1 B0 .  .",
+                ".  .  .  F0 F1 F2 F3 B3 B2 B1 B0 .  .  .",
+            ],
+        ),
+        # Figure 2 (b) is one micro-batch
+        (("gpipe", 3, 1, "never"), ["F0 . . . . B0", ". F0 . . B0 .", ". . F0 B0 . ."]),
+        # R comes before the gradient arrives, or after it
+        (("gpipe", 2, 2, "always"), ["F0 F1 R1 . . B1 R0 B0", ". F0 F1 R1 B1 R0 B0 ."]),
+        (("gpipe-late", 2, 1, "always"), ["F0 . . . R0 B0", ". F0 R0 B0 . ."]),
+        # what comes first in backward is kept
+        (("gpipe", 2, 2, "except_last"), ["F0 F1 . . B1 R0 B0", ". F0 F1 B1 R0 B0 ."]),
+        (("1f1b", 2, 3, "never"), ["F0 F1 . B0 F2 B1 . B2", ". F0 B0 F1 B1 F2 B2 ."]),
+        (  # Figure 4 of arXiv:2104.04473 with two ranks; `a` and `b` are the stages of a rank
+            ("interleaved-1f1b", 4, 2, "never", 2),
+            [
+                "F0a F1a F0b F1b .   B0b .   B1b B0a B1a",
+                ".   F0a F1a F0b B0b F1b B1b B0a B1a .",
+            ],
+        ),
+        (  # Figure 3 of arXiv:2401.10241, the upper half, with fewer stages and micro-batches
+            ("zb-h1", 3, 4, "never"),
+            [
+                "F0 F1 F2 .  .  I0 W0 F3 I1 W1 I2 W2 I3 W3",
+                ".  F0 F1 .  I0 F2 I1 W0 F3 I2 W1 I3 W2 W3",
+                ".  .  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3",
+            ],
+        ),
+    ],
+)
+def test_schedules_drawn(arguments, rows):
+    assert drawn(make_schedule(*arguments)) == [row.split() for row in rows]
 
 
-def test_figure_2b_is_one_micro_batch():
-    assert drawn(make_schedule("gpipe", 3, 1, "never")) == [
-        "F0 .  .  .  .  B0".split(),
-        ".  F0 .  .  B0 .".split(),
-        ".  .  F0 B0 .  .".split(),
-    ]
-
-
-def test_recompute_runs_before_the_gradient_arrives():
-    assert drawn(make_schedule("gpipe", 2, 2, "always")) == [
-        "F0 F1 R1 .  .  B1 R0 B0".split(),
-        ".  F0 F1 R1 B1 R0 B0 .".split(),
-    ]
-
-
-def test_except_last_keeps_the_one_that_comes_first_in_backward():
-    assert drawn(make_schedule("gpipe", 2, 2, "except_last")) == [
-        "F0 F1 .  .  B1 R0 B0".split(),
-        ".  F0 F1 B1 R0 B0 .".split(),
-    ]
-
-
-def test_late_recompute_waits_for_the_gradient():
-    assert drawn(make_schedule("gpipe-late", 2, 1, "always")) == [
-        "F0 .  .  .  R0 B0".split(),
-        ".  F0 R0 B0 .  .".split(),
-    ]
-
-
-def test_1f1b_drawn():
-    assert drawn(make_schedule("1f1b", 2, 3, "never")) == [
-        "F0 F1 .  B0 F2 B1 .  B2".split(),
-        ".  F0 B0 F1 B1 F2 B2 .".split(),
-    ]
-
-
-def test_early_and_late_recompute_differ_in_where_the_gradient_is_received():
-    def labels(name):
-        return [a.label for a in make_schedule(name, 2, 1, "always").ranks[0]]
-
-    assert labels("gpipe") == ["F0", "Send F0", "R0", "Recv B0", "B0", "U"]
-    assert labels("gpipe-late") == ["F0", "Send F0", "Recv B0", "R0", "B0", "U"]
-    assert [str(a) for a in make_schedule("gpipe", 2, 1, "never").ranks[1]] == [
-        *(
-            "Recv F0 on stage 1",
-            "F0 on stage 1",
-            "B0 on stage 1",
-            "Send B0 on stage 1",
-            "U on stage 1",
-        )
-    ]
+@pytest.mark.parametrize(
+    ("name", "rank", "labels"),
+    [
+        ("gpipe", 0, ["F0", "Send F0", "R0", "Recv B0", "B0", "U"]),
+        ("gpipe-late", 0, ["F0", "Send F0", "Recv B0", "R0", "B0", "U"]),
+        ("zb-h1", 1, ["Recv F0", "F0", "I0", "Send I0", "W0", "U"]),
+    ],
+)
+def test_where_messages_stand(name, rank, labels):
+    checkpoint = "never" if name == "zb-h1" else "always"
+    assert [a.label for a in make_schedule(name, 2, 1, checkpoint).ranks[rank]] == labels
 
 
 @given(of_any_kind())
@@ -129,14 +121,6 @@ def test_every_micro_batch_happens_once_and_in_order(schedule):
 
 
 @given(of_any_kind())
-def test_each_rank_updates_once_and_last(schedule):
-    for rank, actions in enumerate(schedule.ranks):
-        assert (
-            [a for a in actions if a.kind == "U"] == [Action("U", rank, rank, -1)] == [actions[-1]]
-        )
-
-
-@given(of_any_kind())
 def test_every_send_has_its_recv_and_messages_of_a_link_stay_in_order(schedule):
     links = {}
     for rank, actions in enumerate(schedule.ranks):
@@ -152,23 +136,6 @@ def test_every_send_has_its_recv_and_messages_of_a_link_stay_in_order(schedule):
         assert messages["Send"] == messages["Recv"]
     sent = [producer for messages in links.values() for producer in messages["Send"]]
     assert len(set(sent)) == len(sent) == (2 * (K * v - 1) * M if K > 1 else 0)
-
-
-@given(of_any_kind())
-def test_what_is_needed_is_received_before_and_what_is_made_is_sent_after(schedule):
-    K = len(schedule.ranks)
-    for actions in schedule.ranks:
-        at = {(a.kind, a.of, a.stage, a.micro_batch): n for n, a in enumerate(actions)}
-        for (kind, _, stage, i), n in at.items():
-            late = kind == "R" and schedule.name == "gpipe-late"
-            if kind == "F":
-                assert (stage == 0 or K == 1) or at["Recv", "F", stage, i] < n
-                assert (stage == schedule.stages - 1 or K == 1) or at["Send", "F", stage, i] > n
-            elif kind in GRADIENT or late:
-                of = "I" if kind == "I" else "B"
-                assert (stage == schedule.stages - 1 or K == 1) or at["Recv", of, stage, i] < n
-            if kind in GRADIENT:
-                assert (stage == 0 or K == 1) or at["Send", kind, stage, i] > n
 
 
 @given(of_any_kind())
@@ -202,16 +169,6 @@ def test_no_rank_updates_before_all_have_ended_their_work(schedule, seconds):
     assert [s.end for s in updates] == [ended + s for s in seconds[:K]]
 
 
-def test_interleaved_1f1b_drawn():
-    """Figure 4 of arXiv:2104.04473 with two ranks; `a` and `b` are the stages of a rank."""
-    assert drawn(make_schedule("interleaved-1f1b", 4, 2, "never", stages_per_rank=2)) == [
-        "F0a F1a F0b F1b .   B0b .   B1b B0a B1a".split(),
-        ".   F0a F1a F0b B0b F1b B1b B0a B1a .".split(),
-    ]
-    text = draw(make_schedule("interleaved-1f1b", 4, 2, "never", stages_per_rank=2))
-    assert [line.split(" |")[0] for line in text.splitlines()] == ["rank 0", "rank 1"]
-
-
 @given(
     ranks=st.integers(1, 7), held=st.integers(2, 4), groups=st.integers(1, 4), F=st.floats(0.1, 5)
 )
@@ -222,29 +179,6 @@ def test_interleaving_divides_the_bubble_by_the_stages_a_rank_holds(ranks, held,
     timeline = replay(schedule, lambda a: F * UNIT[a.kind] / held)
     assert timeline.bubble_over_work == pytest.approx((ranks - 1) / (held * M), abs=1e-9)
     assert timeline.step_time == pytest.approx(3 * F * M * (1 + (ranks - 1) / (held * M)))
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULES.keys() - set(EXECUTED)))
-def test_what_is_only_simulated_is_refused_where_it_would_be_executed(name):
-    with pytest.raises(
-        ValueError, match=rf"^schedule='{name}': .* is not executed yet.*; try '1f1b'$"
-    ) as caught:
-        Pipeline([nn.Identity, nn.Identity], 2, 2, schedule=name, device="cpu")
-    assert "\n" not in str(caught.value)
-
-
-def test_zb_h1_drawn():
-    """Figure 3 of arXiv:2401.10241, the upper half, with fewer stages and micro-batches."""
-    assert drawn(make_schedule("zb-h1", 3, 4, "never")) == [
-        "F0 F1 F2 .  .  I0 W0 F3 I1 W1 I2 W2 I3 W3".split(),
-        ".  F0 F1 .  I0 F2 I1 W0 F3 I2 W1 I3 W2 W3".split(),
-        ".  .  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3".split(),
-    ]
-
-
-def test_a_message_of_a_split_backward_is_that_of_its_first_part():
-    labels = [a.label for a in make_schedule("zb-h1", 2, 1, "never").ranks[1]]
-    assert labels == ["Recv F0", "F0", "I0", "Send I0", "W0", "U"]
 
 
 @given(stages=ANY["stages"], micro_batches=ANY["micro_batches"])
@@ -280,17 +214,6 @@ def test_a_kind_is_one_function(monkeypatch, kind):
     )
 
 
-@given(stages=ANY["stages"], micro_batches=ANY["micro_batches"], checkpoint=ANY["checkpoint"])
-def test_gpipe_forwards_first_then_backwards_reversed(stages, micro_batches, checkpoint):
-    schedule = make_schedule("gpipe", stages, micro_batches, checkpoint)
-    for rank in map(schedule.work, range(stages)):
-        assert [a.micro_batch for a in rank if a.kind == "F"] == list(range(micro_batches))
-        assert [a.micro_batch for a in rank if a.kind == "B"] == list(
-            reversed(range(micro_batches))
-        )
-        assert "F" not in [a.kind for a in rank][micro_batches:]
-
-
 @given(stages=ANY["stages"], micro_batches=ANY["micro_batches"])
 def test_1f1b_holds_at_most_k_minus_j_micro_batches(stages, micro_batches):
     schedule = make_schedule("1f1b", stages, micro_batches, "never")
@@ -305,31 +228,19 @@ def test_1f1b_holds_at_most_k_minus_j_micro_batches(stages, micro_batches):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("gpip", 2, 2), ["schedule='gpip'", "1f1b", "did you mean 'gpipe'"]),
-        (("gpipe", 2, 2, "sometimes"), ["checkpoint='sometimes'", "except_last"]),
-        (("gpipe", 0, 2), ["stages=0", "at least 1"]),
-        (("gpipe", 2, 0), ["micro_batches=0", "at least 1"]),
-        (("gpipe", 2, 2, "never", 2), ["stages_per_rank=2: must be 1 for schedule='gpipe'"]),
-        (("gpipe", 2, 2, "never", 0), ["stages_per_rank=0", "at least 1"]),
-        (
-            ("interleaved-1f1b", 2, 2),
-            ["stages_per_rank=1: must be at least 2 for schedule='interleaved-1f1b'"],
-        ),
-        (
-            ("interleaved-1f1b", 3, 2, "never", 2),
-            ["stages=3: must be a multiple of stages_per_rank=2"],
-        ),
-        (("zb-h1", 2, 2, "always"), ["checkpoint='always': must be 'never'", "'1f1b'"]),
-        (("zb-h1", 4, 2, "never", 2), ["stages_per_rank=2: must be 1 for schedule='zb-h1'"]),
+        (("gpip", 2, 2), "schedule='gpip'.* did you mean 'gpipe'"),
+        (("gpipe", 2, 2, "sometimes"), "checkpoint='sometimes'.*except_last"),
+        (("gpipe", 0, 2), "stages=0.*at least 1"),
+        (("gpipe", 2, 2, "never", 2), "stages_per_rank=2: must be 1 for schedule='gpipe'"),
+        (("interleaved-1f1b", 2, 2), "stages_per_rank=1: must be at least 2"),
+        (("interleaved-1f1b", 3, 2, "never", 2), "stages=3: must be a multiple"),
+        (("zb-h1", 2, 2, "always"), "checkpoint='always': must be 'never'.*'1f1b'"),
     ],
 )
 def test_one_line_for_a_wrong_argument(arguments, words):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with pytest.raises(ValueError, match=words) as caught:
         make_schedule(*arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message
+    assert "\n" not in str(caught.value)
 
 
 @given(of_any_kind())
@@ -349,17 +260,12 @@ def by_hand(*orders: str) -> Schedule:
     ("orders", "words"),
     [
         (("F0 F1 B1 B0", "F0 F1 B1"), "stage 1 must do each of F and B 0 to 1 exactly once"),
-        (("F0 B0", "F0 B0"), "stage 0 must do each of F and B 0 to 1 exactly once"),
-        (("F0 F1", "F0"), "stage 1 must do each of F 0 to 1 exactly once"),
-        (("F0 F1 B1 B0", "F0 F1 F1 B1 B0"), "stage 1 must do each"),
         (("F0 F1 B1 B0", "F0 B1 F1 B0"), "stage 1 does B1 at the wrong time"),
         (("F0 F1 R0 B1 B0", "F0 F1 B1 R1 B0"), "stage 1 does R1 at the wrong time"),
         (
             ("F0 I0 W0 F1 I1 W1", "F0 W0 I0 F1 I1 W1"),
             "stage 1 does W0 at the wrong time; .*F, I, W",
         ),
-        (("F0 I0 F1 I1 W1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W 0 to 1"),
-        (("F0 I0 W0 W0 F1 I1 W1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W"),
         (("F0 F1 B0 B1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W 0 to 1"),
         (
             ("F0 B0 F1 B1", "F0 F1 B0 B1"),
@@ -409,13 +315,7 @@ def moved(label: str, rank: int, to: int):
         (without("Send", "F", 0), "Recv F0 on stage 1 must have exactly one Send on rank 0"),
         (moved("Recv F0", 1, 1), "stage 1 does F0 before the activations are received"),
         (moved("Send F1", 0, 0), "stage 0 sends F1 before it is made"),
-        (lambda r, actions: actions + actions[-1:] * r, "rank 1 must have one U, at its end"),
-        (lambda r, actions: actions[: len(actions) - r], "rank 1 must have one U, at its end"),
         (moved("U", 0, 0), "rank 0 must have one U, at its end"),
-        (
-            lambda r, actions: actions + [actions[0]] * r,
-            "Recv F0 on stage 1 must have exactly one Send|one U, at its end",
-        ),
         (
             lambda _r, actions: [a._replace(rank=0) for a in actions],
             "rank 1 has an action of another rank or stage",
@@ -438,7 +338,7 @@ def test_a_pipeline_checks_its_schedule(monkeypatch):
         return [("F", rank, i) for i in range(micro_batches)] + [("B", rank, 0)]
 
     monkeypatch.setitem(SCHEDULES, "mine", Kind(forgets))
-    with pytest.raises(
-        ValueError, match="schedule 'mine': stage 0 must do each of F and B 0 to 1 exactly once"
-    ):
+    with pytest.raises(ValueError, match="schedule 'mine': stage 0 must do each of F and B"):
         Pipeline([nn.Identity], 1, 2, schedule="mine", device="cpu")
+    with pytest.raises(ValueError, match=r"^schedule='zb-h1': .* is not executed yet.*'1f1b'$"):
+        Pipeline([nn.Identity, nn.Identity], 2, 2, schedule="zb-h1", device="cpu")

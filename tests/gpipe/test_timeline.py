@@ -40,15 +40,10 @@ def test_rows_there_and_back():
     ("changed", "words"),
     [
         ({"kind": "Q"}, "allowed are kinds F, R, B, I, W, U, setup"),
-        ({"kind": None}, "kind = None: allowed is str"),
         ({"stage": 2}, "stages 0 to 1"),
-        ({"stage": -1}, "stages 0 to 1"),
         ({"stage": 1.0}, "stage = 1.0: allowed is int"),
-        ({"micro_batch": -2}, "micro_batch=-2"),
-        ({"start": float("nan")}, "start=nan"),
         ({"end": float("inf")}, "end=inf"),
         ({"end": 9.0}, "an end after the start"),
-        ({"end": 1e300}, "end=1e\\+300"),
     ],
 )
 def test_rows_that_are_no_spans_are_one_line(changed, words):
