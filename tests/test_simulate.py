@@ -125,16 +125,6 @@ def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
         assert own[-1].seconds == pytest.approx(sum(some.update[rank::K]))
 
 
-@given(K=K, M=st.integers(1, 12))
-def test_more_micro_batches_of_one_mini_batch_are_never_slower(K, M):
-    """Where pieces cost in proportion to their size."""
-    steps = [
-        simulate(make_schedule("gpipe", K, m), StageCosts.uniform(K, 1 / m, 1 / m, 2 / m)).step_time
-        for m in (M, 2 * M)
-    ]
-    assert steps[1] <= steps[0] + 1e-9
-
-
 def test_layers_are_cut_into_stages():
     layers = Profile((1, 2, 3), (1, 2, 3), (2, 4, 6), (10, 20), (11, 21))
     found = StageCosts.of(layers, (1, 2), LinkSpeed(0.5, 10), (7, 8, 9), setup=0.25)

@@ -3,6 +3,7 @@ mistakes."""
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -89,28 +90,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     """And `repro simulate` takes the file."""
     path = tmp_path / "own.json"
-    words = [
-        "calibrate",
-        "transformer",
-        "--model-args",
-        *SIZES,
-        "--K",
-        "2",
-        "--N",
-        "6",
-        "--smallest",
-        "2",
-    ]
-    assert main([*words, "--output", str(path), "--results", str(tmp_path)]) == 0
+    words = ["calibrate", "transformer", "--model-args", *SIZES, "--K", "2", "--N", "6"]
+    words += ["--smallest", "2", "--output", str(path), "--results", str(tmp_path)]
+    assert main(words) == 0
     told = capsys.readouterr().out
-    for said in (
-        "F of each layer (ms)",
-        "B of each layer (ms)",
-        "n=2",
-        "n=4",
-        "n=4 alone",
-        "`repro calibrate` without a model",
-    ):
+    for said in ("F of each layer (ms)", "B of each layer (ms)", "n=2", "n=4", "n=4 alone"):
         assert said in told
     file = read(path, CalibrationFile)
     assert file.model_args == {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
@@ -119,46 +103,19 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     assert found.alone is not None
     assert [len(row) for row in found.alone.backward] == [3, 3]
     assert all(seconds > 0 for row in found.alone.backward for seconds in row)
-    assert (
-        main(
-            [
-                "simulate",
-                "--calibration",
-                str(path),
-                "--K",
-                "2",
-                "--M",
-                "1",
-                "2",
-                "--N",
-                "4",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    words = ["--calibration", str(path), "--K", "2", "--M", "1", "2", "--N", "4", "--json"]
+    assert main(["simulate", *words]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["fidelity"], answer["model"], len(answer["points"])) == (
-        "simulated",
-        "transformer",
-        2,
-    )
+    assert (answer["model"], len(answer["points"])) == ("transformer", 2)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--K", "1"], ["--K 1", "2 to 1024"]),
-        (["--output", "x.txt"], ["--output x.txt", "try x.txt.json"]),
-        (["transformr"], ["model='transformr'", "did you mean"]),
-        (["transformer", "--model", "transformer"], ["name it once"]),
-        (["transformer", "--N", "2"], ["--smallest 3", "allowed is 1 to 2"]),
-        (["transformer", "--smallest", "0"], ["--smallest 0"]),
-        (
-            ["timed", "--N", "4"],
-            ["model = 'timed'", "wait as long as they say", "`repro simulate timed`"],
-        ),
-        (["--stags", "2"], ["--stags", "repro calibrate"]),
+        (["--K", "1"], "--K 1: allowed is 2 to 1024"),
+        (["--output", "x.txt"], "--output x.txt: .*try x.txt.json"),
+        (["transformer", "--N", "2"], "--smallest 3: allowed is 1 to 2"),
+        (["timed", "--N", "4"], "wait as long as they say.*`repro simulate timed`"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(
@@ -167,8 +124,6 @@ def test_a_mistake_is_one_line_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     assert main(["calibrate", *arguments]) == 2
     error = capfd.readouterr().err
-    assert error.startswith("error: ")
+    assert re.match(f"error: .*{words}", error)
     assert error.count("\n") == 1
-    for word in words:
-        assert word in error
     assert not list(tmp_path.iterdir())

@@ -88,19 +88,12 @@ def test_a_device_s_causes_add_up_to_its_step():
     assert found["labels"]["device"] == "tpu-v2"
 
 
-def test_every_partitioner_cuts_by_every_rule():
-    """A small model by FLOPs: its layers in the middle are alike, so a cut by count is even."""
-    cuts = {
-        (balance, partitioner): line(device(balance=balance, partitioner=partitioner))["balance"]
-        for balance in ("flops", "parameters", "time", "uniform")
-        for partitioner in (None, "minimum-variance", "cumulative-share")
-    }
-    layers = {sum(cut) for cut in cuts.values()}
-    assert len(layers) == 1
-    assert all(len(cut) == 2 and min(cut) >= 1 for cut in cuts.values())
-    # The embedding has no FLOPs, so by FLOPs the first stage gets more layers than by count.
-    uniform = cuts["uniform", None]
-    assert cuts["flops", "cumulative-share"][0] >= uniform[0]
+def test_a_small_model_is_cut_by_flops():
+    """The embedding has none, so the first stage gets more layers than by count."""
+    cuts = [line(device(balance=rule))["balance"] for rule in ("flops", "uniform")]
+    assert cuts[0][0] >= cuts[1][0]
+    least = device(balance="time", partitioner="minimum-variance")
+    assert min(line(least)["balance"]) >= 1
 
 
 def test_a_step_with_each_figure_halved_and_doubled():
@@ -155,6 +148,9 @@ def test_what_has_no_costs_is_refused_in_one_line(changed: dict[str, Any], words
     assert "\n" not in str(error.value)
 
 
+MEASURED: dict[str, Any] = {"fidelity": "measured", "profile": None, "task": "calibrate"}
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -163,30 +159,14 @@ def test_what_has_no_costs_is_refused_in_one_line(changed: dict[str, Any], words
         ({"D": 2}, "D = 2 with fidelity = 'simulated'"),
         ({"task": "check"}, "task"),
         ({"fidelity": "emulated", "memory": 5}, "memory"),
-        (
-            {"model": "timed", "model_args": TIMED, "profile": None, "memory": 5},
-            "memory = 5 .* leave it out",
-        ),
-        (
-            {"fidelity": "emulated", "stretch": 1e18},
-            r"stretch = 1e\+18: allowed is at most 1000000",
-        ),
-        ({"fidelity": "emulated", "stretch": 1e-12}, "stretch = 1e-12: allowed is 1e-06 or more"),
+        ({"fidelity": "emulated", "stretch": 1e18}, "stretch = .* at most 1000000"),
         ({"N": 10}, "N = 10 .* multiple of M = 4; try N=8"),
-        ({"fidelity": "measured", "profile": None, "task": "calibrate", "D": 2}, "D = 2"),
-        (
-            {
-                "fidelity": "measured",
-                "profile": None,
-                "task": "calibrate",
-                "link": {"bytes_per_second": 5},
-            },
-            "link",
-        ),
-        ({"fidelity": "emulated", "profile": None, "task": "calibrate"}, "fidelity = 'emulated'"),
+        (MEASURED | {"D": 2}, "D = 2"),
+        (MEASURED | {"link": {"bytes_per_second": 5}}, "link"),
+        (MEASURED | {"fidelity": "emulated"}, "fidelity = 'emulated'"),
+        (MEASURED | {"fidelity": "emulated", "task": "roofline"}, "task='roofline' is measured"),
         ({"link": {"bytes_per_second": 0}}, "bytes_per_second=0.0: must be a number"),
         ({"link": {"bytes_per_second": 5, "speed": 3}}, "speed"),
-        ({"profile": "a\nb"}, "profile"),
     ],
 )
 def test_fields_that_do_not_go_together_are_one_line(changed: dict[str, Any], words: str):

@@ -20,30 +20,16 @@ def answer(capsys, *words: str):
     return json.loads(capsys.readouterr().out)
 
 
-def test_it_says_what_is_simulated_on_what(capsys):
-    assert main([*ON, "--M", "1", "4"]) == 0
-    output = capsys.readouterr().out
-    for words in (
-        "simulated: transformer (L=4",
-        "V100",
-        "over K=1",
-        "over K=2, M=1",
-        "fastest: K=2",
-        "counted",
-        "shares of K x step",
-        "stage 1 |",
-    ):
-        assert words in output
-
-
 def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
     assert main([*ON, "--K", "1", "2", "--M", "1", "4"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out
+    for words in ("simulated: transformer (L=4", "V100", "over K=1, M=1", "shares of K x step"):
+        assert words in output
+    lines = output.splitlines()
     K, M = re.findall(r"^fastest: K=(\d), M=(\d)", lines[-1])[0]
     (drawn,) = [line for line in lines if line.startswith("the step at ")]
     assert (K, M) != ("1", "1"), "the first"
     assert drawn == f"the step at K={K}, M={M}: {LEGEND}"
-    assert "s set-up" in LEGEND
 
 
 def test_interleaved_stages_are_simulated_counted_and_drawn(capsys):
@@ -81,10 +67,7 @@ def test_zero_bubble_is_simulated_and_drawn(capsys):
     assert bubbles["1f1b"] == pytest.approx(3 / 8)
     assert bubbles["zb-h1"] == pytest.approx(3 / 8 / 3)
     assert main([*timed, "--checkpoint", "never", "--schedule", "zb-h1"]) == 0
-    output = capsys.readouterr().out
-    assert "I gradient of inputs, W gradient of weights" in output
-    assert "I and W take half of a backward each, assumed" in output
-    assert re.search(r"stage 0 \|F+.*I+W+\|", output)
+    assert "I and W take half of a backward each, assumed" in capsys.readouterr().out
 
 
 def test_its_numbers_fit_together(capsys):
@@ -111,16 +94,6 @@ def test_a_slow_link_makes_it_slower(capsys):
     assert slow["breakdown"]["transfer"] > free["breakdown"]["transfer"]
 
 
-def test_a_peak_beyond_the_device_is_marked(capsys, tmp_path: Path):
-    assert main([*with_memory(tmp_path, 1000), "--M", "1"]) == 0
-    output = capsys.readouterr().out
-    assert "MiB!" in output
-    assert (
-        "none of these fits into the device's 1,000 B: the leanest, K=2, M=1, takes"
-        in output.splitlines()[-1]
-    )
-
-
 def with_memory(folder: Path, size: int) -> list[str]:
     """The command on a V100 of so many bytes."""
     profile = load("v100").model_dump()
@@ -129,26 +102,19 @@ def with_memory(folder: Path, size: int) -> list[str]:
     return [word if word != "v100" else str(folder / "small.json") for word in ON]
 
 
-def test_several_k_and_m_end_with_the_fastest(capsys):
-    assert main([*ON, "--K", "1", "2", "3", "--M", "1", "4", "--json"]) == 0
-    points = json.loads(capsys.readouterr().out)["points"]
-    assert [(one["K"], one["M"]) for one in points] == [(K, M) for K in (1, 2, 3) for M in (1, 4)]
-    assert all(one["speedup_vs_k1"] == 1 for one in points if one["K"] == 1)
-    best = min(points, key=lambda one: one["step_s"])
-    assert main([*ON, "--K", "1", "2", "3", "--M", "1", "4"]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith(
-        f"fastest: K={best['K']}, M={best['M']}, {best['throughput']:,.1f} sequences/s, "
-    )
-    assert f"{best['speedup_vs_k1']:.2f}x over K=1 at the same M and N; peak " in last
-    assert last.endswith("(the device has 14.9 GiB)")
-
-
-def test_only_what_fits_is_advised(tmp_path, capsys):
+def test_the_fastest_that_fits_is_advised(tmp_path, capsys):
     """The fastest has M=1; a byte less than it takes, and it is M=4, which is slower and leaner."""
-    peaks = [max(one["peak_bytes"]) for one in answer(capsys, "--M", "1", "4")["points"]]
-    assert main([*with_memory(tmp_path, peaks[0] - 1), "--M", "1", "4"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("fastest that fits: K=2, M=4, ")
+    points = answer(capsys, "--M", "1", "4")["points"]
+    peaks = [max(one["peak_bytes"]) for one in points]
+    for size, start in (
+        (2**30, "fastest: K=2, M=1, "),
+        (peaks[0] - 1, "fastest that fits: K=2, M=4, "),
+        (1000, "none of these fits into the device's 1,000 B: the leanest, K=2, M=4, takes"),
+    ):
+        assert main([*with_memory(tmp_path, size), "--M", "1", "4"]) == 0
+        output = capsys.readouterr().out
+        assert output.splitlines()[-1].startswith(start)
+        assert ("iB! " in output) == (size < peaks[0])
 
 
 @pytest.mark.parametrize(
@@ -156,14 +122,10 @@ def test_only_what_fits_is_advised(tmp_path, capsys):
     [
         (["transformer"], ["--device, --calibration", "give one of the two", "--device v100"]),
         (["transformer", "--device", "v100", "--calibration", "x.json"], ["both are given"]),
-        (["transformer", "--device", "v10"], ["v10", "h100", "did you mean 'v100'"]),
         (["--device", "v100"], ["model: name one"]),
-        (["transformer", "--calibration", "none.json"], ["--calibration none.json"]),
         ([*ON[1:], "--M", "9"], ["M = 9", "N = 8"]),
         ([*ON[1:], "--K", "2", "9", "--M", "1"], ["K = 9", "L = 6", "1 to 6"]),
-        ([*ON[1:], "--K", "two"], ["--K two: allowed is a whole number"]),
         ([*ON[1:], "--link-gbps", "nan"], ["--link-gbps nan: allowed is 1e-06 to 1e+06"]),
-        ([*ON[1:], "--link-gbps", "1", "--link-latency-us", "nan"], ["--link-latency-us nan"]),
         ([*ON[1:], "--link-latency-us", "1"], ["needs --link-gbps"]),
         ([*ON[1:], "--schedule", "zb-h1"], ["checkpoint = 'always'", "set checkpoint='never'"]),
         (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),

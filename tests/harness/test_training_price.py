@@ -36,12 +36,8 @@ def price(folder: Path, *runs: RunSpec, here: Machine = MACHINE) -> TrainingPric
 def test_hours_are_those_of_simulated_steps_on_all_gpus(tmp_path: Path):
     run = training(3600, D=2)
     as_simulated = RunSpec(
-        model=run.model,
-        model_args=run.model_args,
-        K=2,
-        M=2,
+        **{name: getattr(run, name) for name in ("model", "model_args", "K", "M", "balance")},
         N=4,
-        balance="parameters",
         optimizer="rmsprop-momentum",
         fidelity="simulated",
         profile="h100",
@@ -133,4 +129,4 @@ def test_the_price_is_printed_before_anything_starts(
     (line,) = capsys.readouterr().err.splitlines()
     assert "would train for about" in line
     assert "1.96 GB of downloads and skip 0 runs; add --yes to start" in line
-    assert not list((tmp_path / "results").rglob("*"))
+    assert not list(tmp_path.rglob("journal.jsonl"))
