@@ -34,40 +34,11 @@ def test_table_2_has_all_eighteen_cells():
     }
 
 
-def test_the_transformer_row_fits_the_early_form_within_1_3_percent():
-    row = {c.K: c.value for c in table2() if c.model == "transformer" and c.M == 32}
-    for K, value in row.items():
-        ideal = theory.speedup_over_k1(K, 32, "early") / theory.speedup_over_k1(2, 32, "early")
-        assert value / row[2] == pytest.approx(ideal, rel=0.013)
-
-
 def test_every_number_says_where_it_stands():
-    everything = [
-        *table1(),
-        *table2(),
-        *table3(),
-        *table4(),
-        *table5(),
-        *breakdown(),
-        *translation_models(),
-    ]
-    everything += utilisation()
+    tables = (table1, table2, table3, table4, table5, breakdown, translation_models, utilisation)
+    everything = [row for table in tables for row in table()]
     everything += [point for name in figures() for point in figure(name)]
     assert all(row.fidelity == "quoted" and str(row.source) for row in everything)
-
-
-def test_the_two_versions_number_their_tables_differently():
-    places = [
-        (rows[0].source.v5, rows[0].source.neurips)
-        for rows in (table2(), table4(), table5(), breakdown())
-    ]
-    assert places == [
-        ("Table 2", "Table 2"),
-        ("Table 4", "Table 5"),
-        ("Table 5", ""),
-        ("", "Table 4"),
-    ]
-    assert str(table4()[0].source) == "arXiv:1811.06965, v5 Table 4, NeurIPS Table 5"
 
 
 # Size, parameters, memory of parameters and of activations at the peak, over all accelerators.
@@ -91,11 +62,6 @@ def test_every_cell_of_table_1():
         for s in table1()
     }
     assert cells == TABLE1
-
-
-def test_the_swapped_cells_of_table_1_are_named():
-    (naive,) = [s for s in table1() if (s.model, s.name) == ("transformer", "Naive-1")]
-    assert "swapped" in naive.note
 
 
 # Examples to train on and to test on, classes, accuracy of GPipe and the best before, in percent.

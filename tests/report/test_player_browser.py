@@ -18,7 +18,6 @@ STYLE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>player</t
 :root { --ink: #1c2430; --soft: #5b6675; --line: #dde2e8; --paper: #fff; --band: #f5f7f9; }
 :root { --accent: #0b6bb0; } body { margin: 1rem; font-family: sans-serif }</style>"""
 MOVING = "0 < parseFloat(text) && parseFloat(text) < 25"  # of the clock: neither start nor end
-OPENED = {"K": 4, "M": 4, "schedule": "gpipe", "checkpoint": "always", "v": 1}
 
 
 @pytest.fixture(scope="module")
@@ -99,53 +98,31 @@ def assert_shows(page: Any, case: dict[str, Any]) -> None:
     assert text(page, "peaks") == " ".join(map(str, peaks))
 
 
-def test_it_opens_with_gpipe_at_k_4_and_m_4(page):
-    case = OPENED | {"F": 1, "R": 1, "B": 2}
-    assert (part(page, "K").input_value(), part(page, "M").input_value()) == ("4", "4")
-    assert_shows(page, case)
-    assert text(page, "bubble") == "36.0 % simulated"
-    assert text(page, "formula") == "= 3/7 = 42.9 %"
-
-
-@pytest.mark.parametrize(
-    ("schedule", "K", "M", "checkpoint", "v"),
-    [
+def test_moving_the_controls_shows_the_numbers_of_the_simulation(page):
+    opened = {"K": 4, "M": 4, "schedule": "gpipe", "checkpoint": "always", "v": 1}
+    assert_shows(page, opened | {"F": 1, "R": 1, "B": 2})
+    durations = {"F": 1.5, "R": 2.0, "B": 2.5}
+    choose(page, **durations)
+    for schedule, K, M, checkpoint, v in (
         ("naive", 4, 8, "always", 1),
-        ("naive", 1, 1, "never", 1),
         ("gpipe", 16, 64, "always", 1),
-        ("gpipe", 4, 16, "never", 1),
-        ("gpipe", 8, 32, "except_last", 1),
         ("1f1b", 4, 8, "except_last", 1),
-        ("1f1b", 16, 3, "never", 1),
-        ("interleaved-1f1b", 4, 8, "always", 2),
         ("interleaved-1f1b", 3, 7, "never", 4),
         ("zb-h1", 4, 8, "never", 1),
-        ("zb-h1", 16, 64, "never", 1),
-    ],
-)
-def test_moving_the_controls_shows_the_numbers_of_the_simulation(
-    page, schedule, K, M, checkpoint, v
-):
-    case = {"schedule": schedule, "K": K, "M": M, "checkpoint": checkpoint, "v": v}
-    durations = {"F": 1.5, "R": 2.0, "B": 2.5}
-    choose(page, **durations, K=K, M=M, schedule=schedule)
-    if v > 1:
-        choose(page, v=v)
-    if schedule != "zb-h1":
-        choose(page, checkpoint=checkpoint)
-    assert_shows(page, case | durations)
-    assert part(page, "v-box").is_visible() == (v > 1)
-
-
-def test_split_backwards_recompute_nothing(page):
-    choose(page, schedule="zb-h1")
+    ):
+        case = {"schedule": schedule, "K": K, "M": M, "checkpoint": checkpoint, "v": v}
+        choose(page, K=K, M=M, schedule=schedule)
+        if v > 1:
+            choose(page, v=v)
+        if schedule != "zb-h1":
+            choose(page, checkpoint=checkpoint)
+        assert_shows(page, case | durations)
+    # Split backwards recompute nothing.
     never = page.locator('input[name="player-checkpoint"][value="never"]')
     assert never.is_checked()
     assert never.is_disabled()
-    assert part(page, "R").is_disabled()
     choose(page, schedule="gpipe")
     assert never.is_enabled()
-    assert page.locator('input[name="player-checkpoint"][value="always"]').is_checked()
 
 
 def pictures(page: Any) -> list[str]:
@@ -167,38 +144,20 @@ def test_play_moves_the_picture_to_the_end(page):
 
 def test_keys_play_and_step(page):
     page.locator("[data-player=stages-box]").focus()
-    page.keyboard.press("Home")
-    assert clock(page) == 0
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
-    assert clock(page) == 2
-    page.keyboard.press("ArrowLeft")
-    assert clock(page) == 1
-    page.keyboard.press("End")
-    assert clock(page) == 25
+    for key, time in (("Home", 0), ("ArrowRight", 1), ("ArrowLeft", 0), ("End", 25)):
+        page.keyboard.press(key)
+        assert clock(page) == time
     page.keyboard.press(" ")
     assert text(page, "play") == "Pause", "it starts again"
     wait_until(page, "clock", MOVING)
     page.keyboard.press(" ")
     assert text(page, "play") == "Play"
-    assert clock(page) < 25
-
-
-def test_sliders_keep_their_arrow_keys_and_buttons_their_space(page):
-    before = clock(page)
     part(page, "K").focus()
     page.keyboard.press("ArrowRight")
-    assert part(page, "K").input_value() == "5"
-    assert clock(page) >= before
-    page.keyboard.press(" ")
-    assert text(page, "play") == "Pause"
+    assert part(page, "K").input_value() == "5", "a slider keeps its arrow keys"
     part(page, "play").focus()
     page.keyboard.press(" ")
-    assert text(page, "play") == "Play", "once, not twice"
-    part(page, "scrubber").focus()
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    assert clock(page) == 1, "the scrubber goes from event to event"
+    assert text(page, "play") == "Pause", "once, not twice"
 
 
 def test_every_control_is_reached_and_named(page):
@@ -215,43 +174,19 @@ def test_every_control_is_reached_and_named(page):
     assert reached >= {"K", "M", "F", "R", "B", "measured", "play", "scrubber", "speed", "follow"}
 
 
-def test_what_is_told_aloud_follows_the_settings_but_not_every_frame(page):
-    choose(page, schedule="1f1b")
-    wait_until(page, "told", "text.startsWith('1F1B')")
-    told = text(page, "told").replace("\N{NO-BREAK SPACE}", " ")
-    assert told.startswith("1F1B, K=4, M=4, checkpoint always. simulated: 25 units")
-    assert "Peak micro-batches kept by rank: 4, 3, 2, 1" in told
-    part(page, "play").click()
-    page.wait_for_timeout(600)
-    assert text(page, "told").replace("\N{NO-BREAK SPACE}", " ") == told
-    part(page, "play").click()
-    wait_until(page, "told", "text.startsWith('At ')")
-
-
 def test_with_reduced_motion_it_goes_from_event_to_event(browser, address, problems):
     page = opened(browser, address, problems, reduced_motion="reduce")
-    choose(page, speed="4")
     part(page, "play").click()
-    seen = {clock(page)}
-    while len(seen) < 3:
-        wait_until(page, "clock", f"parseFloat(text) !== {clock(page)}")
-        seen.add(clock(page))
-    assert all(time == int(time) for time in seen), "all of these start and end at whole units"
+    wait_until(page, "clock", MOVING)
+    assert clock(page) == int(clock(page)), "all of these start and end at whole units"
     page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_nothing_is_wider_than_the_page(browser, address, problems, width, scheme):
     size = {"width": width, "height": 800}
     page = opened(browser, address, problems, viewport=size, color_scheme=scheme)
-    for settings in (
-        {},
-        {"K": 16, "M": 64},
-        {"schedule": "interleaved-1f1b", "v": 4},
-        {"K": 1, "M": 1},
-        {"measured": "0"},
-    ):
+    for settings in ({"K": 16, "M": 64}, {"schedule": "interleaved-1f1b", "v": 4}, {"K": 1}):
         choose(page, **settings)
         assert page.evaluate("document.documentElement.scrollWidth") == width, settings
     page.close()
