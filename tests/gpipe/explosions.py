@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -160,39 +159,9 @@ def refused(
     return found
 
 
-def saved(folder: Path, **how: Any) -> dict[str, Any]:
-    """Infinite weight, running statistic and optimizer state on the last stage of a replica."""
-    pipe = pipeline(2, **how)
-    optimizer = optimizer_of(pipe)
-    pipe.train_step(*batch(), loss_fn, optimizer)
-    pipe.save(folder, optimizer)
-    before = state(pipe, optimizer)
-    said = []
-    for name in ("3.shift", "3.norm.running_var", "momentum"):
-        if pipe.is_last and not pipe.replica:
-            weight = pipe.module.get_parameter("3.shift")
-            tensor = (
-                optimizer.state[weight]["momentum_buffer"]
-                if name == "momentum"
-                else pipe.module.state_dict()[name]
-            )
-            tensor[0] = float("inf")
-        said.append(refusal(partial(pipe.save, folder, optimizer)))
-        if name == "3.shift":
-            said.append(refusal(partial(pipe.train_step, *batch(), loss_fn, optimizer)))
-        pipe.load(folder, optimizer)
-    # it is the first replica's that is saved
-    as_saved = pipe.replica > 0 or same(before, state(pipe, optimizer))
-    pipe.close()
-    return {"said": said, "as saved": as_saved}
-
-
-def everything(folder: Path) -> dict[Any, Any]:
+def everything() -> dict[Any, Any]:
     """All on the ranks of one launch."""
     rank = dist.get_rank()
     found: dict[Any, Any] = {case[:3]: refused(*case) for case in CASES if rank < case[0]}
     found["replicas"] = refused(*REPLICAS, replicas=2)
-    found["saved by replicas"] = saved(folder / "replicas", replicas=2)
-    if rank < 2:
-        found["saved"] = saved(folder / "saved")
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from examples import Apply
+from examples import Apply, Attention, Recurrent, encoder
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -104,26 +104,6 @@ class OneOfTwo(Stepwise):
         return self.inner(pair[self.on])
 
 
-class Recurrent(nn.Module):
-    """The outputs of a recurrent module."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.module(x)[0]
-
-
-class SelfAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(x, x, x, need_weights=False)[0]
-
-
 class ChannelsFirst(nn.Module):
     """A layer of [n, C, T] for values of [n, T, C]; what it returns is not contiguous."""
 
@@ -135,27 +115,10 @@ class ChannelsFirst(nn.Module):
         return self.module(x.transpose(1, 2)).transpose(1, 2)
 
 
-def hooked() -> nn.Module:
-    """A layer with a hook on its forward."""
-    layer = nn.Linear(WIDTH, WIDTH)
-    layer.register_forward_hook(_scaled)
-    return layer
-
-
-def _scaled(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-    return output * 1.5
-
-
-def encoder(draw: random.Random) -> nn.Module:
+def partly_frozen(draw: random.Random) -> nn.Module:
     """A transformer layer, perhaps frozen in part, perhaps in eval mode for good."""
-    made = nn.TransformerEncoderLayer(
-        WIDTH,
-        2,
-        2 * WIDTH,
-        dropout=0.1,
-        batch_first=draw.random() < 0.5,
-        norm_first=draw.random() < 0.5,
-    )
+    options = {"batch_first": draw.random() < 0.5, "norm_first": draw.random() < 0.5}
+    made: Any = encoder(WIDTH, **options)
     if draw.random() < 0.5:
         made.self_attn.requires_grad_(False)
     return Evaluated(made) if draw.random() < 0.5 else made
@@ -171,16 +134,6 @@ class Evaluated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.module.eval()
         return self.module(x)
-
-
-def recurrent(draw: random.Random) -> nn.Module:
-    """A recurrent layer of any kind."""
-    kind = draw.choice([nn.RNN, nn.LSTM, nn.GRU])
-    both = draw.random() < 0.5
-    size = WIDTH // 2 if both else WIDTH
-    return Recurrent(
-        kind(WIDTH, size, draw.choice([1, 2]), bidirectional=both, batch_first=draw.random() < 0.5)
-    )
 
 
 Blocks = Callable[[random.Random], list[nn.Module]]
@@ -238,10 +191,17 @@ BLOCKS: dict[str, Blocks] = {
     "batch norm": lambda draw: [ChannelsFirst(nn.BatchNorm1d(WIDTH))],
     "convolution": lambda draw: [ChannelsFirst(nn.Conv1d(WIDTH, WIDTH, 3, padding=1))],
     "dropout": lambda draw: [nn.Dropout(0.3)],
-    "recurrent": lambda draw: [recurrent(draw)],
-    "attention": lambda draw: [SelfAttention()],
-    "encoder": lambda draw: [encoder(draw)],
-    "hook": lambda draw: [hooked()],
+    "recurrent": lambda draw: [
+        Recurrent(
+            draw.choice([nn.RNN, nn.LSTM, nn.GRU]),
+            WIDTH,
+            time_first=draw.random() < 0.5,
+            num_layers=draw.choice([1, 2]),
+            bidirectional=draw.random() < 0.5,
+        )
+    ],
+    "attention": lambda draw: [Attention(WIDTH)],
+    "encoder": lambda draw: [partly_frozen(draw)],
     "weight norm": lambda draw: [parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))],
     "spectral norm": lambda draw: [parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))],
     "detached at first": stepwise(DetachedAtFirst),
@@ -265,21 +225,8 @@ BLOCKS: dict[str, Blocks] = {
 class Case:
     """One network and how it is trained.
 
-    Attributes:
-        number: of the case.
-        kinds: names of the blocks.
-        layers: the model, built.
-        balance: layers of each stage; K of them.
-        micro_batches: M.
-        examples: N.
-        checkpoint: mode.
-        schedule: name.
-        transport: of messages.
-        dtype: of all numbers.
-        optimizer: makes one.
-        thaws: step -> the layer whose parameters are frozen or thawed before it.
-        accumulates: whether two steps make one update.
-        tokens: whether the inputs are numbers of an embedding, which comes first.
+    `thaws` has for a step the layer whose parameters are frozen or thawed before it. `accumulates`
+    says whether two steps make one update, `tokens` whether an embedding comes first.
     """
 
     number: int

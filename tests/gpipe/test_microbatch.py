@@ -57,21 +57,16 @@ def test_disagreement_names_the_shapes_and_the_way_out():
 
 
 @pytest.mark.parametrize(
-    ("tensor", "words"),
+    "tensor",
     [
-        (
-            torch.eye(4).to_sparse(),
-            r"a tensor of layout torch.sparse_coo cannot be cut .* to_dense\(\)",
-        ),
-        (torch.empty(4, 4, device="meta"), "a tensor on the meta device has no values"),
-        (
-            torch.nested.nested_tensor([torch.ones(4)] * 4, layout=torch.jagged),
-            "a nested tensor cannot be cut",
-        ),
+        torch.eye(4).to_sparse(),
+        torch.empty(4, 4, device="meta"),
+        torch.nested.nested_tensor([torch.ones(4)] * 4, layout=torch.jagged),
     ],
     ids=["sparse", "meta", "nested"],
 )
-def test_tensors_without_plain_rows_are_one_line(tensor, words):
+def test_tensors_without_plain_rows_are_one_line(tensor):
+    words = "a sparse, nested, quantized or meta tensor"
     pipe = Pipeline([nn.Linear(4, 4)], 1, 2, device="cpu")
     x, mse = torch.ones(4, 4), nn.functional.mse_loss
     for name, inputs, targets in (

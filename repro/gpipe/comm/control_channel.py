@@ -22,15 +22,14 @@ from repro.gpipe.runtime.status import reaching, waiting
 
 CONTROL = 3  # gloo's tag of these messages; activations and gradients have other tags
 
-# Kind of a message -> its header of 32 bytes: position of the kind in this table, then numbers.
-_HEADERS = {
-    "a training step": Struct("<qqqq"),  # N, or 0 if the inputs are refused; 0, 0
-    "an evaluation": Struct("<qqqq"),  # the same
-    "an object": Struct("<qqqq"),  # bytes that follow, 0, 0
-    "the loss": Struct("<qddd"),  # loss, 0, 0
-    "the vote on a step": Struct("<qddd"),  # see `agree`
-}
-_KINDS = list(_HEADERS)
+_HEADER = Struct("<qddd")  # position of the kind in this list, then numbers
+_KINDS = [
+    "a training step",  # N, or 0 if the inputs are refused
+    "an evaluation",  # the same
+    "an object",  # bytes that follow
+    "the loss",
+    "the vote on a step",  # see `agree`
+]
 
 
 def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -> Tensor:
@@ -46,12 +45,6 @@ class ControlChannel:
 
     Point to point only: a subgroup would have to be made by all processes, also by those without a
     stage. What is called a stage here is a rank, which may hold several.
-
-    Args:
-        stages: K.
-        rank: j, this rank.
-        replica: which copy of the pipeline, or which part of which copy, counted through; its rank
-            j is rank replica x K + j of the world.
     """
 
     def __init__(self, stages: int, rank: int, replica: int = 0) -> None:
@@ -74,30 +67,24 @@ class ControlChannel:
         return self.replica * self.stages + stage
 
     def announce(self, examples: int, stage: int, *, evaluate: bool) -> Callable[[], object]:
-        """Start to announce a step to a stage; call the result to wait until it is taken.
-
-        Args:
-            examples: N, or 0 if the inputs are refused.
-            stage: that is told.
-            evaluate: whether the step is an evaluation.
-        """
-        return self._isend(_header(_step(evaluate=evaluate), examples, 0, 0), stage)
+        """Start to announce a step to a stage; call the result to wait until it is taken."""
+        return self._isend(_header(_step(evaluate=evaluate), examples), stage)
 
     def announced(self, stage: int, *, evaluate: bool) -> int:
         """Receive what `announce` sends."""
-        return self._recv(_step(evaluate=evaluate), stage)()[0]
+        return int(self._recv(_step(evaluate=evaluate), stage)()[0])
 
     def send_object(self, value: object, stage: int) -> None:
         """Send an object that can be pickled."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        header_taken = self._isend(_header("an object", data.numel(), 0, 0), stage)
+        header_taken = self._isend(_header("an object", data.numel()), stage)
         data_taken = self._isend(data, stage)
         header_taken()
         data_taken()
 
     def recv_object(self, stage: int) -> Any:
         """Receive an object of `send_object`; trusts the peer, a process of the same program."""
-        size = self._recv("an object", stage)()[0]
+        size = int(self._recv("an object", stage)()[0])
         data = self._irecv(torch.zeros(size, dtype=torch.uint8), stage)()
         return pickle.loads(bytes(data.numpy()))
 
@@ -105,20 +92,11 @@ class ControlChannel:
         """Send the last stage's value to every stage; returns that value."""
         if self.rank < self.stages - 1:
             return self._recv("the loss", self.stages - 1)()[0]
-        self._send_all(_header("the loss", value, 0.0, 0.0), range(self.stages - 1))
+        self._send_all(_header("the loss", value), range(self.stages - 1))
         return value
 
     def agree(self, state: int, updates: int, value: float) -> tuple[int, int, float]:
-        """Combine the votes of all stages on a step: the first stage gathers them and answers.
-
-        Args:
-            state: how the step went on this stage.
-            updates: flags of what becomes of the gradients.
-            value: the loss, which the last stage knows.
-
-        Returns:
-            On every stage: the greatest state, the union of the flags, and the last stage's value.
-        """
+        """Combine the votes of all stages on a step: the first stage gathers them and answers."""
         if self.stages == 1:
             return state, updates, value
         kind = "the vote on a step"
@@ -126,8 +104,8 @@ class ControlChannel:
             # The receive is posted before the send, so that the answer finds room.
             answer = self._recv(kind, 0)
             self._send_all(_header(kind, state, updates, value), [0])
-            state, updates, value = answer()
-            return int(state), int(updates), value
+            agreed, flags, value = answer()
+            return int(agreed), int(flags), value
         others = range(1, self.stages)
         for vote in [self._recv(kind, j) for j in others]:
             other_state, other_updates, value = vote()
@@ -150,21 +128,20 @@ class ControlChannel:
         with reaching(peer):
             return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer, "receive")
 
-    def _recv(self, kind: str, stage: int) -> Callable[[], Sequence[Any]]:
+    def _recv(self, kind: str, stage: int) -> Callable[[], Sequence[float]]:
         """Start to receive a header of this kind; call the result to wait for its numbers."""
-        arriving = self._irecv(torch.zeros(_HEADERS[kind].size, dtype=torch.uint8), stage)
+        arriving = self._irecv(torch.zeros(_HEADER.size, dtype=torch.uint8), stage)
 
-        def numbers() -> Sequence[Any]:
-            data = bytes(arriving().numpy())
-            sent = _KINDS[int.from_bytes(data[:8], "little")]
-            if sent != kind:
+        def received() -> Sequence[float]:
+            position, *numbers = _HEADER.unpack(bytes(arriving().numpy()))
+            if _KINDS[position] != kind:
                 raise ValueError(
                     f"rank {self.world_rank(self.rank)} waits for {kind}, rank "
-                    f"{self.world_rank(stage)} sent {sent}: {SAME_CALLS}"
+                    f"{self.world_rank(stage)} sent {_KINDS[position]}: {SAME_CALLS}"
                 )
-            return _HEADERS[kind].unpack(data)[1:]
+            return numbers
 
-        return numbers
+        return received
 
     def all_gather(self, value: Any) -> list[Any]:
         """Gather one value from each stage on every stage, by way of the first stage."""
@@ -206,6 +183,5 @@ def _step(*, evaluate: bool) -> str:
 
 
 def _header(kind: str, *numbers: float) -> Tensor:
-    return torch.frombuffer(
-        bytearray(_HEADERS[kind].pack(_KINDS.index(kind), *numbers)), dtype=torch.uint8
-    )
+    three = [*numbers, 0.0, 0.0][:3]
+    return torch.frombuffer(bytearray(_HEADER.pack(_KINDS.index(kind), *three)), dtype=torch.uint8)

@@ -204,14 +204,7 @@ class Forms:
     def message(
         self, key: Hashable, tensors: list[Tensor], skeleton: Tree, *, crosses: bool = False
     ) -> Message:
-        """A message of a flattened tree.
-
-        Args:
-            key: tells messages apart that usually have different forms.
-            tensors: of the tree.
-            skeleton: of the tree.
-            crosses: whether it holds what a layer has returned at a stage boundary.
-        """
+        """A message of a flattened tree."""
         form = self._last.get(key)
         if form is None or not form.describes(tensors, skeleton):
             if crosses:
@@ -302,9 +295,6 @@ def settle_gradients(tree: Tree) -> list[bool]:
     example where the next layer is a mean or a slice. A stage boundary removes these, and the last
     bits of a result may depend on them. So they are removed behind every layer, with or without a
     boundary.
-
-    Returns:
-        For each tensor, whether it requires a gradient.
     """
     tensors, _ = flatten(tree)
     for tensor in tensors:

@@ -30,13 +30,7 @@ class LiveBytes(TorchDispatchMode):
     def __init__(
         self, resident: Iterable[Tensor] = (), limit: int | None = None, device: str = ""
     ) -> None:
-        """Count from what is alive already.
-
-        Args:
-            resident: parameters, buffers, gradients, optimizer state and inputs.
-            limit: bytes; more at once are a MemoryError.
-            device: "cpu" or "cuda": only what lies there counts; empty: everything.
-        """
+        """Count from what is alive already."""
         super().__init__()
         self.now = 0
         self.peak = 0
@@ -104,14 +98,7 @@ def peak_memory(
     limit: int | None = None,
     meter: type[LiveBytes] = LiveBytes,
 ) -> Iterator[Peak]:
-    """Measure the peak of the statements inside, `resident` tensors included, in bytes.
-
-    Args:
-        device: of this process.
-        resident: what is in memory already; a GPU's allocator knows that itself.
-        limit: bytes.
-        meter: what counts on the CPU.
-    """
+    """Measure the peak of the statements inside, `resident` tensors included, in bytes."""
     peak = Peak()
     if device.type == "cuda":
         with capped(device, limit):

@@ -126,14 +126,9 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
 
 def _unplain(tensor: Tensor, types: Sequence[type]) -> str:
     """What keeps a tensor from being plain, and what to do; or empty."""
-    if tensor.is_nested:
-        return "a nested tensor cannot be cut or sent; pad it, by to_padded_tensor()"
-    if tensor.layout != torch.strided:
-        return f"a tensor of layout {tensor.layout} cannot be cut or sent; give to_dense() of it"
-    if tensor.is_quantized:
-        return "a quantized tensor cannot be cut or sent; give dequantize() of it"
-    if tensor.is_meta:
-        return "a tensor on the meta device has no values; give one on the CPU or a GPU"
+    dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    if not dense or tensor.is_meta:
+        return "a sparse, nested, quantized or meta tensor cannot be cut or sent; give a dense one"
     if type(tensor) not in types:
         return (
             f"holds a {type(tensor).__name__}, which would become a plain tensor; give "

@@ -20,13 +20,7 @@ _MOST = 1000  # objects of a container that are looked at
 def refuse_foreign_leaves(
     outputs: Iterable[Tensor], own: Iterable[Tensor], ends: Iterable[Any] = ()
 ) -> None:
-    """Raise a ValueError if the outputs' graph would give a gradient to a tensor besides `own`.
-
-    Args:
-        outputs: of a stage, or a loss.
-        own: parameters of the stage, and its inputs.
-        ends: nodes of the graph behind which nobody looks.
-    """
+    """Raise a ValueError if the outputs' graph would give a gradient to a tensor besides `own`."""
     todo: list[Any] = []
     found: dict[int, Tensor] = {}
     for tensor in outputs:

@@ -90,7 +90,8 @@ class Changing:
 
     def first_changes(self) -> Snapshot:
         """After an F: what was changed for the first time, as it was before."""
-        assert self._constants is not None
+        if not self._constants:
+            return []
         first = [constant for constant in self._constants if constant.changed]
         if not first:
             return []
