@@ -111,7 +111,7 @@ def _answer(options: SimulateOptions, of: Chosen) -> "Answer":
     Ms = list(dict.fromkeys(options.M))
     specs = [spec(K, M) for K in dict.fromkeys(options.K) for M in Ms]
     for each in specs:
-        each.fit(len(of.model.layers))
+        each.check_depth(len(of.model.layers))
     source = of.source(options.optimizer, link)
     one_stage = {M: predict(spec(1, M), source) for M in Ms}
     points: list[Point] = []

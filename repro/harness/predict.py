@@ -230,7 +230,7 @@ def cut(spec: RunSpec, source: Source, n: int) -> tuple[int, ...]:
     """Layers of each stage, cut as `repro.gpipe.Pipeline` cuts with measured times."""
     layers = source.layers(n, spec.checkpoint)
     L = len(layers.forward)
-    spec.fit(L)
+    spec.check_depth(L)
     if isinstance(spec.balance, tuple):
         return spec.balance
     if spec.balance == "time":

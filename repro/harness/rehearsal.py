@@ -95,7 +95,7 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
             f"fidelity = '{spec.fidelity}': the layers of {spec.model} "
             f"{'wait' if waits else 'compute'}, so allowed is '{fidelity}' or 'simulated'; set that"
         )
-    spec.fit(len(model.layers))
+    spec.check_depth(len(model.layers))
     if spec.tensor_parallel is not None:
         try:
             refuse_indivisible(model.layers, spec.tensor_parallel)

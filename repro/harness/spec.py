@@ -25,7 +25,8 @@ from pydantic import (
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness import rules
 from repro.io.explain import explain
 from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import check_plain, short
@@ -54,12 +55,6 @@ REPLICATED: tuple[Library, ...] = ("ddp", "fsdp")  # libraries of K=1 and D repl
 # Schedules of torch.distributed.pipelining, each a library here.
 PIPELINING: tuple[Library, ...] = ("torch", "torch-1f1b", "torch-interleaved")
 WHOLE_WORLD: tuple[Library, ...] = ("deepspeed",)  # take every process that there is
-# Libraries with another schedule than "gpipe".
-SCHEDULE_OF: dict[Library, ScheduleName] = {
-    "deepspeed": "1f1b",
-    "torch-1f1b": "1f1b",
-    "torch-interleaved": "interleaved-1f1b",
-}
 Transport = Literal["auto", "shm", "gloo"]
 Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
@@ -76,7 +71,6 @@ Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
-MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
 _MOST_TEXT = 2**16  # characters of model_args as JSON
 
 
@@ -236,45 +230,7 @@ class RunSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> "RunSpec":
-        if self.K * self.M > MOST_CELLS:
-            raise ValueError(
-                f"K = {self.K} x M = {self.M}: allowed is a product of up to {MOST_CELLS}; choose "
-                "a smaller K or M"
-            )
-        if self.D > self.N:
-            raise ValueError(
-                f"D = {self.D} replicas of a mini-batch of N = {self.N}: each needs at least one "
-                f"example, so D may be 1 to {self.N}; choose fewer replicas or a larger N"
-            )
-        if self.M * self.D > self.N:
-            replicas = f" on each of D = {self.D} replicas" if self.D > 1 else ""
-            raise ValueError(
-                f"M = {self.M} micro-batches{replicas} of a mini-batch of N = {self.N}: each needs "
-                f"at least one example, so M may be 1 to {self.N // self.D}; choose a smaller M or "
-                "a larger N"
-            )
-        if isinstance(self.balance, tuple) and len(self.balance) != self.total_stages:
-            raise ValueError(
-                f"balance = {short(list(self.balance))} has {len(self.balance)} entries for "
-                f"{self._stages_text}: give one layer count per stage, or balance='time'"
-            )
-        cut_otherwise = isinstance(self.balance, tuple) or self.balance == "memory"
-        if cut_otherwise and self.partitioner is not None:
-            raise ValueError(
-                f"partitioner = '{self.partitioner}' with balance = {short(self.balance)}: only "
-                "stages that are cut by time, flops, parameters or uniform have one; leave it out"
-            )
-        _check_library(self)
-        _check_schedule(self)
-        _check_devices(self)
-        _check_fit(self)
-        _check_modelled(self)
-        _check_learn(self)
-        if self.task == "check" and (self.D > 1 or self.N % self.M):
-            raise ValueError(
-                f"N = {self.N}, D = {self.D} with task = 'check': N must be a multiple of M = "
-                f"{self.M}, D 1; try N={self.M * max(1, self.N // self.M)} and D=1"
-            )
+        rules.check(self)
         return self
 
     @property
@@ -295,7 +251,7 @@ class RunSpec(Frozen):
         return self.K * (self.stages_per_rank or 1)
 
     @property
-    def _stages_text(self) -> str:
+    def stages_text(self) -> str:
         """`K = 4 stages`, or `K = 4 ranks of 2 stages each`."""
         if self.stages_per_rank is None:
             return f"K = {self.K} stages"
@@ -353,12 +309,12 @@ class RunSpec(Frozen):
             name: value for name, value in self.model_dump(mode="json").items() if value is not None
         }
 
-    def fit(self, layers: int) -> None:
+    def check_depth(self, layers: int) -> None:
         """Raise a one-line ValueError where a model of so many layers cannot be cut for this."""
         if layers < self.total_stages:
             most = layers // (self.stages_per_rank or 1)
             raise ValueError(
-                f"{self._stages_text}, but {self.model} has L = {layers} layers here: "
+                f"{self.stages_text}, but {self.model} has L = {layers} layers here: "
                 f"K may be 1 to {most}; choose a smaller K or a deeper model"
             )
         if isinstance(self.balance, tuple) and sum(self.balance) != layers:
@@ -485,197 +441,3 @@ def run_name(run: str, *details: str) -> str:
 def slug(name: str) -> str:
     """A model's name as a part of a file name: `timm:resnet50` -> `timm-resnet50`."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
-
-
-def _check_library(spec: RunSpec) -> None:
-    """Raise a ValueError for what another library cannot be asked to do."""
-    if spec.library == "repro":
-        return
-    allowed_values: dict[str, tuple[Any, ...]] = {
-        "schedule": (SCHEDULE_OF.get(spec.library, "gpipe"),),
-        "checkpoint": ("always", "never"),
-        "trace": (False,),
-        "transport": ("auto",),
-        "link": (None,),
-        "tensor_parallel": (None,),
-        "zero": (None,),
-    }
-    if spec.library == "tensor":
-        del allowed_values["tensor_parallel"]
-        allowed_values["K"] = (1,)
-    if spec.library in REPLICATED:
-        allowed_values["K"] = (1,)
-    else:
-        allowed_values["D"] = (1,)
-    for field, allowed in allowed_values.items():
-        value = getattr(spec, field)
-        if value not in allowed:
-            raise ValueError(
-                f"{field} = {value!r} with library = '{spec.library}': allowed is "
-                f"{' or '.join(map(repr, allowed))}; set that, or library='repro'"
-            )
-    _check_pipelining(spec)
-
-
-def _check_pipelining(spec: RunSpec) -> None:
-    """Raise a ValueError for K, M and N that the pipelines of peers refuse."""
-    if spec.library == "deepspeed" and (spec.K == 1 or spec.N % spec.M):
-        raise ValueError(
-            f"K = {spec.K}, M = {spec.M}, N = {spec.N} with library = 'deepspeed': it needs K of 2 "
-            "or more and micro-batches of one size; set "
-            f"K={max(2, spec.K)} and N={max(1, spec.N // spec.M) * spec.M}, or library='repro'"
-        )
-    if spec.library == "torch-1f1b" and spec.M < spec.K:
-        raise ValueError(
-            f"M = {spec.M}, K = {spec.K} with library = 'torch-1f1b': it needs M of K or more; set "
-            f"M={spec.K}, or library='repro'"
-        )
-    if spec.library == "torch-interleaved":
-        rounds = max(1, spec.M // spec.K)
-        if spec.K == 1 or spec.M % rounds:
-            raise ValueError(
-                f"M = {spec.M}, K = {spec.K} with library = 'torch-interleaved': it needs K of 2 "
-                "or more, and M of less than 2 K or a multiple of M // K; set "
-                f"M={rounds * max(2, spec.K)}, or library='repro'"
-            )
-
-
-def _check_schedule(spec: RunSpec) -> None:
-    kind = SCHEDULES[spec.schedule]
-    if kind.split and spec.checkpoint != "never":
-        raise ValueError(
-            f"checkpoint = '{spec.checkpoint}' with schedule = '{spec.schedule}': its backwards "
-            "are split, and nothing is recomputed; set checkpoint='never', or schedule='1f1b'"
-        )
-    if not kind.executed and spec.fidelity != "simulated":
-        raise ValueError(
-            f"schedule = '{spec.schedule}' with fidelity = '{spec.fidelity}': it is simulated, and "
-            "not executed yet; set fidelity='simulated', or schedule='1f1b'"
-        )
-    if kind.interleaved != (spec.stages_per_rank is not None):
-        raise ValueError(
-            f"stages_per_rank = {spec.stages_per_rank} with schedule = '{spec.schedule}': an "
-            "interleaved schedule has at least 2 stages a rank, and others have one; set "
-            f"stages_per_rank={2 if kind.interleaved else None}"
-        )
-
-
-def _check_devices(spec: RunSpec) -> None:
-    """Raise a ValueError for devices that cannot be used together as the spec says."""
-    if spec.zero is not None and spec.D == 1:
-        raise ValueError(
-            "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more, "
-            "or leave zero out"
-        )
-    if spec.library == "tensor" and spec.tensor_parallel is None:
-        raise ValueError(
-            "tensor_parallel = None with library = 'tensor': it divides matrices over 2 or more "
-            "devices; set tensor_parallel=2"
-        )
-    if spec.zero is not None and spec.tensor_parallel is not None:
-        raise ValueError(
-            f"zero = 1 with tensor_parallel = {spec.tensor_parallel}: the optimizer's state is "
-            "sharded for whole matrices only; leave out one of them"
-        )
-    if spec.shared and (spec.fidelity, spec.task) != ("measured", "train"):
-        raise ValueError(
-            f"shared = True with fidelity = '{spec.fidelity}' and task = '{spec.task}': only "
-            "measured steps need a device for each process; leave shared out"
-        )
-    divides = spec.tensor_parallel is not None or spec.zero is not None
-    if divides and (spec.fidelity, spec.task) != ("measured", "train"):
-        raise ValueError(
-            f"tensor_parallel = {spec.tensor_parallel}, zero = {spec.zero} with fidelity = "
-            f"'{spec.fidelity}' and task = '{spec.task}': such steps are measured; set "
-            "fidelity='measured' and task='train', or leave these out"
-        )
-
-
-def _check_fit(spec: RunSpec) -> None:
-    """Raise a ValueError for a fit that lacks a field, or another task that looks like a fit."""
-    is_fit = spec.task == "fit"
-    if is_fit:
-        right_fidelity = spec.fidelity in ("counted", "measured")
-    else:
-        right_fidelity = spec.fidelity != "counted"
-    fits = {
-        "balance": (spec.balance == "memory") == is_fit,
-        "memory": (spec.memory is not None) == is_fit or spec.fidelity == "simulated",
-        "fidelity": right_fidelity,
-        "D": spec.D == 1 or not is_fit,
-        "library": spec.library == "repro" or not is_fit,
-        "stages_per_rank": spec.stages_per_rank is None or not is_fit,
-    }
-    for field, right in fits.items():
-        if not right:
-            raise ValueError(
-                f"{field} = {getattr(spec, field)!r} with task = '{spec.task}': a fit has a "
-                "memory in bytes, balance='memory', D=1, library='repro' and one stage a rank, and "
-                "is counted or measured, and nothing else has; set that"
-            )
-
-
-def _check_learn(spec: RunSpec) -> None:
-    """Raise a ValueError for a training that says nothing, or another task that has one."""
-    learns = spec.task == "learn"
-    rules = {
-        "training": (spec.training is not None) == learns,
-        "library": spec.library == "repro" or not learns,
-        "fidelity": spec.fidelity == "measured" or not learns,
-        "N": spec.N % spec.D == 0 or not learns,
-    }
-    for field, right in rules.items():
-        if not right:
-            raise ValueError(
-                f"{field} = {short(getattr(spec, field))} with task = '{spec.task}': task='learn' "
-                "has a training, is measured with library='repro', and N is a multiple of D; no "
-                "other task has a training"
-            )
-
-
-def _check_modelled(spec: RunSpec) -> None:
-    """Raise a ValueError for fields that go with a cost model but have none, or the other way."""
-    simulated, emulated = spec.fidelity == "simulated", spec.fidelity == "emulated"
-    calibrates = spec.task in ("calibrate", "roofline")
-    has_profile = spec.profile is not None
-    on_a_device = simulated or has_profile
-    if spec.modelled and spec.N % spec.M:
-        raise ValueError(
-            f"N = {spec.N} with fidelity = '{spec.fidelity}': micro-batches are modelled alike, so "
-            f"N must be a multiple of M = {spec.M}; try N={spec.N - spec.N % spec.M}"
-        )
-    # field -> (whether it is right, what is allowed)
-    rules = {
-        "profile": (
-            not has_profile or simulated or emulated,
-            "only simulated and emulated runs have one",
-        ),
-        "memory": (
-            not simulated or spec.memory is None or has_profile,
-            "only simulated runs with a device's profile, and fits, have one",
-        ),
-        "stretch": (
-            spec.stretch is None or (emulated and has_profile),
-            "only emulated runs with a profile have one",
-        ),
-        "task": (spec.task == "train" or not on_a_device, "task='train' alone can be modelled"),
-        "fidelity": (
-            not calibrates or spec.fidelity == "measured",
-            f"task='{spec.task}' is measured",
-        ),
-        "link": (spec.link is None or spec.task == "train", "only task='train' has one"),
-        "D": (
-            spec.D == 1 or not (on_a_device or calibrates),
-            "one replica is modelled, or timed for it",
-        ),
-        "library": (
-            spec.library == "repro" or not (on_a_device or calibrates),
-            "'repro' alone is modelled, or timed for it",
-        ),
-    }
-    for field, (right, allowed) in rules.items():
-        if not right:
-            raise ValueError(
-                f"{field} = {getattr(spec, field)!r} with fidelity = '{spec.fidelity}': {allowed}; "
-                "leave it out"
-            )

@@ -188,7 +188,7 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
         ({"memory": 0}, "memory = 0: allowed is 1 or more"),
         ({"balance": "time"}, "balance = 'time' with task = 'fit'"),
         ({"fidelity": "simulated"}, "fidelity = 'simulated' with task = 'fit'"),
-        ({"task": "train"}, "balance = 'memory' with task = 'train'"),
+        ({"task": "train"}, "task = 'train' with balance = 'memory'"),
         (
             {"task": "train", "balance": "time", "memory": None, "fidelity": "counted"},
             "fidelity = 'counted'",

@@ -1,0 +1,166 @@
+"""What the fields of a run ask of each other, as data: of each task, fidelity and library.
+
+A rule is two settings, each field -> its values: where a run has the first, it must have the
+second. What a library accepts is said in `repro.methods.named`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from repro.gpipe.schedule.kinds import SCHEDULES
+from repro.io.untrusted import short
+from repro.methods.named import ACCEPTS
+
+GIVEN = ("a value",)  # any but None
+NONE = (None,)
+OURS = ("repro",)
+MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
+Spec = Any  # a `RunSpec`, whose module imports this one
+Setting = Mapping[str, tuple[Any, ...]]
+
+_MEASURED_STEPS: Setting = {"fidelity": ("measured",), "task": ("train",)}
+_ONE_REPLICA_OF_OURS: Setting = {"D": (1,), "library": OURS}
+RULES: list[tuple[Setting, Setting]] = [
+    # Libraries.
+    *(({"library": (name,)}, accepted) for name, accepted in ACCEPTS.items()),
+    ({"library": ("tensor",)}, {"tensor_parallel": GIVEN}),
+    # Schedules.
+    *(
+        ({"schedule": (name,)}, {"checkpoint": ("never",)})
+        for name, kind in SCHEDULES.items()
+        if kind.split
+    ),
+    *(
+        ({"schedule": (name,)}, {"fidelity": ("simulated",)})
+        for name, kind in SCHEDULES.items()
+        if not kind.executed
+    ),
+    *(
+        ({"schedule": (name,)}, {"stages_per_rank": GIVEN if kind.interleaved else NONE})
+        for name, kind in SCHEDULES.items()
+    ),
+    # Cuts.
+    ({"balance": ("memory",)}, {"partitioner": NONE, "task": ("fit",)}),
+    # Devices.
+    ({"zero": GIVEN}, {"tensor_parallel": NONE, **_MEASURED_STEPS}),
+    ({"tensor_parallel": GIVEN}, _MEASURED_STEPS),
+    ({"shared": GIVEN}, _MEASURED_STEPS),
+    # Tasks.
+    (
+        {"task": ("fit",)},
+        {
+            "balance": ("memory",),
+            "memory": GIVEN,
+            "fidelity": ("counted", "measured"),
+            "stages_per_rank": NONE,
+            **_ONE_REPLICA_OF_OURS,
+        },
+    ),
+    ({"task": ("learn",)}, {"training": GIVEN, "library": OURS, "fidelity": ("measured",)}),
+    ({"training": GIVEN}, {"task": ("learn",)}),
+    ({"task": ("check",)}, {"D": (1,)}),
+    ({"task": ("calibrate", "roofline")}, {"fidelity": ("measured",), **_ONE_REPLICA_OF_OURS}),
+    # Cost models.
+    ({"fidelity": ("counted",)}, {"task": ("fit",)}),
+    ({"fidelity": ("simulated",)}, {"task": ("train",), **_ONE_REPLICA_OF_OURS}),
+    (
+        {"profile": GIVEN},
+        {"fidelity": ("simulated", "emulated"), "task": ("train",), **_ONE_REPLICA_OF_OURS},
+    ),
+    ({"stretch": GIVEN}, {"fidelity": ("emulated",), "profile": GIVEN}),
+    ({"fidelity": ("simulated",), "memory": GIVEN}, {"profile": GIVEN}),
+    ({"fidelity": ("measured", "emulated", "quoted"), "memory": GIVEN}, {"task": ("fit",)}),
+    ({"link": GIVEN}, {"task": ("train",)}),
+]
+
+
+def check(spec: Spec) -> None:
+    """Raise a one-line ValueError where fields of a run do not go together."""
+    _check_sizes(spec)
+    for where, needed in RULES:
+        if not all(_has(spec, field, values) for field, values in where.items()):
+            continue
+        for field, values in needed.items():
+            if not _has(spec, field, values):
+                causes = ", ".join(f"{name} = {getattr(spec, name)!r}" for name in where)
+                allowed = "a value" if values is GIVEN else " or ".join(map(repr, values))
+                others = [
+                    f"leave {name} out" if only is GIVEN else f"set another {name}"
+                    for name, only in where.items()
+                ]
+                raise ValueError(
+                    f"{field} = {short(getattr(spec, field))} with {causes}: allowed is {allowed}; "
+                    f"set that, or {' or '.join(others)}"
+                )
+    _check_division(spec)
+
+
+def _has(spec: Spec, field: str, values: tuple[Any, ...]) -> bool:
+    value = getattr(spec, field)
+    return value is not None if values is GIVEN else value in values
+
+
+def _check_sizes(spec: Spec) -> None:
+    """Raise a ValueError for numbers of stages and examples that no run can have."""
+    K, M, N, D = spec.K, spec.M, spec.N, spec.D
+    if K * M > MOST_CELLS:
+        raise ValueError(
+            f"K = {K} x M = {M}: allowed is a product of up to {MOST_CELLS}; choose a smaller K or "
+            "M"
+        )
+    if D > N:
+        raise ValueError(
+            f"D = {D} replicas of a mini-batch of N = {N}: each needs at least one example, so D "
+            f"may be 1 to {N}; choose fewer replicas or a larger N"
+        )
+    if M * D > N:
+        replicas = f" on each of D = {D} replicas" if D > 1 else ""
+        raise ValueError(
+            f"M = {M} micro-batches{replicas} of a mini-batch of N = {N}: each needs at least one "
+            f"example, so M may be 1 to {N // D}; choose a smaller M or a larger N"
+        )
+    if isinstance(spec.balance, tuple) and len(spec.balance) != spec.total_stages:
+        raise ValueError(
+            f"balance = {short(list(spec.balance))} has {len(spec.balance)} entries for "
+            f"{spec.stages_text}: give one layer count per stage, or balance='time'"
+        )
+    if isinstance(spec.balance, tuple) and spec.partitioner is not None:
+        raise ValueError(
+            f"partitioner = '{spec.partitioner}' with balance = {short(list(spec.balance))}: these "
+            "stages are cut already; leave it out"
+        )
+
+
+def _check_division(spec: Spec) -> None:
+    """Raise a ValueError for numbers that have to divide each other, and do not."""
+    K, M, N = spec.K, spec.M, spec.N
+    if spec.zero is not None and spec.D == 1:
+        raise ValueError(
+            "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more, "
+            "or leave zero out"
+        )
+    if spec.task == "learn" and N % spec.D:
+        raise ValueError(f"N = {N} with task = 'learn': allowed is a multiple of D = {spec.D}")
+    alike = spec.modelled or spec.task == "check" or spec.library == "deepspeed"
+    if alike and N % M:
+        raise ValueError(
+            f"N = {N}, M = {M} with fidelity = '{spec.fidelity}', task = '{spec.task}', library = "
+            f"'{spec.library}': micro-batches have one size there, so N must be a multiple of M; "
+            f"try N={N - N % M}"
+        )
+    rounds = max(1, M // K)
+    at_least = {
+        "deepspeed": (K > 1, "K of 2 or more"),
+        "torch-1f1b": (M >= K, f"M of K or more; set M={K}"),
+        "torch-interleaved": (
+            K > 1 and M % rounds == 0,
+            "K of 2 or more, and M of less than 2 K or a multiple of M // K; set "
+            f"M={rounds * max(2, K)}",
+        ),
+    }
+    fits, needed = at_least.get(spec.library, (True, ""))
+    if not fits:
+        raise ValueError(
+            f"M = {M}, K = {K} with library = '{spec.library}': it needs {needed}, or "
+            "library='repro'"
+        )
