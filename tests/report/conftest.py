@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from modelled import fill_modelled
 from recorded import experiment, fill
 
 from repro.harness.results import Results, load
@@ -49,12 +48,9 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture(scope="session")
-def modelled(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Table 2 measured small, and simulated and emulated with known numbers."""
-    path = tmp_path_factory.mktemp("modelled")
-    fill(path, experiment())
-    fill_modelled(path)
-    return load(path)
+def modelled(reference: Results) -> Results:
+    """Table 2 alone, measured small, simulated and emulated."""
+    return replace(reference, runs=reference.by_experiment["table2"])
 
 
 @pytest.fixture(scope="module")

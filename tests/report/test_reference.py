@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from repro.harness.results import Results, load
 from repro.report import figures
 from repro.report.declared import answer_of, shown_of
 from repro.report.figures import Drawn
@@ -13,11 +12,6 @@ from repro.report.table import Table
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "plots/reference"
-
-
-@pytest.fixture(scope="module")
-def reference() -> Results:
-    return load(ROOT / "results/reference")
 
 
 @pytest.fixture(scope="module")

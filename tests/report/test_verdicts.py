@@ -11,7 +11,7 @@ from recorded import changed_runs
 from experiments.bubble.report import out_of_order
 from repro.claims.all_claims import all_claims
 from repro.claims.claim import Verdict
-from repro.harness.results import Results, Run, load
+from repro.harness.results import Results, Run
 from repro.report.page import write_tables
 from repro.report.ratio import ideal
 from repro.report.verdicts import (
@@ -25,11 +25,6 @@ from repro.report.verdicts import (
 )
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def reference() -> Results:
-    return load(ROOT / "results/reference")
 
 
 @pytest.fixture(scope="module")
