@@ -1,13 +1,14 @@
 """`repro advise`: how to use some devices for a model, ranked by simulated step time."""
 
 import dataclasses
-from dataclasses import field
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from repro.cli.answers import rows, tell
+from repro.cli.answers import rows, same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.harness import catalog, machine
@@ -69,7 +70,8 @@ def main(arguments: list[str]) -> int:
     bar = calibration_error() if of.calibration else profile_error()
     if options.save is not None:
         _save(options.save, of, best)
-    tell(Answer.of(question, advice, of, bar, unit, options.save), as_json=options.json)
+    fields = _fields(question, advice, of, bar, unit)
+    tell(fields, lambda: _parts(fields, of, bar, unit, options.save), as_json=options.json)
     return 0
 
 
@@ -145,193 +147,131 @@ def _save(path: Path, of: Chosen, plan: "Plan") -> None:
     PlanFile(device=name, predicted_s=plan.step_s, spec=plan.spec).save(path)
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
+def _fields(
+    question: "Question", advice: "Advice", of: Chosen, bar: "ErrorBar | None", unit: str
+) -> dict[str, Any]:
+    best = advice.plans[0]
+
+    def lines(plans: Iterable["Plan"]) -> list[dict[str, Any]]:
+        return [_line(plan, best, bar, question.memory, unit) for plan in plans]
+
+    return {
+        "fidelity": "simulated",
+        "memory_fidelity": "counted",
+        "model_args": of.model_args,
+        "on": of.on,
+        **same(question, "model", "devices", "memory", "batch", "optimizer"),
+        "error_factor": bar.factor if bar else None,
+        "one_device_bytes": advice.one_device_bytes,
+        "simulated_plans": advice.examined,
+        "plans": lines(advice.plans),
+        "reference": lines([advice.reference])[0] if advice.reference else None,
+        "too_large": lines(advice.too_large),
+        "do_not_fit": lines(advice.do_not_fit),
+        "command": _command(best),
+    }
+
+
+def _line(
+    plan: "Plan", best: "Plan", bar: "ErrorBar | None", memory: int, unit: str
+) -> dict[str, Any]:
     """A plan with why it is not the best, and the ends of its error bar."""
+    from repro.costs.units import in_unit
+    from repro.harness.advise import why_slower
+    from repro.methods.named import name_of
 
-    method: str
-    schedule: str
-    K: int
-    D: int
-    M: int
-    stages_per_rank: int | None
-    checkpoint: str
-    balance: tuple[int, ...]
-    step_s: float
-    step_low_s: float | None
-    step_high_s: float | None
-    bubble: float
-    idle: float
-    peak_bytes: tuple[int, ...]
-    why_not: str
+    spec = plan.spec
+    if max(plan.peak_bytes) > memory:
+        needed, allowed = in_unit(max(plan.peak_bytes), unit), in_unit(memory, unit)
+        holder = "stage" if spec.stages_per_rank is None else "rank"
+        why_not = f"does not fit: {needed} of {allowed} on {holder} {plan.fullest}"
+    else:
+        why_not = "" if plan is best else why_slower(plan, best)
+    low, high = bar.ends(plan.step_s) if bar else (None, None)
+    named = same(spec, "library", "schedule", "K", "D", "tensor_parallel", "zero")
+    return {
+        "method": name_of(**named),
+        **same(spec, "schedule", "K", "D", "M", "stages_per_rank", "checkpoint", "balance"),
+        "step_s": plan.step_s,
+        "step_low_s": low,
+        "step_high_s": high,
+        "bubble": plan.share("bubble"),
+        "idle": plan.idle,
+        "peak_bytes": plan.peak_bytes,
+        "why_not": why_not,
+    }
 
-    @classmethod
-    def of(
-        cls, plan: "Plan", best: "Plan", bar: "ErrorBar | None", memory: int, unit: str
-    ) -> "Line":
-        from repro.costs.units import in_unit
-        from repro.harness.advise import why_slower
-        from repro.methods.named import name_of
 
-        spec = plan.spec
-        if max(plan.peak_bytes) > memory:
-            needed, allowed = in_unit(max(plan.peak_bytes), unit), in_unit(memory, unit)
-            holder = "stage" if spec.stages_per_rank is None else "rank"
-            why_not = f"does not fit: {needed} of {allowed} on {holder} {plan.fullest}"
-        else:
-            why_not = "" if plan is best else why_slower(plan, best)
-        low, high = bar.ends(plan.step_s) if bar else (None, None)
-        same = ("schedule", "K", "D", "M", "stages_per_rank", "checkpoint", "balance")
-        return cls(
-            method=name_of(
-                library="repro",
-                schedule=spec.schedule,
-                K=spec.K,
-                D=spec.D,
-                tensor_parallel=None,
-                zero=None,
-            ),
-            **{name: getattr(spec, name) for name in same},
-            step_s=plan.step_s,
-            step_low_s=low,
-            step_high_s=high,
-            bubble=plan.share("bubble"),
-            idle=plan.idle,
-            peak_bytes=plan.peak_bytes,
-            why_not=why_not,
+def _parts(
+    fields: Mapping[str, Any],
+    of: Chosen,
+    bar: "ErrorBar | None",
+    unit: str,
+    saved: Path | None,
+) -> list["RenderableType"]:
+    """The ranked plans, and how to measure the best one."""
+    from repro.costs.units import readable
+
+    on = f"{fields['devices']} x {of.on}"
+    if of.calibration is not None:
+        on = f"{fields['devices']} devices, {of.on}"
+    parts: list[RenderableType] = [
+        f"simulated: {of.title} on {on}\nmini-batch N={fields['batch']}, optimizer "
+        f"{fields['optimizer']}; one device alone would need "
+        f"{readable(fields['one_device_bytes'], unit)} (counted; K=1, M=1, nothing recomputed) and "
+        f"has {readable(fields['memory'], unit)}\n",
+        _table(fields, unit),
+        "\nbubble: share of the step that equal stages with free messages would wait as well. "
+        "fullest: tensors of the fullest device, counted; allocators take more",
+    ]
+    if bar is not None:
+        error = (
+            f"low, high: the step divided and multiplied by {bar.factor:.2f}; half of {bar.source} "
+            "were predicted at least so well"
         )
+        if bar.ratio is not None:
+            error += f", and half of the ratios of two within {bar.ratio - 1:.0%}"
+        parts.append(error)
+    best = fields["plans"][0]
+    cut = "+".join(map(str, best["balance"]))
+    parts.append(f"\nbest: {best['method']}, layers {cut}; to measure it:\n  {fields['command']}")
+    if saved is not None:
+        parts.append(f"wrote {saved}; on such devices `repro run --plan {saved}` measures it")
+    return parts
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What is found; `--json` prints these fields."""
+def _table(fields: Mapping[str, Any], unit: str) -> "RenderableType":
+    """The ranked plans, the reference, and the fastest that do not fit."""
+    from repro.costs.units import readable
 
-    fidelity: str
-    memory_fidelity: str
-    model: str
-    model_args: dict[str, Any]
-    on: str
-    devices: int
-    memory: int
-    batch: int
-    optimizer: str
-    error_factor: float | None
-    one_device_bytes: int
-    simulated_plans: int
-    plans: list[Line]
-    reference: Line | None
-    too_large: list[Line]
-    do_not_fit: list[Line]
-    command: str
-    chosen: Chosen = field(repr=False)
-    bar: "ErrorBar | None" = field(repr=False)
-    unit: str = field(repr=False)
-    saved: Path | None = field(repr=False)
+    plans = fields["plans"]
+    lines = [{"": rank, **plan} for rank, plan in enumerate(plans, 1)]
+    if fields["reference"] is not None and fields["reference"] not in plans:
+        lines.append({"": "ref", **fields["reference"]})
+    for refused in (fields["too_large"], fields["do_not_fit"]):
+        lines += [{"": "-", **plan} for plan in refused[:_TOO_LARGE]]
 
-    @classmethod
-    def of(
-        cls,
-        question: "Question",
-        advice: "Advice",
-        of: Chosen,
-        bar: "ErrorBar | None",
-        unit: str,
-        saved: Path | None,
-    ) -> "Answer":
-        best = advice.plans[0]
+    def ms(seconds: float | None) -> str:
+        return "-" if seconds is None else number(1e3 * seconds)
 
-        def line(plan: "Plan") -> Line:
-            return Line.of(plan, best, bar, question.memory, unit)
-
-        same = ("model", "devices", "memory", "batch", "optimizer")
-        return cls(
-            fidelity="simulated",
-            memory_fidelity="counted",
-            model_args=of.model_args,
-            on=of.on,
-            **{name: getattr(question, name) for name in same},
-            error_factor=bar.factor if bar else None,
-            one_device_bytes=advice.one_device_bytes,
-            simulated_plans=advice.examined,
-            plans=[line(plan) for plan in advice.plans],
-            reference=line(advice.reference) if advice.reference else None,
-            too_large=[line(plan) for plan in advice.too_large],
-            do_not_fit=[line(plan) for plan in advice.do_not_fit],
-            command=_command(best),
-            chosen=of,
-            bar=bar,
-            unit=unit,
-            saved=saved,
-        )
-
-    def parts(self) -> list["RenderableType"]:
-        """The ranked plans, and how to measure the best one."""
-        from repro.costs.units import readable
-
-        on = f"{self.devices} x {self.on}"
-        if self.chosen.calibration is not None:
-            on = f"{self.devices} devices, {self.on}"
-        best = self.plans[0]
-        cut = "+".join(map(str, best.balance))
-        parts: list[RenderableType] = [
-            f"simulated: {self.chosen.title} on {on}\n"
-            f"mini-batch N={self.batch}, optimizer {self.optimizer}; one device alone would need "
-            f"{readable(self.one_device_bytes, self.unit)} (counted; K=1, M=1, nothing recomputed) "
-            f"and has {readable(self.memory, self.unit)}\n",
-            self._table(),
-            "\nbubble: share of the step that equal stages with free messages would wait as well. "
-            "fullest: tensors of the fullest device, counted; allocators take more",
-        ]
-        if self.bar is not None:
-            error = (
-                f"low, high: the step divided and multiplied by {self.bar.factor:.2f}; half of "
-                f"{self.bar.source} were predicted at least so well"
-            )
-            if self.bar.ratio is not None:
-                error += f", and half of the ratios of two within {self.bar.ratio - 1:.0%}"
-            parts.append(error)
-        parts.append(f"\nbest: {best.method}, layers {cut}; to measure it:\n  {self.command}")
-        if self.saved is not None:
-            parts.append(
-                f"wrote {self.saved}; on such devices `repro run --plan {self.saved}` measures it"
-            )
-        return parts
-
-    def _table(self) -> "RenderableType":
-        """The ranked plans, the reference, and the fastest that do not fit."""
-        from repro.costs.units import readable
-
-        lines = [(str(rank), plan) for rank, plan in enumerate(self.plans, 1)]
-        if self.reference is not None and self.reference not in self.plans:
-            lines.append(("ref", self.reference))
-        refused = [*self.too_large[:_TOO_LARGE], *self.do_not_fit[:_TOO_LARGE]]
-        lines += [("-", plan) for plan in refused]
-
-        def ms(seconds: float | None) -> str:
-            return "-" if seconds is None else number(1e3 * seconds)
-
-        columns = {
-            "": lambda line: line[0],
-            "method": lambda line: line[1].method,
-            "K": lambda line: line[1].K,
-            "D": lambda line: line[1].D,
-            "M": lambda line: line[1].M,
-            "recompute": lambda line: line[1].checkpoint,
-            "step (ms)": lambda line: f"{1e3 * line[1].step_s:,.1f}",
-            "low": lambda line: ms(line[1].step_low_s),
-            "high": lambda line: ms(line[1].step_high_s),
-            "bubble": lambda line: f"{line[1].bubble:.0%}",
-            "fullest": lambda line: readable(max(line[1].peak_bytes), self.unit),
-            "why not": lambda line: line[1].why_not,
-        }
-        return rows(lines, columns, left=("", "method", "recompute", "why not"))
+    columns = {
+        **{name: itemgetter(name) for name in ("", "method", "K", "D", "M")},
+        "recompute": itemgetter("checkpoint"),
+        "step (ms)": lambda line: f"{1e3 * line['step_s']:,.1f}",
+        "low": lambda line: ms(line["step_low_s"]),
+        "high": lambda line: ms(line["step_high_s"]),
+        "bubble": lambda line: f"{line['bubble']:.0%}",
+        "fullest": lambda line: readable(max(line["peak_bytes"]), unit),
+        "why not": itemgetter("why_not"),
+    }
+    return rows(lines, columns, left=("", "method", "recompute", "why not"))
 
 
 def _command(plan: "Plan") -> str:
     spec = plan.spec
-    same = ("model", "D", "checkpoint", "schedule", "stages_per_rank", "balance", "optimizer")
+    names = ("model", "D", "checkpoint", "schedule", "stages_per_rank", "balance", "optimizer")
     values = {
-        **{name: getattr(spec, name) for name in same},
+        **same(spec, *names),
         "K": (spec.K,),
         "M": (spec.M,),
         "batch": spec.N,

@@ -1,11 +1,10 @@
-"""The answer of a verb is one value: `--json` prints its fields, the terminal its `parts`."""
+"""The answer of a verb: its fields, which `--json` prints, and the parts that a terminal shows."""
 
 import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repro.harness.terminal import show, table_of
 
@@ -15,20 +14,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-class Answer(Protocol):
-    """A dataclass; fields that are only for drawing are declared with `repr=False`."""
-
-    def parts(self) -> "Iterable[RenderableType]":
-        """Lines and tables for the terminal, one below the other."""
-        ...
-
-
-def tell(answer: Answer, *, as_json: bool) -> None:
-    """Print an answer: its fields as one JSON object, or its parts."""
+def tell(
+    fields: Mapping[str, Any], parts: "Callable[[], Iterable[RenderableType]]", *, as_json: bool
+) -> None:
+    """Print an answer: its fields as one JSON object, or lines and tables for the terminal."""
     if as_json:
-        print(json.dumps(plain(answer)))
+        print(json.dumps(plain(fields)))
     else:
-        show(answer.parts())
+        show(parts())
 
 
 def plain(value: Any) -> Any:
@@ -42,7 +35,12 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return str(value) if isinstance(value, Path) else value
+    return value
+
+
+def same(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a value, by name."""
+    return {name: getattr(value, name) for name in names}
 
 
 def rows(

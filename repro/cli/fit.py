@@ -1,14 +1,13 @@
 """`repro fit`: the largest model that fits into a memory per stage, counted on fake tensors."""
 
 import dataclasses
-from dataclasses import field
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from repro.cli.answers import rows, tell
+from repro.cli.answers import rows, same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import ModelOptions
 from repro.harness.catalog import pairs
@@ -69,7 +68,8 @@ def main(arguments: list[str]) -> int:
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args, options.vary, options.up_to)
     found = Search(partial(build, options.model), step, memory).largest(ladders)
-    tell(Answer.of(options, step, memory, unit, found), as_json=options.json)
+    answer = Answer(options, step, memory, unit, found)
+    tell(answer.fields, answer.parts, as_json=options.json)
     return 0 if found.best is not None else 1
 
 
@@ -110,68 +110,53 @@ def _check_varied(model: str, name: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is found; `--json` prints these fields, sizes in bytes."""
-
-    model: str
+    options: FitOptions
+    step: "Step"
     memory: int
-    fidelity: str
-    K: int
-    M: int
-    N: int
-    checkpoint: str
-    schedule: str
-    optimizer: str
-    largest: dict[str, Any] | None
-    next: dict[str, Any] | None
-    limit_reached: bool
-    unchanged: bool
-    refused: list[dict[str, Any]]
-    unit: str = field(repr=False)
-    found: "Fit" = field(repr=False)
+    unit: str
+    found: "Fit"
 
-    @classmethod
-    def of(
-        cls, options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit"
-    ) -> "Answer":
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What `--json` prints, sizes in bytes."""
+        found, config = self.found, self.step.config
         best, above = found.best, found.above
         grows = found.varied is not None and not found.unchanged
-        return cls(
-            model=options.model,
-            memory=memory,
-            fidelity="counted",
-            K=step.config.stages,
-            M=step.config.micro_batches,
-            N=step.batch,
-            checkpoint=options.checkpoint,
-            schedule=options.schedule,
-            optimizer=options.optimizer,
-            largest=best and best.plain(),
-            next=above and above.plain(),
-            limit_reached=above is None and best is not None and grows,
-            unchanged=found.unchanged,
-            refused=[{"args": dict(size.args), "reason": size.reason} for size in found.refused],
-            unit=unit,
-            found=found,
-        )
+        return {
+            "model": self.options.model,
+            "memory": self.memory,
+            "fidelity": "counted",
+            "K": config.stages,
+            "M": config.micro_batches,
+            "N": self.step.batch,
+            **same(self.options, "checkpoint", "schedule", "optimizer"),
+            "largest": best and best.plain(),
+            "next": above and above.plain(),
+            "limit_reached": above is None and best is not None and grows,
+            "unchanged": found.unchanged,
+            "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
+        }
 
     def parts(self) -> list["RenderableType"]:
-        best = self.found.best
-        stages = "1 stage" if self.K == 1 else f"{self.K} stages"
+        found, config, options = self.found, self.step.config, self.options
+        best = found.best
+        stages = "1 stage" if config.stages == 1 else f"{config.stages} stages"
         parts: list[RenderableType] = [
-            f"{stages} of {self._size(self.memory)} each; N={self.N}, M={self.M}, recompute "
-            f"{self.checkpoint}, schedule {self.schedule}, optimizer {self.optimizer}; counted: "
-            "tensors only, in the model's own number formats"
+            f"{stages} of {self._size(self.memory)} each; N={self.step.batch}, "
+            f"M={config.micro_batches}, recompute {options.checkpoint}, schedule "
+            f"{options.schedule}, optimizer {options.optimizer}; counted: tensors only, in the "
+            "model's own number formats"
         ]
         if best is None:
             parts.append("nothing fits")
         else:
             which = "largest:"
-            if self.unchanged:
-                which = f"any {self.found.varied}, such as"
+            if found.unchanged:
+                which = f"any {found.varied}, such as"
             parts += [f"{which} {_name(best)}; layers {_counts(best.balance)}\n", self._table(best)]
         parts.append(self._end())
-        if self.refused:
-            count, first = len(self.refused), self.found.refused[0]
+        if found.refused:
+            count, first = len(found.refused), found.refused[0]
             sizes = "1 size was" if count == 1 else f"{count} sizes were"
             parts.append(
                 f"{sizes} left out, since the model refuses them; {assigned(first.args)}: "
@@ -193,7 +178,7 @@ class Answer:
             if ratio < 11:
                 excess = f"{ratio - 1:.1%} more than the memory"
             remedy = "more stages"
-            if self.M < self.N:
+            if self.step.config.micro_batches < self.step.batch:
                 remedy = "more stages or smaller micro-batches"
             return (
                 f"{'one size up' if best else 'the smallest'}, {_name(above)}, takes "
@@ -204,7 +189,7 @@ class Answer:
         used = f"the fullest stage takes {self._size(best.fullest)} of {self._size(self.memory)}"
         if varied is None:
             return f"{used}; only this size was counted: --vary NAME varies an argument"
-        if self.unchanged:
+        if self.found.unchanged:
             return f"{used}, whatever {varied} is; --vary NAME varies another argument"
         further = min(2 * self.found.limit, _MOST_UP_TO)
         hint = f"; --up-to {further} searches further" if further > self.found.limit else ""

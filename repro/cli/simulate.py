@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
-from repro.cli.answers import rows, tell
+from repro.cli.answers import rows, same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.gpipe.schedule.timeline import Timeline
@@ -21,6 +21,7 @@ _NO_ADVICE = (
     "no K and M is recommended: these layers take the same time for a micro-batch of one example "
     "as for one of all N, so each further micro-batch only makes the step longer"
 )
+_OF_SPEC = ("schedule", "stages_per_rank", "checkpoint", "balance", "partitioner", "optimizer")
 _SMALL = 5e-4  # a share of the step that would be printed as 0.0 %
 
 
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
     of = chosen(options)
     answer = _answer(options, of)
     of.warn(options.K, {M: options.N // M for M in options.M}, options.optimizer)
-    tell(answer, as_json=options.json)
+    tell(answer.fields, answer.parts, as_json=options.json)
     return 0
 
 
@@ -93,7 +94,6 @@ def _answer(options: SimulateOptions, of: Chosen) -> "Answer":
     from repro.harness.predict import predict
 
     link = options.link_speed
-    same = ("schedule", "stages_per_rank", "checkpoint", "balance", "partitioner", "optimizer")
 
     def spec(K: int, M: int) -> RunSpec:
         return RunSpec(
@@ -105,7 +105,7 @@ def _answer(options: SimulateOptions, of: Chosen) -> "Answer":
             fidelity="simulated",
             profile=of.profile,
             link=link,
-            **{name: getattr(options, name) for name in same},
+            **same(options, *_OF_SPEC),
         )
 
     Ms = list(dict.fromkeys(options.M))
@@ -119,19 +119,7 @@ def _answer(options: SimulateOptions, of: Chosen) -> "Answer":
         step = one_stage[each.M] if each.K == 1 else predict(each, source)
         first_s = points[0].step_s if points else step.step_s
         points.append(_point(step, one_stage[each.M], first_s, of.model.unit))
-    return Answer(
-        fidelity="simulated",
-        model=of.model.name,
-        model_args=of.model_args,
-        on=of.on,
-        memory=of.memory,
-        K=options.K,
-        N=options.N,
-        **{name: getattr(options, name) for name in same},
-        points=points,
-        chosen=of,
-        options=options,
-    )
+    return Answer(options, of, points)
 
 
 def _point(step: "Prediction", one_stage: "Prediction", first_s: float, unit: str) -> Point:
@@ -154,24 +142,24 @@ def _point(step: "Prediction", one_stage: "Prediction", first_s: float, unit: st
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is found; `--json` prints these fields."""
-
-    fidelity: str
-    model: str
-    model_args: dict[str, Any]
-    on: str
-    memory: int | None
-    K: tuple[int, ...]
-    N: int
-    schedule: str
-    stages_per_rank: int | None
-    checkpoint: str
-    balance: str
-    partitioner: str | None
-    optimizer: str
+    options: SimulateOptions
+    chosen: Chosen
     points: list[Point]
-    chosen: Chosen = field(repr=False)
-    options: SimulateOptions = field(repr=False)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "fidelity": "simulated",
+            "model": self.chosen.model.name,
+            **same(self.chosen, "model_args", "on", "memory"),
+            **same(self.options, "K", "N", *_OF_SPEC),
+            "points": self.points,
+        }
+
+    @property
+    def memory(self) -> int | None:
+        return self.chosen.memory
 
     def parts(self) -> list["RenderableType"]:
         """Times, shares of the step, one step drawn, and advice."""
@@ -205,14 +193,13 @@ class Answer:
         return [*parts, f"\n{_NO_ADVICE if self.chosen.waits else self._advice()}"]
 
     def _head(self, drawn: Timeline) -> str:
-        link = self.options.link_gbps
-        held = f" with {self.stages_per_rank} stages a device" if self.stages_per_rank else ""
+        options, per_rank = self.options, self.options.stages_per_rank
+        link = f", link {options.link_gbps:g} Gbit/s" if options.link_gbps else ""
+        held = f" with {per_rank} stages a device" if per_rank else ""
         head = (
-            f"simulated: {self.chosen.title} on {self.on}"
-            f"{f', link {link:g} Gbit/s' if link else ''}\n"
-            f"N={self.N}, schedule {self.schedule}{held}, recompute {self.checkpoint}, cut by "
-            f"{self.balance} ({self.partitioner or 'smallest-largest'}), optimizer "
-            f"{self.optimizer}\n"
+            f"simulated: {self.chosen.title} on {self.chosen.on}{link}\nN={options.N}, schedule "
+            f"{options.schedule}{held}, recompute {options.checkpoint}, cut by {options.balance} "
+            f"({options.partitioner or 'smallest-largest'}), optimizer {options.optimizer}\n"
         )
         if drawn.busy(kinds="IW"):
             head += (

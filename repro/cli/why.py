@@ -1,13 +1,12 @@
 """`repro why`: why a recorded run is slow, and what would make it faster."""
 
 import dataclasses
-from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from repro.cli.answers import rows, tell
+from repro.cli.answers import rows, same, tell
 from repro.cli.options import parse_named
 from repro.harness.results import Results, Run, find_run
 from repro.harness.terminal import table_of
@@ -15,7 +14,7 @@ from repro.harness.terminal import table_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from repro.gpipe.schedule.what_if import Change, Explanation
+    from repro.gpipe.schedule.what_if import Explanation
     from repro.harness.variants import Variant
 
 _LEAST_GAIN = 1.02  # a smaller one is not recommended, nor one within the error of the replay
@@ -42,130 +41,105 @@ def main(arguments: list[str]) -> int:
         WhyOptions, arguments, "why", "run", "`repro report` lists all in its table of runs"
     )
     results, run = find_run(options.run, options.results)
-    tell(Answer.of(results, run, explain(results, run)), as_json=options.json)
+    fields = _fields(results, run, explain(results, run))
+    tell(fields, lambda: _parts(fields, run), as_json=options.json)
     return 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What is found; `--json` prints these fields, in seconds.
+def _fields(results: Results, run: Run, explanation: "Explanation") -> dict[str, Any]:
+    """What is found, in seconds.
 
-    Attributes:
-        critical_path: of each stage, kind -> seconds that the end of the step waited for.
-        replayed_s: the recorded step, replayed; the changes are replayed too.
-        variants: recorded runs that differ in one field, with measured and predicted gain.
+    Among it are the critical path: of each stage, kind -> seconds that the end of the step waited
+    for; the recorded step replayed, as the changes are; and recorded runs that differ in one field,
+    with measured and predicted gain.
     """
+    from repro.gpipe.schedule.breakdown import breakdown
+    from repro.gpipe.schedule.critical import by_stage
+    from repro.harness.variants import variants_of
 
-    run: str
-    fidelity: str
-    K: int
-    M: int
-    N: int
-    D: int
-    schedule: str
-    checkpoint: str
-    step_s: float
-    bubble_idle_over_total: float
-    breakdown: dict[str, float]
-    critical_path: list[dict[str, float]]
-    replayed_s: float
-    changes: "tuple[Change, ...]"
-    variants: "list[Variant]"
-    verdict: str
-    recorded: Run = field(repr=False)
+    timeline, variants = explanation.timeline, variants_of(results, run, explanation)
+    return {
+        "run": run.id,
+        **same(run.spec, "fidelity", "K", "M", "N", "D", "schedule", "checkpoint"),
+        "step_s": timeline.step_time,
+        "bubble_idle_over_total": timeline.bubble_over_total,
+        "breakdown": breakdown(timeline, explanation.schedule),
+        "critical_path": by_stage(explanation.path, run.spec.total_stages),
+        "replayed_s": explanation.base_s,
+        "changes": explanation.changes,
+        "variants": variants,
+        "verdict": _verdict(explanation, variants),
+    }
 
-    @classmethod
-    def of(cls, results: Results, run: Run, explanation: "Explanation") -> "Answer":
-        from repro.gpipe.schedule.breakdown import breakdown
-        from repro.gpipe.schedule.critical import by_stage
-        from repro.harness.variants import variants_of
 
-        timeline, variants = explanation.timeline, variants_of(results, run, explanation)
-        same = {"fidelity", "K", "M", "N", "D", "schedule", "checkpoint"}
-        return cls(
-            run=run.id,
-            **run.spec.model_dump(include=same),
-            step_s=timeline.step_time,
-            bubble_idle_over_total=timeline.bubble_over_total,
-            breakdown=breakdown(timeline, explanation.schedule),
-            critical_path=by_stage(explanation.path, run.spec.total_stages),
-            replayed_s=explanation.base_s,
-            changes=explanation.changes,
-            variants=variants,
-            verdict=_verdict(explanation, variants),
-            recorded=run,
-        )
+def _parts(fields: dict[str, Any], run: Run) -> list["RenderableType"]:
+    from rich.text import Text
 
-    def parts(self) -> list["RenderableType"]:
-        from rich.text import Text
+    from repro.gpipe.schedule.what_if import CHANGES
 
-        from repro.gpipe.schedule.what_if import CHANGES
-
-        shares = ", ".join(f"{name} {share:.1%}" for name, share in self.breakdown.items())
-        changes = {
-            "change": lambda change: change.name,
-            "step (ms)": lambda change: _ms(change.step_s),
-            "gain": lambda change: f"{change.factor:.2f}x",
-            "what it assumes": lambda change: CHANGES[change.name],
+    step_s, fidelity, replayed_s = fields["step_s"], run.fidelity, fields["replayed_s"]
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in fields["breakdown"].items())
+    changes = {
+        "change": lambda change: change.name,
+        "step (ms)": lambda change: _ms(change.step_s),
+        "gain": lambda change: f"{change.factor:.2f}x",
+        "what it assumes": lambda change: CHANGES[change.name],
+    }
+    parts: list[RenderableType] = [
+        _heading(run, step_s, fields["bubble_idle_over_total"]),
+        f"K x step: {shares}",
+        "bubble: idle time that equal stages with free messages would have as well; transfer: "
+        "the other idle time, for messages and for the runtime\n",
+        "Critical path: what the end of the step waited for, as shares of the step",
+        _path_table(fields["critical_path"], step_s),
+        f"\nWhat would change it: simulated with the {fidelity} costs, which give "
+        f"{_ms(replayed_s)} ms unchanged ({replayed_s / step_s - 1:+.1%})",
+        rows(fields["changes"], changes, ("change", "what it assumes"), ("what it assumes",)),
+    ]
+    if fields["variants"]:
+        variants = {
+            "change": lambda variant: variant.name,
+            "predicted": lambda v: f"{v.predicted:.2f}x" if v.predicted else "-",
+            fidelity: lambda variant: variant.gain_text,
+            "run": lambda variant: variant.run,
         }
-        parts: list[RenderableType] = [
-            self._heading(),
-            f"K x step: {shares}",
-            "bubble: idle time that equal stages with free messages would have as well; transfer: "
-            "the other idle time, for messages and for the runtime\n",
-            "Critical path: what the end of the step waited for, as shares of the step",
-            self._path_table(),
-            f"\nWhat would change it: simulated with the {self.fidelity} costs, which give "
-            f"{_ms(self.replayed_s)} ms unchanged ({self.replayed_s / self.step_s - 1:+.1%})",
-            rows(self.changes, changes, ("change", "what it assumes"), ("what it assumes",)),
+        parts += [
+            "\nRecorded runs of the experiment that differ in one field: throughput over this "
+            f"one's, {fidelity}\nin the same rounds; [95 % interval] from five rounds on, ~ if it "
+            "shows no difference",
+            rows(fields["variants"], variants, left=("change", "run")),
         ]
-        if self.variants:
-            variants = {
-                "change": lambda variant: variant.name,
-                "predicted": lambda v: f"{v.predicted:.2f}x" if v.predicted else "-",
-                self.fidelity: lambda variant: variant.gain_text,
-                "run": lambda variant: variant.run,
-            }
-            parts += [
-                "\nRecorded runs of the experiment that differ in one field: throughput over this "
-                f"one's, {self.fidelity}\nin the same rounds; [95 % interval] from five rounds on, "
-                "~ if it shows no difference",
-                rows(self.variants, variants, left=("change", "run")),
-            ]
-        return [*parts, Text(f"\n{self.verdict}", style="bold")]
+    return [*parts, Text(f"\n{fields['verdict']}", style="bold")]
 
-    def _path_table(self) -> "RenderableType":
-        total = {
-            kind: sum(stage[kind] for stage in self.critical_path) for kind in self.critical_path[0]
-        }
-        kinds = [kind for kind, seconds in total.items() if seconds]
 
-        def row(name: str, seconds: dict[str, float]) -> list[str]:
-            cells = [
-                f"{seconds[kind] / self.step_s:.1%}" if seconds[kind] else "" for kind in kinds
-            ]
-            return [name, *cells, f"{sum(seconds.values()) / self.step_s:.1%}"]
+def _path_table(of_stages: list[dict[str, float]], step_s: float) -> "RenderableType":
+    total = {kind: sum(stage[kind] for stage in of_stages) for kind in of_stages[0]}
+    kinds = [kind for kind, seconds in total.items() if seconds]
 
-        stages = [row(f"stage {j}", seconds) for j, seconds in enumerate(self.critical_path)]
-        titles = ("message" if kind == "transfer" else kind for kind in kinds)
-        return table_of(["", *titles, "all"], [*stages, row("all", total)], left=("",))
+    def row(name: str, seconds: dict[str, float]) -> list[str]:
+        cells = [f"{seconds[kind] / step_s:.1%}" if seconds[kind] else "" for kind in kinds]
+        return [name, *cells, f"{sum(seconds.values()) / step_s:.1%}"]
 
-    def _heading(self) -> str:
-        spec, rounds = self.recorded.spec, len(self.recorded.rounds)
-        held, theory, work = "", "(K-1)/(M+K-1)", spec.M
-        if spec.stages_per_rank is not None:
-            # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
-            held = f" with v={spec.stages_per_rank} stages a rank"
-            theory, work = "(K-1)/(v M+K-1)", spec.M * spec.stages_per_rank
-        replicas = f", {spec.D} replicas" if spec.D > 1 else ""
-        which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
-        return (
-            f"{self.run} in {'/'.join(self.recorded.place)}\n{spec.fidelity}: K={spec.K}, "
-            f"M={spec.M}, N={spec.N}{replicas}, schedule {spec.schedule}{held}, recompute "
-            f"{spec.checkpoint}\nstep {_ms(self.step_s)} ms, the step recorded in {which}; idle "
-            f"{self.bubble_idle_over_total:.1%} of K x step, in theory {theory} = "
-            f"{(spec.K - 1) / (work + spec.K - 1):.1%}"
-        )
+    lines = [row(f"stage {j}", seconds) for j, seconds in enumerate(of_stages)]
+    titles = ("message" if kind == "transfer" else kind for kind in kinds)
+    return table_of(["", *titles, "all"], [*lines, row("all", total)], left=("",))
+
+
+def _heading(run: Run, step_s: float, idle: float) -> str:
+    spec, rounds = run.spec, len(run.rounds)
+    held, theory, work = "", "(K-1)/(M+K-1)", spec.M
+    if spec.stages_per_rank is not None:
+        # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
+        held = f" with v={spec.stages_per_rank} stages a rank"
+        theory, work = "(K-1)/(v M+K-1)", spec.M * spec.stages_per_rank
+    replicas = f", {spec.D} replicas" if spec.D > 1 else ""
+    which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
+    return (
+        f"{run.id} in {'/'.join(run.place)}\n{spec.fidelity}: K={spec.K}, M={spec.M}, N={spec.N}"
+        f"{replicas}, schedule {spec.schedule}{held}, recompute {spec.checkpoint}\nstep "
+        f"{_ms(step_s)} ms, the step recorded in {which}; idle {idle:.1%} of K x step, in theory "
+        f"{theory} = {(spec.K - 1) / (work + spec.K - 1):.1%}"
+    )
 
 
 def _verdict(explanation: "Explanation", variants: "list[Variant]") -> str:
