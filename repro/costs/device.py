@@ -56,62 +56,48 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Basis = Literal["sourced", "fraction assumed", "not looked up", "assumption"]
 
 
-class Amount(BaseModel, frozen=True, extra="forbid"):
-    """A number as its source gives it."""
-
-    value: Number
+class _Sourced(BaseModel, frozen=True, extra="forbid"):
     source: Line
 
     @property
     def basis(self) -> Basis:
         """What the number rests on."""
-        return _basis(self.source)
+        fraction_source: str = getattr(self, "attainable_source", "")
+        if self.source.startswith("assumption"):
+            return "assumption"
+        if "not looked up" in self.source + fraction_source:
+            return "not looked up"
+        return "fraction assumed" if fraction_source.startswith("assumption") else "sourced"
 
 
-class Rate(BaseModel, frozen=True, extra="forbid"):
+class Amount(_Sourced, frozen=True):
+    """A number as its source gives it."""
+
+    value: Number
+
+
+class Switch(_Sourced, frozen=True):
+    """Whether something holds."""
+
+    value: StrictBool
+
+
+class Rate(_Sourced, frozen=True):
     """Operations, elements or bytes per second.
 
     Attributes:
-        peak: what the maker promises.
-        attainable: fraction of the peak that programs attain.
-        source: of the peak.
-        attainable_source: of the fraction.
+        peak: what the maker promises, with its source.
+        attainable: fraction of the peak that programs attain, with its own source.
     """
 
     peak: Number
     attainable: Annotated[Number, Field(ge=1e-6, le=1.0)]
-    source: Line
     attainable_source: Line
 
     @property
     def value(self) -> float:
         """The attainable rate."""
         return self.peak * self.attainable
-
-    @property
-    def basis(self) -> Basis:
-        """What the attainable rate rests on."""
-        return _basis(self.source, self.attainable_source)
-
-
-class Switch(BaseModel, frozen=True, extra="forbid"):
-    """Whether something holds."""
-
-    value: StrictBool
-    source: Line
-
-    @property
-    def basis(self) -> Basis:
-        """What the statement rests on."""
-        return _basis(self.source)
-
-
-def _basis(source: str, fraction_source: str = "") -> Basis:
-    if source.startswith("assumption"):
-        return "assumption"
-    if "not looked up" in source + fraction_source:
-        return "not looked up"
-    return "fraction assumed" if fraction_source.startswith("assumption") else "sourced"
 
 
 class Device(BaseModel, frozen=True, extra="forbid"):

@@ -97,7 +97,7 @@ def test_an_unknown_name_has_a_near_one():
     [
         (("matmul_flop",), 1, r"no field 'matmul_flop'.*did you mean 'matmul_flops'\?"),
         (("memory",), None, r"memory"),
-        (("memory", "unit"), "GB", r"no field 'memory\.unit' .*allowed are value, source"),
+        (("memory", "unit"), "GB", r"no field 'memory\.unit' .*allowed are source, value"),
         (("matmul_flops", "source"), "", r"matmul_flops\.source = '': allowed is one line"),
         (("title",), "a\nb", r"title = 'a\\nb'"),
         (("matmul_flops", "attainable"), 1.2, r"matmul_flops\.attainable = 1\.2: .*at most 1"),
