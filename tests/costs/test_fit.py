@@ -178,17 +178,6 @@ def test_the_command(capsys: pytest.CaptureFixture[str], search: Search):
     assert answer["next"]["args"]["L"] == fit.best.args["L"] + 1
 
 
-@pytest.mark.parametrize(("optimizer", "slots"), [("rmsprop", 1), ("rmsprop-momentum", 2)])
-def test_slots_of_rmsprop_take_4_bytes_each(optimizer: str, slots: int):
-    step = Step(PipelineConfig(1, 8), batch=8, optimizer=OPTIMIZERS[optimizer])
-    cut = Search(transformer, step, GIB).cut({"L": 2})
-    assert cut is not None
-    (stage,) = cut.stages
-    assert stage.at != "U"  # where the update needs memory of its own
-    steps = 4 * sum(1 for layer in transformer(2).layers for _ in layer().parameters())
-    assert stage.by_kind["optimizer"] == 4 * slots * cut.parameters + steps
-
-
 MINE = """
 from torch import nn
 

@@ -42,13 +42,6 @@ def test_extents_of_a_convolution_are_pixels_and_channels_also_in_its_backward()
     assert forward == backward == [(3 * 5 * 5, 16, 24, 7)]
 
 
-def test_extents_of_groups_are_those_of_a_group_along_the_sum():
-    layer = nn.Conv2d(16, 24, 3, groups=2)
-    assert products_of(layer, torch.zeros(1, 16, 5, 5)) == ([(9, 8, 12, 9)], [(9, 8, 12, 9)])
-    depthwise = nn.Conv2d(16, 16, 3, groups=16)
-    assert products_of(depthwise, torch.zeros(1, 16, 5, 5))[0] == [None]
-
-
 class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(x, x, x)

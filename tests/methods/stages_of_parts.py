@@ -29,7 +29,6 @@ def everything(folder: Path) -> dict[Any, Any]:
     results: dict[Any, Any] = {}
     for name, config in CONFIGS.items():
         results[name] = losses_and_gradients(config)
-    results["refused"] = refused()
     for zero in (False, True):
         results["zero", zero] = trained_with_adam(zero=zero)
     results["resumed"] = resumed(folder)
@@ -108,25 +107,6 @@ def losses_and_gradients(config: PipelineConfig) -> dict[str, Any]:
 
 def gradients(module: nn.Module) -> State:
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
-
-
-def refused() -> dict[str, str]:
-    """What a pipeline of parts refuses, on each process."""
-    config = CONFIGS["K=2, T=2"]
-    pipe = Pipeline(model().layers, config)
-    texts = {}
-    actions = {
-        "save": lambda: pipe.save("nowhere"),
-        "load": lambda: pipe.load("nowhere"),
-        "clip_grad_norm_": lambda: pipe.clip_grad_norm_(1.0),
-    }
-    for name, action in actions.items():
-        try:
-            action()
-        except ValueError as error:
-            texts[name] = str(error)
-    pipe.close()
-    return texts
 
 
 def trained_with_adam(*, zero: bool) -> dict[str, Any]:

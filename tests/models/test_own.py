@@ -72,13 +72,6 @@ def test_ready_made_layers_have_the_same_weights_in_every_process_and_leave_the_
     assert torch.equal(first, build(f"{user_module}:sequential").layers[1].get_parameter("weight"))
 
 
-def test_factories_receive_image_and_classes(user_module):
-    model = build(f"{user_module}:factories", image=16, num_classes=12)
-    assert model.layers[1]().get_parameter("weight").shape == (12, 3 * 16 * 16)
-    assert model.batch(2, 0)[0].shape == (2, 3, 16, 16)
-    run(model)
-
-
 @pytest.mark.parametrize(
     ("path", "words"),
     [

@@ -28,20 +28,6 @@ def test_classification(smoothing):
     torch.testing.assert_close(classification(smoothing, 0.0)(both, targets), plain)
 
 
-def test_a_model_with_too_few_outputs_is_refused():
-    loss, targets = classification(classes=5), torch.randint(5, (6,))
-    for enough in (5, 7):
-        assert loss(torch.randn(6, enough), targets) > 0
-    for outputs in (
-        torch.randn(6, 4),
-        torch.randn(6, 5, 2),
-        (torch.randn(6, 5), torch.randn(6, 4)),
-    ):
-        with pytest.raises(ValueError, match="the data has 5 classes") as error:
-            loss(outputs, targets)
-        assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_translation_leaves_padding_out(smoothing):
     logits, targets = torch.randn(4, 7, 9), torch.randint(1, 9, (4, 7))
