@@ -8,21 +8,13 @@ if TYPE_CHECKING:
 
 
 def results(folder: Path | str = "results") -> "pd.DataFrame":
-    """All recorded runs under a folder, a row for each: settings, times, speedups, memory.
-
-    Args:
-        folder: such as "results", or "results/reference" for the committed ones.
-
-    Returns:
-        The columns of `repro.harness.results.COLUMNS`. Times are in seconds, throughputs in
-        examples per second, memory is in GiB. A run without a result has NaN there, and its status
-        says why.
+    """Everything recorded under a folder: a row for each run and round, see docs/cli.md.
 
     Raises:
-        ValueError: one line, if there is no such folder.
+        ValueError: one line, if nothing is recorded there.
     """
     # Only now, since `repro --help` and `repro.gpipe` need none of it.
-    from repro.harness.results import check_folder, load
+    from repro.harness.frame import rounds_frame
+    from repro.harness.results import load_recorded
 
-    check_folder(Path(folder))
-    return load(Path(folder)).rows
+    return rounds_frame(load_recorded(Path(folder)))

@@ -10,10 +10,10 @@ import tyro
 
 from repro.cli.options import parse
 from repro.gpipe.errors import one_of
+from repro.harness.frame import rounds_frame
 from repro.harness.results import load_recorded
 from repro.report.table import guarded
 
-# The columns of most use on a terminal; --csv has all of them.
 _SHOWN = [
     "experiment",
     "run",
@@ -24,7 +24,6 @@ _SHOWN = [
     "status",
     "step_s",
     "throughput",
-    "speedup_vs_k1",
     "bubble_idle_over_total",
     "peak_gib_max",
 ]
@@ -39,18 +38,21 @@ class ResultsOptions:
     experiment: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """only the runs of this experiment"""
     csv: tyro.conf.FlagCreatePairsOff[bool] = False
-    """all columns, as comma-separated values"""
+    """a row for each run and round with all columns, as comma-separated values"""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(ResultsOptions, arguments, "repro results")
-    rows = load_recorded(options.results).rows
+    results = load_recorded(options.results)
     if options.experiment:
-        one_of("experiment", options.experiment, sorted(set(rows["experiment"])))
-        rows = rows[rows["experiment"] == options.experiment]
+        experiments = {run.experiment for run in results.runs}
+        one_of("experiment", options.experiment, sorted(experiments))
+        runs = [run for run in results.runs if run.experiment == options.experiment]
+        results = dataclasses.replace(results, runs=runs)
     if options.csv:
-        rows.map(guarded).to_csv(sys.stdout, index=False)
-    else:
-        shown: pd.DataFrame = rows.loc[:, _SHOWN]
-        print(shown.to_string(index=False, na_rep="", float_format="%.4g"))
+        rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
+        return 0
+    lines = [{**{n: getattr(run, n, None) for n in _SHOWN}, "run": run.id} for run in results.runs]
+    shown = pd.DataFrame(lines, columns=_SHOWN)
+    print(shown.to_string(index=False, na_rep="", float_format="%.4g"))
     return 0

@@ -1,13 +1,13 @@
-"""What was recorded, as a pandas frame with a line for each run.
+"""What was recorded, as pandas frames: a line for each run, or for each run and round.
 
-Exhibits are made from `runs_frame` with groupby, pivot and merge.
+Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
 """
 
 from typing import Any, TypeAlias
 
 import pandas as pd
 
-from repro.harness.results import Results, Run
+from repro.harness.results import SPEEDUPS, Results, Run
 from repro.harness.schema import LearnRound
 from repro.methods.named import name_of
 
@@ -25,6 +25,52 @@ _OF_SPEC = (
     "task", "seed", "optimizer", "lr", "steps", "trace", "transport", "profile", "memory",
     "model_args", "shared", "devices",
 )  # fmt: skip
+
+# Of these, the attributes of a run and those of a round are columns of `rounds_frame`.
+_OF_EACH_ROUND = (
+    "experiment", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity", "device", "status",
+    "peak_gib_max", "peak_gib_per_stage", "machine", "scale", "group", "library", "differs_in",
+    "unit",
+)  # fmt: skip
+_OF_ROUND = (
+    "step_s", "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "commit", "loss",
+    "load",
+)  # fmt: skip
+ROUND_COLUMNS = (
+    "experiment", "run", "round", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity",
+    "device", "status", "step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1",
+    "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
+    "ci_low", "ci_high", "commit", "machine", "scale", "group", "library", "differs_in", "unit",
+    "loss", "setup_s", "load",
+)  # fmt: skip
+
+
+def rounds_frame(results: Results) -> Frame:
+    """A line for each run and round, and one for a run without rounds.
+
+    Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
+    A speedup is over the baseline in the same round. ci_low and ci_high are the bootstrap 95 %
+    interval of speedup_vs_k1 over all rounds of the run.
+    """
+    lines = []
+    for run in results.runs:
+        of_run = {"run": run.id} | {name: getattr(run, name) for name in _OF_EACH_ROUND}
+        of_run["ci_low"], of_run["ci_high"] = results.speedup(run, K=1)[1:]
+        bases = {name: results.baseline(run, **changed) for name, changed in SPEEDUPS.items()}
+        timed = {
+            name: {each.name: each.throughput for each in base.rounds} if base else {}
+            for name, base in bases.items()
+        }
+        for round_ in run.rounds:
+            line = of_run | {name: getattr(round_, name) for name in _OF_ROUND}
+            line |= {"round": round_.name, "setup_s": round_.values["setup_s"]}
+            for name, throughputs in timed.items():
+                base = throughputs.get(round_.name, float("nan"))
+                line[name] = round_.throughput / base
+            lines.append(line)
+        if not run.rounds:
+            lines.append(of_run)
+    return pd.DataFrame(lines, columns=list(ROUND_COLUMNS))
 
 
 def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:

@@ -10,31 +10,36 @@ import pytest
 
 import repro
 from repro.cli.main import main
-from repro.harness.results import COLUMNS
+from repro.harness.frame import ROUND_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference"
 
 
-def test_every_run_is_a_row():
-    runs = repro.results(REFERENCE)
-    assert list(runs.columns) == COLUMNS
-    assert not runs.duplicated(["machine", "scale", "experiment", "run"]).any()
-    assert set(runs.fidelity) >= {"measured", "emulated", "simulated", "counted"}
+@pytest.fixture(scope="module")
+def rounds() -> pd.DataFrame:
+    return repro.results(REFERENCE)
 
 
-def test_the_command_prints_the_same_rows(capsys: pytest.CaptureFixture[str]):
+def test_every_run_and_round_is_a_row(rounds: pd.DataFrame):
+    assert list(rounds.columns) == list(ROUND_COLUMNS)
+    assert not rounds.duplicated(["machine", "scale", "experiment", "run", "round"]).any()
+    assert set(rounds.fidelity) >= {"measured", "emulated", "simulated", "counted"}
+    wide = rounds[(rounds.experiment == "table3") & (rounds.K > 2) & (rounds.status == "done")]
+    assert wide["speedup_vs_k1"].notna().any()
+
+
+def test_the_command_prints_the_same_rows(rounds: pd.DataFrame, capsys: pytest.CaptureFixture[str]):
     given = ["results", "--results", str(REFERENCE), "--experiment", "table3"]
     assert main([*given, "--csv"]) == 0
     printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
-    runs = repro.results(REFERENCE)
-    expected = runs[runs.experiment == "table3"]
-    assert list(printed.columns) == COLUMNS
+    expected = rounds[rounds.experiment == "table3"]
+    assert list(printed.columns) == list(ROUND_COLUMNS)
     assert list(printed.run) == list(expected.run)
     assert printed.step_s.tolist() == pytest.approx(expected.step_s.tolist(), nan_ok=True)
     assert main(given) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(expected)
+    assert len(lines) == 1 + len(expected.drop_duplicates(["machine", "scale", "run"]))
 
 
 def test_wrong_names_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
