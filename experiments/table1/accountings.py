@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.table1.fits import UNITS, all_fits, counted_sizes, table_of
+from experiments.table1.fits import COLUMN, all_fits, counted_sizes, table_of
 from experiments.table1.laws import HOLDS
 from experiments.table1.runs import ACCOUNTINGS, COUNTED_M, DROPOUT
 from repro.harness.frame import select
@@ -28,29 +28,25 @@ def accountings(results: Results) -> Table:
     Naive-1 has no line: no reading comes near its activations.
     """
     counts = select(counted_sizes(results), reading=READINGS)
-    searches = select(
-        all_fits(results), fidelity="counted", usual=True, given=False, unprinted=""
-    ).set_index(["model", "column", "reading"])["size"]
-    rows = []
-    for model in UNITS:
-        of_model = select(counts, model=model, dropout=False)
-        for (column, printed), lines in of_model.groupby(
-            ["column", "peak_activation_gb"], sort=False
-        ):
-            row: dict[str, Any] = {"model": model, "column": column, "activations quoted": printed}
-            by_reading = lines.set_index("reading")
-            for name in READINGS:
-                row[f"{name} activations, counted"] = by_reading["activations"].get(name)
-                row[f"{name} difference"] = by_reading["difference"].get(name)
-                row[f"{name} largest, counted"] = searches.get((model, column, name), "not run")
-            rows.append(row)
-        for name, dropout in ((MEDIAN, False), (WITH_DROPOUT, True)):
-            lines = select(counts, model=model, dropout=dropout)
-            if len(lines):
-                rows.append({"model": model, "column": name} | _medians(lines))
-    table = pd.DataFrame(rows)
+    without = select(counts, dropout=False)
+    table = without.drop_duplicates(COLUMN).set_index(COLUMN)[["peak_activation_gb"]]
+    table.columns = ["activations quoted"]
+    searches = select(all_fits(results), fidelity="counted", usual=True, given=False, unprinted="")
+    for name in READINGS:
+        lines = select(without, reading=name).set_index(COLUMN)
+        table[f"{name} activations, counted"] = lines["activations"]
+        table[f"{name} difference"] = lines["difference"]
+        found = select(searches, reading=name).set_index(COLUMN)
+        table[f"{name} largest, counted"] = found["size"]
+    summaries = [
+        {"model": model, "column": title} | _medians(lines)
+        for title, dropout in ((MEDIAN, False), (WITH_DROPOUT, True))
+        for model, lines in select(counts, dropout=dropout).groupby("model")
+    ]
+    table = pd.concat([table.reset_index(), pd.DataFrame(summaries)])
+    table = table.sort_values("model", kind="stable")
     forms = {"activations quoted": "g"} | {f"{name} difference": "+.1%" for name in READINGS}
-    text = favoured_reading(select(counts, dropout=False))
+    text = favoured_reading(without)
     return table_of(results, "table1_accountings", table, forms=forms, favoured=text)
 
 

@@ -3,7 +3,6 @@
 A marker tells the fidelity; lines without markers are a law.
 """
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -12,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from experiments.table1.fits import UNITS, counted_sizes, favoured
 from experiments.table1.laws import axis, by_law, points
 from experiments.table1.runs import MEMORY, M
-from repro.harness.frame import select
+from repro.harness.frame import Frame, select
 from repro.harness.results import Results
 from repro.harness.schema import Stage
 from repro.paper.theory import MEMORY_LAWS
@@ -55,12 +54,11 @@ def kinds(results: Results) -> Figure | None:
     return figure
 
 
-def _stacked(axes: Axes, model: str, sizes: pd.DataFrame) -> None:
+def _stacked(axes: Axes, model: str, sizes: Frame) -> None:
     name, factor = UNITS[model]
     memory = MEMORY[model] / factor
     x = 0.0
-    labels: list[str] = []
-    places: list[float] = []
+    bars: list[tuple[float, str, Stage]] = []
     for column, size, cut in zip(sizes["column"], sizes["quoted"], sizes["cut"], strict=True):
         last = len(cut.stages) - 1
         # All stages of few; of many the first, middle and last.
@@ -75,33 +73,27 @@ def _stacked(axes: Axes, model: str, sizes: pd.DataFrame) -> None:
             va="top",
             fontsize=8,
         )
-        for j in shown:
-            _stack(axes, x, cut.stages[j], model)
-            places.append(x)
-            labels.append(str(j) if last else "")
-            x += 1
-        x += 0.8
+        bars += [(x + i, str(j) if last else "", cut.stages[j]) for i, j in enumerate(shown)]
+        x += len(shown) + 0.8
+    places, labels, stages = zip(*bars, strict=True)
+    filled = [0.0] * len(stages)
+    for kind, colour in COLOURS.items():
+        edge = SOFT if colour == IDLE else "none"
+        heights = [stage.bytes_of(kind) / factor for stage in stages]
+        axes.bar(places, heights, 0.85, filled, color=colour, edgecolor=edge, linewidth=0.3)
+        filled = [below + height for below, height in zip(filled, heights, strict=True)]
+    top = _HIGHEST * memory
+    for place, height in zip(places, filled, strict=True):
+        if height > top:
+            text = f"{height:.0f}\n{name}"
+            axes.text(place, 0.98 * top, text, fontsize=8, ha="center", va="top")
     ticks(axes, places, labels)
-    axes.set_ylim(0, _HIGHEST * memory)
+    axes.set_ylim(0, top)
     axes.axhline(memory, color=THEORY, linewidth=1, linestyle="--")
     axes.text(x - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
     title = f"{model_name(model)}, the paper's sizes; N={sizes['N'].max()}, M={M}; stages below"
     axes.set(title=title, ylabel=f"{name} at the stage's peak, counted")
     axes.grid(axis="x", visible=False)
-
-
-def _stack(axes: Axes, x: float, stage: Stage, model: str) -> None:
-    name, factor = UNITS[model]
-    bottom = 0.0
-    for kind, colour in COLOURS.items():
-        height = stage.bytes_of(kind) / factor
-        edge = SOFT if colour == IDLE else "none"
-        axes.bar(x, height, 0.85, bottom, color=colour, edgecolor=edge, linewidth=0.3)
-        bottom += height
-    top = _HIGHEST * MEMORY[model] / factor
-    if bottom > top:
-        text = f"{bottom:.0f}\n{name}"
-        axes.text(x, 0.98 * top, text, fontsize=8, ha="center", va="top")
 
 
 def laws_over_m(results: Results) -> Figure | None:
