@@ -85,8 +85,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 def recorded(results: Results) -> Frame:
     """A line for each run: its label, throughput over one device, memory, messages and losses."""
     frame = runs_frame(results, NAME)
-    if not len(frame):
-        return frame
     frame["label"] = frame["method"] + frame["remat"].map(RECOMPUTED).fillna("")
     work = ["where", "group"]  # one model at one place
     alone = select(frame, method="single", remat="never").drop_duplicates(work)

@@ -34,14 +34,6 @@ def test_one_device_alone_is_refused():
         experiment(K=1)
 
 
-def test_k_m_and_checkpoint_are_a_student_s_choice():
-    plan = experiment("smoke", K=4, M=(2, 8), checkpoint="never")
-    runs = [run for group in plan.groups for run in group.runs]
-    assert {run.K for run in runs} == {1, 4}
-    assert {run.M for run in runs} == {2, 8}
-    assert {run.checkpoint for run in runs} == {"never"}
-
-
 def test_speedups_of_several_k_are_over_one_device_at_the_same_m(tmp_path):
     two, four = experiment(K=2), experiment(K=4)
     groups = []
