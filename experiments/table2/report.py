@@ -33,13 +33,13 @@ from experiments.table2.runs import ABOUT, KS, MS, NAME
 from repro.claims.all_claims import verdict_on
 from repro.claims.cells import CELL as TOLERANCE
 from repro.claims.cells import throughput_id
-from repro.harness.frame import select
+from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
 from repro.report import figures as generic
 from repro.report.compare import Setting, beside_paper, optimizers, rows_of, settings
 from repro.report.declared import Shown
-from repro.report.framed import Form, framed, text_of
-from repro.report.ratio import MARKS, ideal_over_k2m1, over_k2m1
+from repro.report.framed import RATIO, Form, framed, text_of
+from repro.report.ratio import MARKS, ideal_over_k2m1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
@@ -136,7 +136,7 @@ def _measured(results: Results, run: Run | None) -> str:
     """The ratio, or why there is none."""
     if run is None or not run.done:
         return run.status if run else NOT_RUN
-    text = str(over_k2m1(results, run))
+    text = text_of(RATIO, *ratio_of(results, run, results.baseline(run, K=2, M=1)))
     return "baseline not measured" if text == EMPTY else text
 
 

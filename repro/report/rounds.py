@@ -1,11 +1,8 @@
-"""Of the rounds of a run: the parts of its step, and what its stages cost in a model."""
+"""Of the rounds of a run: the parts of its step."""
 
 from repro.harness.results import Run
 from repro.harness.statistics import interval
 from repro.report.style import PARTS
-from repro.simulate import StageCosts
-
-Spread = tuple[float, float, float]  # median over rounds and its 95 % interval, NaN for few rounds
 
 
 def parts(run: Run | None) -> dict[str, float]:
@@ -14,12 +11,6 @@ def parts(run: Run | None) -> dict[str, float]:
     if not breakdowns:
         return {}
     return {part: interval([shares[part] for shares in breakdowns])[0] for part in PARTS}
-
-
-def costs(run: Run) -> StageCosts | None:
-    """The modelled stage costs of a simulated or emulated run, of the newest round."""
-    modelled = [round_.modelled for round_ in run.rounds if round_.modelled]
-    return modelled[-1].stages if modelled else None
 
 
 def fits(run: Run | None) -> bool | None:

@@ -19,7 +19,6 @@ from repro.report.texts import FIDELITIES
 
 NOT_RUN = "not run"
 EMPTY = "-"
-Name = str | tuple[str, str]  # of a column: a name, or a group and a name
 
 _INTERVAL = re.compile(r"([-+]?[\d.]+(?:e[-+]\d+)?) (\[.*?\])( ~)?")
 _SHORT = 18  # characters up to which a cell of the page stays on one line
@@ -81,19 +80,14 @@ class Table:
     @property
     def names(self) -> list[str]:
         """The columns that a reader sees."""
-        return [_flat(name) for name in self.shown.columns]
-
-    @property
-    def texts(self) -> Frame:
-        return self.shown.set_axis(self.names, axis=1)
+        return list(self.shown.columns)
 
     def only(self, columns: Sequence[str]) -> "Table":
         """The table with these columns alone; others are left out."""
-        kept = [name in columns for name in self.names]
-        return replace(self, shown=self.shown.loc[:, kept])
+        return replace(self, shown=self.shown[[name for name in self.names if name in columns]])
 
     def where(self, column: str, texts: Sequence[str]) -> "Table":
-        kept = list(self.texts[column].isin(texts))
+        kept = list(self.shown[column].isin(texts))
         return replace(self, shown=self.shown[kept], data=self.data[kept])
 
     def text(self, column: str, /, **wanted: str) -> str:
@@ -102,7 +96,7 @@ class Table:
         Raises:
             LookupError: if there is no such cell, or it has no number.
         """
-        lines = self.texts
+        lines = self.shown
         for name, text in wanted.items():
             lines = lines[lines[name] == text]
         for text in lines[column]:
@@ -119,7 +113,7 @@ class Table:
         Raises:
             LookupError: if there is none.
         """
-        texts = [text.split()[0] for text in self.texts[column] if _NUMBER.match(text)]
+        texts = [text.split()[0] for text in self.shown[column] if _NUMBER.match(text)]
         if not texts:
             raise LookupError(f"{self.name} has no number in {column}")
         return sorted(texts, key=float)
@@ -128,8 +122,7 @@ class Table:
         return self.shown.to_numpy().tolist()
 
     def csv(self) -> str:
-        columns = zip(self.data.columns, self.data.to_numpy(dtype=object).T, strict=True)
-        return csv_text({_flat(name): list(cells) for name, cells in columns})
+        return csv_text(self.data.to_dict("list"))
 
     def markdown(self) -> str:
         """The texts in GitHub's table syntax, with title and note."""
@@ -208,28 +201,10 @@ def unguarded(text: str) -> str:
     return text[1:] if guarded(text[1:]) == text else text
 
 
-def number(value: Any, digits: int = 2, unit: str = "") -> str:
-    """A number as text with fixed digits; `-` where there is none."""
-    if value is None or isnan(float(value)):
-        return EMPTY
-    return f"{float(value):.{digits}f}{unit}"
-
-
 def memory(gib: float) -> str:
     """`23 GiB`; below one in MiB; one more digit where there are few."""
     size, unit = (gib, "GiB") if gib >= 1 else (1024 * gib, "MiB")
     return f"{size:.{0 if size >= 10 else 1}f} {unit}"
-
-
-def percent(value: Any) -> str:
-    """A share as text: 0.158 -> 15.8%."""
-    return EMPTY if value is None or isnan(float(value)) else f"{100 * float(value):.1f}%"
-
-
-def _flat(name: Name) -> str:
-    """The name of a column in one line: ("K=2", "measured") -> "K=2 measured"."""
-    parts = name if isinstance(name, tuple) else (name,)
-    return " ".join(part for part in parts if part)
 
 
 def _csv_cell(value: Any) -> Any:

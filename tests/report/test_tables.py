@@ -156,6 +156,6 @@ def test_both_machines_and_commits_stand_below_a_table(results):
     )
     made = {table.name: table for table in tables.all_tables(two)}
     assert made["table2"].caption.endswith(sentence)
-    lines = made["table2"].texts.agg(" ".join, axis=1)
+    lines = made["table2"].shown.agg(" ".join, axis=1)
     assert lines.str.contains("here-2c").sum() == lines.str.contains("other-2c").sum() > 0
     assert all("Recorded with" not in table.caption for table in tables.all_tables(results))
