@@ -10,9 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
@@ -30,6 +28,9 @@ from repro.harness.spec import TIMED, RunSpec, canonical, run_name
 from repro.harness.statistics import ratio
 from repro.harness.vary import compared, differences
 from repro.io.untrusted import did_you_mean, short
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GIB = 2**30
 _MOST_LISTED = 5  # runs in a message
@@ -329,18 +330,22 @@ class Results:
     _timelines: dict[tuple[Place, str], Timeline | None] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def rows(self) -> pd.DataFrame:
+    def rows(self) -> "pd.DataFrame":
         """One row per run: seconds in step_s, examples per second in throughput, GiB in peak_gib_*.
 
         Unknown numbers are NaN. A name that ends in _ci_low or _ci_high is one end of the
         bootstrap 95 % interval of the quantity before it.
         """
+        import pandas as pd
+
         return pd.DataFrame([self.row(run) for run in self.runs], columns=COLUMNS)
 
     @cached_property
-    def rounds(self) -> pd.DataFrame:
+    def rounds(self) -> "pd.DataFrame":
         """One line per run and round, the step as the median of the round's steps."""
         lines = [_round_row(run, round_) for run in self.runs for round_ in run.rounds]
+        import pandas as pd
+
         return pd.DataFrame(lines, columns=ROUND_COLUMNS)
 
     @cached_property
