@@ -114,7 +114,7 @@ def test_setup_and_update_are_kept_as_they_were():
 def test_spans_of_another_run_are_refused():
     schedule = make_schedule("gpipe", 2, 4)
     timeline = replay(schedule, lambda a: UNIT[a.kind])
-    with pytest.raises(ValueError, match=r"1 spans of B3 on stage 0, the schedule 'gpipe' has 0"):
+    with pytest.raises(ValueError, match="not those of its schedule 'gpipe'"):
         Explanation.of(timeline, make_schedule("gpipe", 2, 3))
-    with pytest.raises(ValueError, match="take 0 s"):
+    with pytest.raises(ValueError, match="not those of its schedule"):
         Explanation.of(replay(schedule, lambda _a: 0.0), schedule)

@@ -210,17 +210,12 @@ def _check(timeline: Timeline, schedule: Schedule) -> None:
     )
     planned = Counter(
         (a.kind, a.stage, a.micro_batch)
-        for rank in range(len(schedule.ranks))
-        for a in schedule.work(rank)
+        for actions in schedule.ranks
+        for a in actions
+        if a.kind in COMPUTE
     )
-    if recorded != planned:
-        kind, j, i = min((recorded - planned) + (planned - recorded))
+    if recorded != planned or timeline.step_time <= 0:
         raise ValueError(
-            f"the timeline has {recorded[kind, j, i]} spans of {kind}{i} on stage {j}, the "
-            f"schedule '{schedule.name}' has {planned[kind, j, i]}: they are not of one run; "
-            "measure it again with --force"
-        )
-    if timeline.step_time <= 0:
-        raise ValueError(
-            "the timeline's spans take 0 s: nothing to explain; measure it again with --force"
+            f"its spans are not those of its schedule '{schedule.name}'; measure it again with "
+            "--force"
         )
