@@ -4,7 +4,7 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, small
-from repro.harness.spec import Checkpoint, Experiment, Group, Optimizer, RunSpec, Scale
+from repro.harness.spec import Checkpoint, Experiment, Group, Optimizer, RunSpec, Scale, sweep
 from repro.paper import lingvo, torchgpipe
 from repro.paper.numbers import Peer
 
@@ -12,6 +12,8 @@ NAME = "costs"
 ABOUT = read_about(__file__)
 SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")
 P40, V100 = "p40", "v100"
+SIMULATED: dict[str, Any] = {"fidelity": "simulated", "trace": False}
+AMOEBANET_SPEED = {"L": 18, "D": 256, "image": 224}
 LAYERS_ON_A_V100 = 8  # of a Transformer, in Lingvo's comment on weak scaling
 LINGVO: dict[str, Any] = {"d": 2048, "H": 8192, "heads": 16, "V": 32000, "T": 1024}
 # Optimizers whose state is counted: Lingvo's own settings have Adam, the paper has RMSProp.
@@ -64,7 +66,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _elsewhere(scale: Scale) -> list[Group]:
     """Published steps and memory, and steps measured here by this machine's own rates."""
     smoke = scale == "smoke"
-    published = [Group(name=name, runs=cells_of(name)) for name in SPEED]
+    published = [
+        Group(name=name, runs=tuple(spec for spec, _ in cells())) for name, cells in SPEED.items()
+    ]
     memory = [
         Group(name="torchgpipe-memory", runs=tuple(spec for spec, _ in torchgpipe_memory())),
         Group(name="lingvo-memory", runs=lingvo_memory()),
@@ -78,18 +82,13 @@ def _elsewhere(scale: Scale) -> list[Group]:
 def on_one_gpu(scale: Scale) -> list[Group]:
     groups = []
     for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
-        measured = [
-            RunSpec(model=model, model_args=args, K=1, M=M, N=N, checkpoint=rule, **GPU_COMMON)
-            for M in GPU_MS
-            for rule in RULES
-        ]
-        layers = RunSpec(
-            model=model, model_args=args, K=1, M=GPU_MS[-1], N=N, task="calibrate", **GPU_COMMON
-        )
+        common = {"model": model, "model_args": args, "K": 1, "N": N, **GPU_COMMON}
+        measured = sweep(M=list(GPU_MS), checkpoint=list(RULES), **common)
+        layers = RunSpec(M=GPU_MS[-1], task="calibrate", **common)
         groups.append(Group(name=f"{model}{GPU}", runs=(*measured, layers)))
         for profile in PROFILES:
             modelled = {"fidelity": "simulated", "profile": profile}
-            steps = tuple(run.model_copy(update=modelled) for run in measured)
+            steps = [run.model_copy(update=modelled) for run in measured]
             stages = measured[-2].model_copy(update={**modelled, "K": STAGES[model]})
             name = simulated_group(model, profile)
             groups.append(Group(name=name, runs=(*steps, stages), rounds=1))
@@ -100,18 +99,26 @@ def simulated_group(model: str, profile: str) -> str:
     return f"{model}-on-{profile}"
 
 
-def cells_of(group: str) -> tuple[RunSpec, ...]:
-    """The runs of a group whose steps were published."""
-    return tuple(spec for spec, _ in SPEED[group]())
+def _measured(model: str, args: dict[str, Any], scale: Scale) -> Group:
+    """Steps, and the layer times from the rates that this machine attains in the same round."""
+    common = {"model": model, "model_args": args, "N": N[scale], "steps": 1, "trace": False}
+    Ms = list(MS[:2] if scale == "smoke" else MS)
+    rates = sweep(K=list(KS), M=Ms[-1], task="roofline", balance="uniform", **common)
+    steps = sweep(K=list(KS), M=Ms, **common)
+    return Group(name=f"{model.removeprefix('timm:')}{HERE}", runs=(*rates, *steps))
+
+
+def _published(spec: RunSpec, peer: Peer, value: str) -> tuple[RunSpec, float]:
+    throughput = peer.values[value]
+    assert throughput is not None
+    return spec, throughput
 
 
 def torchgpipe_amoebanet() -> list[tuple[RunSpec, float]]:
     """Simulated runs with torchgpipe's samples/s; the first is what its ratios are over."""
-    args = {"L": 18, "D": 256, "image": 224}
-    rows = torchgpipe("amoebanetd_speed")
     return [
-        (_on_p40("amoebanet-d", args, peer, _checkpoint(peer)), _samples_per_s(peer))
-        for peer in rows
+        _published(_on_p40("amoebanet-d", AMOEBANET_SPEED, peer), peer, "samples_per_s")
+        for peer in torchgpipe("amoebanetd_speed")
     ]
 
 
@@ -120,9 +127,9 @@ def torchgpipe_resnet() -> list[tuple[RunSpec, float]]:
     cells = []
     for peer in torchgpipe("resnet101_speed"):
         # Its benchmark leaves the rule at torchgpipe's default.
-        rule: Checkpoint = "never" if peer.K is None else "except_last"
-        spec = _on_p40("timm:resnet101", {}, peer, rule, balance="time")
-        cells.append((spec, _samples_per_s(peer)))
+        rule = "never" if peer.K is None else "except_last"
+        spec = _on_p40("timm:resnet101", {}, peer, balance="time", checkpoint=rule)
+        cells.append(_published(spec, peer, "samples_per_s"))
     return cells
 
 
@@ -131,13 +138,10 @@ def lingvo_scaling() -> list[tuple[RunSpec, float]]:
 
     A step of every K does the same work on each GPU, so this is the step of K=1 over that of K.
     """
-    cells = []
-    for peer in lingvo("throughput"):
-        assert peer.K is not None
-        balance = with_ends([LAYERS_ON_A_V100] * peer.K)
-        spec = _lingvo(balance, "adam", N=peer.N, M=peer.M)
-        cells.append((spec, peer.values["per_gpu"] or 0.0))
-    return cells
+    return [
+        _published(_lingvo([LAYERS_ON_A_V100] * (peer.K or 1), "adam", peer), peer, "per_gpu")
+        for peer in lingvo("throughput")
+    ]
 
 
 # Group -> its runs with what was published.
@@ -152,17 +156,9 @@ def torchgpipe_memory() -> list[tuple[RunSpec, Peer]]:
     """Runs whose peak is counted, with the row of torchgpipe's memory table."""
     sizes = ((18, 416), (18, 544), (36, 544), (72, 512))
     peers = [peer for peer in torchgpipe("amoebanetd_memory") if peer.K is not None]
+    rest: dict[str, Any] = {"checkpoint": "except_last", "optimizer": "rmsprop"}
     return [
-        (
-            _on_p40(
-                "amoebanet-d",
-                {"L": L, "D": D, "image": 224},
-                peer,
-                "except_last",
-                optimizer="rmsprop",
-            ),
-            peer,
-        )
+        (_on_p40("amoebanet-d", {"L": L, "D": D, "image": 224}, peer, **rest), peer)
         for (L, D), peer in zip(sizes, peers, strict=True)
     ]
 
@@ -173,11 +169,7 @@ def lingvo_memory() -> tuple[RunSpec, ...]:
     blocks = list(peer.balance or ())
     cuts = [blocks, [*blocks[:-1], blocks[-1] + 1]]
     cuts += [[count + more for count in blocks] for more in (2, 3)]
-    return tuple(
-        _lingvo(with_ends(cut), optimizer, N=peer.N, M=peer.M)
-        for optimizer in OPTIMIZERS
-        for cut in cuts
-    )
+    return tuple(_lingvo(cut, optimizer, peer) for optimizer in OPTIMIZERS for cut in cuts)
 
 
 def with_ends(blocks: list[int]) -> tuple[int, ...]:
@@ -188,63 +180,28 @@ def with_ends(blocks: list[int]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _on_p40(
-    model: str, args: dict[str, Any], peer: Peer, rule: Checkpoint, **changed: Any
-) -> RunSpec:
-    K, M = peer.K or 1, peer.M or 1
+def _on_p40(model: str, args: dict[str, Any], peer: Peer, **changed: Any) -> RunSpec:
+    M = peer.M or 1
     assert peer.N is not None
-    N = M * round(peer.N / M)
-    settings: dict[str, Any] = {"balance": peer.balance or "time"} | changed
-    return RunSpec(
-        model=model,
-        model_args=args,
-        K=K,
-        M=M,
-        N=N,
-        checkpoint=rule,
-        fidelity="simulated",
-        profile=P40,
-        trace=False,
-        **settings,
-    )
+    as_published: dict[str, Any] = {
+        "K": peer.K or 1,
+        "M": M,
+        "N": M * round(peer.N / M),
+        "checkpoint": peer.checkpoint,
+        "balance": peer.balance or "time",
+    }
+    return RunSpec(model=model, model_args=args, **SIMULATED, profile=P40, **as_published | changed)
 
 
-def _lingvo(balance: tuple[int, ...], optimizer: Optimizer, **sizes: Any) -> RunSpec:
+def _lingvo(blocks: list[int], optimizer: Optimizer, peer: Peer) -> RunSpec:
     return RunSpec(
         model="transformer",
-        model_args={"L": sum(balance) - 2, **LINGVO},
-        K=len(balance),
-        balance=balance,
+        model_args={"L": sum(blocks), **LINGVO},
+        K=len(blocks),
+        M=peer.M or 1,
+        N=peer.N or 1,
+        balance=with_ends(blocks),
         optimizer=optimizer,
-        fidelity="simulated",
+        **SIMULATED,
         profile=V100,
-        trace=False,
-        **sizes,
     )
-
-
-def _measured(model: str, args: dict[str, Any], scale: Scale) -> Group:
-    """Steps, and the layer times from the rates that this machine attains in the same round."""
-    name = model.removeprefix("timm:")
-    common: dict[str, Any] = {
-        "model": model,
-        "model_args": args,
-        "N": N[scale],
-        "steps": 1,
-        "trace": False,
-    }
-    Ms = MS[:2] if scale == "smoke" else MS
-    rates = [RunSpec(K=K, M=Ms[-1], task="roofline", balance="uniform", **common) for K in KS]
-    steps = [RunSpec(K=K, M=M, **common) for K in KS for M in Ms]
-    return Group(name=f"{name}{HERE}", runs=(*rates, *steps))
-
-
-def _checkpoint(peer: Peer) -> Checkpoint:
-    rules: dict[str | None, Checkpoint] = {"always": "always", "except_last": "except_last"}
-    return rules[peer.checkpoint]
-
-
-def _samples_per_s(peer: Peer) -> float:
-    speed = peer.values["samples_per_s"]
-    assert speed is not None
-    return speed
