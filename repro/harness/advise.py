@@ -71,10 +71,6 @@ class Question:
         device = devices.load(tilde_to_home(self.profile))
         return Roofline(device, model, self.optimizer, link=self.link)
 
-    def times(self, examples: int) -> bool:
-        """Whether micro-batches of this size are predicted, and not extrapolated."""
-        return self.calibration is None or self.calibration.covers(examples)
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -182,15 +178,7 @@ def _reason(cause: str, plan: Plan, best: Plan) -> str:
 
 
 def advise(question: Question, top: int = 5) -> Advice:
-    """Search all plans.
-
-    Args:
-        question: what is to be planned.
-        top: how many plans that fit are kept.
-
-    Raises:
-        ValueError: one line: nothing can be planned, or nothing fits.
-    """
+    """Search all plans, and keep the `top` best; a one-line ValueError if none fits."""
     return _Search(question).best(top)
 
 
@@ -203,7 +191,6 @@ class _Search:
         self._examined = 0
 
     def best(self, top: int) -> Advice:
-        """The answer; see `advise`."""
         memory = self._question.memory
         # The leanest plan has micro-batches of one example, 1F1B, and recomputes everything.
         needed = {pair: self._leanest_bytes(*pair) for pair in self._pairs()}
@@ -296,12 +283,9 @@ class _Search:
 
     def _micro_batches(self, D: int) -> list[int]:
         """Values of M for a replica's part of the mini-batch: micro-batches are equal."""
-        replica = self._question.batch // D
-        return [
-            M
-            for M in range(1, replica + 1)
-            if replica % M == 0 and self._question.times(replica // M)
-        ]
+        replica, timed = self._question.batch // D, self._question.calibration
+        Ms = [M for M in range(1, replica + 1) if replica % M == 0]
+        return Ms if timed is None else [M for M in Ms if timed.covers(replica // M)]
 
     def _specs(self, K: int, D: int) -> Iterator[RunSpec]:
         for M in self._micro_batches(D):
@@ -382,7 +366,6 @@ class _Search:
         return self._with_memory(self._plan(self._spec(K, D, Ms[-1], "1f1b", "always")))
 
     def _nothing_fits(self, K: int, D: int, size: int) -> ValueError:
-        """The error where no plan fits; the leanest takes `size` bytes on its fullest device."""
         return ValueError(
             f"memory = {readable(self._question.memory, 'GB')}: nothing fits; the leanest plan "
             f"(K={K}, D={D}, all recomputed, the smallest micro-batches) takes "

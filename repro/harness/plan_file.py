@@ -37,14 +37,9 @@ class PlanFile(Frozen):
 def planned(path: Path, here: Machine, *, trusted: bool = False) -> Source:
     """An experiment of the one run that measures a plan.
 
-    Args:
-        path: of the plan's file.
-        here: the devices that will measure it.
-        trusted: whether the plan may name code.
-
     Raises:
-        ValueError: one line, if the file is no plan, is for other devices, or names code and is not
-            trusted.
+        ValueError: one line, if the file is no plan, is for other devices than these, or names code
+            and is not trusted.
     """
     try:
         plan = read(path, PlanFile)
@@ -52,7 +47,13 @@ def planned(path: Path, here: Machine, *, trusted: bool = False) -> Source:
         raise ValueError(f"--plan {error}") from None
     spec = plan.spec
     notice = consent(f"--plan {path}", spec.model, trusted=trusted)
-    _check_devices(path, plan, here)
+    is_here = plan.device.startswith(here.kind) or here.has_profile(plan.device)
+    if not is_here or spec.devices > here.count:
+        raise ValueError(
+            f"--plan {path}: is for {spec.devices} x {plan.device}, this machine has "
+            f"{here.count} x {here.kind}; measure it there, or ask `repro advise` for a plan for "
+            "this machine"
+        )
 
     def experiment(scale: Scale) -> Experiment:
         return Experiment(
@@ -67,14 +68,3 @@ def planned(path: Path, here: Machine, *, trusted: bool = False) -> Source:
         )
 
     return Source("planned", experiment, notice=notice)
-
-
-def _check_devices(path: Path, plan: PlanFile, here: Machine) -> None:
-    """Raise a ValueError if a plan is for devices that this machine does not have."""
-    is_here = plan.device.startswith(here.kind) or here.has_profile(plan.device)
-    if not is_here or plan.spec.devices > here.count:
-        raise ValueError(
-            f"--plan {path}: is for {plan.spec.devices} x {plan.device}, this machine has "
-            f"{here.count} x {here.kind}; measure it there, or ask `repro advise` for a plan for "
-            "this machine"
-        )

@@ -47,22 +47,22 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     model = build(spec.model, **spec.arguments)
     wire = ControlChannel(spec.K, rank)
     chain = _Chain(spec, model, wire, device)
-    tables: dict[str, Any] = {kind: [] for kind in KINDS}
+    together: dict[str, Any] = {kind: [] for kind in KINDS}
     alone: dict[str, Any] = {kind: [] for kind in KINDS}
     for n in sizes(spec):
         passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
         passes_alone = chain.in_turn(n, spec.steps) if spec.K > 1 else []
         for kind in KINDS:
-            tables[kind].append(_mean(wire, _medians(seconds[kind] for seconds in passes)))
+            together[kind].append(_mean(wire, _medians(seconds[kind] for seconds in passes)))
             alone[kind].append(_mean(wire, _medians(seconds[kind] for seconds in passes_alone)))
     links = Links(wire, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
     speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
     activations, gradients = chain.sent()
-    calibration = {
+    calibration: Any = {
+        **together,
         "sizes": sizes(spec),
-        **tables,
         "alone": LayerTables(**alone) if spec.K > 1 else None,
         "update": _mean(wire, chain.updates(spec.steps)),
         "activations": activations,
