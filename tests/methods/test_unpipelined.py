@@ -31,6 +31,9 @@ def test_gradients_are_those_of_the_mini_batch_mean(ran, checkpoint):
     for name in MODELS[library]:
         for process in processes:
             assert_gradients_of_unsplit(models()[name], *process[name, checkpoint])
+            # Without dropout and an update, an evaluation has the same loss.
+            expected = process[name, checkpoint][0]
+            assert process[name, "evaluated"] == pytest.approx(expected, rel=1e-6)
 
 
 def assert_gradients_of_unsplit(model, actual_loss, gradients):

@@ -99,7 +99,7 @@ def everything(library: str) -> dict[Any, Any]:
             method, inputs, targets = method_of(library, model, checkpoint=checkpoint)
             loss = method.train_step(inputs, targets).loss
             results[name, checkpoint] = loss, gradients(method.module)
-            results[name, "evaluated"] = method.evaluate(inputs, targets)
+            results[name, "evaluated"] = method.evaluate(inputs, targets).loss
             method.close()
     optimizer: Callable[..., Any] = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     model = build("transformer", **TRANSFORMER)
