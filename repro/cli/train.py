@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from annotated_types import Interval
 
 from repro.cli.options import parse_named
 from repro.data.registry import find
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from repro.train.history import History
     from repro.train.recipe import Recipe
 
+_COUNT = Interval(ge=1, le=10**9)
 _SMALL = ("digits", "cifar10", "cifar100")  # data of small images, for which --image is 32
 
 
@@ -38,21 +40,21 @@ class TrainOptions:
     """arguments of the model, such as L=3 D=16; the number of classes is that of the data"""
     data: str = "digits"
     """digits, cifar10, ..., or folder:PATH with a folder of images for each class, or parquet"""
-    image: int | None = None
+    image: Annotated[int | None, _COUNT] = None
     """height and width of the images; by default 32 for small images, else 224"""
     augment: Literal["none", "flip", "cutout", "autoaugment"] = "none"
     """how training images are changed at random"""
-    K: int = 1
+    K: Annotated[int, _COUNT] = 1
     """stages, a process each"""
-    M: int | None = None
+    M: Annotated[int | None, _COUNT] = None
     """micro-batches; by default 4 K, and 1 with one stage"""
-    D: int = 1
+    D: Annotated[int, _COUNT] = 1
     """replicas of the pipeline"""
-    N: int = 64
+    N: Annotated[int, _COUNT] = 64
     """mini-batch over all replicas"""
-    epochs: float = 10.0
+    epochs: Annotated[float, Interval(ge=1e-6, le=1e6)] = 10.0
     """passes over the training data, if --steps is not given"""
-    steps: int | None = None
+    steps: Annotated[int | None, _COUNT] = None
     """updates in all, also those before a resume"""
     recipe: Literal["imagenet", "sgd"] = "imagenet"
     """imagenet is the paper's; sgd has momentum 0.9 and a constant learning rate"""
@@ -68,7 +70,7 @@ class TrainOptions:
     """what the stages have alike"""
     seed: int = 0
     """of initial weights, of the order of the data and of dropout"""
-    every: int | None = None
+    every: Annotated[int | None, _COUNT] = None
     """steps between evaluations, and between checkpoints; by default an epoch"""
     out: Path | None = None
     """folder of the checkpoints; by default one in runs/"""
@@ -78,7 +80,7 @@ class TrainOptions:
     """begin with the weights of another run, for fine-tuning; a resumed run keeps its own"""
     new_layers: int = 1
     """with --start-from: how many layers at the end begin anew"""
-    threads: int = 1
+    threads: Annotated[int, _COUNT] = 1
     """of each process on the CPU; with 1 the weights are the same bits for every K"""
     wandb: Literal["offline", "online", "disabled"] = "offline"
     """Weights & Biases; training never depends on it"""
@@ -107,7 +109,7 @@ def main(arguments: list[str]) -> int:
 
     processes = options.K * options.D
     try:
-        trained = launch(_work, options, stages=processes, threads=options.threads)[0]
+        settings, history = launch(_work, options, stages=processes, threads=options.threads)[0]
     except StageError as error:
         _end_live_line()
         # A mistake of the user in a stage; anything else is shown with its traceback.
@@ -125,8 +127,8 @@ def main(arguments: list[str]) -> int:
     address = wandb_mirror.log_curves(
         options.wandb,
         options.folder.name,
-        trained.settings | {"K": options.K, "D": options.D},
-        trained.points(),
+        settings | {"K": options.K, "D": options.D},
+        _points(history),
         options.folder,
     )
     if address:
@@ -135,18 +137,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(options: TrainOptions) -> None:
-    for name in ("K", "M", "D", "N", "steps", "every", "threads", "image"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} {value}: allowed is a whole number from 1 up")
     if options.N % options.D or options.micro_batches > options.N // options.D:
         raise ValueError(
             f"--N {options.N}: allowed is a multiple of D={options.D} with at least "
             f"M={options.micro_batches} examples for each replica; try --N "
             f"{options.micro_batches * options.D * 4}"
         )
-    if not options.epochs > 0:
-        raise ValueError(f"--epochs {options.epochs}: allowed is a number above 0")
     find(options.data)
 
 
@@ -168,29 +164,17 @@ def _interrupted(options: TrainOptions, arguments: list[str]) -> str:
     return f"interrupted: {kept[-1]} is kept; `{command}` goes on"
 
 
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """What a training returns to the command.
-
-    Attributes:
-        settings: of the run.
-        history: of the whole training.
-    """
-
-    settings: dict[str, Any]
-    history: "History"
-
-    def points(self) -> Iterator[dict[str, float]]:
-        evaluated = {each.step: each.values for each in self.history.evaluations}
-        for step in self.history.steps:
-            point = {"step": step.step, "train/loss": step.loss, "train/lr": step.lr}
-            point["time/step_s"] = step.seconds
-            point["time/throughput"] = step.count / step.seconds
-            values = evaluated.get(step.step, {})
-            yield point | {f"evaluation/{name}": value for name, value in values.items()}
+def _points(history: "History") -> Iterator[dict[str, float]]:
+    """The curves of a training for W&B."""
+    evaluated = {each.step: each.values for each in history.evaluations}
+    for step in history.steps:
+        point = {"step": step.step, "train/loss": step.loss, "train/lr": step.lr}
+        point |= {"time/step_s": step.seconds, "time/throughput": step.count / step.seconds}
+        values = evaluated.get(step.step, {})
+        yield point | {f"evaluation/{name}": value for name, value in values.items()}
 
 
-def _work(options: TrainOptions) -> Trained:
+def _work(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     """The work of each process; a mistake of the user's, of whatever class, is a ValueError."""
     try:
         return _train(options)
@@ -198,7 +182,8 @@ def _work(options: TrainOptions) -> Trained:
         raise ValueError(message(error)) from None
 
 
-def _train(options: TrainOptions) -> Trained:
+def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
+    """Settings and history of the whole training."""
     import torch.distributed as dist
 
     from repro.cli.train_progress import TrainingProgress
@@ -276,7 +261,7 @@ def _train(options: TrainOptions) -> Trained:
         raise ValueError(
             f"{error}; try a lower --lr, and --resume from the last checkpoint"
         ) from None
-    return Trained(trainer.settings, history)
+    return trainer.settings, history
 
 
 def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from pydantic import TypeAdapter
@@ -159,9 +160,10 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
     # Without it cuBLAS is not deterministic; it is read when a GPU first multiplies matrices.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     store.set(f"ready/{rank}", "yes")
+    cache: dict[str, Any] = {}
     for number in count():
         store.wait([f"job/{number}"], _LONG)
-        job = _unpack(store.get(f"job/{number}"))
+        job = _unpack(store.get(f"job/{number}"), cache)
         status.who, status.step = _name(job.spec, rank), None
         ours = job.spec.library == "repro"
         status.outside = "before its first step" if ours else f"in {job.spec.library}"
@@ -185,16 +187,17 @@ def _name(spec: RunSpec, rank: int) -> str:
 
 
 def _pack(job: Job) -> str:
-    fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    names = [field.name for field in dataclasses.fields(job) if field.name != "cache"]
+    fields = {name: getattr(job, name) for name in names}
     costs = _COSTS.dump_python(job.costs, mode="json")
     return json.dumps(fields | {"spec": job.spec.plain(), "costs": costs})
 
 
-def _unpack(raw: bytes) -> Job:
+def _unpack(raw: bytes, cache: dict[str, Any]) -> Job:
     fields = json.loads(raw)
     balance = tuple(fields["balance"]) if fields["balance"] else None
     spec, costs = RunSpec(**fields["spec"]), _COSTS.validate_python(fields["costs"])
-    return Job(**(fields | {"spec": spec, "balance": balance, "costs": costs}))
+    return Job(**(fields | {"spec": spec, "balance": balance, "costs": costs}), cache=cache)
 
 
 def _pack_measured(measured: Measured) -> str:

@@ -1,7 +1,7 @@
 """What passes between the coordinator and its workers: a job, and what became of it."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.schema import RoundRecord
@@ -22,6 +22,7 @@ class Job:
         device: "cpu" or "cuda".
         allow_nonfinite: record a run whose loss or gradients are inf or nan, instead of failing it.
         costs: what the stages of an emulated run with a device's profile are to wait.
+        cache: of this process, for what several of its jobs begin with.
     """
 
     spec: RunSpec
@@ -30,6 +31,7 @@ class Job:
     device: str = "cpu"
     allow_nonfinite: bool = False
     costs: "StageCosts | None" = None
+    cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

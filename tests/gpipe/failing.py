@@ -31,7 +31,6 @@ WRONG = {
     "oom": lambda: torch.empty(10**15),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "exit": lambda: os._exit(0),
 }
 
 
@@ -77,18 +76,7 @@ def train(how: str, kind: str, stage: int, when: str) -> None:
     raise AssertionError("nothing went wrong")
 
 
-def between(how: str, stage: int, when: str) -> None:
-    """Goes wrong outside of any step, where the others wait for it in theirs."""
-    pipe = Pipeline([nn.Linear(4, 4) for _ in range(STAGES)], STAGES, 4, device="cpu")
-    for step in range(3):
-        if step == 2 and dist.get_rank() == stage:
-            time.sleep(1.2)
-            Path(when).write_text(str(time.time()))
-            WRONG[how]()
-        pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
-
-
-def apart(how: str, when: str) -> None:
+def apart(when: str) -> None:
     """The second of two ranks does what the first one does not, and each waits for the other."""
     pipe = Pipeline([nn.Linear(4, 4) for _ in range(2)], 2, 2, device="cpu")
     data = torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss
@@ -97,18 +85,18 @@ def apart(how: str, when: str) -> None:
     time.sleep(1.2)
     Path(when).write_text(str(time.time()))
     pipe.train_step(*data)
-    if second and how == "save":
+    if second:
         pipe.save(Path(when).with_name("checkpoint"))
     pipe.train_step(*data)
 
 
-def collective(op: str, when: str) -> None:
+def collective(when: str) -> None:
     """The loss of the last stage calls a collective, to which the first stage cannot come."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         value = nn.functional.mse_loss(outputs, targets)
         Path(when).write_text(str(time.time()))
-        getattr(dist, op)(*[value.detach().clone()] * (op == "all_reduce"))
+        dist.all_reduce(value.detach().clone())
         return value
 
     pipe = Pipeline([nn.Linear(4, 4) for _ in range(2)], 2, 3, device="cpu")
@@ -130,20 +118,6 @@ def alone(when: str) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class _Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no message")
-
-
-def raises(what: str) -> None:
-    """Errors that are hard to tell."""
-    raise {
-        "huge": RuntimeError("x " * 10**7),
-        "unspeakable": _Unspeakable(),
-        "no text": OSError("\udcff"),
-    }[what]
-
-
 def endless(when: str) -> None:
     """Steps until somebody ends them; says when they go well."""
     pipe = Pipeline([nn.Linear(4, 4) for _ in range(STAGES)], STAGES, 4, device="cpu")
@@ -152,16 +126,6 @@ def endless(when: str) -> None:
         if step == 20 and dist.get_rank() == 0:
             Path(when).write_text(str(time.time()))
         time.sleep(0.02)
-
-
-def afterwards(folder: str) -> None:
-    """The first rank, which holds the store, ends first; the others still have work to do."""
-    pipe = Pipeline([nn.Linear(4, 4) for _ in range(STAGES)], STAGES, 4, device="cpu")
-    pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
-    if dist.get_rank():
-        time.sleep(3)
-    (Path(folder) / str(dist.get_rank())).touch()
-    os._exit(0)
 
 
 if __name__ == "__main__":

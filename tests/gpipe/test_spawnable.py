@@ -71,81 +71,53 @@ def test_one_line_and_no_process(
     assert "\n" not in str(caught.value)
 
 
-# What stands in a program, how it is started, and what it ends with.
 _TRAIN = "from repro.gpipe import launch\ndef train(): return 1\n"
 _CALL = "launch(train, stages=2)\n"
-_GUARD = "if __name__ == '__main__':\n    "
-
-
-def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as a script, from standard input, with -c, or in a notebook."""
-    script = folder / "program.py"
-    script.write_text(program)
-    # A notebook's cells are executed in a __main__ without a file.
-    cell = f"exec(compile({program!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
-    command = {
-        "script": [str(script)],
-        "stdin": ["-"],
-        "-c": ["-c", program],
-        "notebook": ["-c", cell],
-    }
-    return subprocess.run(
-        [sys.executable, *command[how]],
-        input=program if how == "stdin" else "",
-        env=os.environ
-        | {
-            MARK: str(folder),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(["", *sys.path]),
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+_IMPORTED = (
+    "from repro.gpipe import launch\nfrom steps import train\nprint(launch(train, stages=2))\n"
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "program", "words"),
     [
-        (
-            "script",
-            _TRAIN + _CALL,
-            'launch: called without `if __name__ == "__main__":`; each stage process imports',
-        ),
+        ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
         (
             "stdin",
-            _TRAIN + _GUARD + _CALL,
-            "launch: this program is <stdin>, which is no file that stage processes",
+            _TRAIN + "if __name__ == '__main__': " + _CALL,
+            "launch: this program is <stdin>",
         ),
-        (
-            "-c",
-            _TRAIN + _CALL,
-            "fn=train: defined in an interactive session, a notebook or",
-        ),
-        (
-            "notebook",
-            _TRAIN + _CALL,
-            "fn=train: defined in an interactive session, a notebook or",
-        ),
+        ("notebook", _TRAIN + _CALL, "fn=train: defined in an interactive session, a notebook or"),
+        ("notebook", _IMPORTED, ""),
     ],
 )
-def test_programs_that_stages_cannot_import(tmp_path: Path, how: str, program: str, words: str):
-    done = run(how, program, tmp_path)
-    assert f"ValueError: {words}" in done.stderr, done.stderr
-    assert done.stderr.count("Traceback") == done.stderr.count("Error: ") == 1, done.stderr
-    assert none_within(str(tmp_path), 10.0)
-
-
-@pytest.mark.slow
-def test_a_notebook_can_launch_what_it_imports(tmp_path: Path):
+def test_programs_whose_function_stages_can_import_or_not(
+    tmp_path: Path, how: str, program: str, words: str
+):
+    """A script, standard input, and a notebook, whose cells run in a __main__ without a file."""
+    script = tmp_path / "program.py"
+    script.write_text(program)
     (tmp_path / "steps.py").write_text("def train(): return 'trained'\n")
-    cell = (
-        "from repro.gpipe import launch\nfrom steps import train\nprint(launch(train, stages=2))\n"
+    cell = f"exec(compile({program!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
+    command = {"script": [str(script)], "stdin": ["-"], "notebook": ["-c", cell]}[how]
+    more = {MARK: str(tmp_path), "OMP_NUM_THREADS": "1"}
+    more["PYTHONPATH"] = os.pathsep.join(["", *sys.path])
+    done = subprocess.run(
+        [sys.executable, *command],
+        input=program if how == "stdin" else "",
+        env=os.environ | more,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
-    done = run("notebook", cell, tmp_path)
-    assert done.stdout == "['trained', 'trained']\n", done.stderr
+    if words:
+        assert f"ValueError: {words}" in done.stderr, done.stderr
+        assert done.stderr.count("Traceback") == done.stderr.count("Error: ") == 1, done.stderr
+    else:
+        assert done.stdout == "['trained', 'trained']\n", done.stderr
+    assert none_within(str(tmp_path), 10.0)
 
 
 def unpicklable() -> object:

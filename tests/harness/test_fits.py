@@ -47,10 +47,10 @@ def fit_round(fit: Fitted, size: int, peaks: list[int] | None = None) -> FitRoun
     return FitRound(fit=fit, balance=[size], peak_bytes=peaks, setup_s=0.1, unit="x/s", labels={})
 
 
-def count(spec: RunSpec, device: str) -> FitRound:
+def count(job: Job) -> FitRound:
     """Ten bytes a size."""
-    assert (spec.fidelity, device) == ("counted", "cpu")
-    largest = (spec.memory or 0) // 10
+    assert job.spec.fidelity == "counted"
+    largest = (job.spec.memory or 0) // 10
     return fit_round(Fitted(largest=cut(largest), next=cut(largest + 1)), largest)
 
 
@@ -111,42 +111,35 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
 def test_far_from_the_count_steps_double_and_the_rest_is_bisected():
     """On a GPU workspace may take several percent, which are many sizes."""
 
-    def fine(spec: RunSpec, _device: str) -> FitRound:
-        largest = (spec.memory or 0) // 10
-        return fit_round(Fitted(largest=cut(largest), next=cut(largest + 1)), largest)
-
-    outcome = fit_search.search(Fake(950), Job(fit(memory=10_000)), 1.0, lambda _: None, fine)
+    outcome = fit_search.search(Fake(950), Job(fit(memory=10_000)), 1.0, lambda _: None, count)
     record = answer(outcome)
     assert (record.fit.largest, record.fit.next) == (cut(950), cut(951))
     assert len(record.fit.tried) <= 12  # 50 one by one
 
 
-def test_a_size_that_fails_otherwise_ends_the_search():
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ("failed", "no such layer"),
+        # That the machine is out of memory is no result.
+        ("oom", "died (SIGKILL, probably out of memory)"),
+        ("oom", "MemoryError: no 9 bytes of shared memory"),
+    ],
+)
+def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str):
     class Broken(Fake):
         def measure(self, job: Job, deadline: float) -> Outcome:
-            return Outcome("failed", "no such layer")
+            return Outcome(status, reason)
 
     outcome = fit_search.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
-    assert (outcome.status, outcome.reason) == ("failed", "no such layer")
-    outcome = fit_search.search(
-        Fake(9), Job(fit(model="import:faulty:raises", model_args={})), 1.0, lambda _: None
-    )
+    assert (outcome.status, outcome.reason) == (status, reason)
+
+
+def test_a_model_that_cannot_be_counted_fails():
+    uncountable = Job(fit(model="import:faulty:raises", model_args={}))
+    outcome = fit_search.search(Fake(9), uncountable, 1.0, lambda _: None)
     assert outcome.status == "failed"
-    assert (
-        "layers[1] (_Goes) cannot be counted: RuntimeError: layer two is broken" in outcome.reason
-    )
-
-
-@pytest.mark.parametrize(
-    "reason", ["died (SIGKILL, probably out of memory)", "MemoryError: no 9 bytes of shared memory"]
-)
-def test_a_machine_out_of_memory_is_no_result(reason: str):
-    class Full(Fake):
-        def measure(self, job: Job, deadline: float) -> Outcome:
-            return Outcome("oom", reason)
-
-    outcome = fit_search.search(Full(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
-    assert (outcome.status, outcome.reason) == ("oom", reason)
+    assert "layers[1] (_Goes) cannot be counted: RuntimeError: layer two" in outcome.reason
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups

@@ -15,7 +15,12 @@ FIRST = Training(data=("digits",), data_args={"classes": [0, 4]}, recipe=RECIPE,
 OTHERS = {"classes": [5, 9]}
 
 
-def trained(pretraining: Training | None, outputs: int = 5, **changed: Any) -> LearnRound:
+def trained(
+    pretraining: Training | None,
+    outputs: int = 5,
+    cache: dict[str, Any] | None = None,
+    **changed: Any,
+) -> LearnRound:
     """The record of one step on the digits 5 to 9."""
     data_args = OTHERS if outputs == 5 else OTHERS | {"labels": "parity"}
     training = Training(
@@ -31,33 +36,24 @@ def trained(pretraining: Training | None, outputs: int = 5, **changed: Any) -> L
     } | changed
     arguments = MODEL | {"num_classes": outputs}
     spec = RunSpec(model="amoebanet-b", model_args=arguments, training=training, **fields)
-    record = learn.run(Job(spec), 0, []).record
+    record = learn.run(Job(spec, cache={} if cache is None else cache), 0, []).record
     assert isinstance(record, LearnRound)
     return record
 
 
-@pytest.fixture(autouse=True)
-def _nothing_pretrained(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(learn, "_pretrained", {})
-
-
-def test_tasks_with_other_outputs_and_steps_share_a_pretraining():
-    classes = trained(FIRST)
-    parity = trained(FIRST, outputs=2, steps=2)
-    assert len(learn._pretrained) == 1
+def test_a_pretraining_is_made_once_and_shared_unless_the_seed_of_its_run_is_another():
+    cache: dict[str, Any] = {}
+    classes = trained(FIRST, cache=cache)
+    parity = trained(FIRST, outputs=2, steps=2, cache=cache)
+    assert len(cache) == 1
     name = "pretraining accuracy"
     assert classes.metrics[name] == parity.metrics[name]
     assert name not in trained(None).metrics
-
-
-def test_a_pretraining_has_the_seed_of_its_run_or_one_of_its_own():
-    shared = FIRST.model_copy(update={"seed": 7})
+    trained(FIRST, seed=1, cache=cache)
+    assert len(cache) == 2
     for seed in (0, 1):
-        trained(FIRST, seed=seed)
-    assert len(learn._pretrained) == 2
-    for seed in (0, 1):
-        trained(shared, seed=seed)
-    assert len(learn._pretrained) == 3
+        trained(FIRST.model_copy(update={"seed": 7}), seed=seed, cache=cache)
+    assert len(cache) == 3
 
 
 def translated(**data_args: Any) -> LearnRound:

@@ -120,15 +120,9 @@ def test_the_evaluated_loss_is_not_smoothed(tmp_path):
     [
         (["--recipe-args", "eam=null"], r"--recipe-args eam: .*did you mean 'ema'"),
         (
-            ["--model-args", "num_classes=5"],
-            "num_classes=5: the data has 10 classes.*try num_classes=10",
-        ),
-        (
             ["--model", "import:small_model:five_outputs"],
             r"have the shape \[32, 5\]; .* 10 or more",
         ),
-        (["--model", "import:no_such_module:layers"], "no module no_such_module in"),
-        (["--model", "import:small_model:layer"], "small_model has no layer; did you mean"),
     ],
 )
 def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
@@ -141,10 +135,10 @@ def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--K", "0"], "--K 0: allowed is a whole number from 1 up"),
+        (["--K", "0"], "--K 0: allowed is 1 to 1e+09"),
         (["--N", "7", "--D", "2"], "--N 7: allowed is a multiple of D=2"),
         (["--N", "4", "--M", "8"], "at least M=8 examples"),
-        (["--epochs", "0"], "--epochs 0.0: allowed is a number above 0"),
+        (["--epochs", "0"], "--epochs 0: allowed is 1e-06 to 1e+06"),
         (["--data", "digts"], "data='digts': no data set has this name"),
     ],
 )

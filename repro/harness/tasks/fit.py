@@ -19,14 +19,12 @@ from repro.harness.tasks.setup import config_of, setup_of
 from repro.methods.own import Own
 from repro.models import build
 
-_last: Search | None = None  # the last search of this process, whose traces the next one uses
-
 
 def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     """Count the largest model that fits or, for a measured fit, train one size."""
     spec = job.spec
     if spec.fidelity == "counted":
-        return Measured(counted(spec, job.device))
+        return Measured(counted(job))
     started = time.perf_counter()
     model = build(spec.model, **spec.arguments)
     batch = model.batch(spec.N, spec.seed)
@@ -55,17 +53,18 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     return Measured(record)
 
 
-def counted(spec: RunSpec, device: str) -> FitRound:
-    """Count in one process, for all stages, the operators of this device."""
-    global _last
-
+def counted(job: Job) -> FitRound:
+    """Count in one process, for all stages, the operators of the job's device."""
+    spec, device = job.spec, job.device
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     step = Step(config_of(spec), spec.N, optimizer, _messages(spec, device), device)
     assert spec.memory is not None
-    _last = Search(partial(build, spec.model), step, spec.memory, _last)
+    # The traces of the last search serve the next one.
+    search = Search(partial(build, spec.model), step, spec.memory, job.cache.get("search"))
+    job.cache["search"] = search
     sizes = size_ladders(spec.model, spec.arguments, None)
-    answer = _last.largest(sizes)
+    answer = search.largest(sizes)
     largest, above = answer.best, answer.above
     shown = largest or above
     model = build(spec.model, **(shown.args if shown else sizes[0][0]))

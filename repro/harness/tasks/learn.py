@@ -39,8 +39,6 @@ from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
-# Pretrainings of this process, which several runs begin with.
-_pretrained: dict[str, "Pretrained"] = {}
 
 
 @dataclass(frozen=True)
@@ -213,8 +211,8 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
     if spec is None:
         return None
     assert spec.training is not None
-    key = canonical(spec.plain())
-    if key not in _pretrained:
+    key = f"pretraining {canonical(spec.plain())}"
+    if key not in job.cache:
         model = build(spec.model, **spec.arguments)
         trainer = _trainer(replace(job, spec=spec), model, spec.training, rank)
         try:
@@ -223,8 +221,8 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
             metrics = trainer.history.evaluations[-1].values
         finally:
             trainer.pipe.close()
-        _pretrained[key] = Pretrained(state, metrics)
-    return _pretrained[key]
+        job.cache[key] = Pretrained(state, metrics)
+    return job.cache[key]
 
 
 def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tensor]:
