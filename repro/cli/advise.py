@@ -62,16 +62,14 @@ def main(arguments: list[str]) -> int:
     of = chosen(options)
     question, unit = _question(options, of)
     from repro.harness.advise import advise
-    from repro.harness.error_bars import calibration_error, profile_error
 
     advice = advise(question, options.top)
     best = advice.plans[0]
     of.warn((best.devices,), {best.spec.M: best.examples}, options.optimizer)
-    bar = calibration_error() if of.calibration else profile_error()
     if options.save is not None:
         _save(options.save, of, best)
-    fields = _fields(question, advice, of, bar, unit)
-    tell(fields, lambda: _parts(fields, of, bar, unit, options.save), as_json=options.json)
+    fields = _fields(question, advice, of, unit)
+    tell(fields, lambda: _parts(fields, of, advice.error, unit, options.save), as_json=options.json)
     return 0
 
 
@@ -147,10 +145,8 @@ def _save(path: Path, of: Chosen, plan: "Plan") -> None:
     PlanFile(device=name, predicted_s=plan.step_s, spec=plan.spec).save(path)
 
 
-def _fields(
-    question: "Question", advice: "Advice", of: Chosen, bar: "ErrorBar | None", unit: str
-) -> dict[str, Any]:
-    best = advice.plans[0]
+def _fields(question: "Question", advice: "Advice", of: Chosen, unit: str) -> dict[str, Any]:
+    best, bar = advice.plans[0], advice.error
 
     def lines(plans: Iterable["Plan"]) -> list[dict[str, Any]]:
         return [_line(plan, best, bar, question.memory, unit) for plan in plans]

@@ -13,6 +13,7 @@ from repro.costs import device as devices
 from repro.costs.units import readable
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule import kinds
+from repro.harness.error_bars import ErrorBar
 from repro.harness.predict import ALL_REDUCE, Calibrated, Roofline, predict
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
 from repro.io.redact import tilde_to_home
@@ -131,6 +132,7 @@ class Advice:
         do_not_fit: the leanest plan of each (K, D) that does not fit at all, most devices first.
         one_device_bytes: what one device needs without a pipeline and without recomputation.
         examined: how many plans were simulated.
+        error: how far such steps were off where the true length is known.
     """
 
     plans: tuple[Plan, ...]
@@ -139,6 +141,7 @@ class Advice:
     do_not_fit: tuple[Plan, ...]
     one_device_bytes: int
     examined: int
+    error: ErrorBar | None
 
 
 def why_slower(plan: Plan, best: Plan) -> str:
@@ -220,6 +223,7 @@ class _Search:
             tuple(sorted(filter(None, others), key=lambda plan: -plan.devices)),
             self._peaks(alone, (self._L,))[0],
             self._examined,
+            self._source.error(),
         )
 
     def _examine(

@@ -9,6 +9,7 @@ import pytest
 
 from repro.cli.main import main
 from repro.costs.device import load
+from repro.harness import predict
 from repro.harness.progress import LEGEND
 
 SIZES = ["--model-args", "L=4", "d=32", "H=64", "heads=2", "V=64", "T=16"]
@@ -85,6 +86,12 @@ def test_its_numbers_fit_together(capsys):
         assert max(point["peak_bytes"]) < point["peak_bytes_k1"][0]
 
 
+def test_an_answer_builds_each_schedule_once(capsys):
+    predict._schedule.cache_clear()
+    answer(capsys, "--M", "4")
+    assert predict._schedule.cache_info().misses == 2, "those of K=1 and K=2"
+
+
 def test_a_slow_link_makes_it_slower(capsys):
     free, slow = (
         answer(capsys, "--M", "2", *link)["points"][0] for link in ([], ["--link-gbps", "0.01"])
@@ -127,7 +134,6 @@ def test_the_fastest_that_fits_is_advised(tmp_path, capsys):
         ([*ON[1:], "--K", "2", "9", "--M", "1"], ["K = 9", "L = 6", "1 to 6"]),
         ([*ON[1:], "--link-gbps", "nan"], ["--link-gbps nan: allowed is 1e-06 to 1e+06"]),
         ([*ON[1:], "--link-latency-us", "1"], ["needs --link-gbps"]),
-        ([*ON[1:], "--schedule", "zb-h1"], ["checkpoint = 'always'", "set checkpoint='never'"]),
         (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),
     ],
 )

@@ -56,10 +56,6 @@ def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, Cause]:
       is finite before any of them updates.
     - Every other span followed the previous one on its rank. The time between is a "gap", even if a
       message that was sent earlier is still on its way.
-
-    Args:
-        timeline: of one training step.
-        schedule: what was run.
     """
     producers = _producers(schedule)
     span_of = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
@@ -92,10 +88,6 @@ def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
 
     On clocks of different hosts a span can overlap with its cause. Such a cause counts only up to
     where the span begins, and is left out where nothing of it remains.
-
-    Args:
-        timeline: of one training step.
-        schedule: what was run.
     """
     causes = find_causes(timeline, schedule)
     backwards: list[tuple[str, Span, float]] = []  # kind, span, start of the leg
