@@ -10,7 +10,6 @@ import json
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,19 +36,6 @@ from repro.io.untrusted import from_json
 
 Gather = Callable[[Any], list[Any]]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What a checkpoint holds besides weights and optimizer state.
-
-    Attributes:
-        step: training steps done.
-        extra: what the user added, as JSON keeps it, with lists for tuples.
-    """
-
-    step: int
-    extra: dict[str, Any]
 
 
 def save(
@@ -106,50 +92,40 @@ def load(
     module: nn.Sequential,
     layers: Sequence[str],
     optimizer: Optimizer | None = None,
-) -> Restored:
-    """Load a checkpoint of any K into this stage, in place and bit for bit.
+) -> Index:
+    """Load a checkpoint of any K into this stage, in place and bit for bit; returns its index.
 
     Call it on every stage of every replica. All of them check what they need before any of them
-    changes something.
-
-    Without an optimizer its state is not loaded; one must be of the class of the saved one.
+    changes something. Without an optimizer its state is not loaded.
     """
     where = f"checkpoint {folder}"
-    checked: list[_Checked] = []
+    index, values, state = None, {}, None
 
     def check() -> str:
-        checked.append(_check_all(Path(folder), module, layers, optimizer))
-        return checked[0].index.digest
+        nonlocal index, values, state
+        index, values, state = _check_all(Path(folder), module, layers, optimizer)
+        return index.digest
 
     if len(set(together(where, rank, gather, check))) > 1:
         raise ValueError(
             f"{where}: the stages see different checkpoints there; all stages need one shared "
             "folder"
         )
-    (content,) = checked
 
     def apply() -> None:
-        module.load_state_dict(content.values)
-        if optimizer is not None and content.state is not None:
-            optimizer.load_state_dict(content.state)
+        module.load_state_dict(values)
+        if optimizer is not None and state is not None:
+            optimizer.load_state_dict(state)
 
     together(where, rank, gather, apply)
-    return Restored(content.index.step, content.index.extra)
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """What one stage loads: its parts of the model's and the optimizer's state."""
-
-    index: Index
-    values: dict[str, Any]
-    state: dict[str, Any] | None
+    assert index is not None
+    return index
 
 
 def _check_all(
     folder: Path, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None
-) -> _Checked:
-    """Read what a stage needs; raises a ValueError if it does not fit."""
+) -> tuple[Index, dict[str, Any], dict[str, Any] | None]:
+    """The index, and what a stage loads of the model's and the optimizer's state, if it fits."""
     index = read_index(folder)
     if index.layers != list(layers):
         raise ValueError(
@@ -167,7 +143,7 @@ def _check_all(
     ]
     values = {key: value for part in parts for key, value in part["model"].items() if key in keys}
     state = None if optimizer is None else _optimizer_state(folder, index, parts, optimizer, module)
-    return _Checked(index, values, state)
+    return index, values, state
 
 
 def whole_state_dict(folder: Path) -> dict[str, Any]:

@@ -109,30 +109,31 @@ class Link(ABC):
 class Gloo(Link):
     """Messages in host memory over the default process group; each direction has its own tag.
 
-    A receive is posted ahead, for a message of the form that is known. Where a message has another
-    one, the sender fills what is posted with a header that says so, and sends the message behind
-    it.
+    A receive is posted ahead: for a message of the last form if that was the form twice, else for a
+    header alone. Where the message is another one, the sender fills what is posted with a header
+    that says so, and sends the message behind it.
     """
 
     def __init__(self, peer: int, tag: int, *, pinned: bool = False) -> None:
         super().__init__()
         self.peer, self.tag, self.pinned = peer, tag, pinned
+        self._repeated: dict[Hashable, bool] = {}  # whether the last form was that of before
 
     def _expected(self, key: Hashable) -> int:
         """Bytes for which the receiver posts a receive."""
-        known = self._forms.get(key)
-        return _START if known is None else _START + known.nbytes
+        return _START + self._forms[key].nbytes if self._repeated.get(key) else _START
 
     def isend(self, message: Message, key: Hashable) -> Callable[[], Any] | None:
         """Hand the message over to gloo's own threads."""
         expected, ready = self._expected(key), self._ready(message.form.content)
         form = self._new_form(key, message.form)
+        self._repeated[key] = not form
         start = _START + aligned(len(form))
         packed = torch.empty(start + message.form.nbytes, dtype=torch.uint8)
         values: Any = packed.numpy()
         _HEADER.pack_into(values, 0, 0, len(form), ready)
         message.copy_to(packed.data_ptr() + start)
-        if not form:
+        if not form and len(packed) == expected:
             return self._start(packed, self.tag)
         values[_START : _START + len(form)] = memoryview(form)
         notice = torch.empty(expected, dtype=torch.uint8)
@@ -168,8 +169,10 @@ class Gloo(Link):
         if follows:
             packed = self._post(follows, self.tag + _MORE)()
             _, form_size, ready = _HEADER.unpack_from(packed.numpy())  # pyright: ignore[reportArgumentType]
+        if form_size:
             form = bytes(packed[_START : _START + form_size].numpy())
             self._forms[key] = Form.unpacked(form)
+        self._repeated[key] = not form_size
         form = self._forms[key]
         start = _START + aligned(form_size)
         message = received(form, tensors_in(packed.untyped_storage(), start, form))

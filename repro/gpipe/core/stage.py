@@ -157,6 +157,8 @@ class HeldStages:
         """Before the first action of a step; `step` is its number."""
         self._follow()
         self._modes = self._get_modes()
+        if len(self._known_in_modes) > _MOST_FORMS:
+            self._known_in_modes.clear()
         self._known = self._known_in_modes.setdefault(self._modes, {})
         if len(self._known) > _MOST_FORMS:
             self._known.clear()
