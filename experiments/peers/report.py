@@ -13,7 +13,7 @@ from repro.harness.schema import CheckRound
 from repro.paper import theory
 from repro.report.compare import fidelities, suffix
 from repro.report.declared import Shown
-from repro.report.framed import RATIO, framed, in_ms, met_or_missed
+from repro.report.framed import RATIO, Form, framed, in_ms, met_or_missed, or_status
 from repro.report.style import model_name
 from repro.report.table import Table
 
@@ -104,15 +104,15 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
     ideal = pd.Series([ideal_ratio(run) for run in peers["run"]], peers.index, dtype=float)
     peers["ideal"] = ideal.where(peers["library"] == "torch")
     peers["runtime"] = peers["ratio"] / peers["ideal"]
-    peers["ratio"] = peers["ratio"].astype(object).where(peers["rounds"] > 0, peers["status"])
+    peers["ratio"] = or_status(peers, "ratio")
     shown = _SHOWN if fidelity == "emulated" else _SHOWN[:-3]
+    forms: dict[str, Form] = {"ratio": RATIO, "noise": RATIO, "model": model_name}
     return framed(
         results,
         f"{NAME}_speed{suffix(fidelity)}",
         peers[shown],
         ABOUT,
-        forms={"ratio": RATIO, "noise": RATIO, "model": model_name}
-        | {"ours_s": in_ms, "peer_s": in_ms},
+        forms=forms | {"ours_s": in_ms, "peer_s": in_ms},
         headings=_HEADINGS,
         ends={"ratio": ("low", "high"), "noise": ("noise_low", "noise_high")},
         hidden=("rounds",),
