@@ -106,7 +106,7 @@ def table2(results: Results, cells: pd.DataFrame) -> Table:
     """A line for each model as it was measured and M; for each K quoted, ours and the ideal."""
     runs = rows_of(results, experiment=NAME)
     measured = [run for run in runs if run.fidelity == "measured" and run.K > 1]
-    paper = printed().set_index(CELL)["quoted"]
+    paper = printed().set_index(CELL)["quoted"].map("{:g}".format)
     headline = select(cells, headline=True).set_index(CELL)
     Ks = sorted({2, 4, 8} | {run.K for run in measured})
     found = settings(results, measured)
@@ -122,7 +122,7 @@ def table2(results: Results, cells: pd.DataFrame) -> Table:
         for M in sorted({1, 4, 32} | {run.M for run in setting.rows}):
             line: dict[str, Any] = {"model": title, "M": M}
             for K in Ks:
-                line[f"K={K} quoted"] = f"{paper.get((model, K, M), nan):g}"
+                line[f"K={K} quoted"] = paper.get((model, K, M), EMPTY)
                 line[f"K={K} measured"] = _measured(results, of_cell.get((K, M)))
                 if len(cells):
                     line[f"K={K} simulated"] = _simulated(headline, (model, K, M))
