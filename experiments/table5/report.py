@@ -1,20 +1,20 @@
 """Table 5 (arXiv:1811.06965v5): BLEU and NLL for three batch sizes, and what a larger one gains."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from experiments.table5.runs import ABOUT, NAME
 from repro.claims.all_claims import verdict_on
 from repro.claims.cells import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
 from repro.paper import BatchSize, table5
 from repro.report.declared import Shown
-from repro.report.framed import framed, with_interval
+from repro.report.framed import estimated, framed, with_interval
 from repro.report.table import Table
 
 BETTER = {"BLEU": 1, "NLL": -1}  # metric -> the sign of a difference that is better
@@ -82,20 +82,13 @@ def gains(results: Results, frame: Frame) -> Table:
         ours = evidence_of(runs)
         for name in BETTER:
             found = differences(runs, name)
-            mean, low, high = mean_interval(found)
-            lines.append(
-                {
-                    "where": where,
-                    "metric": name,
-                    "N": f"{Ns[-1]} minus {Ns[0]}",
-                    "seeds": len(found),
-                    "measured difference": mean,
-                    "measured difference: low": low,
-                    "measured difference: high": high,
-                    "quoted difference": getattr(last, name.lower()) - getattr(first, name.lower()),
-                    "verdict": verdict_on(cell_id(NAME, name), ours[cell_id(NAME, name)]),
-                }
-            )
+            line: dict[str, Any] = {"where": where, "metric": name}
+            line |= {"N": f"{Ns[-1]} minus {Ns[0]}", "seeds": len(found)}
+            line |= estimated("measured difference", mean_interval(found))
+            of_last, of_first = (getattr(size, name.lower()) for size in (last, first))
+            line["quoted difference"] = of_last - of_first
+            line["verdict"] = verdict_on(cell_id(NAME, name), ours[cell_id(NAME, name)])
+            lines.append(line)
     return framed(results, f"{NAME}_gains", pd.DataFrame(lines), ABOUT)
 
 
@@ -114,8 +107,3 @@ def evidence_of(runs: Frame) -> dict[str, Evidence]:
         mean, low, high = mean_interval(better)
         found[cell_id(NAME, name)] = Evidence(mean, "measured", tuple(ends["id"]), low, high)
     return found
-
-
-def figures(_results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """None: three batches are few numbers, and the table has them beside the paper's."""
-    return iter(())

@@ -4,7 +4,7 @@
 with its place. `theory` holds the formulas of sections 2.3 and 3. Nothing here is measured.
 """
 
-from repro.paper.numbers import (
+from repro.paper.numbers import (  # noqa: F401
     BatchSize,
     Size,
     Utilisation,
@@ -22,22 +22,3 @@ from repro.paper.numbers import (
     translation_models,
     utilisation,
 )
-
-__all__ = [
-    "BatchSize",
-    "Size",
-    "Utilisation",
-    "breakdown",
-    "figure",
-    "figures",
-    "lingvo",
-    "table1",
-    "table1_claims",
-    "table2",
-    "table3",
-    "table4",
-    "table5",
-    "torchgpipe",
-    "translation_models",
-    "utilisation",
-]

@@ -225,32 +225,19 @@ def figures() -> list[str]:
 
 def figure(name: str) -> list[Point]:
     """The points of one figure, digitised from its picture; those of v4 are from torchgpipe."""
-    return _rows(_known(name, figures(), "figure"), Point)
+    return _rows(name, Point)
 
 
 def figure_axes(name: str) -> tuple[str, str]:
     """Descriptions of x and y of `figure(name)`, with their units."""
-    entry = _numbers()[_known(name, figures(), "figure")]
-    return entry["x"], entry["y"]
+    return _numbers()[name]["x"], _numbers()[name]["y"]
 
 
 def torchgpipe(name: str) -> list[Peer]:
     """One of torchgpipe's published benchmarks, e.g. `torchgpipe("amoebanetd_speed")`."""
-    return _peer_rows("torchgpipe", name)
+    return _rows(f"torchgpipe_{name}", Peer)
 
 
 def lingvo(name: str) -> list[Peer]:
     """What Lingvo says of its own GPipe: `lingvo("throughput")`, `lingvo("memory")`."""
-    return _peer_rows("lingvo", name)
-
-
-def _peer_rows(project: str, name: str) -> list[Peer]:
-    prefix = f"{project}_"
-    allowed = [key.removeprefix(prefix) for key in _numbers() if key.startswith(prefix)]
-    return _rows(prefix + _known(name, allowed, project), Peer)
-
-
-def _known(name: str, allowed: list[str], field: str) -> str:
-    if name not in allowed:
-        raise ValueError(f"{field}={name!r} is not published here; allowed: {', '.join(allowed)}")
-    return name
+    return _rows(f"lingvo_{name}", Peer)

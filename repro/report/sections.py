@@ -7,7 +7,7 @@ is folded, and tables that are too large for a page are links to their csv files
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,39 +22,12 @@ from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 from repro.report.tables import is_of_points, origins
-from repro.report.verdicts import Counts, Exhibit, summed
+from repro.report.verdicts import Exhibit, summed
 
 # Of a table of points, what the page shows at once.
 POINTS = ("model", "K", "M", "step (ms)", "speedup over K=1", "idle/total", "peak MiB")
 FOLDED_COLUMNS, FOLDED_LINES = 14, 100  # at most, of a folded table; larger ones are links
 MOST_SIZES = 6  # of one model that a section lists
-
-
-@dataclass(frozen=True)
-class Section:
-    """One experiment on the page."""
-
-    name: str
-    short: str  # its name in the contents
-    title: str
-    question: str
-    answer: str  # in one sentence; empty where the runs do not give one
-    verdicts: list[Exhibit]
-    counts: Counts  # of all its verdicts together
-    table: dict[str, Any] | None
-    figure: dict[str, Any] | None
-    more_tables: list[dict[str, Any]]
-    more_figures: list[dict[str, Any]]
-    points: list[dict[str, Any]]  # folded tables with a line for each run
-    linked: list[str]  # names of the tables that are too large for the page
-    metrics: dict[str, str]
-    numbering: str  # `arXiv v5 Table 2, NeurIPS 2019 Table 2`
-    of_paper: bool  # whether the paper has a number for it
-    deviations: list[Markup]
-    missing: list[str]  # runs without a result, and why
-    commands: list[str]
-    origins: list[str]  # commits and machines that recorded it
-    trace: str  # file name of its timelines; empty without any
 
 
 def sections_of(
@@ -63,7 +36,7 @@ def sections_of(
     drawn: Sequence[Drawn],
     traces: Mapping[str, Path],
     rows: Sequence[Exhibit],
-) -> list[Section]:
+) -> list[dict[str, Any]]:
     names = list(dict.fromkeys(run.experiment for run in rows_of(results)))
     names.sort(key=lambda name: _order(results.listings[name], name))
     return [
@@ -86,7 +59,7 @@ def _section(
     drawn: Sequence[Drawn],
     trace: Path | None,
     rows: list[Exhibit],
-) -> Section:
+) -> dict[str, Any]:
     about = results.listings[name]
     runs = rows_of(results, experiment=name)
     of_points = [table for table in tables if is_of_points(table)]
@@ -104,29 +77,29 @@ def _section(
     pictures = sorted(drawn, key=lambda figure: figure.stem.name != shown.figure)
     general = texts.DEVIATIONS if name in of_paper(results) else []
     places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
-    return Section(
-        name=name,
-        short=_short(about.title or name, rows),
-        title=_title(about, name),
-        question=about.question,
-        answer=answer_of(name, {table.name: table for table in tables}),
-        verdicts=rows,
-        counts=summed(rows),
-        table=shown_table(main) if main else None,
-        figure=picture(pictures[0]) if pictures else None,
-        more_tables=[shown_table(table) for table in folded],
-        more_figures=[picture(figure) for figure in pictures[1:]],
-        points=[shown_table(table.only(("run", *POINTS, "differs in"))) for table in of_points],
-        linked=[table.name for table in linked],
-        metrics=_metrics([main, *folded] if main else folded),
-        numbering=", ".join(f"{version} {place}" for version, place in places if place),
-        of_paper=name in of_paper(results),
-        deviations=[with_code(line) for line in (*about.deviations, *general, *_sizes(runs))],
-        missing=_missing(runs),
-        commands=_commands(results, name),
-        origins=origins(runs),
-        trace=trace.name if trace else "",
-    )
+    return {
+        "name": name,
+        "short": _short(about.title or name, rows),
+        "title": _title(about, name),
+        "question": about.question,
+        "answer": answer_of(name, {table.name: table for table in tables}),
+        "verdicts": rows,
+        "counts": summed(rows),
+        "table": shown_table(main) if main else None,
+        "figure": picture(pictures[0]) if pictures else None,
+        "more_tables": [shown_table(table) for table in folded],
+        "more_figures": [picture(figure) for figure in pictures[1:]],
+        "points": [shown_table(table.only(("run", *POINTS, "differs in"))) for table in of_points],
+        "linked": [table.name for table in linked],
+        "metrics": _metrics([main, *folded] if main else folded),
+        "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
+        "of_paper": name in of_paper(results),
+        "deviations": [with_code(line) for line in (*about.deviations, *general, *_sizes(runs))],
+        "missing": _missing(runs),
+        "commands": _commands(results, name),
+        "origins": origins(runs),
+        "trace": trace.name if trace else "",
+    }
 
 
 def _order(about: PlanEvent, name: str) -> tuple[int, str, str]:
@@ -188,18 +161,15 @@ def shown_table(table: Table) -> dict[str, Any]:
 
 def picture(drawn: Drawn) -> dict[str, Any]:
     title, _, _ = drawn.caption.partition(":" if ":" in drawn.caption else ".")
+    svg = drawn.stem.with_name(f"{drawn.stem.name}.svg").read_bytes()
+    data = base64.b64encode(svg).decode("ascii")
+    image = Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">')
     return {
         "name": drawn.stem.name,
         "title": title,
         "caption": drawn.caption,
-        "image": _image(drawn),
+        "image": image.format(data, drawn.caption),
     }
-
-
-def _image(drawn: Drawn) -> Markup:
-    svg = drawn.stem.with_name(f"{drawn.stem.name}.svg").read_bytes()
-    data = base64.b64encode(svg).decode("ascii")
-    return Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">').format(data, drawn.caption)
 
 
 def _metrics(tables: Sequence[Table]) -> dict[str, str]:

@@ -126,12 +126,6 @@ def test_torchgpipe_s_rows_repeat_the_paper_s():
     assert torchgpipe("amoebanetd_memory")[0].values["peak_activation_gib"] is None
 
 
-def test_figures_have_axes_and_unknown_names_are_one_line():
+def test_figures_have_axes():
     assert numbers.figure_axes("figure1b") == ("billion parameters", "average BLEU")
     assert len(figure("figure3")) == 30
-    with pytest.raises(
-        ValueError, match=r"^figure='figure9' is not published here; allowed: figure1a, [^\n]*$"
-    ):
-        figure("figure9")
-    with pytest.raises(ValueError, match=r"torchgpipe='speed'"):
-        torchgpipe("speed")

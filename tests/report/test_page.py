@@ -96,15 +96,6 @@ def banner(path: Path) -> str:
     return unescape("".join(re.findall(r'<p class="soft">.*?</p>', first, flags=re.S)))
 
 
-def test_a_folder_that_is_not_there_or_empty_is_refused(tmp_path):
-    (tmp_path / "results" / "reference").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"no such folder.*did you mean 'results'\?$"):
-        page.write(tmp_path / "resluts", tmp_path / "plots")
-    with pytest.raises(ValueError, match=r"nothing is recorded there.*repro run "):
-        page.write(tmp_path / "results", tmp_path / "plots")
-    assert not (tmp_path / "plots").exists()
-
-
 def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
     plan = Experiment(
         name="sweep",
@@ -161,16 +152,6 @@ def test_a_smoke_report_says_what_smoke_is_for_and_shows_nothing_of_the_paper(fo
 def test_without_a_measured_step_there_is_no_picture(nothing):
     with pytest.raises(ValueError, match=r"no measured step of amoebanet-d .*repro run table2"):
         page.pictured_step(nothing)
-
-
-def test_a_results_folder_of_any_name_makes_a_page_without_markup_of_its_own(folder, tmp_path):
-    name = 'a\\q<b onclick="x">'
-    results = shutil.copytree(folder, tmp_path / "results")
-    (place,) = results.glob("*/laptop/table2")
-    place.rename(place.with_name(name))
-    html = page.write(results, tmp_path).read_text(encoding="utf-8")
-    assert "data:image/svg+xml" in html
-    assert "<b onclick" not in html
 
 
 def test_nothing_of_an_earlier_report_is_told_of_other_results(tmp_path):

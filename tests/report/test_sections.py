@@ -43,15 +43,15 @@ def test_a_section_has_one_shown_table_of_few_columns_and_its_verdicts(modelled)
     claims = judged_claims(modelled)
     tables = all_tables(modelled, claims)
     (section,) = sections_of(modelled, tables, [], {}, exhibits(claims))
-    assert [row.name for row in section.verdicts] == [
+    assert [row.name for row in section["verdicts"]] == [
         "Table 2, AmoebaNet-D",
         "Table 2, Transformer",
     ]
-    assert section.counts == summed(section.verdicts)
-    assert section.table is not None
-    assert section.table["html"].count("</th>") <= MOST_COLUMNS + 6
-    assert "At K=8, M=32 the simulation gives" in section.answer
-    assert section.points == []
+    assert section["counts"] == summed(section["verdicts"])
+    assert section["table"] is not None
+    assert section["table"]["html"].count("</th>") <= MOST_COLUMNS + 6
+    assert "At K=8, M=32 the simulation gives" in section["answer"]
+    assert section["points"] == []
 
 
 RUNS_ALONE = """
