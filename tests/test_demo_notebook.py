@@ -80,25 +80,3 @@ def test_outside_of_the_repository_it_asks_for_an_address(tmp_path):
     done = run_cells(tmp_path, parameters, setup)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("ValueError: REPOSITORY is empty: ")
-
-
-def test_a_new_place_is_cloned_and_gets_its_environment(tmp_path):
-    """With stand-ins for git and pip: the commands in order, in the folder of the clone."""
-    stand_in = """
-def run(*command, folder=None):
-    print(folder, *command[1:])
-    if command[0] == "git":
-        (here / "gpipe").mkdir()
-    return 0
-"""
-    parameters, setup, *_ = [source(cell) for cell in CODE]
-    define, search = re.split(r"(?m)^(?=here = )", setup)
-    address = "REPOSITORY = 'https://example.org/gpipe.git'"
-    done = run_cells(tmp_path, parameters, address, define, stand_in, search)
-    assert done.returncode == 0, done.stderr
-    clone, pip, venv, install = done.stdout.splitlines()
-    folder = str(tmp_path / "gpipe")
-    assert clone == f"None clone --depth 1 https://example.org/gpipe.git {folder}"
-    assert pip == f"{folder} -m pip install --quiet uv"
-    assert venv == f"{folder} -m uv venv --allow-existing .venv"
-    assert install.startswith(f"{folder} -m uv pip install ")

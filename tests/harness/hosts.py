@@ -28,14 +28,7 @@ class Host:
 
     def torchrun(self, arguments: list[str], folder: Path) -> None:
         """Start torchrun's agent here with two ranks; its output goes into a file."""
-        rendezvous = [
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            self.endpoint,
-            "--rdzv-id",
-            "test",
-        ]
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "t"]
         command = [*TORCHRUN, *rendezvous, *arguments]
         environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
         environment["GLOO_SOCKET_IFNAME"] = "cable" if self.apart else "lo"
@@ -94,22 +87,8 @@ def _linked(names: list[str]) -> bool:
     if not shutil.which("ip") or not all(_ip("netns", "add", name) for name in names):
         return False
     first, second = names
-    steps = [
-        [
-            "link",
-            "add",
-            "cable",
-            "netns",
-            first,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable",
-            "netns",
-            second,
-        ]
-    ]
+    cable = f"link add cable netns {first} type veth peer name cable netns {second}"
+    steps = [cable.split()]
     for number, name in enumerate(names, start=1):
         steps.append(["-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable"])
         steps += [["-n", name, "link", "set", device, "up"] for device in ("cable", "lo")]

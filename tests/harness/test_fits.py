@@ -178,7 +178,6 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     ("changed", "words"),
     [
         ({"memory": None}, "memory = None with task = 'fit'"),
-        ({"memory": 0}, "memory = 0: allowed is 1 or more"),
         ({"balance": "time"}, "balance = 'time' with task = 'fit'"),
         ({"fidelity": "simulated"}, "fidelity = 'simulated' with task = 'fit'"),
         ({"task": "train"}, "task = 'train' with balance = 'memory'"),
@@ -186,7 +185,6 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
             {"task": "train", "balance": "time", "memory": None, "fidelity": "counted"},
             "fidelity = 'counted'",
         ),
-        ({"D": 2, "M": 4}, "D = 2 with task = 'fit'"),
     ],
 )
 def test_half_a_fit_is_one_line(changed: dict[str, Any], words: str):

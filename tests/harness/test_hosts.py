@@ -34,16 +34,8 @@ def until(true: object, seconds: float) -> float:
 
 
 def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
-    arguments = [
-        "-m",
-        "repro",
-        "run",
-        str(HERE / "two_hosts.py"),
-        "--scale",
-        "smoke",
-        "--wandb",
-        "disabled",
-    ]
+    command = f"-m repro run {HERE / 'two_hosts.py'} --scale smoke --wandb disabled"
+    arguments = command.split()
     for host in hosts:
         host.torchrun([*arguments, "--results", str(tmp_path / "results")], tmp_path)
     until(lambda: all(host.agent.poll() is not None for host in hosts), 200)

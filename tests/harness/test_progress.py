@@ -1,6 +1,5 @@
 import io
 import math
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from rich.console import Console
 
 from repro.gpipe import Span, Timeline
 from repro.harness import plan
-from repro.harness.job import Outcome
 from repro.harness.progress import (
     LEGEND,
     ProgressReporter,
@@ -99,29 +97,3 @@ def test_a_silent_round_shows_that_it_lives():
     said = len(out.getvalue())
     time.sleep(0.2)
     assert len(out.getvalue()) == said, "it ends with the measurements"
-
-
-def test_the_announcement_holds_for_all_experiments(tmp_path: Path):
-    """From the estimates alone it is their sum, and it does not jump when the first run was
-    slow."""
-    made = plan.make(
-        experiment().model_copy(update={"minutes": {"smoke": 4.0}}), "smoke", MACHINE, tmp_path
-    )
-    out = io.StringIO()
-    reporter = ProgressReporter(Console(file=out, width=200))
-    reporter.begin([made])
-    reporter.started()
-    reporter.round(made, "timed", 1, 2)
-    reporter.measured(made.runs[0], Outcome("done"), 90.0)
-    reporter.round(made, "timed", 2, 2)
-    reporter.end()
-    assert re.search(
-        r"^8 measurements in all, about 4 min left; starting 2 worker processes$",
-        out.getvalue(),
-        re.M,
-    )
-    announced, before, after = (
-        int(minutes) for minutes in re.findall(r"about (\d+) min left", out.getvalue())
-    )
-    assert announced == before == 4
-    assert 4 < after <= 2 * announced
