@@ -14,19 +14,14 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "nothing": lambda path: None,
     "a pipe": os.mkfifo,
     "a folder": Path.mkdir,
-    "a loop of links": lambda path: path.symlink_to(path.name),
-    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
     "a terabyte": lambda path: path.touch() or os.truncate(path, 2**40),
-    "zeros": lambda path: path.write_bytes(bytes(1000)),
     "deep lists": lambda path: path.write_text("[" * 100_000),
-    "no finite number": lambda path: path.write_text('{"K": NaN, "M": Infinity, "N": 1e999}'),
     "UTF-16": lambda path: path.write_bytes('{"model": "ä"}'.encode("utf-16")),
     "null": lambda path: path.write_text("null"),
 }
 COMMANDS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "run --spec": ("x.json", lambda path: ["run", "--spec", path, "--wandb", "disabled"]),
     "run --plan": ("x.json", lambda path: ["run", "--plan", path, "--wandb", "disabled"]),
-    "why": ("x.json", lambda path: ["why", path]),
     "simulate --device": (
         "x.json",
         lambda path: ["simulate", "transformer", *SIZES, "--device", path],
@@ -58,7 +53,7 @@ def test_a_file_that_cannot_be_used_is_one_line(
 @pytest.mark.parametrize(
     "command", [["report", "--plots", "plots"], ["plan", *SWEEP], ["why", "x"], ["doctor"]]
 )
-@pytest.mark.parametrize("kind", ["nothing", "a pipe", "a loop of links"])
+@pytest.mark.parametrize("kind", ["nothing", "a pipe"])
 @pytest.mark.timeout(120)
 def test_a_results_folder_that_is_none_is_one_line_at_most(
     command: list[str],

@@ -44,33 +44,17 @@ _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan.
-
-    Attributes:
-        id: of the run.
-        group: that it belongs to.
-        spec: what to measure.
-        status: "planned", "done" or "skipped".
-        reason: why it is skipped.
-        have: rounds that are recorded.
-        missing: rounds that are still to be measured.
-        added: only ratios of other runs need it.
-        bases: ids of the runs that it is divided by.
-        wanted: rounds that it takes part in.
-        differs_in: settings that tell it from other runs of its experiment.
-    """
-
     id: str
     group: str
     spec: RunSpec
-    status: str
-    reason: str = ""
-    have: int = 0
-    missing: int = 0
-    added: bool = False
-    bases: tuple[str, ...] = ()
-    wanted: int = 0
-    differs_in: str = ""
+    status: str  # "planned", "done" or "skipped"
+    reason: str = ""  # why it is skipped
+    have: int = 0  # rounds that are recorded
+    missing: int = 0  # rounds that are still to be measured
+    added: bool = False  # only ratios of other runs need it
+    bases: tuple[str, ...] = ()  # ids of the runs that it is divided by
+    wanted: int = 0  # rounds that it takes part in
+    differs_in: str = ""  # settings that tell it from other runs of its experiment
 
     @property
     def named(self) -> str:
@@ -86,31 +70,18 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of one experiment at one scale on one machine.
-
-    Attributes:
-        experiment: what to measure.
-        scale: names the folder.
-        machine: where.
-        journal: where it is recorded.
-        runs: in the order of the experiment's groups.
-        notes: lines for the user.
-        pace: kind -> seconds for one run in one round.
-        force: measure again what is done.
-        accumulate: keep runs that were recorded with other parameters of the experiment.
-        command: what a user types to measure this.
-    """
+    """The runs of one experiment at one scale on one machine."""
 
     experiment: Experiment
     scale: Scale
     machine: Machine
-    journal: Journal
-    runs: tuple[PlannedRun, ...]
-    notes: tuple[str, ...]
-    pace: Mapping[Kind, float]
-    force: bool = False
-    accumulate: bool = False
-    command: str = ""
+    journal: Journal  # where it is recorded
+    runs: tuple[PlannedRun, ...]  # in the order of the experiment's groups
+    notes: tuple[str, ...]  # lines for the user
+    pace: Mapping[Kind, float]  # seconds for one run in one round
+    force: bool = False  # measure again what is done
+    accumulate: bool = False  # keep runs that were recorded with other parameters
+    command: str = ""  # what a user types to measure this
 
     def group(self, name: str) -> list[PlannedRun]:
         return [run for run in self.runs if run.group == name]
