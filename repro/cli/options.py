@@ -161,12 +161,6 @@ def parse_with(
     return options, {name: getattr(parsed, name) for name, _, _ in extra}
 
 
-def check_range(name: str, value: int | None, most: int, least: int = 1) -> None:
-    """Raise a one-line ValueError if a number that was given is out of range."""
-    if value is not None and not least <= value <= most:
-        raise ValueError(f"--{name} {value}: allowed is {least} to {most}")
-
-
 def mistake(error: ValueError | OSError) -> str:
     """The error as one line for the user.
 

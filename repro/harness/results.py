@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,36 +170,17 @@ class Run:
         """Whether it has all its rounds."""
         return self.status == "done"
 
-    @property
-    def machine(self) -> str:
-        """Slug of the machine that measured it."""
-        return self.place.machine
-
-    @property
-    def scale(self) -> str:
-        return self.place.scale
-
-    @property
-    def experiment(self) -> str:
-        return self.place.experiment
-
-    @property
-    def model(self) -> str:
-        return self.spec.model
-
-    @property
-    def K(self) -> int:
-        return self.spec.K
-
-    @property
-    def M(self) -> int:
-        """Micro-batches of a mini-batch."""
-        return self.spec.M
-
-    @property
-    def D(self) -> int:
-        """Replicas of the pipeline."""
-        return self.spec.D
+    machine = property(attrgetter("place.machine"))
+    scale = property(attrgetter("place.scale"))
+    experiment = property(attrgetter("place.experiment"))
+    model = property(attrgetter("spec.model"))
+    K = property(attrgetter("spec.K"))
+    M = property(attrgetter("spec.M"))
+    D = property(attrgetter("spec.D"))
+    schedule = property(attrgetter("spec.schedule"))
+    remat = property(attrgetter("spec.checkpoint"))
+    library = property(attrgetter("spec.library"))
+    fidelity = property(attrgetter("spec.fidelity"))
 
     @property
     def N(self) -> int:
@@ -207,31 +189,12 @@ class Run:
         return modelled["batch"] if modelled else self.spec.N
 
     @property
-    def schedule(self) -> str:
-        return self.spec.schedule
-
-    @property
-    def remat(self) -> str:
-        """Which micro-batches are recomputed."""
-        return self.spec.checkpoint
-
-    @property
     def training(self) -> str:
         """What a run of the task "learn" trains on, and how, as JSON; empty for other tasks."""
         training = self.spec.training
         if training is None:
             return ""
         return canonical(training.model_dump(mode="json", exclude_defaults=True))
-
-    @property
-    def library(self) -> str:
-        """Whose pipeline ran it."""
-        return self.spec.library
-
-    @property
-    def fidelity(self) -> str:
-        """How its numbers are known."""
-        return self.spec.fidelity
 
     @cached_property
     def step_s(self) -> float:
@@ -347,10 +310,6 @@ class Results:
         import pandas as pd
 
         return pd.DataFrame(lines, columns=ROUND_COLUMNS)
-
-    @cached_property
-    def specs(self) -> dict[str, RunSpec]:
-        return {run.id: run.spec for run in self.runs}
 
     @cached_property
     def listings(self) -> dict[str, PlanEvent]:

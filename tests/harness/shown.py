@@ -45,7 +45,7 @@ def seen(results: Path) -> Seen:
     sections_of(found, tables, [], {}, [])
     timelines = [found.timeline(run) for run in found.runs]
     rows, lines = found.rows.drop(columns=["rounds", "commit"]), found.rounds.drop(columns="commit")
-    return Seen(records(rows), timelines, records(lines), found.specs)
+    return Seen(records(rows), timelines, records(lines), {run.id: run.spec for run in found.runs})
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
