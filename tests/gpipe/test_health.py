@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,10 @@ def test_stages_leave_with_their_launcher_even_a_stopped_one(
 def addresses() -> list[str]:
     """Where a stage listens, once its gloo connections are made, in the kernel's hexadecimal."""
     dist.barrier()
-    sockets = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir()}
+    sockets = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread has closed it
+            sockets.add(str(path.readlink()))
     files = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
     lines = [line.split() for file in files for line in file.read_text().splitlines()[1:]]
     ours = [line for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]

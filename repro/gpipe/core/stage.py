@@ -46,13 +46,14 @@ class _Known:
     """What was found out about a stage when inputs of one form came first.
 
     Attributes:
-        step: in which that was. All of its micro-batches of this form are looked at closely.
+        call: of the engine in which that was, a step or an evaluation. All of its micro-batches of
+            this form are looked at closely.
         without_graph: whether F gives the same bits without a graph; None before it was tried.
             Which kernels torch chooses depends on what requires a gradient inside.
         requiring: what requires a gradient inside.
     """
 
-    step: int
+    call: int
     without_graph: bool | None = None
     requiring: _Requiring = field(default_factory=list)
 
@@ -124,6 +125,7 @@ class HeldStages:
         self.device = device
         self.seed = seed
         self.step = 0
+        self._call = 0  # evaluations between two steps have the number of the second
         self.first = 0  # number of this replica's first micro-batch, counted over all replicas
         self.problem = ""
         self.loss: Loss | None = None
@@ -154,7 +156,8 @@ class HeldStages:
         self._follow()
 
     def begin_step(self, step: int) -> None:
-        """Before the first action of a step; `step` is its number."""
+        """Before the first action of a step or an evaluation; `step` is the number of the step."""
+        self._call += 1
         self._follow()
         self._modes = self._get_modes()
         if len(self._known_in_modes) > _MOST_FORMS:
@@ -305,8 +308,8 @@ class HeldStages:
         key = kind, cell[0], self.autocast, inputs.form.text
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _Known(self.step)
-        self._learning = self._learns_always or known.step == self.step
+            known = self._known[key] = _Known(self._call)
+        self._learning = self._learns_always or known.call == self._call
         self._learnt |= self._learning
         return _SavedForward(inputs, self._learning, known)
 

@@ -6,7 +6,7 @@ with its launcher.
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -116,10 +116,9 @@ class Group:
         """Rank -> exit code of those that have ended; waits for `seconds` until one does."""
         return self._processes.wait(seconds)
 
-    def failure(self, done: Collection[int] = ()) -> Failure | None:
-        """See `Watched.failure`; the ranks `done` may have ended."""
-        codes = self.wait(0)
-        return self._watched.failure({rank: codes[rank] for rank in codes if rank not in done})
+    def failure(self, ended: Mapping[int, int] | None = None) -> Failure | None:
+        """See `Watched.failure`; by default none should have ended."""
+        return self._watched.failure(self.wait(0) if ended is None else ended)
 
 
 class Torchrun:

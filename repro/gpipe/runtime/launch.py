@@ -86,7 +86,9 @@ def _wait_for_all(group: Group, results: list[Path]) -> None:
     while len(done) < len(results):
         codes = group.wait(INTERVAL)
         done = {rank for rank, code in codes.items() if not code and results[rank].exists()}
-        if (failure := group.failure(done)) is not None:
+        # Of these codes alone: a stage that ends well meanwhile is looked at in the next turn.
+        ended = {rank: code for rank, code in codes.items() if rank not in done}
+        if (failure := group.failure(ended)) is not None:
             if _NO_GUARD in codes.values():
                 raise ValueError(spawnable.GUARD)
             raise StageError(failure)
