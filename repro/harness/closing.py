@@ -25,6 +25,7 @@ _BASES: dict[str, dict[str, int]] = {
     "over K=2, M=1": {"K": 2, "M": 1},
     "over K=2": {"K": 2},
 }
+_OF_EXHIBIT = ("model", "fidelity", "N")  # the settings that are columns there
 # Fields that always have a column, or that say nothing about a timed step.
 _NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures"}
 
@@ -46,13 +47,14 @@ def closing(plan: Plan) -> list["RenderableType"]:
                 widest[key] = run
         title = experiment.paper or f"NeurIPS {experiment.neurips}"
         if widest:
-            parts += _table(title, [*widest.values()], runs, results, _BASES)
+            parts += _table(title, [*widest.values()], runs, results, _BASES, _OF_EXHIBIT)
     else:
         several = len(experiment.groups) > 1
         for group in dict.fromkeys(run.group for run in done):
             members = [run for run in done if run.group == group]
             only_k1 = {name: _BASES[name] for name in ("over K=1",)}
-            parts += _table(group if several else "", members, runs, results, only_k1)
+            differing = [name for name in _varied(members) if name not in _NOT_VARIED]
+            parts += _table(group if several else "", members, runs, results, only_k1, differing)
             parts += _fastest(
                 [run for run in members if run.spec.library == "repro"], runs, results
             )
@@ -62,6 +64,12 @@ def closing(plan: Plan) -> list["RenderableType"]:
         counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
         parts.append(f"  not measured: {counts}")
     return parts
+
+
+def _varied(planned: Sequence[PlannedRun]) -> list[str]:
+    """The fields, and the arguments of models, in which runs differ."""
+    specs = [run.spec for run in planned]
+    return [*varied(specs), *varied_arguments(specs)]
 
 
 def _size(run: PlannedRun) -> tuple[int, int]:
@@ -74,24 +82,26 @@ def _table(
     runs: Mapping[str, Run],
     results: Results,
     bases: Mapping[str, Mapping[str, int]],
+    settings: Sequence[str],
 ) -> list[Any]:
     """These runs, a row each, below a line with what they have in common.
 
-    A column has no place where its values are unknown in all rows.
+    Of the settings, those in which the runs differ are columns. A column has no place where its
+    values are unknown in all rows.
     """
-    specs = [run.spec for run in planned]
-    fields = [name for name in varied(specs) if name not in _NOT_VARIED]
-    differing = (*fields, *varied_arguments(specs))
-    first = specs[0]
+    various = _varied(planned)
+    differing = [name for name in settings if name in various]
+    first = planned[0].spec
     common = {
         "model": first.model,
         "fidelity": first.fidelity,
         "N": f"N={first.N}",
-        "checkpoint": f"re-materialization {first.checkpoint}",
+        "checkpoint": f"recompute {first.checkpoint}",
     }
     words = [title] if title not in ("", slug(first.model)) else []
-    words += [word for field, word in common.items() if field not in differing]
-    unit = " or ".join(sorted({runs[run.id].unit for run in planned}))
+    words += [word for field, word in common.items() if field not in various]
+    units = {runs[run.id].unit for run in planned}
+    unit = units.pop() if len(units) == 1 else "examples/s"
     rows = []
     for each in planned:
         run = runs[each.id]
@@ -136,7 +146,7 @@ def _fastest(
     runs, specs = [recorded[each.id] for each in planned], [each.spec for each in planned]
     if len(runs) < 2:
         return []
-    settings = {*varied(specs), *varied_arguments(specs)} - {"K", "M", "stretch"}
+    settings = {*_varied(planned)} - {"K", "M", "stretch"}
     if all(isinstance(spec.balance, tuple) for spec in specs):
         settings -= {"balance"}  # a list of layer counts fits one K alone
     # A cost model may have chosen another N than the spec's.
