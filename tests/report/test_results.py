@@ -10,18 +10,18 @@ import pytest
 
 import repro
 from repro.cli.main import main
-from repro.harness.frame import ROUND_COLUMNS
+from repro.harness.frame import ROUND_COLUMNS, Frame
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference"
 
 
 @pytest.fixture(scope="module")
-def rounds() -> pd.DataFrame:
+def rounds() -> Frame:
     return repro.results(REFERENCE)
 
 
-def test_every_run_and_round_is_a_row(rounds: pd.DataFrame):
+def test_every_run_and_round_is_a_row(rounds: Frame):
     assert list(rounds.columns) == list(ROUND_COLUMNS)
     assert not rounds.duplicated(["machine", "scale", "experiment", "run", "round"]).any()
     assert set(rounds.fidelity) >= {"measured", "emulated", "simulated", "counted"}
@@ -29,7 +29,7 @@ def test_every_run_and_round_is_a_row(rounds: pd.DataFrame):
     assert wide["speedup_vs_k1"].notna().any()
 
 
-def test_the_command_prints_the_same_rows(rounds: pd.DataFrame, capsys: pytest.CaptureFixture[str]):
+def test_the_command_prints_the_same_rows(rounds: Frame, capsys: pytest.CaptureFixture[str]):
     given = ["results", "--results", str(REFERENCE), "--experiment", "table3"]
     assert main([*given, "--csv"]) == 0
     printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
