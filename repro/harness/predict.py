@@ -382,11 +382,6 @@ class Roofline(Counted):
         self.memory = device.memory.value
         self.link = (self._given_link or device.link) if included.link else FREE
 
-    @property
-    def has_own_link(self) -> bool:
-        """Whether the link is a figure of the device."""
-        return self._given_link is None
-
     def changed(self, device: Device | None = None, included: Included | None = None) -> "Roofline":
         """The same model on another device, or where less counts."""
         other = copy.copy(self)

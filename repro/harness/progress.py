@@ -288,7 +288,7 @@ def result_line(run: "Run", speedup: tuple[float, float, float]) -> str:
         return f"  {name}: done; the report shows the result"
     line = f"  {name}: step {seconds(run.step_s)}, {number(run.throughput)} {run.unit}"
     if run.K > 1 and not isnan(speedup[0]):
-        line += f", {ratio(*speedup)} over K=1 at the same N, M and re-materialization"
+        line += f", {ratio(*speedup)} over K=1 at the same N, M and recompute"
     if run.K > 1 and not isnan(run.bubble_idle_over_total):
         line += f", idle {run.bubble_idle_over_total:.0%} of K x step"
     return line

@@ -4,7 +4,7 @@
 `workspace` makes W&B's own object of it. wandb and wandb_workspaces are imported only there.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -110,13 +110,6 @@ def _trainings(results: Results) -> Iterator[Panel]:
     # Of single languages ("bleu toy:alfa") there are too many.
     for name in (name for name in names if ":" not in name):
         yield Panel("bars", f"{name} on test data", (f"test/{name_part(name)}",))
-
-
-def metrics_of(shown: Iterable[Section]) -> set[str]:
-    """Every name that the panels want from the mirror, the axes of line plots included."""
-    panels = [panel for section in shown for panel in section.panels]
-    axes = {axis for panel in panels if panel.kind == "line plot" for axis in panel.axes}
-    return axes | {name for panel in panels for name in panel.metrics}
 
 
 def workspace(shown: Sequence[Section], entity: str, project: str) -> "ws.Workspace":

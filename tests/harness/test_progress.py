@@ -55,7 +55,7 @@ def test_a_ratio_names_its_baseline():
     run = recorded(0.5)
     text = (
         "  x: step 500 ms, 16.0 examples/s, 1.50x [1.40, 1.60] over K=1 at the same N, M and "
-        "re-materialization"
+        "recompute"
     )
     speedup = (1.5, 1.4, 1.6)
     assert result_line(run, speedup) == f"{text}, idle 25% of K x step"

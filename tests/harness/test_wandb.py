@@ -21,7 +21,7 @@ from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import Results, load
 from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec, Training
-from repro.harness.wandb_dashboard import metrics_of, sections
+from repro.harness.wandb_dashboard import sections
 
 pytestmark = [
     pytest.mark.usefixtures("own_home"),
@@ -317,7 +317,9 @@ def test_the_dry_dashboard(
     recorded: Results, logged: dict[str, Mirrored], capfd: pytest.CaptureFixture[str]
 ):
     shown = sections(recorded, REPORT)
-    wanted = metrics_of(shown)
+    panels = [panel for section in shown for panel in section.panels]
+    wanted = {name for panel in panels for name in panel.metrics}
+    wanted |= {axis for panel in panels if panel.kind == "line plot" for axis in panel.axes}
     assert wanted <= {name for run in logged.values() for name in run.names}
     assert logged["all runs"].names | logged["report"].names <= wanted
     assert main(["dashboard"]) == 0

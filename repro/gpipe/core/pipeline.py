@@ -117,13 +117,13 @@ class Pipeline:
         status.who = self._who()
 
         if self.config.processes > 1:
-            settings = self.config.arguments | {
+            must_be_alike = self.config.arguments | {
                 "balance": "a cost" if callable(self.config.balance) else self.config.balance,
                 "layers": len(entries),
                 "seed": seed,
                 "allow_nonfinite": allow_nonfinite,
             }
-            refuse_unlike(self._everyone.rank, settings)
+            refuse_unlike(self._everyone.rank, must_be_alike)
 
         links = Links(
             ControlChannel(K, self.rank, chain),
