@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import tyro
 
 from repro.cli import doctor
-from repro.cli.options import parse_with
+from repro.cli.options import parse
 from repro.harness import catalog, machine, plan_file
 from repro.harness.outside import read
 from repro.harness.plan import Plan, make
@@ -58,17 +58,9 @@ class PlanOptions:
 
 
 class Chosen(NamedTuple):
-    """An experiment to build at a scale.
-
-    Attributes:
-        build: scale -> Experiment.
-        accumulate: whether its results add up over commands with different parameters.
-        command: what a user types after `repro run` to get it.
-    """
-
     build: Callable[[Scale], Experiment]
-    accumulate: bool
-    command: str = ""
+    accumulate: bool  # whether results add up over commands with different parameters
+    command: str  # what a user types after `repro run` to get it
 
 
 def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chosen]]:
@@ -83,18 +75,16 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chos
     description = f"{kind.__doc__}\n\n{single.about if single else _NAMES}"
     extra = single.flags() if single else []
     prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
-    options, parameters = parse_with(kind, extra, rest, prog, description)
+    options = parse(kind, rest, prog, description, extra)
     files = {"spec": options.spec, "plan": options.plan}
     given = [f"--{name} {path}" for name, path in files.items() if path]
-    given += [f"experiment = '{name}'" for name in names[:1]]
-    if len(given) > 1 and (options.spec or options.plan):
+    if given and len(given + names) > 1:
+        given += [f"experiment = '{name}'" for name in names[:1]]
         raise ValueError(f"{' with '.join(given)}: allowed is one of the two; drop one")
-    if options.spec:
-        return options, [_replayed(options)]
-    if options.plan is not None:
-        return options, [_planned(options, options.plan)]
+    if given:
+        return options, [_from_file(options)]
     if single:
-        values = single.values(parameters)
+        values = single.values({name: getattr(options, name) for name, _, _ in extra})
         build = partial(single.build, **values)
         return options, [Chosen(build, bool(single.parameters), single.command(values))]
     if not sources:
@@ -107,16 +97,24 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chos
     ]
 
 
-def _replayed(options: PlanOptions) -> Chosen:
-    """The experiment that measures a recorded run again; prints a notice if its model is code."""
-    text = options.spec
-    spec = read(Path(text), RunSpec) if text.endswith(".json") else _recorded_run(options).spec
-    source = catalog.replay(spec, f"--spec {text}", trusted=options.trust)
+def _from_file(options: PlanOptions) -> Chosen:
+    """The experiment that measures a recorded run or a plan; names its model if that is code."""
+    # The command is recorded, so a path loses its folders.
+    if options.plan is not None:
+        here = machine.detect(scale_of(options)[0])
+        source = plan_file.planned(options.plan, here, trusted=options.trust)
+        command = ["--plan", options.plan.name]
+    elif options.spec.endswith(".json"):
+        path = Path(options.spec)
+        source = catalog.replay(read(path, RunSpec), f"--spec {path}", trusted=options.trust)
+        command = ["--spec", path.name]
+    else:
+        spec = _recorded_run(options).spec
+        source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
+        command = ["--spec", options.spec]
     if source.notice:
         print(source.notice)
-    # The command is recorded, so a path loses its folders.
-    command = shlex.join(["--spec", Path(text).name if text.endswith(".json") else text])
-    return Chosen(source.build, accumulate=True, command=command)
+    return Chosen(source.build, accumulate=True, command=shlex.join(command))
 
 
 @cache
@@ -127,27 +125,12 @@ def _recorded_run(options: PlanOptions) -> "Run":
     return find_run(options.spec, options.folder)[1]
 
 
-def _planned(options: PlanOptions, path: Path) -> Chosen:
-    """The experiment that measures a plan; prints a notice if its model is code."""
-    here = machine.detect(scale_of(options)[0])
-    source = plan_file.planned(path, here, trusted=options.trust)
-    if source.notice:
-        print(source.notice)
-    return Chosen(source.build, accumulate=True, command=shlex.join(["--plan", path.name]))
-
-
 def plans_of(
     options: PlanOptions, chosen: list[Chosen], *, without_gpus: bool = False
 ) -> list[Plan]:
     """What is left to measure of each chosen experiment on this machine.
 
-    Args:
-        options: the scale and what else the user asks for.
-        chosen: the experiments.
-        without_gpus: plan scale paper also where torch can use no GPU: all runs are skipped.
-
-    Raises:
-        ValueError: one line, if the scale needs GPUs and there are none.
+    With `without_gpus`, scale paper is planned also where torch can use no GPU: all is skipped.
     """
     scale = scale_of(options)[0]
     if without_gpus and scale == "paper" and not machine.gpus():
@@ -170,10 +153,10 @@ def plans_of(
     ]
 
 
-def training_price(options: PlanOptions, plans: list[Plan]) -> "TrainingPrice | None":
-    """What the trainings of scale node or paper would take; None at other scales."""
-    is_large = scale_of(options)[0] in ("node", "paper")
-    if not is_large or all(run.spec.task != "learn" for plan in plans for run in plan.runs):
+def training_price(plans: list[Plan]) -> "TrainingPrice | None":
+    """What the trainings of scale node or paper would take; None if there are none."""
+    large = [plan for plan in plans if plan.scale in ("node", "paper")]
+    if all(run.spec.task != "learn" for plan in large for run in plan.runs):
         return None
     # It imports torch, which planning other runs does without.
     from repro.harness.training_price import price_trainings
@@ -182,6 +165,7 @@ def training_price(options: PlanOptions, plans: list[Plan]) -> "TrainingPrice | 
 
 
 def scale_of(options: PlanOptions) -> tuple[Scale, str]:
+    """The scale, and a line that says why."""
     if options.scale is not None:
         return options.scale, f"scale: {options.scale}, as asked for"
     if options.spec and not options.spec.endswith(".json"):

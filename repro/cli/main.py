@@ -7,10 +7,12 @@ the user (one line on stderr), 130 after Ctrl-C, 143 after SIGTERM.
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
-from repro.io import signals, warned
+from repro.io import signals
 
 # Each verb with its help line, which also begins its options' docstring in `repro.cli.<verb>`.
 VERBS = {
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals.install_handlers()
     # A notebook's kernel names a backend that this environment may lack; we draw into files alone.
     os.environ["MPLBACKEND"] = "agg"
-    warned.once()
+    print_warnings_once()
     try:
         return _dispatch(given)
     except KeyboardInterrupt as stop:
@@ -59,6 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = kept or "nothing was recorded"
     print(f"interrupted: {kept}; `{command}` goes on", file=sys.stderr)
     return signals.exit_status()
+
+
+def print_warnings_once() -> None:
+    """Print every further warning of this process as one line, the same text only once."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, *_: Any) -> None:
+        from repro.io.untrusted import printable
+
+        text = f"warning: {printable(str(message))}"
+        if text not in printed:
+            print(text, file=sys.stderr)
+        printed.add(text)
+
+    warnings.showwarning = show
 
 
 def _dispatch(given: list[str]) -> int:

@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
         from repro.harness.rehearsal import check_plans
 
         check_plans(unchecked)
-    trainings = training_price(options, plans)
+    trainings = training_price(plans)
     for plan in plans:
         console.print(
             f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n",

@@ -71,7 +71,7 @@ def _measure(arguments: list[str]) -> int:
     say_scale(options)
     if scale_of(options)[0] == "paper" and not options.yes:
         plans = plans_of(options, chosen)
-        trainings = training_price(options, plans)
+        trainings = training_price(plans)
         raise ValueError(price(plans, trainings.one_line if trainings else ""))
     session = Session(options, ProgressReporter(verbose=options.verbose))
     command = shlex.join(["repro", "run", *arguments])

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from annotated_types import Interval
 
+from repro.cli.main import print_warnings_once
 from repro.cli.options import parse_named
 from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, slug
-from repro.io import signals, warned
+from repro.io import signals
 from repro.io.untrusted import message
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     from repro.train.losses import accuracy, classification
     from repro.train.trainer import Trainer
 
-    warned.once()
+    print_warnings_once()
     size = options.image or (32 if options.data in _SMALL else 224)
     replica = dist.get_rank() // options.K
     batches = open_images(

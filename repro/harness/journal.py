@@ -41,9 +41,9 @@ from repro.harness.schema import (
 )
 from repro.harness.spec import Experiment, RunSpec, Scale
 from repro.io.explain import explain
-from repro.io.files import check_inside, write
+from repro.io.files import write
 from repro.io.redact import redact, redacted
-from repro.io.untrusted import LARGE, read_bytes
+from repro.io.untrusted import LARGE, inside, read_bytes
 
 NAME, TIMELINES = "journal.jsonl", "timelines"
 REMEDY = "restore it from a copy, or move it away and measure its runs again"
@@ -247,7 +247,7 @@ class Journal:
         before = {run: self._timeline_file(run) for run in measured}
         for run, packed in spans.items():
             path = self._timeline_path(run, event.spans[run])
-            check_inside(path.parent, self.root)
+            inside(path.parent, self.root)
             write(path, packed)
         self.append(*events, event)
         for run, old in before.items():
@@ -265,7 +265,7 @@ class Journal:
         for event in events:
             line, seal = _line(event, seal)
             lines += line
-        check_inside(self.folder, self.root)
+        inside(self.folder, self.root)
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)

@@ -12,13 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from repro.io.explain import explain
-from repro.io.untrusted import (
-    SMALL,
-    from_json,
-    read_text,
-    short,
-    with_article,
-)
+from repro.io.untrusted import SMALL, from_json, read_text, short
 
 # Models that our own code and timm's registry build. Any other name may load or run something else.
 _BUILT_IN = re.compile(r"(timm:)?[A-Za-z0-9_.-]+")
@@ -48,7 +42,7 @@ def parsed(text: str, kind: type[T]) -> T:
     value = from_json(text)
     if not isinstance(value, dict):
         raise ValueError(
-            f"holds {with_article(value)}, allowed is an object with the fields of {kind.__name__}"
+            f"holds {short(value)}: allowed is an object with the fields of {kind.__name__}"
         )
     try:
         return kind(**value)

@@ -24,7 +24,7 @@ from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
 from repro.harness.vary import same_cut
 from repro.io import signals
-from repro.io.files import check_inside, remove_empty_logs
+from repro.io.untrusted import inside
 
 # seconds for one run
 DEADLINES: dict[Scale, float] = {
@@ -152,7 +152,6 @@ def measure(
 def prepare(plan: Plan) -> None:
     """Remove leftovers of kills in the plan's folder, and record its runs and statuses."""
     journal = plan.journal
-    remove_empty_logs(journal.folder.parents[1])
     journal.remove_leftovers()
     journal.plan(plan.experiment, plan.machine, plan.command, accumulate=plan.accumulate)
     skipped = {run.id: Status("skipped", run.reason) for run in plan.runs if run.reason}
@@ -283,7 +282,7 @@ def workers(plans: Sequence[Plan], results: Path) -> Crew:
         return Crew(widest, team=torchrun())
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     logs = results / machine.slug / plans[0].scale / "logs"
-    check_inside(logs, results)
+    inside(logs, results)
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
 
 

@@ -29,7 +29,7 @@ from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness import rules
 from repro.io.explain import explain
 from repro.io.redact import home_to_tilde, tilde_to_home
-from repro.io.untrusted import check_plain, short
+from repro.io.untrusted import short
 from repro.simulate import Link
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU.
@@ -207,17 +207,21 @@ class RunSpec(Frozen):
                 f"{info.field_name} = {short(name)}: allowed are letters, digits and signs that "
                 "can be printed"
             )
-        written = home_to_tilde(str(info.field_name), name)
+        try:
+            written = home_to_tilde(name)
+        except ValueError as error:
+            raise ValueError(f"{info.field_name} {error}") from None
         return written if info.field_name == "profile" else name
 
     @field_validator("model_args")
     @classmethod
     def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            check_plain(arguments)
-        except ValueError as error:
+            size = len(json.dumps(arguments, allow_nan=False))
+            written = home_to_tilde(arguments)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"model_args {error}") from None
-        if (size := len(canonical(arguments))) > _MOST_TEXT:
+        if size > _MOST_TEXT:
             raise ValueError(
                 f"model_args holds {size} characters as JSON, allowed are {_MOST_TEXT}; give less"
             )
@@ -226,7 +230,7 @@ class RunSpec(Frozen):
                 f"model_args has the name {short(strange[0])}: allowed are names of a function's "
                 "arguments; try L=3"
             )
-        return home_to_tilde("model_args", arguments)
+        return written
 
     @model_validator(mode="after")
     def _check(self) -> "RunSpec":

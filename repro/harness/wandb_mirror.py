@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
-from repro.io.files import check_inside
 from repro.io.redact import redact, redacted
+from repro.io.untrusted import inside
 
 if TYPE_CHECKING:
     import wandb
@@ -143,7 +143,7 @@ def server() -> str:
 
 def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
     directory.mkdir(parents=True, exist_ok=True)
-    check_inside(directory / "wandb", directory)
+    inside(directory / "wandb", directory)
     # Read when wandb starts, once per process: no reports home, no talk, no log files under the
     # user's home.
     os.environ.setdefault("WANDB_SILENT", "true")

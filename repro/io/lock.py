@@ -2,7 +2,6 @@
 
 import errno
 import getpass
-import json
 import os
 import socket
 import warnings
@@ -13,43 +12,36 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from repro.io.untrusted import read_text
+from repro.io.untrusted import read_text, short
 
 NAME = ".lock"  # beside the machines' folders; git ignores it, since it names a user and a host
-_LARGEST = 2**12  # bytes of the description of the owner
 # Errors of a file system that has no locks.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 @contextmanager
 def held(results: Path, command: str) -> Iterator[None]:
-    """Hold the lock of a results folder, which is made if it is missing.
+    """Hold the lock of a results folder; a one-line ValueError names the process that has it.
 
     The kernel releases the lock when this process ends, however it ends; child processes do not
     inherit it. The lock file stays, empty. On a file system without locks there is a warning and no
-    protection.
-
-    Args:
-        results: the folder.
-        command: the command that runs, shown to whoever finds the folder locked.
-
-    Raises:
-        ValueError: one line: the process that holds the lock, or what is wrong with its file.
+    protection. `command` is shown to whoever finds the folder locked.
     """
     results.mkdir(parents=True, exist_ok=True)
     path = results / NAME
     # filelock refuses links too, but would take a pipe.
-    if path.is_symlink():
-        raise ValueError(f"{path}: it is a link, and the lock must be a file; remove it")
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         raise ValueError(f"{path}: it is no regular file, as the lock must be; remove it")
     lock = FileLock(path, fallback_to_soft=False)
     try:
         lock.acquire(blocking=False)
     except Timeout:
+        owner = "another process"  # which has just taken it
+        with suppress(ValueError):
+            owner = short(read_text(path, 2**12), 300, quote=False) or owner
         raise ValueError(
-            f"--results {results}: {_owner(path)} measures into it; wait until that has ended, or "
-            "record into another folder with --results"
+            f"--results {results}: {owner} measures into it; wait until that has ended, or record "
+            "into another folder with --results"
         ) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
@@ -60,7 +52,7 @@ def held(results: Path, command: str) -> Iterator[None]:
             stacklevel=1,
         )
     with suppress(OSError):  # a full disk is reported by what has to be recorded
-        path.write_text(json.dumps(_description(command)), encoding="utf-8")
+        path.write_text(_description(command), encoding="utf-8")
     try:
         yield
     finally:
@@ -69,26 +61,12 @@ def held(results: Path, command: str) -> Iterator[None]:
         lock.release()
 
 
-def _description(command: str) -> dict[str, str | int]:
+def _description(command: str) -> str:
     """This process, for whoever finds the folder locked."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
         user = str(os.getuid())
-    return {
-        "user": user,
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-    }
-
-
-def _owner(path: Path) -> str:
-    """The process that holds the lock, as far as its file says."""
-    try:
-        owner = json.loads(read_text(path, _LARGEST))
-        text = "{user} (process {process} on {host}, since {since}, `{command}`)".format(**owner)
-    except (ValueError, KeyError, TypeError, RecursionError):  # the lock has just been taken
-        return "another process"
-    return " ".join(text.split())[:300]
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    process = f"process {os.getpid()} on {socket.gethostname()}"
+    return f"{user} ({process}, since {since}, `{command}`)"

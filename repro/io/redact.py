@@ -26,111 +26,91 @@ _NO_SECRET = ("PWD", "OLDPWD")  # folders of a shell
 _IN_ADDRESS = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")  # DATABASE_URL=postgres://me:password@host
 _SHORTEST = 8  # characters of a secret
 _ORDINARY = ("localhost", "root", "smoke", "laptop", "node", "paper", "timed", "transformer")
-_MARK = "***"
 
 Secrets = tuple[tuple[str, str], ...]  # (place, secret), the longest first
 
 
 def redact(text: str) -> str:
     """The text with `~` for the home folder, and `***` for secrets and names of user and host."""
-    return _redactor()(text)
+    return _redactor(_secrets(), _homes(), socket.gethostname())(text)
 
 
 def redacted(value: Any) -> Any:
     """A plain value with every text in it redacted, also names of fields."""
-    return _walk(value, _redactor())
+    redactor = _redactor(_secrets(), _homes(), socket.gethostname())
+    return _changed(value, lambda part: redactor(part) if isinstance(part, str) else part)
 
 
-def home_to_tilde(name: str, value: Any) -> Any:
+def home_to_tilde(value: Any) -> Any:
     """A plain value with `~` for the home folder at the start of its texts, for use elsewhere.
 
-    Args:
-        name: of the value, for messages.
-        value: a plain value that will be recorded.
-
     Raises:
-        ValueError: one line: a text holds a secret, or the home folder in another place, where `~`
-            could not be undone.
+        ValueError: the end of a line: it holds a secret, or the home folder in another place, where
+            `~` could not be undone.
     """
-    if isinstance(value, Mapping):
-        for key in value:
-            if home_to_tilde(f"a name in {name}", key) != key:
-                raise ValueError(
-                    f"a name in {name} holds the path of your home folder, which would be recorded"
-                )
-        return {key: home_to_tilde(f"{name}.{key}", part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [home_to_tilde(name, part) for part in value]
-    text = str(value)
+    return _changed(value, _with_tilde)
+
+
+def _with_tilde(part: Any) -> Any:
+    text = str(part)
     # No secret is shorter, and to list all secrets takes longer than everything else here.
     for place, secret in _secrets() if len(text) >= _SHORTEST else ():
         if secret in text:
             raise ValueError(
-                f"{name} holds {place}, which would be recorded: take it out, and have your code "
-                "read it there itself"
+                f"holds {place}, which would be recorded: take it out, and have your code read it "
+                "there itself"
             )
-    if not isinstance(value, str):
-        return value
+    if not isinstance(part, str):
+        return part
     for home in _homes():
-        value = re.sub(rf"^{re.escape(home)}(?=/|$)", "~", value)
-        if re.search(_path(home), value):
+        text = re.sub(rf"^{re.escape(home)}(?=/|$)", "~", text)
+        if re.search(_path(home), text):
             raise ValueError(
-                f"{name} holds the path of your home folder, which would be recorded: write ~/... "
-                "instead"
+                "holds the path of your home folder, which would be recorded: write ~/... instead"
             )
-    return value
+    return text
 
 
 def tilde_to_home(value: Any) -> Any:
     """The inverse: `~` and `~/...` become paths below this machine's home folder."""
+
+    def expanded(part: Any) -> Any:
+        if isinstance(part, str) and (part == "~" or part.startswith("~/")):
+            return os.path.expanduser(part)  # noqa: PTH111  (keeps a slash at the end)
+        return part
+
+    return _changed(value, expanded)
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A plain value whose texts and numbers, and the names of whose fields, are changed."""
     if isinstance(value, Mapping):
-        return {name: tilde_to_home(part) for name, part in value.items()}
+        return {_changed(name, change): _changed(part, change) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [tilde_to_home(part) for part in value]
-    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
-        return os.path.expanduser(value)  # noqa: PTH111  (keeps a slash at the end)
-    return value
-
-
-def _walk(value: Any, redactor: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return redactor(value)
-    if isinstance(value, Mapping):
-        return {
-            redactor(name) if isinstance(name, str) else name: _walk(part, redactor)
-            for name, part in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_walk(part, redactor) for part in value]
-    return value
-
-
-def _redactor() -> Callable[[str], str]:
-    """For the environment as it is now; it costs much to make and little to use."""
-    return _redactor_of(_secrets(), _homes(), socket.gethostname())
+        return [_changed(part, change) for part in value]
+    return change(value)
 
 
 @lru_cache(maxsize=2)
-def _redactor_of(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[str], str]:
+def _redactor(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[str], str]:
+    """For the environment as it is now; it costs much to make and little to use."""
     # As it is, on one line, and as Python prints it.
-    forms = [(s, " ".join(s.split()), repr(s)[1:-1]) for _, s in secrets]
-    every_form = list(dict.fromkeys(form for each in forms for form in each))
-    rules: list[tuple[str, str]] = []
-    for home in homes:
-        rules.append((_path(home), "~"))
-        user = re.escape(Path(home).name)
-        if _is_private(user):  # the user's name as a folder of another path
-            rules.append((rf"(?<![\w.-]){user}(?=/)|(?<=/){user}(?![\w.-])", _MARK))
-    names = filter(_is_private, dict.fromkeys((host, host.partition(".")[0])))
-    rules += [(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _MARK) for name in names]
-    compiled = [(re.compile(pattern), mark) for pattern, mark in rules]
+    forms = [form for _, s in secrets for form in (s, " ".join(s.split()), repr(s)[1:-1])]
+    patterns = [*map(re.escape, forms), *(f"(?P<home{n}>{_path(h)})" for n, h in enumerate(homes))]
+    # The user's name as a folder of another path.
+    users = [re.escape(name) for home in homes if _is_private(name := Path(home).name)]
+    patterns += [rf"(?<![\w.-]){user}(?=/)|(?<=/){user}(?![\w.-])" for user in users]
+    hosts = filter(_is_private, (host, host.partition(".")[0]))
+    patterns += [rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in hosts]
+    private = re.compile("|".join(patterns) or "(?!)")
 
     @lru_cache(maxsize=10_000)
     def redactor(text: str) -> str:
-        for form in every_form:
-            text = _without_start(text.replace(form, _MARK), form)
-        for pattern, mark in compiled:
-            text = pattern.sub(mark, text)
+        text = private.sub(lambda found: "~" if found.lastgroup else "***", text)
+        for form in forms:  # a long text may have been cut inside a secret
+            for length in range(len(form) - 1, _SHORTEST // 2, -1):
+                if text.endswith(form[:length]):
+                    text = text[:-length] + "***"
         # Names of files may hold lone surrogates, which no reader accepts.
         return text.encode(errors="replace").decode()
 
@@ -161,10 +141,8 @@ def _stored() -> Secrets:
     with suppress(OSError, netrc.NetrcParseError, ValueError, RuntimeError):
         path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
         open_regular(path).close()  # refuses a pipe, for which netrc would wait
-        hosts = netrc.netrc(path).hosts
-        secrets += [
-            (f"the password for {host} in your .netrc", hosts[host][2] or "") for host in hosts
-        ]
+        for host, (_, _, password) in netrc.netrc(path).hosts.items():
+            secrets.append((f"the password for {host} in your .netrc", password or ""))
     cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
     with suppress(ValueError, RuntimeError):
@@ -188,11 +166,3 @@ def _path(home: str) -> str:
 def _is_private(name: str) -> bool:
     """Whether a name of a user or host is to be removed: no ordinary word of this project."""
     return len(name) > 2 and name.lower() not in _ORDINARY
-
-
-def _without_start(text: str, secret: str) -> str:
-    """The text without the start of a secret at its end, where a long text may have been cut."""
-    for length in range(len(secret) - 1, _SHORTEST // 2, -1):
-        if text.endswith(secret[:length]):
-            return text[:-length] + _MARK
-    return text

@@ -64,7 +64,7 @@ def read_history(path: Path) -> History:
     """The history that belongs to a checkpoint; raises a ValueError if it is damaged."""
     file = path / HISTORY
     try:
-        data = read_bytes(file, _LARGEST_HISTORY, links=False)
+        data = read_bytes(file, _LARGEST_HISTORY, path)
     except ValueError as error:
         raise ValueError(f"checkpoint {file}: {error}") from None
     if digest(data) != read_extra(path).get("history"):

@@ -305,7 +305,7 @@ def clock_fields() -> set[str]:
 def main() -> None:
     """Run a campaign and write its record."""
     from repro.harness import machine
-    from repro.io.files import as_json, write
+    from repro.io.files import write
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
@@ -316,7 +316,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         counts = campaign(Path(folder), aims, options.seed, options.minutes)
     path = REFERENCE / machine.detect("smoke").slug / "campaign.json"
-    write(path, as_json(counts.record()))
+    write(path, json.dumps(counts.record(), indent=1).encode() + b"\n")
     print(f"wrote {path}")
 
 

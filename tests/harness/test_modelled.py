@@ -151,7 +151,7 @@ MEASURED: dict[str, Any] = {"fidelity": "measured", "profile": None, "task": "ca
         ({"D": 2}, "D = 2 with fidelity = 'simulated'"),
         ({"task": "check"}, "task"),
         ({"fidelity": "emulated", "memory": 5}, "memory"),
-        ({"fidelity": "emulated", "stretch": 1e18}, "stretch = .* at most 1000000"),
+        ({"fidelity": "emulated", "stretch": 1e18}, "stretch = .* less than or equal to 1000000"),
         ({"N": 10}, "N = 10, M = 4 .* multiple of M; try N=8"),
         (MEASURED | {"D": 2}, "D = 2"),
         (MEASURED | {"link": {"bytes_per_second": 5}}, "link"),

@@ -149,7 +149,7 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
 def test_a_spec_refuses_what_it_could_not_record(home: Path, text: str):
     with pytest.raises(
         ValueError,
-        match=r"^model_args\.a\.b holds the "
+        match=r"^model_args holds the "
         r"(environment variable HF_TOKEN|path of your home).*recorded: ",
     ):
         spec(model_args={"a": {"b": [text.format(home=home)]}})

@@ -8,6 +8,7 @@ what came out to results/reference/<machine>/training_speed.json.
 """
 
 import argparse
+import json
 import math
 import statistics
 import time
@@ -28,7 +29,7 @@ from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import split
 from repro.harness import machine
 from repro.harness.statistics import interval
-from repro.io.files import as_json, write
+from repro.io.files import write
 from repro.models import build
 from repro.train.losses import classification, translation
 from repro.train.optimizers import make_optimizer
@@ -219,7 +220,7 @@ def main() -> None:
     for row in content["comparisons"]:
         print(row)
     path = REFERENCE / machine.detect("laptop").slug / "training_speed.json"
-    write(path, as_json(content))
+    write(path, json.dumps(content, indent=1).encode() + b"\n")
     print(f"wrote {path}")
 
 

@@ -146,7 +146,7 @@ def read_index(folder: Path) -> Index:
     path = folder / INDEX
     try:
         path.lstat()
-        fields = from_json(read_text(path, LARGE, links=False), any_number=True)
+        fields = from_json(read_text(path, LARGE, folder))
         return _parse(fields)
     except FileNotFoundError:
         raise ValueError(
@@ -189,7 +189,7 @@ def read_part(folder: Path, index: Index, name: str) -> dict[str, Any]:
     """
     path, known = folder / name, index.files[name]
     try:
-        with open_regular(path, links=False) as opened:
+        with open_regular(path, folder) as opened:
             size = os.fstat(opened.fileno()).st_size
             if size != known.size:
                 raise ValueError(f"it has {size} bytes, and save() wrote {known.size}")
