@@ -57,27 +57,24 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))))
     else:
         panels = sum(len(section.panels) for section in shown)
-        print(
-            f"W&B workspace '{NAME}' of project {options.project}: {len(shown)} sections, "
-            f"{panels} panels"
-        )
+        of = f"project {options.project}: {len(shown)} sections, {panels} panels"
+        print(f"W&B workspace '{NAME}' of {of}")
         for section in shown:
             print(f"\n{section.title}")
             for panel in section.panels:
                 print(f"  {panel.kind:10} {panel.title}")
+    folder = options.results / "wandb"
     if options.log:
         for place in places:
             tags = (results.listings[place.experiment].paper, place.scale, place.machine)
             wandb_summary.log_experiment("offline", results, place, options.results, tags)
         wandb_summary.log_report("offline", options.plots, experiments, options.results)
-        print(f"\nmirrored offline, in {options.results / 'wandb'}", file=beside)
+        print(f"\nmirrored offline, in {folder}", file=beside)
     if options.push:
         print(f"workspace: {_push(shown, options)}", file=beside)
     elif not options.json:
-        print(
-            "\nnothing was sent; --push makes this workspace in W&B, where the runs have to be: "
-            f"`.venv/bin/wandb sync {options.results / 'wandb'}`"
-        )
+        where = f"where the runs have to be: `.venv/bin/wandb sync {folder}`"
+        print(f"\nnothing was sent; --push makes this workspace in W&B, {where}")
     return 0
 
 

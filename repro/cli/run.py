@@ -195,9 +195,7 @@ class Session:
                 for each in (planned.id, *planned.bases)
             ]
             run, results = recorded[0], Results(recorded, [plan.journal])
-            timeline = results.timeline(run)
-            speedup = results.speedup(run, K=1)
-            self.reporter.result(run, speedup, timeline, draw=planned is pictured)
+            self.reporter.result(run, results, draw=planned is pictured)
             if any(loss is None for round_ in run.rounds for loss in round_.losses):
                 self.reporter.warn(f"{run.id}: loss is not finite")
             # Simulated and counted runs are lines of one table, see `_show_experiment`.

@@ -91,7 +91,7 @@ class Chosen:
         if self.calibration is not None:
             return Calibrated(self.calibration, self.model, optimizer, link)
         if self.profile is None:
-            return Known(self.model, link)
+            return Known(self.model, link=link)
         return Roofline(device.load(tilde_to_home(self.profile)), self.model, optimizer, link=link)
 
     def warn(self, K: tuple[int, ...], examples: dict[int, int], optimizer: str) -> None:

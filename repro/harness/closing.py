@@ -4,94 +4,108 @@ Of an exhibit of the paper it has one line for each model and fidelity: the wide
 are read back from the records, so a second start, which measures nothing, ends with the same lines.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from math import isnan
+from typing import TYPE_CHECKING
 
-from repro.harness import contention, terminal, text
-from repro.harness.plan import Plan, PlannedRun
+from repro.harness import contention, text
+from repro.harness.plan import Plan
 from repro.harness.results import Results, Run, of_journals
 from repro.harness.spec import TIMED, RunSpec, slug
+from repro.harness.terminal import table_of
 from repro.harness.vary import varied, varied_arguments
 from repro.io.untrusted import short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+OVER_K1 = {"over K=1": {"K": 1}}
 # What the paper divides by: Table 2 by K=2 and M=1, Table 3 by K=2.
-_BASES: dict[str, dict[str, int]] = {
-    "over K=1": {"K": 1},
-    "over K=2, M=1": {"K": 2, "M": 1},
-    "over K=2": {"K": 2},
-}
+_OF_THE_PAPER = {**OVER_K1, "over K=2, M=1": {"K": 2, "M": 1}, "over K=2": {"K": 2}}
 _OF_EXHIBIT = ("model", "fidelity", "N")  # the settings that are columns there
 # Fields that always have a column, or that say nothing about a timed step.
 _NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures"}
+_MARKS = {
+    "x [": "over: throughput over that of the same run at this K and M; [95 % interval over "
+    "rounds]",
+    " ~": "~: the interval spans 1, no difference is shown",
+    " busy": f"busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
+    "--force measures those rounds again",
+}
 
 
 def closing(plan: Plan) -> list["RenderableType"]:
     """The parts of the answer for one experiment; none if nothing was measured."""
     results, experiment = of_journals([plan.journal]), plan.experiment
-    runs = {run.id: run for run in results.runs}
-    shown = [run for run in plan.runs if run.id in runs]
-    done = [run for run in shown if _has_number(runs[run.id])]
+    recorded = {run.id: run for run in results.runs}
+    shown = [recorded[run.id] for run in plan.runs if run.id in recorded]
+    done = [run for run in shown if run.done and (run.fit or not isnan(run.step_s))]
     parts: list[RenderableType] = []
     if experiment.paper or experiment.neurips:
-        widest: dict[tuple[str, str], PlannedRun] = {}
+        widest: dict[tuple[str, str], Run] = {}
         for run in done:
             # The first group of a model is what the exhibit is about; later ones vary it.
-            key = run.spec.model, run.spec.fidelity
-            before = widest.setdefault(key, run)
-            if before.group == run.group and _size(run) > _size(before):
-                widest[key] = run
+            before = widest.setdefault((run.model, run.fidelity), run)
+            if before.group == run.group and (run.K, run.M) > (before.K, before.M):
+                widest[run.model, run.fidelity] = run
         title = experiment.paper or f"NeurIPS {experiment.neurips}"
-        if widest:
-            parts += _table(title, [*widest.values()], runs, results, _BASES, _OF_EXHIBIT)
+        parts += _table(title, [*widest.values()], results, _OF_THE_PAPER, _OF_EXHIBIT)
     else:
-        several = len(experiment.groups) > 1
         for group in dict.fromkeys(run.group for run in done):
             members = [run for run in done if run.group == group]
-            only_k1 = {name: _BASES[name] for name in ("over K=1",)}
-            differing = [name for name in _varied(members) if name not in _NOT_VARIED]
-            parts += _table(group if several else "", members, runs, results, only_k1, differing)
-            parts += _fastest(
-                [run for run in members if run.spec.library == "repro"], runs, results
-            )
-    not_done = Counter(runs[run.id].status for run in shown)
-    del not_done["done"]
+            settings = [name for name in _varied(members) if name not in _NOT_VARIED]
+            title = group if len(experiment.groups) > 1 else ""
+            parts += _table(title, members, results, OVER_K1, settings)
+            parts += _fastest([run for run in members if run.library == "repro"], results)
+    not_done = Counter(run.status for run in shown if not run.done)
     if not_done:
         counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
         parts.append(f"  not measured: {counts}")
     return parts
 
 
-def _varied(planned: Sequence[PlannedRun]) -> list[str]:
-    """The fields, and the arguments of models, in which runs differ."""
-    specs = [run.spec for run in planned]
-    return [*varied(specs), *varied_arguments(specs)]
-
-
-def _size(run: PlannedRun) -> tuple[int, int]:
-    return run.spec.K, run.spec.M
+def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    """The numbers of a run as text, `-` where one is not known."""
+    found = dict.fromkeys(["step", "throughput", *bases, "idle", "peak", "fits", "rounds"], "-")
+    if run.fit:
+        found["fits"] = run.size
+        if not isnan(run.parameters):
+            largest = "" if run.size == "as given" else "largest "
+            millions = f"{run.parameters / 1e6:,.1f} million parameters"
+            found["fits"] = f"{largest}{run.size}, {millions}"
+    if not isnan(run.step_s):
+        found["step"], found["throughput"] = text.seconds(run.step_s), text.number(run.throughput)
+    for name, changed in bases.items():
+        value, low, high = results.speedup(run, **changed)
+        is_base = all(getattr(run, field) == value for field, value in changed.items())
+        if not is_base and not isnan(value):
+            found[name] = text.ratio(value, low, high)
+    if not isnan(run.bubble_idle_over_total):
+        found["idle"] = f"{run.bubble_idle_over_total:.0%}"
+    if not isnan(run.peak_gib_max):
+        found["peak"] = text.size(2**30 * run.peak_gib_max)
+    busy = sum(contention.is_busy(round_.load) for round_ in run.rounds)
+    found["rounds"] = f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
+    return found
 
 
 def _table(
     title: str,
-    planned: Sequence[PlannedRun],
-    runs: Mapping[str, Run],
+    runs: Sequence[Run],
     results: Results,
     bases: Mapping[str, Mapping[str, int]],
     settings: Sequence[str],
-) -> list[Any]:
-    """These runs, a row each, below a line with what they have in common.
+) -> list["RenderableType"]:
+    """Runs, a row each, below a line with what they have in common.
 
     Of the settings, those in which the runs differ are columns. A column has no place where its
     values are unknown in all rows.
     """
-    various = _varied(planned)
+    if not runs:
+        return []
+    first, various = runs[0].spec, _varied(runs)
     differing = [name for name in settings if name in various]
-    first = planned[0].spec
     common = {
         "model": first.model,
         "fidelity": first.fidelity,
@@ -100,69 +114,46 @@ def _table(
     }
     words = [title] if title not in ("", slug(first.model)) else []
     words += [word for field, word in common.items() if field not in various]
-    units = {runs[run.id].unit for run in planned}
+    units = {run.unit for run in runs}
+    rows = [
+        {"K": str(run.K), "M": str(run.M)}
+        | {name: _setting(run.spec, name) for name in differing}
+        | numbers(run, results, bases)
+        for run in runs
+    ]
+    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
     unit = units.pop() if len(units) == 1 else "examples/s"
-    rows = []
-    for each in planned:
-        run = runs[each.id]
-        row = {"K": str(run.K), "M": str(run.M)}
-        row |= {name: _field(each.spec, name) for name in differing}
-        row["step"] = text.seconds(run.step_s) if _known(run.step_s) else "-"
-        row[unit] = text.number(run.throughput) if _known(run.throughput) else "-"
-        for name, changed in bases.items():
-            row[name] = _ratio(run, results, changed)
-        idle, peak = run.bubble_idle_over_total, run.peak_gib_max
-        row["idle"] = f"{idle:.0%}" if _known(idle) else "-"
-        row["peak"] = text.size(2**30 * peak) if _known(peak) else "-"
-        row["fits"] = fitted(run) if run.fit else "-"
-        busy = sum(contention.is_busy(round_.load) for round_ in run.rounds)
-        row["rounds"] = f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
-        rows.append(row)
-    columns = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
-    cells = [[row[name] for name in columns] for row in rows]
-    made = terminal.table_of(columns, cells, left=(*differing, "fits"))
-    return [f"\n{', '.join(words)}", made, *_legend([cell for row in cells for cell in row])]
+    cells = [[row[name] for name in names] for row in rows]
+    columns = [unit if name == "throughput" else name for name in names]
+    every = [cell for row in cells for cell in row]
+    marks = [f"  {says}" for mark, says in _MARKS.items() if any(mark in cell for cell in every)]
+    return [f"\n{', '.join(words)}", table_of(columns, cells, left=(*differing, "fits")), *marks]
 
 
-def fitted(run: Run) -> str:
-    """The largest model that fits, or that the given one does."""
-    if not _known(run.parameters):
-        return run.size
-    largest = "" if run.size == "as given" else "largest "
-    return f"{largest}{run.size}, {run.parameters / 1e6:,.1f} million parameters"
-
-
-def _ratio(run: Run, results: Results, changed: Mapping[str, int]) -> str:
-    """`1.42x [1.32, 1.65]` over the run with these settings; ~ after it if the interval spans 1."""
-    value, low, high = results.speedup(run, **changed)
-    is_base = all(getattr(run, name) == number for name, number in changed.items())
-    return "-" if is_base or not _known(value) else text.ratio(value, low, high)
-
-
-def _fastest(
-    planned: Sequence[PlannedRun], recorded: Mapping[str, Run], results: Results
-) -> list[str]:
-    """Which K and M are fastest, if these runs differ in nothing else and the rounds show it."""
-    runs, specs = [recorded[each.id] for each in planned], [each.spec for each in planned]
-    if len(runs) < 2:
-        return []
-    settings = {*_varied(planned)} - {"K", "M", "stretch"}
-    if all(isinstance(spec.balance, tuple) for spec in specs):
+def _fastest(runs: Sequence[Run], results: Results) -> list[str]:
+    """Which K and M is fastest, if the runs differ in nothing else and the rounds show it."""
+    settings = {*_varied(runs)} - {"K", "M", "stretch"} if runs else {""}
+    if all(isinstance(run.spec.balance, tuple) for run in runs):
         settings -= {"balance"}  # a list of layer counts fits one K alone
     # A cost model may have chosen another N than the spec's.
-    if settings or len({run.N for run in runs}) > 1:
+    if len(runs) < 2 or settings or len({run.N for run in runs}) > 1:
         return []
     first, second = sorted(runs, key=lambda run: -run.throughput)[:2]
     line = f"  fastest: K={first.K}, M={first.M}"
     if first.fidelity not in TIMED:  # the same every time
         return [line]
     value, low, high, _ = results.ratio(first, second)
-    if not low > 1:
-        return []
-    return [f"{line}, {text.ratio(value, low, high)} over the next, K={second.K}, M={second.M}"]
+    over = f", {text.ratio(value, low, high)} over the next, K={second.K}, M={second.M}"
+    return [line + over] if low > 1 else []
 
 
-def _field(spec: RunSpec, name: str) -> str:
+def _varied(runs: Sequence[Run]) -> list[str]:
+    """The fields, and the arguments of models, in which runs differ."""
+    specs = [run.spec for run in runs]
+    return [*varied(specs), *varied_arguments(specs)]
+
+
+def _setting(spec: RunSpec, name: str) -> str:
     value = spec.model_args[name] if name in spec.model_args else getattr(spec, name, None)
     if value is None:
         return "-"
@@ -171,29 +162,3 @@ def _field(spec: RunSpec, name: str) -> str:
     if isinstance(value, tuple):
         return "+".join(map(str, value))
     return short(value, 24, quote=not str(value).isprintable())
-
-
-def _legend(cells: Sequence[str]) -> list[str]:
-    """What the marks in a table mean, for those that occur in it."""
-    lines = []
-    if any("x [" in cell for cell in cells):
-        lines.append(
-            "  over: throughput over that of the same run at this K and M; [95 % interval over "
-            "rounds]"
-        )
-    if any(cell.endswith(" ~") for cell in cells):
-        lines.append("  ~: the interval spans 1, no difference is shown")
-    if any(cell.endswith(" busy") for cell in cells):
-        lines.append(
-            f"  busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
-            "--force measures those rounds again"
-        )
-    return lines
-
-
-def _has_number(run: Run) -> bool:
-    return run.done and (_known(run.step_s) or run.fit is not None)
-
-
-def _known(value: float) -> bool:
-    return not math.isnan(value)

@@ -20,9 +20,8 @@ class CpuShare:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._machine = _machine_seconds()
+        self._machine, self._own = _machine_seconds(), _own_seconds()
         self._container = _container_seconds()
-        self._own = _own_seconds()
 
     def share(self) -> float | None:
         """Average share of the usable cores, 0 to 1, that other processes took so far.
@@ -84,14 +83,13 @@ def _machine_seconds() -> float:
 
 def _container_seconds() -> float | None:
     """CPU seconds of all processes of this container; None if it has no quota of its own."""
+    group = Path("/sys/fs/cgroup")
     try:
-        if Path("/sys/fs/cgroup/cpu.max").read_text().split()[0] == "max":
+        if (group / "cpu.max").read_text().startswith("max"):
             return None
-        counts = dict(
-            line.split() for line in Path("/sys/fs/cgroup/cpu.stat").read_text().splitlines()
-        )
+        counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
         return int(counts["usage_usec"]) / 1e6
-    except (OSError, ValueError, KeyError, IndexError):
+    except (OSError, ValueError, KeyError):
         return None
 
 

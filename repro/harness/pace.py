@@ -37,19 +37,16 @@ def of_kinds(
         scale: chooses the experiment's estimate.
         rounds: run id -> number of rounds; without the runs that cannot be measured here.
         fidelities: run id -> fidelity, of all runs.
-        events: on this machine.
+        events: recorded on this machine.
 
     Returns:
         The median of recorded rounds, else the experiment's estimate; 0 if neither exists.
     """
     recorded = _recorded(experiment.name, fidelities, events)
-    untimed = sum(count for run, count in rounds.items() if fidelities[run] not in TIMED)
-    timed = sum(rounds.values()) - untimed
-    estimate = 60 * experiment.minutes.get(scale, 0.0)
-    # Untimed runs take at most half of a short estimate, if there are timed runs too.
-    most_untimed = estimate / 2 if timed else estimate
-    for_untimed = min(UNTIMED, most_untimed / max(1, untimed))
-    for_timed = (estimate - for_untimed * untimed) / max(1, timed)
+    timed = sum(count for run, count in rounds.items() if fidelities[run] in TIMED)
+    untimed_s = UNTIMED * (sum(rounds.values()) - timed)
+    # An estimate is of everything, also of runs that no clock times.
+    timed_s = max(0.0, 60 * experiment.minutes.get(scale, 0.0) - untimed_s)
     paces = {}
     for group in experiment.groups:
         for run in group.runs:
@@ -57,8 +54,27 @@ def of_kinds(
             if kind in recorded:
                 paces[kind] = statistics.median(recorded[kind])
             else:
-                paces[kind] = for_timed if run.fidelity in TIMED else for_untimed
+                paces[kind] = timed_s / max(1, timed) if run.fidelity in TIMED else UNTIMED
     return paces
+
+
+def _recorded(
+    experiment: str, fidelities: Mapping[str, str], events: Iterable[RoundEvent]
+) -> dict[Kind, list[float]]:
+    """Seconds of one run of each kind, one number per recorded round.
+
+    In a round with timed and untimed runs nearly all seconds are those of the timed ones.
+    """
+    recorded: dict[Kind, list[float]] = {}
+    for event in events:
+        span = datetime.fromisoformat(event.ended) - datetime.fromisoformat(event.started)
+        seconds = max(0.0, span.total_seconds())  # clocks may be set back
+        count = Counter(fidelities[run] for run in event.records if run in fidelities)
+        timed = {fidelity: count[fidelity] for fidelity in TIMED if fidelity in count}
+        for fidelity in timed or count:
+            kind = Kind(experiment, event.group, fidelity)
+            recorded.setdefault(kind, []).append(seconds / sum((timed or count).values()))
+    return recorded
 
 
 def start_up(workers: int, cores: int) -> float:
@@ -93,38 +109,12 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds that are left."""
+        """Of everything that is left."""
         return self._start_up + sum(
             count * self._expected(kind) for kind, count in self._left.items()
         )
 
     def _expected(self, kind: Kind) -> float:
-        """Seconds of a measurement of this kind."""
         took, known = self._took.get(kind, []), self._pace.get(kind, 0.0)
         weight = _PRIOR_RUNS if known else 0
         return (weight * known + sum(took)) / max(1, weight + len(took))
-
-
-def _recorded(
-    experiment: str, fidelities: Mapping[str, str], events: Iterable[RoundEvent]
-) -> dict[Kind, list[float]]:
-    """Seconds of one run of each kind, one number per recorded round.
-
-    In a round with timed and untimed runs, the timed ones took what exceeds `UNTIMED` per run.
-    """
-    recorded: dict[Kind, list[float]] = {}
-    for event in events:
-        span = datetime.fromisoformat(event.ended) - datetime.fromisoformat(event.started)
-        seconds = max(0.0, span.total_seconds())  # clocks may be set back
-        count = Counter(fidelities[run] for run in event.records if run in fidelities)
-        timed = sum(count[fidelity] for fidelity in TIMED)
-        untimed = count.total() - timed
-        for fidelity in count:
-            if not timed or not untimed:
-                pace = seconds / count.total()
-            elif fidelity in TIMED:
-                pace = max(0.0, seconds - UNTIMED * untimed) / timed
-            else:
-                pace = min(UNTIMED, seconds / count.total())
-            recorded.setdefault(Kind(experiment, event.group, fidelity), []).append(pace)
-    return recorded

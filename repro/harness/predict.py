@@ -1,8 +1,7 @@
 """One predictor: a run and what its layers cost give a step on a virtual clock, and its memory.
 
 A source says what layers cost: `Known` layers wait for a time that they know, `Calibrated` ones
-were timed, and those of a `Roofline` take their counted FLOPs and bytes over a device's rates. The
-last two are `Counted` too, which gives the memory and no times.
+were timed, and those of a `Roofline` take their counted FLOPs and bytes over a device's rates.
 """
 
 import copy
@@ -49,23 +48,14 @@ _schedule = lru_cache(maxsize=2)(make_schedule)
 
 
 class Included(NamedTuple):
-    """What counts in the time of a step.
-
-    Attributes:
-        terms: of the roofline.
-        ends: the model's ends: embedding, softmax, loss.
-        link: messages between stages.
-        setup: what a step takes before its first action.
-        update: of the optimizer.
-        folded: kernels are folded before matrices are padded, see `repro.costs.products`.
-    """
+    """What counts in the time of a step."""
 
     terms: tuple[str, ...] = roofline.TERMS
-    ends: bool = True
-    link: bool = True
-    setup: bool = True
-    update: bool = True
-    folded: bool = False
+    ends: bool = True  # of the model: embedding, softmax, loss
+    link: bool = True  # messages between stages
+    setup: bool = True  # what a step takes before its first action
+    update: bool = True  # of the optimizer
+    folded: bool = False  # kernels before matrices are padded, see `repro.costs.products`
 
 
 @dataclass(frozen=True)
@@ -107,28 +97,23 @@ class Prediction:
         """Counted bytes of each rank at its peak; None if not known."""
         return self.source.peaks(self.spec, max(1, self.examples), self.counts)
 
-    @property
-    def error(self) -> ErrorBar | None:
-        """How far such steps were off where the true length is known."""
-        return self.source.error()
-
 
 class Source:
-    """What a model's layers cost.
+    """What a model's layers cost; memory and parameters are counted on fake tensors.
 
     Attributes:
+        model: None where only the times of its layers are known.
         link: between two stages.
         memory: bytes of a device; None where the layers are those of no device.
-        model: None where only the times of its layers are known.
     """
 
-    model: Model | None = None
-    link: LinkSpeed = FREE
     memory: float | None = None
 
-    def examples(self, spec: RunSpec) -> int:
-        """Examples in a micro-batch; 0 where not even one fits into the spec's memory."""
-        return spec.N // spec.D // spec.M
+    def __init__(
+        self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None
+    ) -> None:
+        self.model, self._optimizer, self._kind = model, optimizer, "cpu"
+        self.link = link or FREE
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         """Seconds of each layer for a micro-batch of n examples."""
@@ -138,20 +123,69 @@ class Source:
         """Costs of stages with these numbers of layers."""
         raise NotImplementedError
 
-    def counted(self) -> Mapping[str, Sequence[int]]:
-        """What stages can be cut by without a clock, see `counted_costs`; empty: all are alike."""
-        return {}
+    def error(self) -> ErrorBar | None:
+        """How far such steps were off where the true length is known."""
+        return None
+
+    @cached_property
+    def counter(self) -> Counter:
+        global _last_counter
+        assert self.model is not None
+        optimizer = partial(OPTIMIZERS[self._optimizer], lr=0.01)
+        layers, loss = self.model.layers, self.model.loss
+        _last_counter = Counter(layers, loss, optimizer, _last_counter, self._kind)
+        return _last_counter
+
+    @cached_property
+    def few(self) -> tuple[Tree, Tree]:
+        """One example and its target; mini-batches are expanded from them."""
+        assert self.model is not None
+        return self.model.batch(1, 0)
+
+    def examples(self, spec: RunSpec) -> int:
+        """Examples in a micro-batch: N / M of a replica or, with a memory, the most that fit."""
+        most = spec.N // spec.D // spec.M
+        if spec.memory is None:
+            return most
+        tries = _sizes(most)
+
+        def is_too_large(n: int) -> bool:
+            peaks = self.peaks(spec, n, cut(spec, self, n))
+            return max(peaks or [0]) > (spec.memory or 0)
+
+        fitting = bisect_left(tries, True, key=is_too_large)
+        return tries[fitting - 1] if fitting else 0
 
     def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> list[int] | None:
-        """Counted bytes of each rank at its peak; None if not known."""
-        return None
+        """Counted bytes of each rank at its peak; None without a model.
+
+        With replicas its gradients are copied before they are summed. The copies count as if they
+        were all there at the peak, which is an upper bound.
+        """
+        if self.model is None:
+            return None
+        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
+        tasks = Task.of_ranks(schedule_of(spec), counts, inputs, targets, Messages())
+        peaks = [peak_memory(self.counter, task).total for task in tasks]
+        copies = self.parameter_bytes(spec, counts) if spec.D > 1 else [0] * spec.K
+        return [peak + size for peak, size in zip(peaks, copies, strict=True)]
 
     def parameter_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
-        """Bytes of the parameters of each rank, and so of their gradients."""
-        raise NotImplementedError
+        """Bytes of the parameters of each rank, and so of their gradients.
 
-    def error(self) -> ErrorBar | None:
-        return None
+        Rank r holds the stages r, r + K, and so on.
+        """
+        layers = self._layer_bytes()
+        stages = [sum(layers[a:b]) for a, b in pairwise([0, *accumulate(counts)])]
+        return [sum(stages[rank :: spec.K]) for rank in range(spec.K)]
+
+    def _layer_bytes(self) -> list[int]:
+        return [self.counter.resident(index).parameters for index in range(len(self.counter))]
+
+    def cuts_by_memory(self, spec: RunSpec, n: int) -> Tasks:
+        """The stages that the model can be cut into; each rank holds one."""
+        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
+        return Tasks(self.counter, schedule_of(spec), inputs, targets, Messages())
 
 
 def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Prediction:
@@ -175,10 +209,10 @@ def source_of(spec: RunSpec, kind: str) -> Source:
     """The source of a modelled run; `kind`, "cpu" or "cuda", says whose operators are counted."""
     model = build(spec.model, **spec.arguments)
     if waits(model):
-        return Known(model, spec.link)
+        return Known(model, link=spec.link)
     assert spec.profile is not None
     device = devices.load(tilde_to_home(spec.profile))
-    return Roofline(device, model, spec.optimizer, kind, spec.link)
+    return Roofline(device, model, spec.optimizer, spec.link, kind)
 
 
 def ways_of(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> dict[str, float]:
@@ -235,84 +269,39 @@ def cut(spec: RunSpec, source: Source, n: int) -> tuple[int, ...]:
         return spec.balance
     if spec.balance == "time":
         cost = layers.cost(source.link)
+    elif spec.balance == "uniform" or isinstance(source, Known):  # whose layers are all alike
+        cost = additive([1] * L)
     else:
-        cost = additive(source.counted().get(spec.balance, [1] * L))
+        cost = additive(counted_costs(source.counter, micro_batch(source.few[0], 1))[spec.balance])
     return tuple(PARTITIONERS[spec.partitioner or SMALLEST_LARGEST](cost, L, spec.total_stages))
 
 
 class Known(Source):
     """Layers that wait for a time which they know."""
 
-    def __init__(self, model: Model, link: LinkSpeed | None = None) -> None:
-        self.model = model
-        made = [layer() for layer in model.layers if callable(layer)]
-        self._layers = [layer for layer in made if isinstance(layer, TimedLayer)]
-        self.link = link or FREE
-
     def layers(self, n: int, checkpoint: str) -> Profile:
         """Seconds of each layer, which do not depend on n, and bytes that it sends."""
-        forward = tuple(layer.forward_s for layer in self._layers)
-        sent = tuple(4 * layer.elements * n for layer in self._layers[:-1])
-        backward = tuple(layer.backward_s for layer in self._layers)
+        layers = self._waiting
+        forward = tuple(layer.forward_s for layer in layers)
+        sent = tuple(4 * layer.elements * n for layer in layers[:-1])
         recompute = forward if checkpoint != "never" else (0.0,) * len(forward)
-        return Profile(forward, recompute, backward, sent, sent)
+        return Profile(forward, recompute, tuple(layer.backward_s for layer in layers), sent, sent)
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        updates = [vars(layer.weight)["update_s"] for layer in self._layers]
+        updates = [vars(layer.weight)["update_s"] for layer in self._waiting]
         return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, updates)
 
-
-class Counted(Source):
-    """A model whose memory and parameters are counted on fake tensors."""
-
-    def __init__(self, model: Model | None, optimizer: str = "sgd", kind: str = "cpu") -> None:
-        self.model, self._optimizer, self._kind = model, optimizer, kind
+    def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> None:
+        return None
 
     @cached_property
-    def counter(self) -> Counter:
-        global _last_counter
+    def _waiting(self) -> list[TimedLayer]:
         assert self.model is not None
-        optimizer = partial(OPTIMIZERS[self._optimizer], lr=0.01)
-        layers, loss = self.model.layers, self.model.loss
-        _last_counter = Counter(layers, loss, optimizer, _last_counter, self._kind)
-        return _last_counter
-
-    @cached_property
-    def few(self) -> tuple[Tree, Tree]:
-        """One example and its target; mini-batches are expanded from them."""
-        assert self.model is not None
-        return self.model.batch(1, 0)
-
-    def counted(self) -> Mapping[str, Sequence[int]]:
-        return counted_costs(self.counter, micro_batch(self.few[0], 1))
-
-    def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> list[int] | None:
-        """Counted bytes of each rank at its peak; None without a model.
-
-        With replicas its gradients are copied before they are summed. The copies count as if they
-        were all there at the peak, which is an upper bound.
-        """
-        if self.model is None:
-            return None
-        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
-        tasks = Task.of_ranks(schedule_of(spec), counts, inputs, targets, Messages())
-        peaks = [peak_memory(self.counter, task).total for task in tasks]
-        if spec.D > 1:
-            copies = self.parameter_bytes(spec, counts)
-            peaks = [peak + size for peak, size in zip(peaks, copies, strict=True)]
-        return peaks
-
-    def parameter_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
-        layers = [self.counter.resident(index).parameters for index in range(len(self.counter))]
-        return _of_ranks(layers, counts, spec.K)
-
-    def cuts_by_memory(self, spec: RunSpec, n: int) -> Tasks:
-        """The stages that the model can be cut into; each rank holds one."""
-        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
-        return Tasks(self.counter, schedule_of(spec), inputs, targets, Messages())
+        made = [layer() for layer in self.model.layers if callable(layer)]
+        return [layer for layer in made if isinstance(layer, TimedLayer)]
 
 
-class Calibrated(Counted):
+class Calibrated(Source):
     """Layers with the times of a calibration; without a model only times are known."""
 
     def __init__(
@@ -322,23 +311,21 @@ class Calibrated(Counted):
         optimizer: str = "sgd",
         link: LinkSpeed | None = None,
     ) -> None:
-        super().__init__(model, optimizer)
+        super().__init__(model, optimizer, link or calibration.link)
         if model is not None and len(calibration.update) != len(model.layers):
             raise ValueError(
                 f"calibration: is of {len(calibration.update)} layers, {model.name} has L = "
                 f"{len(model.layers)} here; give the model and arguments that were calibrated"
             )
         self._calibration = calibration
-        self.link = link or calibration.link
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        """Seconds of each layer for a micro-batch of n examples while all processes compute."""
+        """Seconds of each layer while all processes compute."""
         # A stage of one layer costs what the layer does.
         stages = self._calibration.stages([1] * len(self._calibration.update), n, checkpoint)
-        recompute = stages.recompute if checkpoint != "never" else (0.0,) * stages.stages
         return Profile(
             stages.forward,
-            recompute,
+            stages.recompute if checkpoint != "never" else (0.0,) * stages.stages,
             stages.backward,
             tuple(round(size) for size in stages.activations),
             tuple(round(size) for size in stages.gradients),
@@ -352,16 +339,16 @@ class Calibrated(Counted):
             return stages()
         return settle(schedule_of(spec), lambda overlap: stages(overlap=overlap))
 
-    def parameter_bytes(self, spec: RunSpec, counts: Sequence[int]) -> list[int]:
+    def _layer_bytes(self) -> list[int]:
         if self.model is not None:
-            return super().parameter_bytes(spec, counts)
-        return _of_ranks([round(size) for size in self._calibration.parameters], counts, spec.K)
+            return super()._layer_bytes()
+        return [round(size) for size in self._calibration.parameters]
 
     def error(self) -> ErrorBar | None:
         return calibration_error()
 
 
-class Roofline(Counted):
+class Roofline(Source):
     """Layers with times from a device's profile: FLOPs and bytes over its rates."""
 
     def __init__(
@@ -369,11 +356,11 @@ class Roofline(Counted):
         device: Device,
         model: Model,
         optimizer: str = "sgd",
-        kind: str = "cpu",
         link: LinkSpeed | None = None,
+        kind: str = "cpu",
     ) -> None:
-        super().__init__(model, optimizer, kind)
-        self._given_link = link
+        super().__init__(model, optimizer, link)
+        self._kind, self._given_link = kind, link
         self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
         self._set(device, Included())
 
@@ -390,21 +377,6 @@ class Roofline(Counted):
             other._times = {}
         return other
 
-    def examples(self, spec: RunSpec) -> int:
-        """N / M or, with a memory, the most with which stages fit."""
-        most = super().examples(spec)
-        if spec.memory is None:
-            return most
-        tries = _sizes(most)
-        fitting = bisect_left(tries, True, key=lambda n: not self._fits(spec, n))
-        return tries[fitting - 1] if fitting else 0
-
-    def _fits(self, spec: RunSpec, n: int) -> bool:
-        peaks = self.peaks(spec, n, cut(spec, self, n))
-        assert spec.memory is not None
-        assert peaks is not None
-        return max(peaks) <= spec.memory
-
     def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
         """What the layers and the loss take."""
         if n not in self._times:
@@ -414,12 +386,9 @@ class Roofline(Counted):
         return self._times[n]
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        return roofline.profile(
-            *self.times(n),
-            terms=self.included.terms,
-            ends=self.included.ends,
-            recompute=checkpoint != "never",
-        )
+        terms, ends = self.included.terms, self.included.ends
+        recompute = checkpoint != "never"
+        return roofline.profile(*self.times(n), terms=terms, ends=ends, recompute=recompute)
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         updates = [time.update for time in self.times(n)[0]] if self.included.update else []
@@ -458,17 +427,7 @@ def counted_costs(counter: Counter, inputs: Tree) -> dict[str, list[int]]:
     }
 
 
-def _of_ranks(layers: Sequence[int], counts: Sequence[int], K: int) -> list[int]:
-    """Sums over the layers of each rank; rank r holds the stages r, r + K, and so on."""
-    stages = [sum(layers[a:b]) for a, b in pairwise([0, *accumulate(counts)])]
-    return [sum(stages[rank::K]) for rank in range(K)]
-
-
 def _sizes(most: int) -> list[int]:
     """Sizes of micro-batches to try for memory: 1, 2, 3, 4, 6, 8, 12, ... and the largest."""
-    tries = {most}
-    power = 1
-    while power <= most:
-        tries |= {power, min(most, power * 3 // 2)}
-        power *= 2
-    return sorted(tries)
+    powers = [2**i for i in range(most.bit_length())]
+    return sorted({most, *powers, *(min(most, power * 3 // 2) for power in powers)})

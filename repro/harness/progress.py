@@ -9,31 +9,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from math import isnan
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
-from repro.harness.closing import fitted
+from repro.harness.closing import OVER_K1, numbers
 from repro.harness.job import Outcome
 from repro.harness.machine import cores
 from repro.harness.pace import Kind, TimeLeft, start_up
 from repro.harness.plan import Plan, PlannedRun
-from repro.harness.spec import run_name
-from repro.harness.terminal import show
-from repro.harness.text import duration, number, ratio, seconds
+from repro.harness.results import Results, Run
+from repro.harness.terminal import show, table_of
+from repro.harness.text import duration
 from repro.harness.vary import varied
 from repro.io.untrusted import short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from repro.harness.results import Run
 
 COLOURS = {
     "F": "bold blue",
@@ -66,18 +62,14 @@ class ProgressReporter:
         self._left = TimeLeft([], {}, 0.0)
         self._experiment = ""
         self._activity = ""
-        self._activity_began = time.monotonic()
-        self._last_line = time.monotonic()
+        self._activity_began = self._last_line = time.monotonic()
         self._warned_busy = False
         self._drawn: set[tuple[str, str]] = set()  # (experiment, group) with a picture of a step
-        columns = (
+        self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
-        )
-        self._progress = Progress(
-            *columns,
             console=self.console,
             refresh_per_second=1,
             transient=True,
@@ -88,7 +80,6 @@ class ProgressReporter:
         self._ended = threading.Event()
 
     def say(self, text: str | Text = "") -> None:
-        """Print a line."""
         self._last_line = time.monotonic()
         self.console.print(text)
 
@@ -97,33 +88,26 @@ class ProgressReporter:
         self.say(Text(f"  warning: {text}", style="bold yellow"))
 
     def load(self, share: float | None) -> None:
-        """Warn, once, that other processes take CPU time.
-
-        Args:
-            share: of the usable cores, as of `repro.harness.contention.CpuShare`; None if unknown.
-        """
-        if share is None or not contention.is_busy(share) or self._warned_busy:
-            return
-        self._warned_busy = True
-        self.warn(
-            f"this machine is busy: {contention.describe(share)}, so steps take longer and differ "
-            "more; end them, or measure again later with --force"
-        )
+        """Warn, once, that other processes take this share of the usable cores."""
+        if share is not None and contention.is_busy(share) and not self._warned_busy:
+            self._warned_busy = True
+            self.warn(
+                f"this machine is busy: {contention.describe(share)}, so steps take longer and "
+                "differ more; end them, or measure again later with --force"
+            )
 
     def plan(self, plan: Plan) -> None:
         """Print what will be measured for one experiment."""
         self.say(Text.assemble((f"\n{plan.experiment.name}", "bold"), f": {plan.experiment.title}"))
-        self.say(f"  {summary(plan)}")
-        for note in plan.notes:
-            self.say(f"  {note}")
+        for line in (summary(plan), *plan.notes):
+            self.say(f"  {line}")
 
     def begin(self, plans: Sequence[Plan]) -> None:
         """Print how much will be measured, and start the live line; workers start after this."""
         outstanding = [kind for plan in plans for kind in plan.outstanding]
         pace = {kind: seconds for plan in plans for kind, seconds in plan.pace.items()}
-        workers = max(
-            (run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1
-        )
+        runs = [run for plan in plans for run in plan.runs if run.missing]
+        workers = max((run.spec.devices for run in runs), default=1)
         self._left = TimeLeft(outstanding, pace, start_up(workers, cores()))
         starting = f"starting {workers} worker process{'es' if workers > 1 else ''}"
         self.say(f"\n{len(outstanding)} measurements in all{self._time_left(', ')}; {starting}")
@@ -143,7 +127,6 @@ class ProgressReporter:
         self._progress.stop()
 
     def round(self, plan: Plan, group: str, number: int, total: int) -> None:
-        """Print that a round begins."""
         self._experiment = plan.experiment.name
         self.say(f"[{self._experiment}/{group}] round {number} of {total}{self._time_left(', ')}")
 
@@ -159,32 +142,18 @@ class ProgressReporter:
             if outcome.log:
                 self.say(f"  its workers' full output, private paths included: {outcome.log}")
 
-    def closing(self, parts: "Iterable[RenderableType]") -> None:
-        """Print the results, see `repro.harness.closing`."""
-        show(parts, self.console.file)
-
     def dropped(self, run: PlannedRun) -> None:
         """Count a run that is left out of this round, because it failed before."""
         self._advance(run, None)
 
-    def result(
-        self,
-        run: "Run",
-        speedup: tuple[float, float, float],
-        timeline: Timeline | None,
-        *,
-        draw: bool,
-    ) -> None:
+    def result(self, run: Run, results: Results, *, draw: bool) -> None:
         """Print the numbers of a run that has all its rounds.
 
-        Args:
-            run: with all its rounds.
-            speedup: throughput over K=1, with the ends of its interval.
-            timeline: of its median step; None if it was not traced.
-            draw: draw that step, unless the group already has a picture.
+        With `draw` its median step is drawn, unless the group already has a picture.
         """
-        self.say(Text(result_line(run, speedup), style="bold"))
+        self.say(Text(result_line(run, results), style="bold"))
         group = (self._experiment, run.group)
+        timeline = results.timeline(run)
         wanted = self.verbose or (draw and group not in self._drawn)
         if timeline is None or run.K == 1 or not wanted:
             return
@@ -192,6 +161,10 @@ class ProgressReporter:
             self.say(f"    its median step: {legend(timeline)}")
         self._drawn.add(group)
         self.say(gantt(timeline, min(_WIDTH, self.console.width - 14)))
+
+    def closing(self, parts: "Iterable[RenderableType]") -> None:
+        """Print the results, see `repro.harness.closing`."""
+        show(parts, self.console.file)
 
     def _begin_activity(self, activity: str) -> None:
         self._activity, self._activity_began = activity, time.monotonic()
@@ -242,56 +215,36 @@ def summary(plan: Plan) -> str:
     return "; ".join(parts)
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: Plan) -> "RenderableType":
     """The runs of a plan, one line each; columns for settings such as the schedule if they vary."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("run", no_wrap=True)
-    for name in ("K", "M", "N"):
-        table.add_column(name, justify="right", no_wrap=True)
     # column -> field of the spec
     fields = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
     shown = varied([run.spec for run in plan.runs], fields.values())
-    optional = [column for column, field in fields.items() if field in shown]
+    words = [column for column, field in fields.items() if field in shown]
     some_differ = any(run.differs_in for run in plan.runs)
-    if some_differ:
-        optional.append("differs in")
-    for column in (*optional, "rounds", "status"):
-        table.add_column(column, overflow="fold")
-    for group in plan.experiment.groups:
-        for run in plan.group(group.name):
-            spec = run.spec
-            cells = [run.id, str(spec.K), str(spec.M), str(spec.N)]
-            cells += [getattr(spec, field) for field in shown]
-            if some_differ:
-                cells.append(run.differs_in)
-            cells.append("-" if run.status == "skipped" else f"{run.have} of {run.wanted}")
-            cells.append(f"{run.label}, as baseline" if run.added else run.label)
-            table.add_row(*cells)
-    return table
+    words += ["differs in"] if some_differ else []
+    rows = []
+    for run in plan.runs:
+        spec = run.spec
+        cells = [run.id, str(spec.K), str(spec.M), str(spec.N)]
+        cells += [getattr(spec, field) for field in shown]
+        cells += [run.differs_in] if some_differ else []
+        cells.append("-" if run.status == "skipped" else f"{run.have} of {run.wanted}")
+        cells.append(f"{run.label}, as baseline" if run.added else run.label)
+        rows.append(cells)
+    words += ["rounds", "status"]
+    return table_of(["run", *"KMN", *words], rows, left=("run", *words), wrapped=words)
 
 
-def result_line(run: "Run", speedup: tuple[float, float, float]) -> str:
-    """A run's numbers in one line.
+def result_line(run: Run, results: Results) -> str:
+    """A run's numbers in one line, with the names that they have in the table at the end.
 
-    Such as `transformer-K2-M4-3fa9c1 (d=64): step 512 ms, 62.5 sequences/s, 1.62x [1.58, 1.66]
-    over K=1, idle 21%`.
-
-    Args:
-        run: with all its rounds.
-        speedup: throughput over K=1, with the ends of its interval.
+    Such as `transformer-K2-M4-3fa9c1 (d=64): step 512 ms, sequences/s 62.5, over K=1 1.62x [1.58,
+    1.66], idle 21%, peak 1.00 GiB, rounds 5`.
     """
-    fidelity = "" if run.fidelity == "measured" else run.fidelity
-    name = run_name(run.id, fidelity, run.differs_in)
-    if run.fit is not None:
-        return f"  {name}: {fitted(run)}"
-    if isnan(run.step_s):
-        return f"  {name}: done; the report shows the result"
-    line = f"  {name}: step {seconds(run.step_s)}, {number(run.throughput)} {run.unit}"
-    if run.K > 1 and not isnan(speedup[0]):
-        line += f", {ratio(*speedup)} over K=1 at the same N, M and recompute"
-    if run.K > 1 and not isnan(run.bubble_idle_over_total):
-        line += f", idle {run.bubble_idle_over_total:.0%} of K x step"
-    return line
+    found = {name: text for name, text in numbers(run, results, OVER_K1).items() if text != "-"}
+    shown = [f"{run.unit if name == 'throughput' else name} {found[name]}" for name in found]
+    return f"  {run.named}: {', '.join(shown)}"
 
 
 def legend(timeline: Timeline) -> str:

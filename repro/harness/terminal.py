@@ -21,49 +21,32 @@ def console_for(file: IO[str] | None = None, **options: Any) -> "Console":
 
 def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None:
     """Print the parts of an answer one below the other, by default to standard output."""
-    from rich.console import Console
     from rich.table import Table
 
     console = console_for(file, markup=False, soft_wrap=True)
-    wide = Console(file=file, highlight=False, markup=False, soft_wrap=True, width=_UNLIMITED_WIDTH)
+    width = console.width
     for part in parts:
         # A table without wrapped columns is printed at full width; the terminal breaks its lines.
-        if isinstance(part, Table) and all(column.no_wrap for column in part.columns):
-            wide.print(part)
-        else:
-            console.print(part)
+        whole = isinstance(part, Table) and all(column.no_wrap for column in part.columns)
+        console.width = _UNLIMITED_WIDTH if whole else width
+        console.print(part)
 
 
 def table_of(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
-    left: Sequence[str],
+    left: Sequence[str] = (),
     title: str | None = None,
     wrapped: Sequence[str] = (),
 ) -> "RenderableType":
-    """A table for the terminal.
-
-    Args:
-        columns: their names.
-        rows: of cells.
-        left: names of columns that are aligned left, because they hold words.
-        title: above the table.
-        wrapped: names of columns whose cells may take several lines.
-    """
+    """A table; columns in `left` hold words, and those in `wrapped` may take several lines."""
     from rich.table import Table
 
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        title=title,
-        title_justify="left",
-        header_style="bold",
-    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, header_style="bold")
+    table.title_justify = "left"
     for name in columns:
-        table.add_column(
-            name, justify="left" if name in left else "right", no_wrap=name not in wrapped
-        )
+        side = "left" if name in left else "right"
+        table.add_column(name, justify=side, no_wrap=name not in wrapped, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

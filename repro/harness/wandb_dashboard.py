@@ -5,8 +5,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from repro.harness.frame import select
 from repro.harness.results import Results
@@ -28,16 +27,11 @@ _DRAWN = {
 _MOST_RUNS = 100  # that a panel looks at; W&B's own limit is 10
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One panel.
+class Panel(NamedTuple):
+    """One panel; "bars" has one bar for each experiment, "chart" a point for each line of a table.
 
-    Attributes:
-        kind: of panel; "bars" has one bar for each experiment, "chart" a point for each line of a
-            table, "page" is the report.
-        title: above the panel.
-        metrics: names under which the mirror logs what is shown.
-        axes: of a line plot the metric, of a chart the columns of its horizontal and vertical axis.
+    `metrics` are the names under which the mirror logs what is shown. `axes` has the metric of a
+    line plot, and the columns of both axes of a chart.
     """
 
     kind: Literal["line plot", "chart", "bars", "number", "table", "pictures", "page"]
@@ -46,8 +40,7 @@ class Panel:
     axes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """The panels of one exhibit, or of one experiment that the paper does not have."""
 
     title: str
@@ -74,10 +67,9 @@ def _overview(report: Report) -> Iterator[Panel]:
     """The page, the verdicts, and how many claims have which."""
     if report.page.is_file():
         yield Panel("page", "The report", (PAGE,))
-    tables = {path.stem: name for name, path in report.tables().items()}
-    for title in GENERAL:
-        if title in tables:
-            yield Panel("table", title, (tables[title],))
+    for name, path in report.tables().items():
+        if path.stem in GENERAL:
+            yield Panel("table", path.stem, (name,))
     for name in report.claims():
         yield Panel("number", f"claims: {name.partition('/')[2].replace('_', ' ')}", (name,))
 
@@ -103,30 +95,26 @@ def _trainings(results: Results) -> Iterator[Panel]:
     """The loss of trainings, those of `repro train` too, and what they reach on test data."""
     records = [run.rounds[-1].record for run in results.runs if run.done]
     trained = [record for record in records if isinstance(record, LearnRound)]
-    if not trained:
-        return
-    yield Panel("line plot", "loss against steps", ("train/loss",), ("step",))
-    names = dict.fromkeys(name for record in trained for name in record.metrics)
-    # Of single languages ("bleu toy:alfa") there are too many.
-    for name in (name for name in names if ":" not in name):
-        yield Panel("bars", f"{name} on test data", (f"test/{name_part(name)}",))
+    if trained:
+        yield Panel("line plot", "loss against steps", ("train/loss",), ("step",))
+    for name in dict.fromkeys(name for record in trained for name in record.metrics):
+        if ":" not in name:  # of single languages ("bleu toy:alfa") there are too many
+            yield Panel("bars", f"{name} on test data", (f"test/{name_part(name)}",))
 
 
 def workspace(shown: Sequence[Section], entity: str, project: str) -> "ws.Workspace":
-    """W&B's object for these sections, not yet sent.
-
-    Raises:
-        ImportError: wandb_workspaces is not installed.
-    """
+    """W&B's object for these sections, not yet sent; needs the package wandb_workspaces."""
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
     made = [
-        ws.Section(name=section.title, panels=[_panel_of(panel) for panel in section.panels])
+        ws.Section(
+            name=section.title,
+            panels=[_panel_of(panel) for panel in section.panels],
+            is_open=section is shown[0],
+        )
         for section in shown
     ]
-    if made:
-        made[0].is_open = True
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -141,26 +129,24 @@ def _panel_of(panel: Panel) -> "PanelTypes":
     import wandb_workspaces.reports.v2 as wr
 
     title, metrics = panel.title, list[Any](panel.metrics)
-    if panel.kind == "line plot":
-        (x,) = panel.axes
-        return wr.LinePlot(title=title, x=x, y=metrics, title_x=x, max_runs_to_show=_MOST_RUNS)
-    if panel.kind == "chart":
-        return wr.CustomChart(
-            query={"summaryTable": {"tableKey": metrics[0]}},
-            chart_name="wandb/scatter/v0",
-            chart_fields=dict(zip("xy", panel.axes, strict=True)),
-            chart_strings={"title": title},
-        )
-    if panel.kind == "bars":
-        return wr.BarPlot(
-            title=title,
-            metrics=metrics,
-            groupby="Group",
-            groupby_aggfunc="mean",
-            max_runs_to_show=_MOST_RUNS,
-        )
-    if panel.kind == "number":
-        return wr.ScalarChart(title=title, metric=metrics[0])
-    if panel.kind == "table":
-        return wr.WeavePanelSummaryTable(table_name=metrics[0])
-    return wr.MediaBrowser(title=title, media_keys=metrics, num_columns=2)
+    runs: dict[str, Any] = {"max_runs_to_show": _MOST_RUNS}
+    match panel.kind:
+        case "line plot":
+            (x,) = panel.axes
+            return wr.LinePlot(title=title, x=x, y=metrics, title_x=x, **runs)
+        case "chart":
+            return wr.CustomChart(
+                query={"summaryTable": {"tableKey": metrics[0]}},
+                chart_name="wandb/scatter/v0",
+                chart_fields=dict(zip("xy", panel.axes, strict=True)),
+                chart_strings={"title": title},
+            )
+        case "bars":
+            grouped: dict[str, Any] = {"groupby": "Group", "groupby_aggfunc": "mean"}
+            return wr.BarPlot(title=title, metrics=metrics, **grouped, **runs)
+        case "number":
+            return wr.ScalarChart(title=title, metric=metrics[0])
+        case "table":
+            return wr.WeavePanelSummaryTable(table_name=metrics[0])
+        case _:
+            return wr.MediaBrowser(title=title, media_keys=metrics, num_columns=2)

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     import wandb
 
 Mode = Literal["offline", "online", "disabled"]
+Fill = Callable[["wandb.Run"], None]  # logs into a run, without what is private
 
 PROJECT = "gpipe-repro"
-_LATER = "send it later with `.venv/bin/wandb sync {}/wandb`"
 _LONGEST_NAME = 128  # characters of a run's name that W&B takes
 _CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
 _said: set[str] = set()
-_refused: set[Mode] = set()
+_refused: set[Mode] = set()  # "online" once the server did not answer
 
 
 def mirror(
     mode: Mode,
     directory: Path,
-    fill: Callable[["wandb.Run"], None],
+    fill: Fill,
     *,
     group: str,
     kind: str,
@@ -39,18 +39,9 @@ def mirror(
     config: Mapping[str, Any],
     tags: Sequence[str] = (),
 ) -> str | None:
-    """Start a W&B run, fill it and end it.
+    """Start a W&B run in the folder `wandb` of a directory, fill it and end it.
 
-    Args:
-        mode: "offline", "online" or "disabled"; without an API key "online" stays offline and says
-            so.
-        directory: W&B writes into its folder `wandb`; it is made if missing.
-        fill: logs into the run, without what is private.
-        group: the experiment.
-        kind: W&B's job type: the fidelity, or "all runs" or "report".
-        name: of the run.
-        config: settings.
-        tags: the paper's table or figure, the scale and the machine; empty ones are left out.
+    `group` is the experiment, and `kind`, W&B's job type, is the fidelity, "all runs" or "report".
 
     Returns:
         The project's address when online, else None. Never raises: trouble is one line on stderr.
@@ -59,30 +50,23 @@ def mirror(
         return None
     about = {"group": group, "job_type": kind, "name": name[:_LONGEST_NAME]}
     about |= {"config": redacted(dict(config)), "tags": [redact(tag) for tag in tags if tag]}
+    later = f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
     if mode == "online" and not has_key(server()):
-        _say(
-            "W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, "
-            f"{_LATER.format(directory)}"
-        )
-        mode = "offline"
-    if mode not in _refused:
+        _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")
+    elif mode == "online" and mode not in _refused:
         try:
             return _mirror(mode, directory, fill, about)
         except Exception as error:  # a mirror that breaks is no reason to stop measuring
-            reason = f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            if mode == "offline":
-                _say(f"{reason}; results are complete without it")
-                return None
-            _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
+            _say(f"{_reason(error)}; kept offline from here on, {later}")
             _refused.add(mode)
-    return mirror(
-        "offline", directory, fill, group=group, kind=kind, name=name, config=config, tags=tags
-    )
+    try:
+        return _mirror("offline", directory, fill, about)
+    except Exception as error:
+        _say(f"{_reason(error)}; results are complete without it")
+    return None
 
 
-def _mirror(
-    mode: Mode, directory: Path, fill: Callable[["wandb.Run"], None], about: dict[str, Any]
-) -> str | None:
+def _mirror(mode: Mode, directory: Path, fill: Fill, about: dict[str, Any]) -> str | None:
     run = _start(mode, directory, about)
     try:
         with run:
@@ -142,15 +126,16 @@ def server() -> str:
 
 
 def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
+    directory = directory.absolute()  # the service that writes may have been started elsewhere
     directory.mkdir(parents=True, exist_ok=True)
     inside(directory / "wandb", directory)
     # Read when wandb starts, once per process: no reports home, no talk, no log files under the
     # user's home.
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    os.environ.setdefault("WANDB_CACHE_DIR", str(directory.absolute() / "wandb" / "cache"))
+    os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb/cache"))
     # Unlike the others this one is read for every table.
-    os.environ["WANDB_DATA_DIR"] = str(directory.absolute() / "wandb" / "data")
+    os.environ["WANDB_DATA_DIR"] = str(directory / "wandb/data")
     import wandb
 
     settings = wandb.Settings(
@@ -169,25 +154,16 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
         x_save_requirements=False,
     )
     run = wandb.init(
-        project=PROJECT,
-        dir=directory.absolute(),  # the service that writes may have been started elsewhere
-        settings=settings,
-        reinit="create_new",
-        **about,
+        project=PROJECT, dir=directory, settings=settings, reinit="create_new", **about
     )
-    _name_files_from_here(run)
-    return run
-
-
-def _name_files_from_here(run: "wandb.Run") -> None:
-    """Tables and artifacts name the files that hold them: from this folder on, not in full.
-
-    W&B uploads these names, so they may not hold the path of a home folder. `wandb sync` finds the
-    files when it is started in the same folder.
-    """
     log_artifact = run.log_artifact
 
     def log_without_folders(artifact: "wandb.Artifact", *arguments: Any, **options: Any) -> Any:
+        """Name the files of a table or artifact from the current folder on, not in full.
+
+        W&B uploads these names, so they may not hold the path of a home folder. `wandb sync` finds
+        the files when it is started in the same folder.
+        """
         for entry in artifact.manifest.entries.values():
             if entry.local_path:
                 entry.local_path = os.path.relpath(entry.local_path)
@@ -200,6 +176,11 @@ def _name_files_from_here(run: "wandb.Run") -> None:
         return log_artifact(artifact, *arguments, **options)
 
     vars(run)["log_artifact"] = log_without_folders
+    return run
+
+
+def _reason(error: Exception) -> str:
+    return f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _say(line: str) -> None:

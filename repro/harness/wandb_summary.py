@@ -8,16 +8,16 @@ each) and its timelines. After the report, one W&B run has its tables, pictures 
 `repro dashboard` builds panels from the same names.
 """
 
+import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.results import Place, Results, Round, Run
+from repro.harness.results import Place, Results, Run
 from repro.harness.schema import LearnRound, TrainRound
 from repro.harness.spec import run_name
 from repro.harness.wandb_mirror import Mode, define_axes, mirror
@@ -61,8 +61,6 @@ def log_run(
     picture: Picture | None = None,
 ) -> str | None:
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
-    if mode == "disabled":
-        return None
     row = redacted({name: value for name, value in results.row(run).items() if _is_known(value)})
     timeline = results.timeline(run)
     name = run_name(run.id, run.differs_in)
@@ -71,34 +69,23 @@ def log_run(
         import wandb
 
         sections = ("time", "bubble", "memory", "breakdown")
-        axes = {f"{section}/*": "round" for section in sections} | {"train/*": "step"}
-        define_axes(mirrored, axes)
-        for point in [*_history(run), *_losses(run)]:
-            mirrored.log(point)
-        last = {
-            f"speedup/{column.removeprefix('speedup_')}": value
-            for column, value in row.items()
-            if column.startswith("speedup_")
-        }
+        define_axes(mirrored, {f"{name}/*": "round" for name in sections} | {"train/*": "step"})
+        for point in [*_rounds(run), *_losses(run)]:
+            mirrored.log({name: value for name, value in point.items() if _is_known(value)})
+        columns = [column for column in row if column.startswith("speedup_")]
+        last = {column.replace("_", "/", 1): row[column] for column in columns}
         if picture and timeline is not None:
             last["timeline"] = wandb.Image(picture(timeline, name, run.fidelity), caption=name)
-        record = run.rounds[-1].record if run.rounds else None
-        if isinstance(record, LearnRound):
+        if isinstance(record := run.rounds[-1].record, LearnRound):
             metrics = record.metrics.items()
             last |= {f"test/{name_part(key)}": value for key, value in metrics if _is_known(value)}
         if last:
             mirrored.log(last)
         mirrored.summary.update(row)
 
+    about: dict[str, Any] = {"config": run.spec.plain(), "tags": tags}
     return mirror(
-        mode,
-        directory,
-        fill,
-        group=run.experiment,
-        kind=run.fidelity,
-        name=name,
-        config=run.spec.plain(),
-        tags=tags,
+        mode, directory, fill, group=run.experiment, kind=run.fidelity, name=name, **about
     )
 
 
@@ -106,31 +93,23 @@ def log_experiment(
     mode: Mode, results: Results, place: Place, directory: Path, tags: Sequence[str] = ()
 ) -> str | None:
     """Mirror the table of an experiment's runs and its timelines, at one place; as `mirror`."""
-    if mode == "disabled":
-        return None
-    experiment = place.experiment
+    name = place.experiment
     lines = [index for index, run in enumerate(results.runs) if run.place == place]
 
     def fill(run: "wandb.Run") -> None:
         import wandb
 
-        run.log({runs_table(experiment): _table(results.rows.loc[lines])})
+        run.log({runs_table(name): _table(results.rows.loc[lines])})
         trace = results.chrome_trace([results.runs[index] for index in lines])
         if trace["traceEvents"]:  # one Chrome trace for ui.perfetto.dev
-            artifact = wandb.Artifact(f"{experiment}-timelines", type="timelines")
-            with artifact.new_file(f"{experiment}.trace.json") as file:
+            artifact = wandb.Artifact(f"{name}-timelines", type="timelines")
+            with artifact.new_file(f"{name}.trace.json") as file:
                 file.write(redact(json.dumps(trace)))
             run.log_artifact(artifact)
 
+    about: dict[str, Any] = {"config": place._asdict(), "tags": tags}
     return mirror(
-        mode,
-        directory,
-        fill,
-        group=experiment,
-        kind="all runs",
-        name=f"{experiment}, all runs",
-        config=place._asdict(),
-        tags=tags,
+        mode, directory, fill, group=name, kind="all runs", name=f"{name}, all runs", **about
     )
 
 
@@ -141,11 +120,8 @@ def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: P
     def fill(run: "wandb.Run") -> None:
         import wandb
 
-        logged: dict[str, Any] = {}
-        for name, path in report.tables().items():
-            frame = report.read(path)
-            if len(frame):
-                logged[name] = _table(frame)
+        frames = {name: report.read(path) for name, path in report.tables().items()}
+        logged: dict[str, Any] = {name: _table(each) for name, each in frames.items() if len(each)}
         for name, path in report.figures().items():
             logged[name] = wandb.Image(str(path), caption=path.stem)
         if report.page.is_file():
@@ -159,14 +135,8 @@ def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: P
     )
 
 
-@dataclass(frozen=True)
-class Report:
-    """The files of a report that are mirrored, by their names in W&B.
-
-    Attributes:
-        plots: the folder of the report. It may hold other files, which are left alone.
-        experiments: that the report shows.
-    """
+class Report(NamedTuple):
+    """The files of a report that are mirrored, by their names in W&B; others are left alone."""
 
     plots: Path
     experiments: tuple[str, ...]
@@ -191,8 +161,6 @@ class Report:
 
     def read(self, path: Path) -> "pd.DataFrame":
         """One of the tables; an empty cell is NaN."""
-        import io
-
         import pandas as pd
 
         text = read_text(path, LARGE, within=self.plots)
@@ -208,38 +176,33 @@ class Report:
         }
 
 
-def _history(run: Run) -> list[dict[str, float]]:
+def _rounds(run: Run) -> Iterator[dict[str, Any]]:
     """A point for each round.
 
     `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions
     beside `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of
     K x step time.
     """
-    return [{"round": number, **_point(run, each)} for number, each in enumerate(run.rounds)]
+    for number, each in enumerate(run.rounds):
+        point: dict[str, Any] = {"round": number}
+        if isinstance(each.record, TrainRound):
+            point |= {
+                "bubble/theory": (run.K - 1) / (run.M + run.K - 1),
+                "bubble/idle_over_total": each.bubble_idle_over_total,
+                "bubble/idle_over_work": each.bubble_idle_over_work,
+                "loss": each.loss,
+                "time/step_s": each.step_s,
+                "time/throughput": each.throughput,
+            }
+            point |= {f"breakdown/{part}": share for part, share in each.breakdown.items()}
+        gib = [peak / 2**30 for peak in each.record.peak_bytes or ()]
+        point["memory/peak_gib_max"] = max(gib, default=None)
+        yield point | {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
 
 
-def _point(run: Run, each: Round) -> dict[str, float]:
-    point: dict[str, Any] = {}
-    if isinstance(each.record, TrainRound):
-        point = {
-            "bubble/theory": (run.K - 1) / (run.M + run.K - 1),
-            "bubble/idle_over_total": each.bubble_idle_over_total,
-            "bubble/idle_over_work": each.bubble_idle_over_work,
-            "loss": each.loss,
-        }
-        point |= {f"breakdown/{part}": share for part, share in each.breakdown.items()}
-        if not run.spec.shared:
-            point |= {"time/step_s": each.step_s, "time/throughput": each.throughput}
-    gib = [peak / 2**30 for peak in each.record.peak_bytes or ()]
-    if gib:
-        point["memory/peak_gib_max"] = max(gib)
-        point |= {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
-    return {name: value for name, value in point.items() if _is_known(value)}
-
-
-def _losses(run: Run) -> list[dict[str, float]]:
+def _losses(run: Run) -> list[dict[str, Any]]:
     """Loss against steps in the newest round of a training, at `_POINTS` steps at most."""
-    record = run.rounds[-1].record if run.rounds else None
+    record = run.rounds[-1].record
     if not isinstance(record, LearnRound):
         return []
     every = math.ceil(len(record.loss) / _POINTS)

@@ -77,7 +77,7 @@ def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(contention.CpuShare, "share", lambda self: next(shares))
     told = ended(tmp_path, experiment(*POINTS, rounds=3))
     assert told.count("this machine is busy: other processes take ") == 1
-    assert told.count("3, 2 busy") == len(POINTS)
+    assert told.count("  3, 2 busy") == len(POINTS)
     assert "busy: other processes took more than 10% of the usable cores" in told
     assert load(tmp_path).rounds.groupby("round")["load"].first().tolist() == [0.0, 0.55, 0.3]
 

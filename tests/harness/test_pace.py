@@ -34,7 +34,7 @@ def event(seconds: int) -> RoundEvent:
 
 def test_the_estimate_is_of_the_runs_on_a_clock():
     assert paces(1) == {TIMED: pytest.approx((60 - 2 * UNTIMED) / 10), MODELLED: UNTIMED}
-    assert paces(0) == {TIMED: 0.0, MODELLED: 0.0}, "nothing is known"
+    assert paces(0) == {TIMED: 0.0, MODELLED: UNTIMED}, "nothing is known of a clock"
 
 
 def test_a_recorded_pace_is_of_its_group_and_fidelity():

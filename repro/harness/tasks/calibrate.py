@@ -4,12 +4,11 @@ Processes share memory bandwidth and caches. A layer that is timed alone looks f
 while the other stages compute, and one that is timed while all compute looks slower than it is
 while others wait. So both are timed. Each process runs the whole chain of layers, forward and back,
 as a stage runs its part: a layer that is timed again and again would find its weights in the cache.
-`repro.simulate.Calibration` reads the record.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,11 +24,12 @@ from repro.harness.job import Job, Measured
 from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.harness.tasks.setup import device_of
+from repro.harness.tasks.setup import device_of, facts_of
 from repro.models import Model, build
 from repro.simulate import Calibration, LayerTables
 
 KINDS = ("forward", "recompute", "backward")
+Pass = dict[str, list[float]]  # kind -> seconds of each layer
 
 
 def sizes(spec: RunSpec) -> list[int]:
@@ -47,41 +47,43 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     model = build(spec.model, **spec.arguments)
     wire = ControlChannel(spec.K, rank)
     chain = _Chain(spec, model, wire, device)
-    together: dict[str, Any] = {kind: [] for kind in KINDS}
-    alone: dict[str, Any] = {kind: [] for kind in KINDS}
+
+    def mean(seconds: list[float]) -> tuple[float, ...]:
+        """Over the processes."""
+        return tuple(
+            statistics.fmean(layer) for layer in zip(*wire.all_gather(seconds), strict=True)
+        )
+
+    together: dict[str, Any] = dict.fromkeys(KINDS, ())
+    alone: dict[str, Any] = dict.fromkeys(KINDS, ())
     for n in sizes(spec):
         passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
-        passes_alone = chain.in_turn(n, spec.steps) if spec.K > 1 else []
-        for kind in KINDS:
-            together[kind].append(_mean(wire, _medians(seconds[kind] for seconds in passes)))
-            alone[kind].append(_mean(wire, _medians(seconds[kind] for seconds in passes_alone)))
+        passes_alone = chain.in_turn(n, spec.steps) if spec.K > 1 else passes
+        for tables, timed in ((together, passes), (alone, passes_alone)):
+            for kind in KINDS:
+                layers = zip(*(each[kind] for each in timed), strict=True)
+                tables[kind] += (mean([statistics.median(seconds) for seconds in layers]),)
     links = Links(wire, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
     speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
-    activations, gradients = chain.sent()
-    calibration: Any = {
+    onward, back = chain.sent()
+    calibration = Calibration(
         **together,
-        "sizes": sizes(spec),
-        "alone": LayerTables(**alone) if spec.K > 1 else None,
-        "update": _mean(wire, chain.updates(spec.steps)),
-        "activations": activations,
-        "gradients": gradients,
-        "link": speed,
-        "parameters": chain.parameter_bytes(),
-    }
-    record = CalibrateRound(
-        calibration=Calibration(**calibration),
-        balance=[len(model.layers)],
-        setup_s=time.perf_counter() - began,
-        unit=model.unit,
-        labels=dict(model.labels),
+        sizes=tuple(sizes(spec)),
+        alone=LayerTables(**alone) if spec.K > 1 else None,
+        update=mean(chain.updates(spec.steps)),
+        activations=onward,
+        gradients=back,
+        link=speed,
+        parameters=chain.parameter_bytes(),
     )
-    return Measured(record)
+    facts = {"balance": [len(model.layers)], **facts_of(model, began)}
+    return Measured(CalibrateRound(calibration=calibration, **facts))
 
 
 class _Chain:
-    """All layers of a model in one process, and the loss as one more."""
+    """All layers of a model in one process, and the loss as a part of the last one."""
 
     def __init__(
         self, spec: RunSpec, model: Model, wire: ControlChannel, device: torch.device
@@ -90,17 +92,11 @@ class _Chain:
         self._modules = [
             build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)
         ]
-        self._optimizers = [
-            OPTIMIZERS[spec.optimizer]([*module.parameters()], lr=spec.lr)
-            if [*module.parameters()]
-            else None
-            for module in self._modules
-        ]
-        self._sent: list[tuple[int, int]] = []
+        self._sent: list[tuple[float, float]] = []  # bytes of an example behind each layer
 
-    def in_turn(self, n: int, repeats: int) -> list[dict[str, list[float]]]:
+    def in_turn(self, n: int, repeats: int) -> list[Pass]:
         """Run some passes while the other processes wait for their turn."""
-        passes: list[dict[str, list[float]]] = []
+        passes: list[Pass] = []
         for rank in range(self._wire.stages):
             self._wire.all_gather(None)
             if rank == self._wire.rank:
@@ -108,11 +104,8 @@ class _Chain:
         self._wire.all_gather(None)
         return passes
 
-    def run(self, n: int, meet: Callable[[], object] | None = None) -> dict[str, list[float]]:
-        """One micro-batch through all layers and back: kind -> seconds of each layer.
-
-        The loss counts to the last layer.
-        """
+    def run(self, n: int, meet: Callable[[], object] | None = None) -> Pass:
+        """One micro-batch through all layers and back."""
         meet = meet or partial(self._wire.all_gather, None)  # a barrier: all begin together
         batch = self._model.batch(n, self._spec.seed)
         inputs, targets = (
@@ -142,8 +135,7 @@ class _Chain:
             took.append(seconds)
             outputs.append(value)
         if not self._sent:
-            self._sent = [_bytes(output) for output in outputs[:-1]]
-            self._examples = len(starts[0][0])
+            self._sent = [_bytes(output, len(starts[0][0])) for output in outputs[:-1]]
         seconds, loss = self._timed(lambda: self._model.loss(value, targets))
         took[-1] += seconds
         return took, [*outputs[:-1], loss], starts
@@ -163,18 +155,21 @@ class _Chain:
 
     def updates(self, repeats: int) -> list[float]:
         """Seconds of the optimizer's update of each layer; 0 for a layer without parameters."""
-        seconds = []
-        for optimizer in self._optimizers:
-            if optimizer is None:
-                seconds.append(0.0)
-            else:
-                took = [self._timed(optimizer.step)[0] for _ in range(repeats)]
-                seconds.append(statistics.median(took))
-        return seconds
+        found = []
+        for module in self._modules:
+            took = [0.0]
+            if parameters := [*module.parameters()]:
+                step = OPTIMIZERS[self._spec.optimizer](parameters, lr=self._spec.lr).step
+                took = [self._timed(step)[0] for _ in range(repeats)]
+            found.append(statistics.median(took))
+        return found
 
-    def parameter_bytes(self) -> list[int]:
-        """Bytes of each layer's parameters."""
-        return [sum(p.nbytes for p in module.parameters()) for module in self._modules]
+    def parameter_bytes(self) -> tuple[int, ...]:
+        return tuple(sum(p.nbytes for p in module.parameters()) for module in self._modules)
+
+    def sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Bytes for each example behind each layer but the last: activations, and gradients."""
+        return tuple(size for size, _ in self._sent), tuple(size for _, size in self._sent)
 
     def _timed(self, call: Callable[[], Any]) -> tuple[float, Any]:
         self._synchronise()
@@ -187,22 +182,10 @@ class _Chain:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def sent(self) -> tuple[list[float], list[float]]:
-        """Bytes for each example behind each layer but the last: activations, and gradients."""
-        onward, back = zip(*self._sent, strict=True) if self._sent else ((), ())
-        activations = [size / self._examples for size in onward]
-        gradients = [size / self._examples for size in back]
-        return activations, gradients
 
-
-def _bytes(value: Tree) -> tuple[int, int]:
+def _bytes(value: Tree, examples: int) -> tuple[float, float]:
+    """Bytes for each example that go on, and of the gradients that come back."""
     tensors, _ = flatten(value)
-    return sum(t.nbytes for t in tensors), sum(t.nbytes for t in tensors if t.requires_grad)
-
-
-def _medians(passes: Iterable[list[float]]) -> list[float]:
-    return [statistics.median(seconds) for seconds in zip(*passes, strict=True)]
-
-
-def _mean(wire: ControlChannel, seconds: list[float]) -> list[float]:
-    return [statistics.fmean(layer) for layer in zip(*wire.all_gather(seconds), strict=True)]
+    onward = sum(t.nbytes for t in tensors)
+    back = sum(t.nbytes for t in tensors if t.requires_grad)
+    return onward / examples, back / examples

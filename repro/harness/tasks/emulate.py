@@ -20,41 +20,38 @@ def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
     seconds but `setup_s` are the device's. Memory is not read, because layers that sleep keep
     nothing.
     """
-    spec = job.spec
-    twin = spec.model_copy(
-        update={"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False}
-    )
+    fields = {"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False}
+    twin = job.spec.model_copy(update=fields)
     outcome = crew.measure(replace(job, spec=twin, device="cpu"), deadline)
-    if outcome.measured is None:
+    simulated = outcome.measured and outcome.measured.record
+    if simulated is None:
         return outcome
-    simulated = outcome.measured.record
     assert isinstance(simulated, TrainRound)
     assert simulated.modelled is not None
     if not simulated.step_s:  # nothing fits the device's memory
         return outcome
-    time_scale = spec.stretch or 1.0
-    costs = simulated.modelled.stages.scaled(time_scale)
+    scale = job.spec.stretch or 1.0
+    costs = simulated.modelled.stages.scaled(scale)
     outcome = crew.measure(replace(job, costs=costs, memory=False), deadline)
     if outcome.measured is None:
         return outcome
     emulated, timeline = outcome.measured.record, outcome.measured.timeline
     assert isinstance(emulated, TrainRound)
-    record = emulated.model_copy(
-        update={
-            "step_s": [seconds / time_scale for seconds in emulated.step_s],
-            "balance": simulated.balance,
-            "modelled": simulated.modelled,
-            "labels": emulated.labels | simulated.labels,
-        }
-    )
-    return replace(outcome, measured=Measured(record, timeline and _rescaled(timeline, time_scale)))
+    changed = {
+        "step_s": [seconds / scale for seconds in emulated.step_s],
+        "balance": simulated.balance,
+        "modelled": simulated.modelled,
+        "labels": emulated.labels | simulated.labels,
+    }
+    measured = Measured(emulated.model_copy(update=changed), timeline and _shrunk(timeline, scale))
+    return replace(outcome, measured=measured)
 
 
-def _rescaled(timeline: Timeline, time_scale: float) -> Timeline:
+def _shrunk(timeline: Timeline, scale: float) -> Timeline:
     """The same spans in seconds of the device, from 0."""
-    start = min(span.start for span in timeline.spans)
+    begin = min(span.start for span in timeline.spans)
     spans = [
-        span._replace(start=(span.start - start) / time_scale, end=(span.end - start) / time_scale)
+        span._replace(start=(span.start - begin) / scale, end=(span.end - begin) / scale)
         for span in timeline.spans
     ]
     return replace(timeline, spans=tuple(spans))
@@ -67,10 +64,6 @@ class Emulation:
     Micro-batches have one example each, which is as large as a message. Messages are cut down by
     one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's
     speed: what is not really sent is waited for, and counts as transfer.
-
-    Raises:
-        ValueError: where gradients of a boundary are not as large as its activations, as those of a
-            waiting layer are.
     """
 
     costs: StageCosts
@@ -84,21 +77,20 @@ class Emulation:
             )
 
     @cached_property
-    def _shrunk(self) -> float:
+    def _share_sent(self) -> float:
         return min(1.0, MESSAGE / max((1.0, *self.costs.activations)))
 
     @property
     def model(self) -> Model:
         """K layers."""
-        sizes = [*self.costs.activations, *self.costs.activations[-1:]] or [0]
-        elements = [max(1, round(size * self._shrunk / 4)) for size in sizes]
         costs = self.costs
+        sizes = [*costs.activations, *costs.activations[-1:]] or [0]
         return build(
             "timed",
             L=costs.stages,
             forward_s=list(costs.forward),
             backward_s=list(costs.backward),
-            elements=elements,
+            elements=[max(1, round(size * self._share_sent / 4)) for size in sizes],
             update_s=list(costs.update),
         )
 
@@ -108,4 +100,4 @@ class Emulation:
         link = self.costs.link
         if link == FREE:
             return None
-        return replace(link, bytes_per_second=link.bytes_per_second * self._shrunk)
+        return replace(link, bytes_per_second=link.bytes_per_second * self._share_sent)

@@ -15,7 +15,7 @@ from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.harness.tasks.setup import config_of, setup_of
+from repro.harness.tasks.setup import config_of, facts_of, setup_of
 from repro.methods.own import Own
 from repro.models import build
 
@@ -25,7 +25,7 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     spec = job.spec
     if spec.fidelity == "counted":
         return Measured(counted(job))
-    started = time.perf_counter()
+    began = time.perf_counter()
     model = build(spec.model, **spec.arguments)
     batch = model.batch(spec.N, spec.seed)
     method = Own(setup_of(job, model, batch[0], rank, groups))
@@ -42,15 +42,9 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         counted_bytes=[],
         allocator_bytes=allocated,
     )
-    record = FitRound(
-        fit=Fitted(largest=None, next=None, tried=[trained]),
-        peak_bytes=peaks,
-        balance=list(method.balance),
-        setup_s=time.perf_counter() - started,
-        unit=model.unit,
-        labels=dict(model.labels),
-    )
-    return Measured(record)
+    fit = Fitted(largest=None, next=None, tried=[trained])
+    balance = list(method.balance)
+    return Measured(FitRound(fit=fit, peak_bytes=peaks, balance=balance, **facts_of(model, began)))
 
 
 def counted(job: Job) -> FitRound:
@@ -65,19 +59,13 @@ def counted(job: Job) -> FitRound:
     job.cache["search"] = search
     sizes = size_ladders(spec.model, spec.arguments, None)
     answer = search.largest(sizes)
-    largest, above = answer.best, answer.above
-    shown = largest or above
-    model = build(spec.model, **(shown.args if shown else sizes[0][0]))
+    shown = answer.best or answer.above
+    largest, above = (cut and CutModel(**cut.plain()) for cut in (answer.best, answer.above))
     return FitRound(
-        fit=Fitted(
-            largest=CutModel.model_validate(largest.plain()) if largest else None,
-            next=CutModel.model_validate(above.plain()) if above else None,
-        ),
+        fit=Fitted(largest=largest, next=above),
         peak_bytes=[stage.total for stage in largest.stages] if largest else None,
         balance=list(shown.balance) if shown else [0],
-        setup_s=time.perf_counter() - began,
-        unit=model.unit,
-        labels=dict(model.labels),
+        **facts_of(build(spec.model, **(shown.args if shown else sizes[0][0])), began),
     )
 
 
@@ -94,7 +82,7 @@ def _messages(spec: RunSpec, device: str) -> Messages:
 def attempt(
     spec: RunSpec, method: Own, batch: tuple[Any, Any], device: str
 ) -> tuple[list[int], list[list[int]] | None]:
-    """Train one size within the memory.
+    """Train one size within the memory; a MemoryError on the stage that needs more.
 
     Two steps: before the first there are no gradients, and the optimizer has no state. On a GPU a
     third one watches every operator, to tell tensors from kernels' workspace. On a CPU a given size
@@ -104,9 +92,6 @@ def attempt(
         Peak bytes of each stage, and what its allocator says, where that is cheap: bytes of
         tensors, and of tensors and workspace; on a GPU also of all that it reserved, fragments
         among it.
-
-    Raises:
-        MemoryError: on the stage that needs more.
     """
     method.peak_bytes(*batch, limit=spec.memory)
     peaks = method.peak_bytes(*batch, limit=spec.memory)

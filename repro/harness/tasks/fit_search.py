@@ -21,7 +21,6 @@ class _Stopped(Exception):
     """A size neither trained nor ran out of memory."""
 
     def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.reason)
         self.outcome = outcome
 
 
@@ -36,21 +35,21 @@ class _Climb:
     count: Callable[[Job], FitRound]
     tried: list[Tried] = field(default_factory=list)
 
-    def counted(self, memory: int | None) -> Fitted:
+    def counted(self, memory: int | None) -> FitRound:
         """The largest size counted to fit into so many bytes, and the next one up."""
         fields = {"fidelity": "counted", "memory": memory}
-        return self.count(replace(self.job, spec=self.job.spec.model_copy(update=fields))).fit
+        return self.count(replace(self.job, spec=self.job.spec.model_copy(update=fields)))
 
-    def untried(self, size: CutModel | None, above: CutModel | None) -> CutModel | None:
+    def between(self, size: CutModel | None, above: CutModel | None) -> CutModel | None:
         """A size to try next, between one that trains and one that is larger; None at the end."""
         if above is None or not self.is_known(above):
             return above
         if size is None:  # not even the smallest size trains
             return None
-        middle = self.counted((size.fullest + above.fullest) // 2).largest
+        middle = self.counted((size.fullest + above.fullest) // 2).fit.largest
         if middle is None or self.is_known(middle):
             # Halves of a step may end at a size that was tried: then the next one up is left.
-            middle = self.counted(size.fullest).next
+            middle = self.counted(size.fullest).fit.next
         return None if middle is None or self.is_known(middle) else middle
 
     def smaller(self, size: CutModel, step: float) -> CutModel | None:
@@ -61,7 +60,7 @@ class _Climb:
         memory, found = size.fullest, size
         while found is not None and self.is_known(found):
             memory = int(memory * (1 - step)) - 1
-            found = self.counted(memory).largest if memory > 0 else None
+            found = self.counted(memory).fit.largest if memory > 0 else None
         return found
 
     def is_known(self, size: CutModel) -> bool:
@@ -72,21 +71,21 @@ class _Climb:
         job = replace(self.job, spec=spec, balance=tuple(size.balance))
         outcome = self.crew.measure(job, self.deadline)
         name = self.job.spec.chosen_arguments(size.args)
-        total = [stage.total for stage in size.stages]
-        counts = {"parameters": size.parameters, "counted_bytes": total}
         if outcome.measured is not None:
             record = outcome.measured.record
             assert isinstance(record, FitRound)
-            self.tried.append(record.fit.tried[0].model_copy(update=counts))
+            (tried,) = record.fit.tried
             self.tell(f"{name}: trains")
-            return True
-        if not memory.over_limit(outcome.reason):
+        elif memory.over_limit(outcome.reason):
+            failed = {"args": size.args, "status": "oom", "reason": outcome.reason}
+            tried = Tried.model_construct(**failed, peak_bytes=None, allocator_bytes=None)
+            self.tell(f"{name}: out of memory: {outcome.reason}")
+        else:
             raise _Stopped(outcome)
-        failed = {"status": "oom", "reason": outcome.reason}
-        unknown = {"peak_bytes": None, "allocator_bytes": None}
-        self.tried.append(Tried.model_validate({"args": size.args, **failed, **unknown, **counts}))
-        self.tell(f"{name}: out of memory: {outcome.reason}")
-        return False
+        total = [stage.total for stage in size.stages]
+        counts = {"parameters": size.parameters, "counted_bytes": total}
+        self.tried.append(tried.model_copy(update=counts))
+        return outcome.measured is not None
 
 
 def search(
@@ -108,28 +107,27 @@ def search(
     """
     climb = _Climb(crew, job, deadline, tell, count)
     try:
-        whole = count(replace(job, spec=job.spec.model_copy(update={"fidelity": "counted"})))
+        whole = climb.counted(job.spec.memory)
         size, above = whole.fit.largest, whole.fit.next
         step = _FIRST_STEP
         while size is not None and not climb.trains(size):
             size, above = climb.smaller(size, step), size
             step *= 2
-        while (middle := climb.untried(size, above)) is not None:
+        while (middle := climb.between(size, above)) is not None:
             if not climb.trains(middle):
                 above = middle
                 continue
             size = middle
             if middle == above:
-                above = climb.counted(middle.fullest).next
+                above = climb.counted(middle.fullest).fit.next
     except _Stopped as stopped:
         return stopped.outcome
     except ValueError as error:  # it cannot be counted
         return Outcome("failed", str(error))
     trained = next((tried for tried in climb.tried if size and tried.args == size.args), None)
     shown = size or above
-    fit = Fitted(largest=size, next=above, tried=climb.tried, counted=whole.fit.largest)
     changed = {
-        "fit": fit,
+        "fit": Fitted(largest=size, next=above, tried=climb.tried, counted=whole.fit.largest),
         "peak_bytes": trained.peak_bytes if trained else None,
         "balance": shown.balance if shown else [0],
     }

@@ -6,10 +6,10 @@ other K have the same weights, bit for bit on the CPU.
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,45 +30,28 @@ from repro.gpipe.core.microbatch import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec, Training, canonical
-from repro.harness.tasks.setup import config_of, device_of
-from repro.io.untrusted import did_you_mean
-from repro.models import Model, build
+from repro.harness.tasks.setup import config_of, device_of, facts_of
+from repro.models import build
 from repro.train.decode import greedy
 from repro.train.losses import accuracy, classification, token_nll, translation
 from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
+# Arguments of training images that test images do not have.
+_ONLY_TRAINING = ("per_class", "augment")
 
 
-@dataclass(frozen=True)
-class Data:
-    """What a training reads.
-
-    Attributes:
-        batches: to train on.
-        test: inputs and targets to evaluate on, the same on every replica.
-        metrics: on these, by name; the loss among them has no label smoothing.
-        loss: to train with.
-    """
-
-    batches: Batches
-    test: Sequence[tuple[Any, Any]]
-    metrics: Mapping[str, Loss]
-    loss: Loss
+class Data(NamedTuple):
+    batches: Batches  # to train on
+    test: Sequence[tuple[Any, Any]]  # the same on every replica
+    metrics: Mapping[str, Loss]  # on test data; the loss among them has no label smoothing
+    loss: Loss  # to train with
 
 
-@dataclass(frozen=True)
-class Pretrained:
-    """The outcome of a pretraining.
-
-    Attributes:
-        state: weights and buffers of the unsplit model, by name.
-        metrics: on the test data of the pretraining, by name.
-    """
-
-    state: Mapping[str, Tensor]
-    metrics: Mapping[str, float]
+class Pretrained(NamedTuple):
+    state: Mapping[str, Tensor]  # weights and buffers of the unsplit model, by name
+    metrics: Mapping[str, float]  # on the test data of the pretraining
 
 
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
@@ -78,18 +61,18 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     assert training is not None
     start = _pretrain(job, rank)
     model = build(spec.model, **spec.arguments)
-    trainer = _trainer(job, model, training, rank)
+    trainer = _trainer(job, rank)
     try:
         if start is not None:
             trainer.start_from(start.state, new_layers=1)
-        prepared = time.perf_counter() - began
+        facts = facts_of(model, began)
         trainer.run(spec.steps)
         metrics: dict[str, float | None] = {**trainer.history.evaluations[-1].values}
         if start is not None:
             metrics |= {f"pretraining {name}": value for name, value in start.metrics.items()}
-        signature = ""
+        facts["labels"] |= trainer.batches.labels
         if training.decode:
-            scores, signature = _translate(trainer, training)
+            scores, facts["labels"]["BLEU"] = _translate(trainer, training)
             metrics |= scores
         module = trainer.pipe.module
         state = _of_all_stages(trainer.pipe, module.state_dict())
@@ -97,9 +80,6 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     finally:
         trainer.pipe.close()
     steps = trainer.history.steps
-    labels = {**model.labels, **trainer.batches.labels}
-    if signature:
-        labels["BLEU"] = signature
     record = LearnRound(
         loss=[step.loss for step in steps],
         metrics=metrics,
@@ -109,21 +89,19 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         digest=_digest(state),
         weights=_sample(parameters, training.weights),
         balance=list(trainer.pipe.balance),
-        setup_s=prepared,
-        unit=model.unit,
-        labels=labels,
+        **facts,
     )
     return Measured(record)
 
 
-def _trainer(job: Job, model: Model, training: Training, rank: int) -> Trainer:
+def _trainer(job: Job, rank: int) -> Trainer:
     """The pipeline of a training with its data, loss and recipe."""
     spec = job.spec
-    _check_names("recipe", training.recipe, {field.name for field in fields(Recipe)}, {"lr"})
-    recipe = Recipe(**training.recipe)
-    data = _open(spec, model, training, recipe, rank)
-    config = config_of(spec)
-    arguments = config.arguments
+    assert spec.training is not None
+    model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
+    is_of_images = model.unit == "images/s"
+    data = (_images if is_of_images else _languages)(spec, spec.training, recipe, rank)
+    arguments = config_of(spec).arguments
     if spec.total_stages == 1 and isinstance(spec.balance, str):
         arguments = {**arguments, "balance": "uniform"}  # there is nothing to cut
     inputs, _ = model.batch(spec.N // spec.D, spec.seed)
@@ -140,63 +118,41 @@ def _trainer(job: Job, model: Model, training: Training, rank: int) -> Trainer:
     )
 
 
-def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank: int) -> Data:
+def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
+    arguments, size = dict(training.data_args), spec.model_args["image"]
+    (name,) = training.data
+    if "classes" in arguments:  # from the first to the last
+        first, last = arguments["classes"]
+        arguments["classes"] = range(first, last + 1)
+    classes = count_classes(name, arguments.get("classes"), arguments.get("labels", "identity"))
+    check_classes(spec.model_args.get("num_classes", classes), classes)
     shard: dict[str, Any] = {"replica": rank // spec.K, "replicas": spec.D}
-    arguments = dict(training.data_args)
-    if model.unit == "images/s":
-        _check_names("data_args", arguments, _OF_IMAGES)
-        size = spec.model_args["image"]
-        arguments["classes"] = _classes(arguments)
-        (name,) = training.data
-        classes = count_classes(name, arguments.get("classes"), arguments.get("labels", "identity"))
-        check_classes(spec.model_args.get("num_classes", classes), classes)
-        batches = open_images(name, size, spec.N, spec.seed, **arguments, **shard)
-        asked = {key: value for key, value in arguments.items() if key not in _ONLY_TRAINING}
-        test = evaluation_images(name, size, _TEST_BATCH, **asked)
-        loss = classification(recipe.label_smoothing)
-        return Data(batches, test, {"loss": classification(), "accuracy": accuracy}, loss)
-    _check_names("data_args", arguments, _OF_LANGUAGES, {"vocabulary", "S", "T"})
-    vocabulary, S, T = _vocabulary(training), arguments["S"], arguments["T"]
-    temperature, tested = arguments.get("temperature", 1.0), arguments.get("test")
+    batches = open_images(name, size, spec.N, spec.seed, **arguments, **shard)
+    asked = {key: value for key, value in arguments.items() if key not in _ONLY_TRAINING}
+    test = evaluation_images(name, size, _TEST_BATCH, **asked)
+    loss = classification(recipe.label_smoothing)
+    return Data(batches, test, {"loss": classification(), "accuracy": accuracy}, loss)
+
+
+def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
+    names, arguments, vocabulary = training.data, training.data_args, _vocabulary(training)
+    S, T = arguments["S"], arguments["T"]
     batches = open_pairs(
-        training.data, vocabulary, S, T, spec.N, spec.seed, temperature=temperature, **shard
+        names,
+        vocabulary,
+        S,
+        T,
+        spec.N,
+        spec.seed,
+        temperature=arguments.get("temperature", 1.0),
+        replica=rank // spec.K,
+        replicas=spec.D,
     )
-    test = [
-        batch
-        for name in training.data
-        for batch in evaluation_pairs(name, vocabulary, S, T, _TEST_BATCH, tested).batches
-    ]
-    return Data(
-        batches, test, {"loss": token_nll, "nll": token_nll}, translation(recipe.label_smoothing)
-    )
-
-
-def _classes(arguments: Mapping[str, Any]) -> range | None:
-    """The classes from the first to the last that `data_args` names; None for all."""
-    if "classes" not in arguments:
-        return None
-    first, last = arguments["classes"]
-    return range(first, last + 1)
-
-
-def _check_names(
-    where: str, given: Mapping[str, Any], allowed: Set[str], needed: Set[str] = frozenset()
-) -> None:
-    """Raise a one-line ValueError if a training's settings have an unknown name, or lack one."""
-    for name in given:
-        if name not in allowed:
-            raise ValueError(
-                f"training: {where} has {name!r}; allowed are {', '.join(sorted(allowed))}"
-                f"{did_you_mean(name, sorted(allowed))}"
-            )
-    for name in sorted(needed - given.keys()):
-        raise ValueError(f"training: {where} needs {name!r}; add it")
-
-
-_OF_IMAGES = {"classes", "per_class", "rotate", "labels", "augment"}
-_OF_LANGUAGES = {"vocabulary", "vocabulary_of", "S", "T", "temperature", "test"}
-# Arguments of training images that test images do not have.
-_ONLY_TRAINING = ("per_class", "augment")
+    tested = arguments.get("test")
+    sets = [evaluation_pairs(name, vocabulary, S, T, _TEST_BATCH, tested) for name in names]
+    test = [batch for each in sets for batch in each.batches]
+    metrics = {"loss": token_nll, "nll": token_nll}
+    return Data(batches, test, metrics, translation(recipe.label_smoothing))
 
 
 def _vocabulary(training: Training) -> Subwords:
@@ -210,18 +166,15 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
     spec = job.spec.pretraining_run()
     if spec is None:
         return None
-    assert spec.training is not None
     key = f"pretraining {canonical(spec.plain())}"
     if key not in job.cache:
-        model = build(spec.model, **spec.arguments)
-        trainer = _trainer(replace(job, spec=spec), model, spec.training, rank)
+        trainer = _trainer(replace(job, spec=spec), rank)
         try:
             trainer.run(spec.steps)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
-            metrics = trainer.history.evaluations[-1].values
         finally:
             trainer.pipe.close()
-        job.cache[key] = Pretrained(state, metrics)
+        job.cache[key] = Pretrained(state, trainer.history.evaluations[-1].values)
     return job.cache[key]
 
 
@@ -229,10 +182,8 @@ def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tens
     """The named tensors of all stages in layer order, on the CPU of every rank."""
     parts = pipe.engine.wire.all_gather({name: t.detach().cpu() for name, t in part.items()})
     tensors = {name: value for part in parts for name, value in part.items()}
-    return {
-        name: tensors[name]
-        for name in sorted(tensors, key=lambda name: pipe.layer_names.index(name.split(".")[0]))
-    }
+    order = {name: position for position, name in enumerate(pipe.layer_names)}
+    return {name: tensors[name] for name in sorted(tensors, key=lambda n: order[n.split(".")[0]])}
 
 
 def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], str]:

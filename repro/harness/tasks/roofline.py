@@ -18,6 +18,7 @@ from repro.harness.predict import Roofline
 from repro.harness.schema import RooflineRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.calibrate import sizes
+from repro.harness.tasks.setup import facts_of
 from repro.models import Model, build
 from repro.simulate import Calibration
 
@@ -35,27 +36,17 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     made_by = f"the task roofline on K={spec.K} processes at once"
     device = bench.profile(rates, "here", "this machine", made_by, memory)
     model = build(spec.model, **spec.arguments)
-    record = RooflineRound(
-        device=device.model_dump(),
-        calibration=predicted(spec, model, device, job.device),
-        balance=[len(model.layers)],
-        setup_s=time.perf_counter() - began,
-        unit=model.unit,
-        labels=dict(model.labels),
-    )
-    return Measured(record)
+    times = predicted(spec, model, device, job.device)
+    facts = {"balance": [len(model.layers)], **facts_of(model, began)}
+    return Measured(RooflineRound(device=device.model_dump(), calibration=times, **facts))
 
 
 def predicted(spec: RunSpec, model: Model, device: Device, kind: str) -> Calibration:
     """Times of the layers by a device's rates, for micro-batches of N / M, 2 N / M, ... N examples.
 
-    Args:
-        spec: has N, M and the optimizer.
-        model: its layers.
-        device: the rates.
-        kind: "cpu" or "cuda", whose operators are counted.
+    `kind`, "cpu" or "cuda", says whose operators are counted.
     """
-    source = Roofline(device, model, spec.optimizer, kind)
+    source = Roofline(device, model, spec.optimizer, kind=kind)
     timed = sizes(spec)
     tables = [source.layers(n, "always") for n in timed]
     largest, (layers, _) = timed[-1], source.times(timed[-1])

@@ -3,7 +3,6 @@
 import gc
 import re
 import warnings
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,29 +11,29 @@ from repro.harness.job import Job, Measured
 from repro.harness.tasks import calibrate, check, fit, learn, roofline, simulate, train
 from repro.harness.tasks.setup import groups_of
 
+_TASKS = {
+    "train": train.run,
+    "check": check.run,
+    "fit": fit.run,
+    "calibrate": calibrate.run,
+    "roofline": roofline.run,
+    "learn": learn.run,
+}
+
 
 def run(job: Job, rank: int) -> Measured | None:
-    """Measure one run. Every worker calls it, also one without a stage.
+    """Measure one run. Every worker calls it, also one without a stage; rank 0 gets the record.
 
     Ranks are numbered replica after replica.
-
-    Rank 0 returns what was measured, the others None.
     """
-    groups = groups_of(job.spec)
-    processes = 1 if job.spec.library == "torchgpipe" else job.spec.devices
+    spec = job.spec
+    groups = groups_of(spec)
+    processes = 1 if spec.library == "torchgpipe" else spec.devices
     if rank >= processes:
         return None
-    tasks = {
-        "train": train.run,
-        "check": check.run,
-        "fit": fit.run,
-        "calibrate": calibrate.run,
-        "roofline": roofline.run,
-        "learn": learn.run,
-    }
-    task = simulate.run if job.spec.fidelity == "simulated" else tasks[job.spec.task]
+    task = simulate.run if spec.fidelity == "simulated" else _TASKS[spec.task]
     if job.device == "cuda":
-        _choose_kernels(exact=job.spec.task in ("check", "learn"))
+        _choose_kernels(exact=spec.task in ("check", "learn"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         measured = task(job, rank, groups)
@@ -59,9 +58,7 @@ def _choose_kernels(*, exact: bool) -> None:
     torch.use_deterministic_algorithms(exact, warn_only=True)
 
 
-def not_deterministic(texts: Sequence[str]) -> list[str]:
+def not_deterministic(texts: list[str]) -> list[str]:
     """Operators that torch's warnings name because they have no deterministic kernel on a GPU."""
-    names = [
-        re.match(r"(\S+) does not have a deterministic implementation", text) for text in texts
-    ]
-    return sorted({match[1] for match in names if match})
+    pattern = r"(\S+) does not have a deterministic implementation"
+    return sorted({match[1] for text in texts if (match := re.match(pattern, text))})

@@ -1,5 +1,6 @@
 """What the tasks of a worker share: the setup of a method, process groups, devices."""
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -61,6 +62,12 @@ def config_of(spec: RunSpec) -> PipelineConfig:
         stages_per_rank=spec.stages_per_rank or 1,
         tensor_parallel=spec.tensor_parallel or 1,
     )
+
+
+def facts_of(model: Model, began: float) -> dict[str, Any]:
+    """What every record has: seconds since a moment of `time.perf_counter`, unit and labels."""
+    setup_s = time.perf_counter() - began
+    return {"setup_s": setup_s, "unit": model.unit, "labels": dict(model.labels)}
 
 
 def groups_of(spec: RunSpec) -> list[Any]:

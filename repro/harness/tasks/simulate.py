@@ -11,6 +11,7 @@ from repro.harness.job import Job, Measured
 from repro.harness.predict import Included, Roofline, predict, source_of
 from repro.harness.schema import Dependence, Modelled, TrainRound
 from repro.harness.spec import RunSpec
+from repro.harness.tasks.setup import facts_of
 
 _LAYERS_ALONE = Included(link=False, setup=False, update=False)
 # Causes of a step's time in the order in which they are added, with all that counts up to each.
@@ -44,7 +45,6 @@ FACTORS = {"halved": 0.5, "doubled": 2.0}
 
 
 def run(job: Job, _rank: int, _groups: list[Any]) -> Measured:
-    """Lay the schedule on a virtual clock, in this process alone."""
     return simulated(job.spec, job.device)
 
 
@@ -58,10 +58,13 @@ def simulated(spec: RunSpec, device: str) -> Measured:
     found = predict(spec, source)
     n, timeline, model = found.examples, found.timeline, source.model
     assert model is not None
-    modelled = Modelled(batch=n * spec.M, stages=found.costs, rungs={}, memory=source.memory)
+    explained: dict[str, Any] = {"rungs": {}}
     if n and isinstance(source, Roofline):
         at_n = spec.model_copy(update={"N": n * spec.M, "memory": None})
-        modelled = modelled.model_copy(update=_explained(at_n, source))
+        explained = _explained(at_n, source)
+    facts = facts_of(model, began)
+    if spec.profile:
+        facts["labels"]["device"] = spec.profile
     record = TrainRound(
         step_s=[found.step_s] if n else [],
         loss=[],
@@ -70,10 +73,8 @@ def simulated(spec: RunSpec, device: str) -> Measured:
         breakdown=dict(found.shares) if n else {},
         peak_bytes=found.peaks,
         balance=list(found.counts),
-        setup_s=time.perf_counter() - began,
-        unit=model.unit,
-        labels=dict(model.labels) | ({"device": spec.profile} if spec.profile else {}),
-        modelled=modelled,
+        modelled=Modelled(batch=n * spec.M, stages=found.costs, memory=source.memory, **explained),
+        **facts,
     )
     return Measured(record, timeline if n and spec.trace else None)
 

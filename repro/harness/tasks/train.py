@@ -9,8 +9,8 @@ import gc
 import math
 import statistics
 import time
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
@@ -24,19 +24,12 @@ from repro.methods.method import Asynchronous
 from repro.models import Model, build
 
 
-@dataclass(frozen=True)
-class Step:
-    """One timed step.
+class Step(NamedTuple):
+    """One timed step."""
 
-    Attributes:
-        seconds: until the slowest stage has ended.
-        loss: mean over the mini-batch.
-        timeline: spans of all stages; None without a trace.
-    """
-
-    seconds: float
-    loss: float
-    timeline: Timeline | None
+    seconds: float  # until the slowest stage has ended
+    loss: float  # mean over the mini-batch
+    timeline: Timeline | None  # spans of all stages; None without a trace
 
 
 def run(job: Job, rank: int, groups: list[Any]) -> Measured:
@@ -64,13 +57,14 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
             _refuse_nonfinite(step.loss, job)
-        staleness = method.staleness() if isinstance(method, Asynchronous) else None
-        stashed = method.stashed_bytes() if isinstance(method, Asynchronous) else None
+        found: dict[str, Any] = {}
+        if isinstance(method, Asynchronous):
+            found = {"staleness": method.staleness(), "stashed_bytes": method.stashed_bytes()}
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
-        sent = method.sent_bytes(inputs, targets) if job.memory else None
-        result = measured(model, spec, method.balance, steps, peaks, prepared, sent)
-        changes = {"staleness": staleness, "stashed_bytes": stashed}
-        return replace(result, record=result.record.model_copy(update=changes))
+        if job.memory:
+            found["sent_bytes"] = method.sent_bytes(inputs, targets)
+        result = measured(model, spec, method.balance, steps, peaks, prepared)
+        return replace(result, record=result.record.model_copy(update=found))
     finally:
         gc.unfreeze()
         method.close()
@@ -103,26 +97,22 @@ def measured(
     steps: list[Step],
     peaks: list[int] | None,
     setup_s: float,
-    sent: list[dict[str, int]] | None = None,
 ) -> Measured:
     """The record of these steps, and the spans of the median one if they were traced."""
     schedule = spec.make_schedule()
     timelines = [step.timeline for step in steps if step.timeline is not None]
-    parts = [breakdown(timeline, schedule) for timeline in timelines]
+    parts = [breakdown(timeline, schedule) for timeline in timelines] or [{}]
     by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
     record = TrainRound(
         step_s=[step.seconds for step in steps],
         loss=[step.loss for step in steps],
         bubble_idle_over_total=[timeline.bubble_over_total for timeline in timelines] or [None],
         bubble_idle_over_work=[timeline.bubble_over_work for timeline in timelines] or [None],
-        breakdown={
-            name: statistics.mean(part[name] for part in parts) for name in (parts or [{}])[0]
-        },
+        breakdown={name: statistics.mean(part[name] for part in parts) for name in parts[0]},
         peak_bytes=peaks,
         balance=list(balance),
         setup_s=setup_s,
         unit=model.unit,
         labels=dict(model.labels),
-        sent_bytes=sent,
     )
     return Measured(record, by_length[(len(by_length) - 1) // 2] if by_length else None)
