@@ -1,7 +1,7 @@
 """`repro advise`: how to use some devices for a model, ranked by simulated step time."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from repro.harness.advise import Advice, Plan, Question
-    from repro.harness.error_bars import ErrorBar
 
 HERE = "here"
 _TOO_LARGE = 2  # plans of each kind that do not fit and are shown
@@ -54,11 +53,20 @@ class AdviseOptions(SourceOptions):
 def main(arguments: list[str]) -> int:
     hint = "try `repro advise transformer --device v100 --devices 8`"
     options = parse_named(AdviseOptions, arguments, "advise", "model", hint, needed=False)
-    if options.save is not None:
-        _check_save(options.save)
+    save = options.save
+    if save is not None and (save.suffix.lower() != ".json" or not save.parent.is_dir()):
+        raise ValueError(f"--save {save}: allowed is the path of a .json file in a folder there is")
     if options.device == HERE:
-        options = dataclasses.replace(options, device=str(_profile_of_this_machine()))
-        options = dataclasses.replace(options, devices=options.devices or _this_machine().count)
+        here = machine.detect("node" if machine.gpus() else "laptop")
+        # That `repro calibrate` has written by default.
+        path = Path("results") / here.slug / "device.json"
+        if not path.is_file():
+            raise ValueError(
+                f"--device {HERE}: {path} is not there; `repro calibrate` measures this machine "
+                "and writes it"
+            )
+        devices = options.devices or here.count
+        options = dataclasses.replace(options, device=str(path), devices=devices)
     of = chosen(options)
     question, unit = _question(options, of)
     from repro.harness.advise import advise
@@ -66,20 +74,11 @@ def main(arguments: list[str]) -> int:
     advice = advise(question, options.top)
     best = advice.plans[0]
     of.warn((best.devices,), {best.spec.M: best.examples}, options.optimizer)
-    if options.save is not None:
-        _save(options.save, of, best)
+    if save is not None:
+        _save(save, of, best)
     fields = _fields(question, advice, of, unit)
-    tell(fields, lambda: _parts(fields, of, advice.error, unit, options.save), as_json=options.json)
+    tell(fields, lambda: _parts(fields, of, advice, unit, save), as_json=options.json)
     return 0
-
-
-def _check_save(path: Path) -> None:
-    if path.suffix.lower() != ".json" or path.is_dir():
-        raise ValueError(f"--save {path}: allowed is the path of a .json file; try {path}.json")
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"--save {path}: there is no folder {path.parent}; make it, or try {path.name}"
-        )
 
 
 def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
@@ -105,34 +104,9 @@ def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
         if link is not None:
             raise ValueError(f"--link {options.link}, --link-gbps: both are given; leave one out")
         link = load(LINKS[options.link]).link
-    question = Question(
-        model=of.model.name,
-        model_args=of.model_args,
-        devices=options.devices,
-        memory=memory,
-        batch=options.batch,
-        optimizer=options.optimizer,
-        profile=of.profile,
-        link=link,
-        calibration=of.calibration,
-    )
-    return question, unit
-
-
-def _this_machine() -> machine.Machine:
-    """The devices that `repro calibrate` measures."""
-    return machine.detect("node" if machine.gpus() else "laptop")
-
-
-def _profile_of_this_machine() -> Path:
-    """The profile that `repro calibrate` has written by default."""
-    path = Path("results") / _this_machine().slug / "device.json"
-    if not path.is_file():
-        raise ValueError(
-            f"--device {HERE}: {path} is not there; `repro calibrate` measures this machine and "
-            "writes it"
-        )
-    return path
+    source = of.source(options.optimizer, link)
+    counts = options.devices, memory, options.batch
+    return Question(source, of.model_args, *counts, options.optimizer), unit
 
 
 def _save(path: Path, of: Chosen, plan: "Plan") -> None:
@@ -146,10 +120,8 @@ def _save(path: Path, of: Chosen, plan: "Plan") -> None:
 
 
 def _fields(question: "Question", advice: "Advice", of: Chosen, unit: str) -> dict[str, Any]:
-    best, bar = advice.plans[0], advice.error
-
-    def lines(plans: Iterable["Plan"]) -> list[dict[str, Any]]:
-        return [_line(plan, best, bar, question.memory, unit) for plan in plans]
+    def lines(plans: "Iterable[Plan]") -> list[dict[str, Any]]:
+        return [_line(plan, advice, question.memory, unit) for plan in plans]
 
     return {
         "fidelity": "simulated",
@@ -157,33 +129,31 @@ def _fields(question: "Question", advice: "Advice", of: Chosen, unit: str) -> di
         "model_args": of.model_args,
         "on": of.on,
         **same(question, "model", "devices", "memory", "batch", "optimizer"),
-        "error_factor": bar.factor if bar else None,
+        "error_factor": advice.error and advice.error.factor,
         "one_device_bytes": advice.one_device_bytes,
         "simulated_plans": advice.examined,
         "plans": lines(advice.plans),
         "reference": lines([advice.reference])[0] if advice.reference else None,
         "too_large": lines(advice.too_large),
         "do_not_fit": lines(advice.do_not_fit),
-        "command": _command(best),
+        "command": _command(advice.plans[0]),
     }
 
 
-def _line(
-    plan: "Plan", best: "Plan", bar: "ErrorBar | None", memory: int, unit: str
-) -> dict[str, Any]:
+def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, Any]:
     """A plan with why it is not the best, and the ends of its error bar."""
     from repro.costs.units import in_unit
     from repro.harness.advise import why_slower
     from repro.methods.named import name_of
 
-    spec = plan.spec
-    if max(plan.peak_bytes) > memory:
-        needed, allowed = in_unit(max(plan.peak_bytes), unit), in_unit(memory, unit)
+    spec, best = plan.spec, advice.plans[0]
+    if plan.peak > memory:
         holder = "stage" if spec.stages_per_rank is None else "rank"
-        why_not = f"does not fit: {needed} of {allowed} on {holder} {plan.fullest}"
+        over = f"{in_unit(plan.peak, unit)} of {in_unit(memory, unit)}"
+        why_not = f"does not fit: {over} on {holder} {plan.fullest}"
     else:
         why_not = "" if plan is best else why_slower(plan, best)
-    low, high = bar.ends(plan.step_s) if bar else (None, None)
+    low, high = advice.error.ends(plan.step_s) if advice.error else (None, None)
     named = same(spec, "library", "schedule", "K", "D", "tensor_parallel", "zero")
     return {
         "method": name_of(**named),
@@ -199,45 +169,9 @@ def _line(
 
 
 def _parts(
-    fields: Mapping[str, Any],
-    of: Chosen,
-    bar: "ErrorBar | None",
-    unit: str,
-    saved: Path | None,
+    fields: dict[str, Any], of: Chosen, advice: "Advice", unit: str, saved: Path | None
 ) -> list["RenderableType"]:
-    """The ranked plans, and how to measure the best one."""
-    from repro.costs.units import readable
-
-    on = f"{fields['devices']} x {of.on}"
-    if of.calibration is not None:
-        on = f"{fields['devices']} devices, {of.on}"
-    parts: list[RenderableType] = [
-        f"simulated: {of.title} on {on}\nmini-batch N={fields['batch']}, optimizer "
-        f"{fields['optimizer']}; one device alone would need "
-        f"{readable(fields['one_device_bytes'], unit)} (counted; K=1, M=1, nothing recomputed) and "
-        f"has {readable(fields['memory'], unit)}\n",
-        _table(fields, unit),
-        "\nbubble: share of the step that equal stages with free messages would wait as well. "
-        "fullest: tensors of the fullest device, counted; allocators take more",
-    ]
-    if bar is not None:
-        error = (
-            f"low, high: the step divided and multiplied by {bar.factor:.2f}; half of {bar.source} "
-            "were predicted at least so well"
-        )
-        if bar.ratio is not None:
-            error += f", and half of the ratios of two within {bar.ratio - 1:.0%}"
-        parts.append(error)
-    best = fields["plans"][0]
-    cut = "+".join(map(str, best["balance"]))
-    parts.append(f"\nbest: {best['method']}, layers {cut}; to measure it:\n  {fields['command']}")
-    if saved is not None:
-        parts.append(f"wrote {saved}; on such devices `repro run --plan {saved}` measures it")
-    return parts
-
-
-def _table(fields: Mapping[str, Any], unit: str) -> "RenderableType":
-    """The ranked plans, the reference, and the fastest that do not fit."""
+    """The ranked plans, the reference, the fastest that do not fit, and how to measure the best."""
     from repro.costs.units import readable
 
     plans = fields["plans"]
@@ -260,30 +194,39 @@ def _table(fields: Mapping[str, Any], unit: str) -> "RenderableType":
         "fullest": lambda line: readable(max(line["peak_bytes"]), unit),
         "why not": itemgetter("why_not"),
     }
-    return rows(lines, columns, left=("", "method", "recompute", "why not"))
+    on = "devices, " if of.calibration is not None else "x "
+    parts: list[RenderableType] = [
+        f"simulated: {of.title} on {fields['devices']} {on}{of.on}\nmini-batch N="
+        f"{fields['batch']}, optimizer {fields['optimizer']}; one device alone would need "
+        f"{readable(fields['one_device_bytes'], unit)} (counted; K=1, M=1, nothing recomputed) and "
+        f"has {readable(fields['memory'], unit)}\n",
+        rows(lines, columns, left=("", "method", "recompute", "why not")),
+        "\nbubble: share of the step that equal stages with free messages would wait as well. "
+        "fullest: tensors of the fullest device, counted; allocators take more",
+    ]
+    if bar := advice.error:
+        ratios = f", and half of the ratios of two within {bar.ratio - 1:.0%}" if bar.ratio else ""
+        parts.append(
+            f"low, high: the step divided and multiplied by {bar.factor:.2f}; half of {bar.source} "
+            f"were predicted at least so well{ratios}"
+        )
+    best = plans[0]
+    cut = "+".join(map(str, best["balance"]))
+    parts.append(f"\nbest: {best['method']}, layers {cut}; to measure it:\n  {fields['command']}")
+    if saved is not None:
+        parts.append(f"wrote {saved}; on such devices `repro run --plan {saved}` measures it")
+    return parts
 
 
 def _command(plan: "Plan") -> str:
-    spec = plan.spec
-    names = ("model", "D", "checkpoint", "schedule", "stages_per_rank", "balance", "optimizer")
-    values = {
-        **same(spec, *names),
-        "K": (spec.K,),
-        "M": (spec.M,),
-        "batch": spec.N,
-        "model_args": dict(spec.model_args) or _default(spec.model),
-    }
-    return f"repro run {catalog.find('sweep').command(values)}"
-
-
-def _default(model: str) -> dict[str, Any] | None:
-    """One argument of a model at its default; None if it has none.
-
-    Without any argument a sweep would take a small model on a CPU.
-    """
     from repro.models import parameters
 
-    for name, parameter in parameters(model).items():
-        if parameter.default is not parameter.empty:
-            return {name: parameter.default}
-    return None
+    spec = plan.spec
+    args = dict(spec.model_args)
+    # Without any argument a sweep would take a small model on a CPU: name one at its default.
+    for name, parameter in parameters(spec.model).items():
+        if not args and parameter.default is not parameter.empty:
+            args = {name: parameter.default}
+    names = ("model", "D", "checkpoint", "schedule", "stages_per_rank", "balance", "optimizer")
+    values = {"K": (spec.K,), "M": (spec.M,), "batch": spec.N, "model_args": args or None}
+    return f"repro run {catalog.find('sweep').command(same(spec, *names) | values)}"

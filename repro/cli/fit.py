@@ -68,9 +68,24 @@ def main(arguments: list[str]) -> int:
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args, options.vary, options.up_to)
     found = Search(partial(build, options.model), step, memory).largest(ladders)
-    answer = Answer(options, step, memory, unit, found)
-    tell(answer.fields, answer.parts, as_json=options.json)
-    return 0 if found.best is not None else 1
+    best, above = found.best, found.above
+    grows = found.varied is not None and not found.unchanged
+    fields = {  # sizes in bytes
+        "model": options.model,
+        "memory": memory,
+        "fidelity": "counted",
+        "K": step.config.stages,
+        "M": step.config.micro_batches,
+        "N": step.batch,
+        **same(options, "checkpoint", "schedule", "optimizer"),
+        "largest": best and best.plain(),
+        "next": above and above.plain(),
+        "limit_reached": above is None and best is not None and grows,
+        "unchanged": found.unchanged,
+        "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
+    }
+    tell(fields, lambda: _parts(fields, found, unit), as_json=options.json)
+    return 0 if best is not None else 1
 
 
 def _step(options: FitOptions) -> "Step":
@@ -82,13 +97,11 @@ def _step(options: FitOptions) -> "Step":
     M = min(DEFAULT_M, batch) if options.micro_batches is None else options.micro_batches
     if not 1 <= M <= batch:
         raise ValueError(f"--micro-batches {M}: allowed is 1 to the batch of {batch}")
-    optimizer = None
-    if options.optimizer != "none":
-        optimizer = partial(OPTIMIZERS[options.optimizer], lr=0.01)
+    make = None if options.optimizer == "none" else partial(OPTIMIZERS[options.optimizer], lr=0.01)
     config = PipelineConfig(
         options.stages, M, checkpoint=options.checkpoint, schedule=options.schedule
     )
-    return Step(config, batch, optimizer)
+    return Step(config, batch, make)
 
 
 def _check_varied(model: str, name: str) -> None:
@@ -99,8 +112,7 @@ def _check_varied(model: str, name: str) -> None:
     if parameter is None:
         return
     default = parameter.default
-    of_type = {bool: "true or false", str: "text"}
-    for kind, text in of_type.items():
+    for kind, text in {bool: "true or false", str: "text"}.items():
         if isinstance(default, kind) or parameter.annotation in (kind, kind.__name__):
             value = "" if default is parameter.empty else f", by default {default!r}"
             raise ValueError(
@@ -108,114 +120,78 @@ def _check_varied(model: str, name: str) -> None:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    options: FitOptions
-    step: "Step"
-    memory: int
-    unit: str
-    found: "Fit"
+def _parts(fields: dict[str, Any], found: "Fit", unit: str) -> list["RenderableType"]:
+    """The largest model, its memory, why the search ended, and what the model refuses."""
+    from repro.costs.units import readable
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """What `--json` prints, sizes in bytes."""
-        found, config = self.found, self.step.config
-        best, above = found.best, found.above
-        grows = found.varied is not None and not found.unchanged
-        return {
-            "model": self.options.model,
-            "memory": self.memory,
-            "fidelity": "counted",
-            "K": config.stages,
-            "M": config.micro_batches,
-            "N": self.step.batch,
-            **same(self.options, "checkpoint", "schedule", "optimizer"),
-            "largest": best and best.plain(),
-            "next": above and above.plain(),
-            "limit_reached": above is None and best is not None and grows,
-            "unchanged": found.unchanged,
-            "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
-        }
-
-    def parts(self) -> list["RenderableType"]:
-        found, config, options = self.found, self.step.config, self.options
-        best = found.best
-        stages = "1 stage" if config.stages == 1 else f"{config.stages} stages"
-        parts: list[RenderableType] = [
-            f"{stages} of {self._size(self.memory)} each; N={self.step.batch}, "
-            f"M={config.micro_batches}, recompute {options.checkpoint}, schedule "
-            f"{options.schedule}, optimizer {options.optimizer}; counted: tensors only, in the "
-            "model's own number formats"
-        ]
-        if best is None:
-            parts.append("nothing fits")
-        else:
-            which = "largest:"
-            if found.unchanged:
-                which = f"any {found.varied}, such as"
-            parts += [f"{which} {_name(best)}; layers {_counts(best.balance)}\n", self._table(best)]
-        parts.append(self._end())
-        if found.refused:
-            count, first = len(found.refused), found.refused[0]
-            sizes = "1 size was" if count == 1 else f"{count} sizes were"
-            parts.append(
-                f"{sizes} left out, since the model refuses them; {assigned(first.args)}: "
-                f"{first.reason}"
-            )
-        return parts
-
-    def _size(self, amount: float) -> str:
-        from repro.costs.units import readable
-
-        return readable(amount, self.unit)
-
-    def _end(self) -> str:
-        """Why the search ended."""
-        best, above, varied = self.found.best, self.found.above, self.found.varied
-        if above is not None:
-            ratio = above.fullest / self.memory
-            excess = f"{ratio:,.0f} times the memory"
-            if ratio < 11:
-                excess = f"{ratio - 1:.1%} more than the memory"
-            remedy = "more stages"
-            if self.step.config.micro_batches < self.step.batch:
-                remedy = "more stages or smaller micro-batches"
-            return (
-                f"{'one size up' if best else 'the smallest'}, {_name(above)}, takes "
-                f"{self._size(above.fullest)} on its fullest stage: {excess}; {remedy} would help"
-            )
-        if best is None:
-            return ""
-        used = f"the fullest stage takes {self._size(best.fullest)} of {self._size(self.memory)}"
-        if varied is None:
-            return f"{used}; only this size was counted: --vary NAME varies an argument"
-        if self.found.unchanged:
-            return f"{used}, whatever {varied} is; --vary NAME varies another argument"
-        further = min(2 * self.found.limit, _MOST_UP_TO)
-        hint = f"; --up-to {further} searches further" if further > self.found.limit else ""
-        return (
-            f"search limit reached at {varied}={self.found.limit}: {used}, so larger models may "
-            f"fit{hint}"
+    best, K = found.best, fields["K"]
+    parts: list[RenderableType] = [
+        f"{K} stage{'s' if K > 1 else ''} of {readable(fields['memory'], unit)} each; "
+        f"N={fields['N']}, M={fields['M']}, recompute {fields['checkpoint']}, schedule "
+        f"{fields['schedule']}, optimizer {fields['optimizer']}; counted: tensors only, in the "
+        "model's own number formats"
+    ]
+    if best is None:
+        parts.append("nothing fits")
+    else:
+        which = f"any {found.varied}, such as" if found.unchanged else "largest:"
+        parts += [f"{which} {_name(best)}; layers {_counts(best.balance)}\n", _table(best, unit)]
+    parts.append(_end(fields, found, unit))
+    if found.refused:
+        count, first = len(found.refused), found.refused[0]
+        sizes = "1 size was" if count == 1 else f"{count} sizes were"
+        parts.append(
+            f"{sizes} left out, since the model refuses them; {assigned(first.args)}: "
+            f"{first.reason}"
         )
+    return parts
 
-    def _table(self, cut: "Cut") -> "RenderableType":
-        """Memory of each stage by kind; one line for equal neighbours."""
-        from repro.costs import KINDS
 
-        kinds = [kind for kind in KINDS if any(stage.by_kind[kind] for stage in cut.stages)]
-        lines = []
-        first = 0
-        for stage, equal in groupby(cut.stages):
-            last = first + len(list(equal)) - 1
-            name = str(first) if first == last else f"{first}-{last}"
-            lines.append((name, stage.by_kind, stage.total))
-            first = last + 1
-        if len(cut.stages) > 1:
-            sums = {kind: sum(stage.by_kind[kind] for stage in cut.stages) for kind in kinds}
-            lines.append(("all", sums, sum(stage.total for stage in cut.stages)))
-        columns = {"stage": lambda line: line[0]}
-        columns |= {kind: lambda line, kind=kind: self._size(line[1][kind]) for kind in kinds}
-        return rows(lines, columns | {"total": lambda line: self._size(line[2])})
+def _end(fields: dict[str, Any], found: "Fit", unit: str) -> str:
+    """Why the search ended."""
+    from repro.costs.units import readable
+
+    best, above, varied, memory = found.best, found.above, found.varied, fields["memory"]
+    if above is not None:
+        ratio = above.fullest / memory
+        excess = f"{ratio - 1:.1%} more than" if ratio < 11 else f"{ratio:,.0f} times"
+        smaller = " or smaller micro-batches" if fields["M"] < fields["N"] else ""
+        return (
+            f"{'one size up' if best else 'the smallest'}, {_name(above)}, takes "
+            f"{readable(above.fullest, unit)} on its fullest stage: {excess} the memory; more "
+            f"stages{smaller} would help"
+        )
+    if best is None:
+        return ""
+    used = f"the fullest stage takes {readable(best.fullest, unit)} of {readable(memory, unit)}"
+    if varied is None:
+        return f"{used}; only this size was counted: --vary NAME varies an argument"
+    if found.unchanged:
+        return f"{used}, whatever {varied} is; --vary NAME varies another argument"
+    further = min(2 * found.limit, _MOST_UP_TO)
+    hint = f"; --up-to {further} searches further" if further > found.limit else ""
+    reached = f"search limit reached at {varied}={found.limit}"
+    return f"{reached}: {used}, so larger models may fit{hint}"
+
+
+def _table(cut: "Cut", unit: str) -> "RenderableType":
+    """Memory of each stage by kind; one line for equal neighbours."""
+    from repro.costs import KINDS
+    from repro.costs.units import readable
+
+    lines: dict[str, dict[str, int]] = {}  # stages -> bytes by kind
+    first = 0
+    for stage, equal in groupby(cut.stages):
+        last = first + len(list(equal)) - 1
+        lines[str(first) if first == last else f"{first}-{last}"] = {**stage.by_kind}
+        first = last + 1
+    if len(cut.stages) > 1:
+        lines["all"] = {kind: sum(stage.by_kind[kind] for stage in cut.stages) for kind in KINDS}
+    kinds = [kind for kind in KINDS if any(line[kind] for line in lines.values())]
+    columns = {"stage": lambda name: name} | {
+        kind: lambda name, kind=kind: readable(lines[name][kind], unit) for kind in kinds
+    }
+    return rows(lines, columns | {"total": lambda name: readable(sum(lines[name].values()), unit)})
 
 
 def _name(cut: "Cut") -> str:

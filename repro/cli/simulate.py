@@ -1,13 +1,11 @@
 """`repro simulate`: a training step on other devices, for several K and M to choose from."""
 
 import dataclasses
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from repro.cli.answers import rows, same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
-from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.spec import Checkpoint, Partitioner, RunSpec, ScheduleName
 from repro.harness.text import size
 
@@ -60,202 +58,152 @@ def main(arguments: list[str]) -> int:
         if not values:
             raise ValueError(f"--{name}: allowed is one number or more; try --{name} 1 4")
     of = chosen(options)
-    answer = _answer(options, of)
+    steps, one_stage = _simulate(options, of)
     of.warn(options.K, {M: options.N // M for M in options.M}, options.optimizer)
-    tell(answer.fields, answer.parts, as_json=options.json)
+    points = [_point(step, one_stage[step.spec.M], steps[0]) for step in steps]
+    fields = {
+        "fidelity": "simulated",
+        "model": of.model.name,
+        **same(of, "model_args", "on", "memory"),
+        **same(options, "K", "N", *_OF_SPEC),
+        "points": points,
+    }
+    tell(fields, lambda: _parts(options, of, steps, points), as_json=options.json)
     return 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Point:
-    """The simulated step of one K and M, with its ratios to K=1 and to the first point."""
-
-    K: int
-    M: int
-    step_s: float
-    throughput: float
-    unit: str
-    speedup_vs_k1: float
-    bubble_idle_over_total: float
-    breakdown: dict[str, float]
-    peak_bytes: list[int] | None
-    peak_bytes_k1: list[int] | None
-    balance: tuple[int, ...]
-    speedup_vs_first: float
-    timeline: Timeline = field(repr=False)
-
-    @property
-    def fullest(self) -> int:
-        return max(self.peak_bytes or (0,))
-
-
-def _answer(options: SimulateOptions, of: Chosen) -> "Answer":
-    """Simulate every K and M; all are checked before the first is simulated."""
+def _simulate(
+    options: SimulateOptions, of: Chosen
+) -> tuple[list["Prediction"], dict[int, "Prediction"]]:
+    """A step of every K and M, and of one stage by its M; all are checked before the first."""
     from repro.harness.predict import predict
 
-    link = options.link_speed
-
-    def spec(K: int, M: int) -> RunSpec:
-        return RunSpec(
+    one_stage = {
+        M: RunSpec(
             model=of.model.name,
             model_args=of.model_args,
-            K=K,
+            K=1,
             M=M,
             N=options.N,
             fidelity="simulated",
             profile=of.profile,
-            link=link,
+            link=options.link_speed,
             **same(options, *_OF_SPEC),
         )
-
-    Ms = list(dict.fromkeys(options.M))
-    specs = [spec(K, M) for K in dict.fromkeys(options.K) for M in Ms]
-    for each in specs:
-        each.check_depth(len(of.model.layers))
-    source = of.source(options.optimizer, link)
-    one_stage = {M: predict(spec(1, M), source) for M in Ms}
-    points: list[Point] = []
-    for each in specs:
-        step = one_stage[each.M] if each.K == 1 else predict(each, source)
-        first_s = points[0].step_s if points else step.step_s
-        points.append(_point(step, one_stage[each.M], first_s, of.model.unit))
-    return Answer(options, of, points)
+        for M in dict.fromkeys(options.M)
+    }
+    Ks = dict.fromkeys(options.K)
+    specs = [RunSpec(**{**dict(one_stage[M]), "K": K}) for K in Ks for M in one_stage]
+    for spec in specs:
+        spec.check_depth(len(of.model.layers))
+    source = of.source(options.optimizer, options.link_speed)
+    base = {M: predict(spec, source) for M, spec in one_stage.items()}
+    return [base[spec.M] if spec.K == 1 else predict(spec, source) for spec in specs], base
 
 
-def _point(step: "Prediction", one_stage: "Prediction", first_s: float, unit: str) -> Point:
-    return Point(
-        K=step.spec.K,
-        M=step.spec.M,
-        step_s=step.step_s,
-        throughput=step.spec.N / step.step_s,
-        unit=unit,
-        speedup_vs_k1=one_stage.step_s / step.step_s,
-        bubble_idle_over_total=step.timeline.bubble_over_total,
-        breakdown=step.shares,
-        peak_bytes=step.peaks,
-        peak_bytes_k1=one_stage.peaks,
-        balance=step.counts,
-        speedup_vs_first=first_s / step.step_s,
-        timeline=step.timeline,
+def _point(step: "Prediction", one_stage: "Prediction", first: "Prediction") -> dict[str, Any]:
+    """The step of one K and M, with its ratios to K=1 and to the first point."""
+    assert step.source.model is not None
+    return {
+        "K": step.spec.K,
+        "M": step.spec.M,
+        "step_s": step.step_s,
+        "throughput": step.spec.N / step.step_s,
+        "unit": step.source.model.unit,
+        "speedup_vs_k1": one_stage.step_s / step.step_s,
+        "bubble_idle_over_total": step.timeline.bubble_over_total,
+        "breakdown": step.shares,
+        "peak_bytes": step.peaks,
+        "peak_bytes_k1": one_stage.peaks,
+        "balance": step.counts,
+        "speedup_vs_first": first.step_s / step.step_s,
+    }
+
+
+def _parts(
+    options: SimulateOptions, of: Chosen, steps: list["Prediction"], points: list[dict[str, Any]]
+) -> list["RenderableType"]:
+    """Times, shares of the step, one step drawn, and advice."""
+    first = points[0]
+    best = first if of.waits else _best(points, of.memory)
+    drawn = steps[points.index(best)].timeline
+    link = f", link {options.link_gbps:g} Gbit/s" if options.link_gbps else ""
+    per_rank = options.stages_per_rank
+    held = f" with {per_rank} stages a device" if per_rank else ""
+    head = (
+        f"simulated: {of.title} on {of.on}{link}\nN={options.N}, schedule "
+        f"{options.schedule}{held}, recompute {options.checkpoint}, cut by {options.balance} "
+        f"({options.partitioner or 'smallest-largest'}), optimizer {options.optimizer}\n"
     )
+    if drawn.busy(kinds="IW"):
+        head += "I and W take half of a backward each, assumed: layers are timed with whole ones\n"
+
+    def peak(peaks: list[int] | None) -> str:
+        mark = "" if _fits(peaks, of.memory) else "!"
+        return f"{size(max(peaks))}{mark}" if peaks else "-"
+
+    names = {name: lambda point, name=name: point[name] for name in ("K", "M")}
+    times = {
+        "step (ms)": lambda point: f"{1e3 * point['step_s']:,.2f}",
+        first["unit"]: lambda point: f"{point['throughput']:,.1f}",
+        "over K=1": lambda point: f"{point['speedup_vs_k1']:.2f}x",
+        f"over K={first['K']}, M={first['M']}": lambda p: f"{p['speedup_vs_first']:.2f}x",
+        "idle": lambda point: f"{point['bubble_idle_over_total']:.1%}",
+        "peak": lambda point: peak(point["peak_bytes"]),
+        "K=1 peak": lambda point: peak(point["peak_bytes_k1"]),
+    }
+    shares = {
+        kind: lambda point, kind=kind: f"{point['breakdown'][kind]:.1%}"
+        for kind in first["breakdown"]
+        if any(abs(point["breakdown"][kind]) > _SMALL for point in points)
+    }
+    parts: list[RenderableType] = [
+        head,
+        rows(points, names | times),
+        "over K=1: the step of one stage at the same M and N, with unlimited memory, over "
+        "this one; idle: share of K x step",
+        "peak: tensors of the fullest stage, counted"
+        + (f"; ! is more than the device's {size(of.memory)}" if of.memory else ""),
+        "\nshares of K x step, simulated; idle is bubble (which equal stages would have as "
+        "well), imbalance and transfer",
+        rows(points, names | shares),
+    ]
+    if any(point["breakdown"]["imbalance"] < -_SMALL for point in points):
+        parts.append("imbalance below 0: there the unequal cut shortens the wait")
+    if drawn.ranks <= _MOST_DRAWN:
+        from repro.harness.progress import gantt, legend
+
+        title = f"\nthe step at K={best['K']}, M={best['M']}: {legend(drawn)}"
+        parts += [title, gantt(drawn, 72)]
+    return [*parts, f"\n{_NO_ADVICE if of.waits else _advice(points, of.memory)}"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    options: SimulateOptions
-    chosen: Chosen
-    points: list[Point]
+def _fits(peaks: list[int] | None, memory: int | None) -> bool:
+    return peaks is None or memory is None or max(peaks) <= memory
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        return {
-            "fidelity": "simulated",
-            "model": self.chosen.model.name,
-            **same(self.chosen, "model_args", "on", "memory"),
-            **same(self.options, "K", "N", *_OF_SPEC),
-            "points": self.points,
-        }
 
-    @property
-    def memory(self) -> int | None:
-        return self.chosen.memory
+def _best(points: list[dict[str, Any]], memory: int | None) -> dict[str, Any]:
+    """The fastest point that fits, or the one with the smallest peak if none fits."""
+    fitting = [point for point in points if _fits(point["peak_bytes"], memory)]
+    if not fitting:
+        return min(points, key=lambda point: max(point["peak_bytes"]))
+    return min(fitting, key=lambda point: (point["step_s"], point["K"]))
 
-    def parts(self) -> list["RenderableType"]:
-        """Times, shares of the step, one step drawn, and advice."""
-        drawn = self.points[0] if self.chosen.waits else self.best
-        kinds = [
-            kind
-            for kind in self.points[0].breakdown
-            if any(abs(point.breakdown[kind]) > _SMALL for point in self.points)
-        ]
-        shares = {"K": lambda point: point.K, "M": lambda point: point.M} | {
-            kind: lambda point, kind=kind: f"{point.breakdown[kind]:.1%}" for kind in kinds
-        }
-        parts = [
-            self._head(drawn.timeline),
-            self._steps(),
-            "over K=1: the step of one stage at the same M and N, with unlimited memory, over "
-            "this one; idle: share of K x step",
-            "peak: tensors of the fullest stage, counted"
-            + (f"; ! is more than the device's {size(self.memory)}" if self.memory else ""),
-            "\nshares of K x step, simulated; idle is bubble (which equal stages would have as "
-            "well), imbalance and transfer",
-            rows(self.points, shares),
-        ]
-        if any(point.breakdown["imbalance"] < -_SMALL for point in self.points):
-            parts.append("imbalance below 0: there the unequal cut shortens the wait")
-        if drawn.timeline.ranks <= _MOST_DRAWN:
-            from repro.harness.progress import gantt, legend
 
-            title = f"\nthe step at K={drawn.K}, M={drawn.M}: {legend(drawn.timeline)}"
-            parts += [title, gantt(drawn.timeline, 72)]
-        return [*parts, f"\n{_NO_ADVICE if self.chosen.waits else self._advice()}"]
-
-    def _head(self, drawn: Timeline) -> str:
-        options, per_rank = self.options, self.options.stages_per_rank
-        link = f", link {options.link_gbps:g} Gbit/s" if options.link_gbps else ""
-        held = f" with {per_rank} stages a device" if per_rank else ""
-        head = (
-            f"simulated: {self.chosen.title} on {self.chosen.on}{link}\nN={options.N}, schedule "
-            f"{options.schedule}{held}, recompute {options.checkpoint}, cut by {options.balance} "
-            f"({options.partitioner or 'smallest-largest'}), optimizer {options.optimizer}\n"
-        )
-        if drawn.busy(kinds="IW"):
-            head += (
-                "I and W take half of a backward each, assumed: layers are timed with whole ones\n"
-            )
-        return head
-
-    def _steps(self) -> "RenderableType":
-        first = self.points[0]
-        return rows(
-            self.points,
-            {
-                "K": lambda point: point.K,
-                "M": lambda point: point.M,
-                "step (ms)": lambda point: f"{1e3 * point.step_s:,.2f}",
-                first.unit: lambda point: f"{point.throughput:,.1f}",
-                "over K=1": lambda point: f"{point.speedup_vs_k1:.2f}x",
-                f"over K={first.K}, M={first.M}": lambda point: f"{point.speedup_vs_first:.2f}x",
-                "idle": lambda point: f"{point.bubble_idle_over_total:.1%}",
-                "peak": lambda point: self._peak(point.peak_bytes),
-                "K=1 peak": lambda point: self._peak(point.peak_bytes_k1),
-            },
-        )
-
-    def _peak(self, peaks: list[int] | None) -> str:
-        if not peaks:
-            return "-"
-        return f"{size(max(peaks))}{'' if self._fits(peaks) else '!'}"
-
-    def _fits(self, peaks: list[int] | None) -> bool:
-        return peaks is None or self.memory is None or max(peaks) <= self.memory
-
-    @property
-    def best(self) -> Point:
-        """The fastest point that fits, or the one with the smallest peak if none fits."""
-        fitting = [point for point in self.points if self._fits(point.peak_bytes)]
-        if not fitting:
-            return min(self.points, key=lambda point: point.fullest)
-        return min(fitting, key=lambda point: (point.step_s, point.K))
-
-    def _advice(self) -> str:
-        """One line about the best point."""
-        best = self.best
-        if self.memory is not None and not self._fits(best.peak_bytes):
-            return (
-                f"none of these fits into the device's {size(self.memory)}: the leanest, "
-                f"K={best.K}, M={best.M}, takes {size(best.fullest)} on its fullest stage; try a "
-                "larger K or M, or a smaller N"
-            )
-        all_fit = all(self._fits(point.peak_bytes) for point in self.points)
-        device = "the device's memory is not known"
-        if self.memory is not None:
-            device = f"the device has {size(self.memory)}"
-        base = "" if self._fits(best.peak_bytes_k1) else ", which would not fit"
+def _advice(points: list[dict[str, Any]], memory: int | None) -> str:
+    """One line about the best point."""
+    best = _best(points, memory)
+    at, peak = f"K={best['K']}, M={best['M']}", size(max(best["peak_bytes"] or [0]))
+    if memory is not None and not _fits(best["peak_bytes"], memory):
         return (
-            f"{'fastest' if all_fit else 'fastest that fits'}: K={best.K}, M={best.M}, "
-            f"{best.throughput:,.1f} {best.unit}, {best.speedup_vs_k1:.2f}x over K=1 at the same M "
-            f"and N{base}; peak {size(best.fullest)} on the fullest stage ({device})"
+            f"none of these fits into the device's {size(memory)}: the leanest, {at}, takes "
+            f"{peak} on its fullest stage; try a larger K or M, or a smaller N"
         )
+    all_fit = all(_fits(point["peak_bytes"], memory) for point in points)
+    device = f"the device has {size(memory)}" if memory else "the device's memory is not known"
+    base = "" if _fits(best["peak_bytes_k1"], memory) else ", which would not fit"
+    return (
+        f"{'fastest' if all_fit else 'fastest that fits'}: {at}, {best['throughput']:,.1f} "
+        f"{best['unit']}, {best['speedup_vs_k1']:.2f}x over K=1 at the same M and N{base}; peak "
+        f"{peak} on the fullest stage ({device})"
+    )

@@ -6,19 +6,15 @@ memory are those of `repro.harness.predict`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import inf
 from typing import Any
 
-from repro.costs import device as devices
 from repro.costs.units import readable
-from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule import kinds
 from repro.harness.error_bars import ErrorBar
-from repro.harness.predict import ALL_REDUCE, Calibrated, Roofline, predict
+from repro.harness.predict import ALL_REDUCE, Calibrated, Source, predict
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
-from repro.io.redact import tilde_to_home
-from repro.models import build
-from repro.simulate import Calibration
 
 # Schedules, and how many stages a rank holds; those that are not executed cannot be measured.
 ORDERS: tuple[tuple[ScheduleName, int | None], ...] = (
@@ -39,61 +35,33 @@ Family = tuple[str, int, int, str]  # schedule, K, D, checkpoint mode: plans tha
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be planned.
+    """What is to be planned."""
 
-    Attributes:
-        model: its name.
-        model_args: its arguments.
-        devices: how many there are.
-        memory: bytes of each.
-        batch: mini-batch N of all replicas together.
-        optimizer: whose state counts.
-        profile: of the devices; None with a calibration.
-        link: between two devices, instead of the profile's or the calibration's.
-        calibration: measured layer times, instead of a profile.
-    """
-
-    model: str
+    source: Source  # what the layers cost
     model_args: Mapping[str, Any]
-    devices: int
-    memory: int
-    batch: int
-    optimizer: Optimizer = "sgd"
-    profile: str | None = None
-    link: LinkSpeed | None = None
-    calibration: Calibration | None = None
+    devices: int  # how many there are
+    memory: int  # bytes of each
+    batch: int  # mini-batch N of all replicas together
+    optimizer: Optimizer = "sgd"  # whose state counts
 
-    def source(self) -> Roofline | Calibrated:
-        """What the layers cost, and what stages hold."""
-        model = build(self.model, **tilde_to_home(dict(self.model_args)))
-        if self.calibration is not None:
-            return Calibrated(self.calibration, model, self.optimizer, self.link)
-        assert self.profile is not None
-        device = devices.load(tilde_to_home(self.profile))
-        return Roofline(device, model, self.optimizer, link=self.link)
+    @property
+    def model(self) -> str:
+        assert self.source.model is not None
+        return self.source.model.name
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to use the devices, with its simulated step and its counted memory.
+    """One way to use the devices, with its simulated step and its counted memory."""
 
-    Attributes:
-        spec: the run that measures the plan, with the layers of each stage.
-        step_s: seconds of a step.
-        parts: cause -> seconds of the step, a mean over the stages.
-        idle: share of K x step in which stages do not work.
-        peak_bytes: of each rank of one replica; empty if they were not counted.
-    """
-
-    spec: RunSpec
+    spec: RunSpec  # the run that measures the plan, with the layers of each stage
     step_s: float
-    parts: Mapping[str, float]
-    idle: float
-    peak_bytes: tuple[int, ...] = ()
+    parts: Mapping[str, float]  # cause -> seconds of the step, a mean over the stages
+    idle: float  # share of K x step in which stages do not work
+    peak_bytes: tuple[int, ...] = ()  # of each rank of one replica; empty if not counted
 
     @property
     def devices(self) -> int:
-        """K x D."""
         return self.spec.K * self.spec.D
 
     @property
@@ -102,17 +70,17 @@ class Plan:
         return self.spec.N // self.spec.D // self.spec.M
 
     @property
+    def peak(self) -> int:
+        return max(self.peak_bytes)
+
+    @property
     def fullest(self) -> int:
         """Stage, or rank that holds several, that takes the most memory."""
-        return self.peak_bytes.index(max(self.peak_bytes))
+        return self.peak_bytes.index(self.peak)
 
     @property
-    def family(self) -> Family:
-        return _family(self.spec)
-
-    @property
-    def order(self) -> tuple[float, float, int]:
-        return self.step_s, max(self.peak_bytes), self.devices
+    def order(self) -> tuple[float, int, int]:
+        return self.step_s, self.peak, self.devices
 
     def share(self, cause: str) -> float:
         """Share of the step that a cause takes."""
@@ -147,13 +115,12 @@ class Advice:
 def why_slower(plan: Plan, best: Plan) -> str:
     """In a few words: why a plan that fits is not the best."""
     ratio = plan.step_s / best.step_s - 1
-    memory = max(plan.peak_bytes) / max(best.peak_bytes)
+    memory = plan.peak / best.peak
     if ratio <= TIE and memory >= 1:
         amount = f"{memory:.2f} times the memory" if f"{memory:.2f}" != "1.00" else "as much memory"
         return f"as fast, with {amount} on its fullest stage"
     slower = f"{ratio:.1%} slower" if ratio < 1 else f"{1 + ratio:.1f} times as long"
-    more = {cause: plan.parts[cause] - best.parts[cause] for cause in plan.parts}
-    cause = max(more, key=lambda name: more[name])
+    cause = max(plan.parts, key=lambda name: plan.parts[name] - best.parts[name])
     return f"{slower}: {_reason(cause, plan, best)}"
 
 
@@ -165,8 +132,9 @@ def _reason(cause: str, plan: Plan, best: Plan) -> str:
         return f"smaller micro-batches: {plan.examples} instead of {best.examples} examples"
     if cause == "recompute" and best.spec.checkpoint == "never":
         return "recomputes what fits without"
+    own, others = plan.share(cause), best.share(cause)
     if cause == "bubble":
-        return f"bubble {plan.share(cause):.0%} instead of {best.share(cause):.0%}"
+        return f"bubble {own:.0%} instead of {others:.0%}"
     texts = {
         "computation": "computes",
         "recompute": "recomputes",
@@ -176,7 +144,6 @@ def _reason(cause: str, plan: Plan, best: Plan) -> str:
         "setup": "sets up",
         ALL_REDUCE: f"sums the gradients of D={plan.spec.D} replicas",
     }
-    own, others = plan.share(cause), best.share(cause)
     return f"{texts[cause]} {own:.0%} of the step instead of {others:.0%}"
 
 
@@ -187,59 +154,62 @@ def advise(question: Question, top: int = 5) -> Advice:
 
 class _Search:
     def __init__(self, question: Question) -> None:
-        self._question = question
-        self._source = question.source()
+        self._question, self._source = question, question.source
         assert self._source.model is not None
         self._L = len(self._source.model.layers)
+        arguments = dict(question.model_args)
+        fields = {"N": question.batch, "optimizer": question.optimizer, "model_args": arguments}
+        self._one_device = RunSpec(model=question.model, K=1, M=1, checkpoint="never", **fields)
         self._examined = 0
 
     def best(self, top: int) -> Advice:
         memory = self._question.memory
         # The leanest plan has micro-batches of one example, 1F1B, and recomputes everything.
-        needed = {pair: self._leanest_bytes(*pair) for pair in self._pairs()}
+        lean = {pair: self._leanest(*pair, self._question.batch // pair[1]) for pair in self._pairs}
+        needed = {pair: max(self._peaks(spec, self._evenest(spec))) for pair, spec in lean.items()}
         fitting_pairs = [pair for pair, size in needed.items() if size <= memory]
         if not fitting_pairs:
             (K, D), size = min(needed.items(), key=lambda item: item[1])
             raise self._nothing_fits(K, D, size)
         specs = [spec for pair in fitting_pairs for spec in self._specs(*pair)]
-        bounds = sorted(((self._bound(spec), spec) for spec in specs), key=lambda pair: pair[0])
-        if not bounds:
+        if not specs:
             raise self._not_timed()
-        fitting, too_large = self._examine(bounds, top)
+        fitting, too_large = self._examine(specs, top)
         if not fitting:
-            leanest = min(too_large, key=lambda plan: max(plan.peak_bytes))
-            raise self._nothing_fits(leanest.spec.K, leanest.spec.D, max(leanest.peak_bytes))
+            leanest = min(too_large, key=lambda plan: plan.peak)
+            raise self._nothing_fits(leanest.spec.K, leanest.spec.D, leanest.peak)
         ranked = _ranked(fitting.values())
         fastest: dict[Family, Plan] = {}  # of those that are faster than the best and do not fit
         for plan in sorted(too_large, key=lambda plan: plan.step_s):
             if plan.step_s < ranked[0].step_s:
-                fastest.setdefault(plan.family, plan)
-        others = [self._leanest_plan(*pair) for pair in needed if pair not in fitting_pairs]
-        alone = self._spec(1, 1, 1, "gpipe", "never")
+                fastest.setdefault(_family(plan.spec), plan)
+        # Of pairs that do not fit, with the smallest micro-batches that were timed.
+        smallest = {pair: self._micro_batches(pair[1])[-1:] for pair in needed}
+        others = [
+            self._with_memory(self._plan(self._leanest(*pair, M)))
+            for pair, size in needed.items()
+            for M in smallest[pair]
+            if size > memory
+        ]
         return Advice(
             tuple(ranked[:top]),
             next((plan for plan in ranked if plan.spec.schedule == REFERENCE), None),
             tuple(fastest.values()),
-            tuple(sorted(filter(None, others), key=lambda plan: -plan.devices)),
-            self._peaks(alone, (self._L,))[0],
+            tuple(sorted(others, key=lambda plan: -plan.devices)),
+            self._peaks(self._one_device, (self._L,))[0],
             self._examined,
             self._source.error(),
         )
 
-    def _examine(
-        self, bounds: Sequence[tuple[float, RunSpec]], top: int
-    ) -> tuple[dict[Family, Plan], list[Plan]]:
+    def _examine(self, specs: list[RunSpec], top: int) -> tuple[dict[Family, Plan], list[Plan]]:
         """The best plan that fits of each family, and plans that would be better but do not fit.
 
-        Plans that cannot be shown any more are neither simulated nor counted.
-
-        Args:
-            bounds: seconds that a step takes at least, and its plan, from the lowest on.
-            top: how many families are shown.
+        Plans that cannot be shown any more, of `top` families, are neither simulated nor counted.
         """
         fitting: dict[Family, Plan] = {}
         too_large: list[Plan] = []
-        for bound, spec in bounds:
+        bounds = [(self._bound(spec), spec) for spec in specs]
+        for bound, spec in sorted(bounds, key=lambda pair: pair[0]):
             if not _can_rank(spec, bound, fitting, top):
                 continue
             rival = fitting.get(_family(spec))
@@ -247,70 +217,48 @@ class _Search:
             if rival is not None and plan.step_s > rival.step_s:
                 continue
             plan = self._with_memory(plan)
-            if max(plan.peak_bytes) > self._question.memory:
+            if plan.peak > self._question.memory:
                 too_large.append(plan)
             elif rival is None or plan.order < rival.order:
-                fitting[plan.family] = plan
+                fitting[_family(spec)] = plan
         return fitting, too_large
 
-    def _spec(
-        self,
-        K: int,
-        D: int,
-        M: int,
-        schedule: ScheduleName,
-        checkpoint: Checkpoint,
-        stages_per_rank: int | None = None,
-    ) -> RunSpec:
-        """The run that measures a plan."""
-        question = self._question
-        return RunSpec(
-            model=question.model,
-            model_args=dict(question.model_args),
-            K=K,
-            D=D,
-            M=M,
-            N=question.batch,
-            schedule=schedule,
-            stages_per_rank=stages_per_rank,
-            checkpoint=checkpoint,
-            optimizer=question.optimizer,
-        )
-
-    def _pairs(self) -> Iterator[tuple[int, int]]:
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
         """(K, D) that the devices and the mini-batch allow: K x D divides the devices."""
-        question = self._question
-        for K in range(1, min(question.devices, self._L) + 1):
-            for D in range(1, question.devices // K + 1):
-                if question.devices % (K * D) == 0 and question.batch % D == 0:
-                    yield K, D
+        devices, N = self._question.devices, self._question.batch
+        pairs = product(range(1, min(devices, self._L) + 1), range(1, devices + 1))
+        return [(K, D) for K, D in pairs if devices % (K * D) == 0 and N % D == 0]
 
     def _micro_batches(self, D: int) -> list[int]:
-        """Values of M for a replica's part of the mini-batch: micro-batches are equal."""
-        replica, timed = self._question.batch // D, self._question.calibration
+        """Values of M for a replica's part of the mini-batch: equal, and of sizes with times."""
+        replica = self._question.batch // D
         Ms = [M for M in range(1, replica + 1) if replica % M == 0]
-        return Ms if timed is None else [M for M in Ms if timed.covers(replica // M)]
+        return [M for M in Ms if self._source.covers(replica // M)]
+
+    def _leanest(self, K: int, D: int, M: int) -> RunSpec:
+        lean = {"K": K, "D": D, "M": M, "schedule": "1f1b", "checkpoint": "always"}
+        return self._one_device.model_copy(update=lean)
 
     def _specs(self, K: int, D: int) -> Iterator[RunSpec]:
-        for M in self._micro_batches(D):
-            for schedule, stages_per_rank in self._orders(K, M):
-                for checkpoint in _modes(schedule, K, M):
-                    yield self._spec(K, D, M, schedule, checkpoint, stages_per_rank)
+        """The runs that measure the plans of a (K, D).
 
-    def _orders(self, K: int, M: int) -> list[tuple[ScheduleName, int | None]]:
-        """The schedules that K ranks can execute and that differ.
-
-        With one micro-batch all that hold one stage on each rank are naive model parallelism.
+        With one micro-batch all schedules that hold one stage on each rank are naive model
+        parallelism.
         """
-        if K == 1:
-            return [(ALONE, None)]
-        return [
-            (schedule, stages_per_rank)
-            for schedule, stages_per_rank in ORDERS
-            if kinds.SCHEDULES[schedule].executed
-            and K * (stages_per_rank or 1) <= self._L
-            and (M > 1 or schedule == REFERENCE or stages_per_rank is not None)
-        ]
+        for M, (schedule, per_rank) in product(self._micro_batches(D), ORDERS):
+            if K == 1:
+                taken = schedule == ALONE
+            elif M == 1 and per_rank is None:
+                taken = schedule == REFERENCE
+            else:
+                taken = K * (per_rank or 1) <= self._L and kinds.SCHEDULES[schedule].executed
+            # Where each backward follows its own forward, "except_last" recomputes nothing.
+            in_turn = M == 1 or schedule == "naive" or K == 1
+            modes = [mode for mode in CHECKPOINTS if not in_turn or mode != "except_last"]
+            for mode in modes if taken else ():
+                fields = {"K": K, "D": D, "M": M, "schedule": schedule, "checkpoint": mode}
+                yield self._one_device.model_copy(update=fields | {"stages_per_rank": per_rank})
 
     def _bound(self, spec: RunSpec) -> float:
         """Seconds that a step takes at least: the work of the busiest rank of the best cut.
@@ -318,7 +266,7 @@ class _Search:
         Of the naive schedule it is the work of all ranks, since one computes at a time. With a
         calibration it is zero, since layers are faster while other ranks wait.
         """
-        if self._question.calibration is not None:
+        if isinstance(self._source, Calibrated):
             return 0.0
         layers = self._source.layers(spec.N // spec.D // spec.M, spec.checkpoint)
         work = [F + B for F, B in zip(layers.forward, layers.backward, strict=True)]
@@ -332,42 +280,29 @@ class _Search:
         """Simulate a plan, cut by time unless a cut is given."""
         self._examined += 1
         step = predict(spec, self._source, counts)
-        return Plan(
-            spec.model_copy(update={"balance": step.counts}),
-            step.step_s,
-            step.parts,
-            step.timeline.bubble_over_total,
-        )
+        spec = spec.model_copy(update={"balance": step.counts})
+        return Plan(spec, step.step_s, step.parts, step.timeline.bubble_over_total)
 
     def _with_memory(self, plan: Plan) -> Plan:
         """Count the memory of a plan; where it does not fit, of the cut that takes the least."""
         memory, spec = self._question.memory, plan.spec
         assert isinstance(spec.balance, tuple)
         counted = replace(plan, peak_bytes=self._peaks(spec, spec.balance))
-        if max(counted.peak_bytes) <= memory or spec.stages_per_rank is not None:
+        if counted.peak <= memory or spec.stages_per_rank is not None:
             return counted
-        cuts = self._source.cuts_by_memory(spec, plan.examples)
-        if cuts.pack(memory) is None:
+        if self._source.cuts_by_memory(spec, plan.examples).pack(memory) is None:
             return counted
-        counts = cuts.evenest()
+        counts = self._evenest(spec)
         peaks = self._peaks(spec, counts)
         if max(peaks) > memory:
             return counted
         return replace(self._plan(spec, counts), peak_bytes=peaks)
 
+    def _evenest(self, spec: RunSpec) -> tuple[int, ...]:
+        return self._source.cuts_by_memory(spec, spec.N // spec.D // spec.M).evenest()
+
     def _peaks(self, spec: RunSpec, counts: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._source.peaks(spec, spec.N // spec.D // spec.M, counts) or ())
-
-    def _leanest_bytes(self, K: int, D: int) -> int:
-        spec = self._spec(K, D, self._question.batch // D, "1f1b", "always")
-        return max(self._peaks(spec, self._source.cuts_by_memory(spec, 1).evenest()))
-
-    def _leanest_plan(self, K: int, D: int) -> Plan | None:
-        """The leanest plan of a (K, D) whose micro-batches were timed; None if there is none."""
-        Ms = self._micro_batches(D)
-        if not Ms:
-            return None
-        return self._with_memory(self._plan(self._spec(K, D, Ms[-1], "1f1b", "always")))
 
     def _nothing_fits(self, K: int, D: int, size: int) -> ValueError:
         return ValueError(
@@ -379,8 +314,8 @@ class _Search:
 
     def _not_timed(self) -> ValueError:
         """The error of a mini-batch that no timed size of micro-batches divides."""
-        assert self._question.calibration is not None
-        timed = self._question.calibration.sizes
+        assert isinstance(self._source, Calibrated)
+        timed = self._source.calibration.sizes
         return ValueError(
             f"batch = {self._question.batch}: layers were timed for micro-batches of {timed[0]} to "
             f"{timed[-1]} examples, and no such size divides it; try a multiple of {timed[0]}, or "
@@ -392,27 +327,14 @@ def _family(spec: RunSpec) -> Family:
     return spec.schedule, spec.K, spec.D, spec.checkpoint
 
 
-def _modes(schedule: str, K: int, M: int) -> tuple[Checkpoint, ...]:
-    """The checkpoint modes that differ from each other.
-
-    Where each backward follows its own forward, "except_last" recomputes nothing.
-    """
-    if M == 1 or schedule == "naive" or K == 1:
-        return ("always", "never")
-    return CHECKPOINTS
-
-
 def _can_rank(spec: RunSpec, bound: float, fitting: Mapping[Family, Plan], top: int) -> bool:
     """Whether a plan could lead its family, and that be among the top or the reference."""
     rival = fitting.get(_family(spec))
     if rival is not None and bound > rival.step_s:
         return False
     ranked = _ranked(fitting.values())
-    if spec.schedule == REFERENCE:
-        references = [plan.step_s for plan in ranked if plan.spec.schedule == REFERENCE]
-        if bound < min(references, default=inf):
-            return True
-    if len(ranked) < top:
+    references = [plan.step_s for plan in ranked if plan.spec.schedule == REFERENCE]
+    if len(ranked) < top or (spec.schedule == REFERENCE and bound < min(references, default=inf)):
         return True
     # As fast as the fastest, to a tie, it may still have less memory than those that are shown.
     fastest = min(plan.step_s for plan in ranked)
@@ -424,5 +346,5 @@ def _ranked(plans: Iterable[Plan]) -> list[Plan]:
     ordered = sorted(plans, key=lambda plan: plan.order)
     limit = ordered[0].step_s * (1 + TIE) if ordered else 0.0
     ties = [plan for plan in ordered if plan.step_s <= limit]
-    ties.sort(key=lambda plan: (max(plan.peak_bytes), plan.devices))
+    ties.sort(key=lambda plan: (plan.peak, plan.devices))
     return ties + ordered[len(ties) :]

@@ -123,6 +123,10 @@ class Source:
         """Costs of stages with these numbers of layers."""
         raise NotImplementedError
 
+    def covers(self, n: int) -> bool:
+        """Whether times of layers are known for micro-batches of n examples."""
+        return True
+
     def error(self) -> ErrorBar | None:
         """How far such steps were off where the true length is known."""
         return None
@@ -317,12 +321,12 @@ class Calibrated(Source):
                 f"calibration: is of {len(calibration.update)} layers, {model.name} has L = "
                 f"{len(model.layers)} here; give the model and arguments that were calibrated"
             )
-        self._calibration = calibration
+        self.calibration = calibration
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         """Seconds of each layer while all processes compute."""
         # A stage of one layer costs what the layer does.
-        stages = self._calibration.stages([1] * len(self._calibration.update), n, checkpoint)
+        stages = self.calibration.stages([1] * len(self.calibration.update), n, checkpoint)
         return Profile(
             stages.forward,
             stages.recompute if checkpoint != "never" else (0.0,) * stages.stages,
@@ -333,16 +337,19 @@ class Calibrated(Source):
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         """Costs of the stages, each as fast as the stages that compute at the same time let it."""
-        timed = self._calibration.beside_replicas(spec.D)
+        timed = self.calibration.beside_replicas(spec.D)
         stages = partial(timed.stages, counts, n, spec.checkpoint, link=self.link)
         if timed.alone is None:
             return stages()
         return settle(schedule_of(spec), lambda overlap: stages(overlap=overlap))
 
+    def covers(self, n: int) -> bool:
+        return self.calibration.covers(n)
+
     def _layer_bytes(self) -> list[int]:
         if self.model is not None:
             return super()._layer_bytes()
-        return [round(size) for size in self._calibration.parameters]
+        return [round(size) for size in self.calibration.parameters]
 
     def error(self) -> ErrorBar | None:
         return calibration_error()

@@ -17,74 +17,60 @@ from repro.harness.text import number, size
 from repro.train.recipe import Recipe
 
 _USUAL = "h100"  # the profile where this machine has no GPU that has one
+# What a step of a training has in common with that of a simulated run.
+_SAME = ("model", "model_args", "K", "M", "schedule", "stages_per_rank", "checkpoint", "balance")
+_SAME += ("partitioner", "link")
 
 
 @dataclass(frozen=True)
 class TrainingPrice:
-    """What the trainings of some plans would take.
+    """What the trainings of some plans would take."""
 
-    Attributes:
-        profile: name of the GPU's profile.
-        gpu_hours: of all steps on all GPUs, simulated.
-        devices: GPUs of the widest training.
-        peak_bytes: of the fullest GPU, counted, with a moving average of the weights.
-        fullest: the run that it belongs to.
-        downloads: data set -> gigabytes from a network; None where the size is not known.
-    """
-
-    profile: str
-    gpu_hours: float
-    devices: int
-    peak_bytes: float
-    fullest: str
-    downloads: dict[str, float | None]
+    profile: str  # of the GPUs
+    gpu_hours: float  # of all steps on all GPUs, simulated
+    devices: int  # GPUs of the widest training
+    peak_bytes: float  # of the fullest GPU, counted, with a moving average of the weights
+    fullest: str  # the run that it belongs to
+    downloads: dict[str, float | None]  # data set -> gigabytes; None where they are not known
 
     @property
     def one_line(self) -> str:
         """`about 310 GPU-hours, simulated on h100, and 2.1 GB of downloads`."""
         unknown = [name for name, amount in self.downloads.items() if amount is None]
         more = f" and {', '.join(unknown)}, of unknown size" if unknown else ""
-        return (
-            f"about {number(self.gpu_hours)} GPU-hours, simulated on {self.profile}, and "
-            f"{self._gigabytes} of downloads{more}"
-        )
+        hours = f"about {number(self.gpu_hours)} GPU-hours, simulated on {self.profile}"
+        return f"{hours}, and {self._gigabytes} of downloads{more}"
 
     @property
     def lines(self) -> list[str]:
         """GPU-hours, memory and downloads, a line each."""
         profile = devices.load(self.profile)
-        fits = "fits" if self.peak_bytes <= profile.memory.value else "does NOT fit"
+        memory = profile.memory.value
+        fits = "fits" if self.peak_bytes <= memory else "does NOT fit"
         each = "; ".join(_describe(name, amount) for name, amount in self.downloads.items())
         return [
             f"trainings: about {number(self.gpu_hours)} GPU-hours, simulated on {profile.title}, "
             f"{profile.precision}, on up to {self.devices} GPUs at once; reading data and "
             "evaluation are not in them",
             f"memory, counted: {size(self.peak_bytes)} on the fullest GPU ({self.fullest}), "
-            f"which {fits} into {size(profile.memory.value)}",
+            f"which {fits} into {size(memory)}",
             f"downloads: {self._gigabytes}: {each}" if each else "downloads: none",
         ]
 
     @property
     def _gigabytes(self) -> str:
-        """Of all downloads whose size is known."""
         return f"{number(sum(amount or 0.0 for amount in self.downloads.values()))} GB"
 
 
 def _describe(name: str, amount: float | None) -> str:
     """A data set with its size and what must be done before it can be read."""
     entry = find(name)
-    text = f"{name} " + ("of unknown size" if amount is None else f"{number(amount)} GB")
-    if entry.gated:
-        text += f" (gated: accept its terms at {entry.page} and set HF_TOKEN)"
-    return text
+    gated = f" (gated: accept its terms at {entry.page} and set HF_TOKEN)" if entry.gated else ""
+    return f"{name} {'of unknown size' if amount is None else f'{number(amount)} GB'}{gated}"
 
 
 def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:
-    """What the trainings of some plans would take that are not done; None if there are none.
-
-    Raises:
-        ValueError: one line, if a model or a recipe cannot be built.
-    """
+    """What the trainings of some plans would take that are not done; None if there are none."""
     plans = list(plans)
     trainings: dict[str, tuple[RunSpec, str]] = {}
     for run in (run for plan in plans for run in plan.runs):
@@ -92,59 +78,40 @@ def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:
             trainings[canonical(run.spec.plain())] = run.spec, run.named
     # Runs of one process share a pretraining, so it is paid for once.
     for spec, name in list(trainings.values()):
-        before = spec.pretraining_run()
-        if before is not None:
+        if before := spec.pretraining_run():
             named = before, f"the pretraining of {name}"
             trainings.setdefault(canonical(before.plain()), named)
     if not trainings:
         return None
     machine = plans[0].machine
     profile = next((name for name in devices.names() if machine.has_profile(name)), _USUAL)
-    known: dict[str, tuple[float, float]] = {}  # trainings that differ in data alone share a step
+    prices: dict[str, tuple[float, float]] = {}  # trainings that differ in data alone share a step
     seconds = peak_bytes = 0.0
     fullest = ""
+    downloads: dict[str, float | None] = {}
     for spec, name in trainings.values():
-        recipe = _recipe(spec)
-        step = _simulated(spec, recipe, profile)
+        assert spec.training is not None
+        recipe = Recipe(**spec.training.recipe)
+        # A step of one replica, with micro-batches of one size.
+        step = RunSpec(
+            **{field: getattr(spec, field) for field in _SAME},
+            N=max(1, spec.N // spec.D // spec.M) * spec.M,
+            optimizer=_optimizer(recipe),
+            fidelity="simulated",
+            profile=profile,
+        )
         key = canonical([step.plain(), recipe.ema is not None])
-        if key not in known:
-            known[key] = _step_price(step, machine, averages=recipe.ema is not None)
-        step_s, peak = known[key]
+        if key not in prices:
+            prices[key] = _step_price(step, machine, averages=recipe.ema is not None)
+        step_s, peak = prices[key]
         seconds += step_s * spec.steps * spec.K * spec.D
         if peak > peak_bytes:
             peak_bytes, fullest = peak, name
-    specs = [spec for spec, _ in trainings.values()]
-    widest = max(spec.K * spec.D for spec in specs)
-    return TrainingPrice(profile, seconds / 3600, widest, peak_bytes, fullest, _downloads(specs))
-
-
-def _downloads(trainings: Iterable[RunSpec]) -> dict[str, float | None]:
-    sizes: dict[str, float | None] = {}
-    for spec in trainings:
-        assert spec.training is not None
-        for name in (*spec.training.data, *spec.training.data_args.get("vocabulary_of", ())):
-            entry = find(name)
-            if entry.hub:
-                sizes[entry.name] = entry.gigabytes
-    return sizes
-
-
-def _recipe(training: RunSpec) -> Recipe:
-    assert training.training is not None
-    return Recipe(**training.training.recipe)
-
-
-def _simulated(training: RunSpec, recipe: Recipe, profile: str) -> RunSpec:
-    """A step of one replica of a training, with micro-batches of one size."""
-    same = ("model", "model_args", "K", "M", "schedule", "stages_per_rank", "checkpoint")
-    same += ("balance", "partitioner", "link")
-    return RunSpec(
-        **{name: getattr(training, name) for name in same},
-        N=max(1, training.N // training.D // training.M) * training.M,
-        optimizer=_optimizer(recipe),
-        fidelity="simulated",
-        profile=profile,
-    )
+        sets = (*spec.training.data, *spec.training.data_args.get("vocabulary_of", ()))
+        entries = [find(name) for name in sets]
+        downloads |= {entry.name: entry.gigabytes for entry in entries if entry.hub}
+    widest = max(spec.K * spec.D for spec, _ in trainings.values())
+    return TrainingPrice(profile, seconds / 3600, widest, peak_bytes, fullest, downloads)
 
 
 def _optimizer(recipe: Recipe) -> Optimizer:

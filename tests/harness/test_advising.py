@@ -20,19 +20,25 @@ from repro.harness import error_bars, machine, plan_file, runner
 from repro.harness.advise import CHECKPOINTS, Plan, Question, advise, why_slower
 from repro.harness.machine import Machine
 from repro.harness.plan_file import PlanFile
-from repro.harness.predict import ALL_REDUCE
+from repro.harness.predict import ALL_REDUCE, Roofline
 from repro.harness.results import load
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.simulate import simulated
+from repro.models import build
 from repro.simulate import all_reduce_seconds, exposed_seconds
 
 ARGS = {"L": 6, "d": 1024, "H": 4096, "heads": 8, "V": 64, "T": 128}
 SIZES = ["--model-args", *(f"{name}={value}" for name, value in ARGS.items())]
 ON = ["advise", "transformer", *SIZES, "--device", "v100", "--devices", "2", "--batch", "8"]
 OWN = ["--calibration", "own.json", "--devices", "2"]
-QUESTION = Question("transformer", ARGS, devices=2, memory=10**9, batch=8, profile="v100")
 HERE = Machine("cpu", "Test CPU", 2, "shm", "2.9")
+
+
+def question(args: dict[str, Any], batch: int) -> Question:
+    """Two V100 of a gigabyte each."""
+    source = Roofline(load_device("v100"), build("transformer", **args))
+    return Question(source, args, devices=2, memory=10**9, batch=batch)
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ def test_its_plans_are_ranked_and_fit(capsys):
 
 
 def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():
-    plans = advise(QUESTION, top=30).plans
+    plans = advise(question(ARGS, 8), top=30).plans
     assert {plan.spec.checkpoint for plan in plans} == set(CHECKPOINTS)
     for plan in (plan for plan in plans if plan.spec.D == 1):
         changed = {"fidelity": "simulated", "profile": "v100", "balance": "time"}
@@ -114,18 +120,18 @@ def test_where_nothing_fits_the_least_memory_is_told_and_is_enough(capsys):
 def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
     """The last stage is the softmax, and little else."""
     wide = {**ARGS, "d": 32, "H": 64, "V": 4096, "T": 16}
-    question = Question("transformer", wide, 2, 10**9, 2, profile="v100")
+    asked = question(wide, 2)
     cuts: dict[Any, set[Any]] = {}
     while True:
         try:
-            plans = advise(question, top=30).plans
+            plans = advise(asked, top=30).plans
         except ValueError:
             break
         for plan in plans:
             key = plan.spec.schedule, plan.spec.K, plan.spec.M, plan.spec.checkpoint
             cuts.setdefault(key, set()).add(plan.spec.balance)
-        memory = round(0.9 * min(question.memory, max(max(plan.peak_bytes) for plan in plans)))
-        question = dataclasses.replace(question, memory=memory)
+        memory = round(0.9 * min(asked.memory, max(max(plan.peak_bytes) for plan in plans)))
+        asked = dataclasses.replace(asked, memory=memory)
     assert max(map(len, cuts.values())) > 1
 
 

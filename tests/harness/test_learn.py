@@ -90,20 +90,11 @@ def test_translations_do_not_depend_on_how_many_are_made_at_once(monkeypatch: py
     assert set(at_once.metrics) == {"loss", "nll", "bleu", "bleu toy:hotel", "bleu toy:india"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"recipe": {"lr": 0.1, "optimiser": "sgd"}}, "recipe has 'optimiser'.*'optimizer'"),
-        ({"recipe": {}}, "recipe needs 'lr'"),
-        ({"data_args": {"class": [0, 4]}}, "data_args has 'class'.*'classes'"),
-        ({"data_args": {}}, "num_classes=5: the data has 10 classes"),
-    ],
-)
-def test_a_mistake_in_a_training_is_one_line(changed: dict[str, Any], message: str):
-    faulty = FIRST.model_copy(update=changed)
+def test_a_model_without_an_output_for_each_class_is_one_line():
+    faulty = FIRST.model_copy(update={"data_args": {}})
     spec = RunSpec(
         model="amoebanet-b", model_args=MODEL, K=1, M=1, N=16, task="learn", training=faulty
     )
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match="num_classes=5: the data has 10 classes") as error:
         learn.run(Job(spec), 0, [])
     assert "\n" not in str(error.value)
