@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.schedule.kinds import make_schedule
@@ -15,6 +16,7 @@ from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
 from repro.simulate import FREE, Calibration, LayerTables, StageCosts, overlap, settle, simulate
 
+AS_JSON = TypeAdapter(StageCosts)
 K, M = st.integers(1, 8), st.integers(1, 20)
 SECONDS = st.floats(0.01, 10)
 ONE_SIZE: dict[str, Any] = {
@@ -132,15 +134,17 @@ def test_layers_are_cut_into_stages():
     assert found.backward == (2, 10)
     assert (found.activations, found.gradients) == ((10,), (11,))
     assert found.update == (7, 17)
-    assert StageCosts.from_plain(found.plain()) == found
+    assert AS_JSON.validate_python(AS_JSON.dump_python(found, mode="json")) == found
     free = StageCosts.uniform(2)
-    assert StageCosts.from_plain(free.plain()) == free
+    assert AS_JSON.validate_python(AS_JSON.dump_python(free, mode="json")) == free
     uneven = replace(found, backward_weight=(0.5, 9.0))
-    assert StageCosts.from_plain(uneven.plain()) == uneven
+    assert AS_JSON.validate_python(AS_JSON.dump_python(uneven, mode="json")) == uneven
     assert uneven.scaled(2).backward_input == (3.0, 2.0)
-    before_there_was_w = {k: v for k, v in found.plain().items() if k != "backward_weight"}
-    assert StageCosts.from_plain(before_there_was_w) == found
-    assert free.plain()["link"]["bytes_per_second"] is None
+    before_there_was_w = {
+        k: v for k, v in AS_JSON.dump_python(found, mode="json").items() if k != "backward_weight"
+    }
+    assert AS_JSON.validate_python(before_there_was_w) == found
+    assert AS_JSON.dump_python(free, mode="json")["link"]["bytes_per_second"] is None
     once, slow = (
         simulate(make_schedule("gpipe", 2, 4), c).step_time for c in (found, found.scaled(3))
     )

@@ -1,7 +1,7 @@
 """Costs of a model before it runs: bytes, FLOPs and parameters, counted on fake tensors."""
 
 from repro.costs import device, roofline
-from repro.costs.counter import Counter, LayerCost
+from repro.costs.counter import Counter
 from repro.costs.device import Device
 from repro.costs.fake import mini_batch
 from repro.costs.roofline import LayerTime, Terms
@@ -12,7 +12,6 @@ __all__ = [
     "KINDS",
     "Counter",
     "Device",
-    "LayerCost",
     "LayerTime",
     "Messages",
     "StageMemory",

@@ -30,30 +30,20 @@ _NO_NEIGHBOUR = LinkSpeed(bytes_per_second=1e15)  # the fastest link that a prof
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates that one process attained.
+    """Rates that one process attained."""
 
-    Attributes:
-        matmul: case -> FLOP/s; a multiply-add counts as two.
-        other: case -> elements written per second.
-        bytes_per_second: read and written, in an addition of buffers larger than any cache.
-        launch_s: seconds of an operator on one element, in a forward with its graph or a backward.
-        link: to stage j+1; free on the last stage.
-    """
-
-    matmul: dict[str, float]
-    other: dict[str, float]
-    bytes_per_second: float
-    launch_s: float
-    link: LinkSpeed
+    matmul: dict[str, float]  # case -> FLOP/s; a multiply-add counts as two
+    other: dict[str, float]  # case -> elements written per second
+    bytes_per_second: float  # read and written
+    launch_s: float  # seconds of an operator on one element
+    link: LinkSpeed  # to stage j+1; free on the last stage
 
     @property
     def matmul_flops(self) -> float:
-        """Median over the cases of `matmul`."""
         return statistics.median(self.matmul.values())
 
     @property
     def other_flops(self) -> float:
-        """Median over the cases of `other`."""
         return statistics.median(self.other.values())
 
 
@@ -87,18 +77,16 @@ def profile(rates: Sequence[Rates], name: str, title: str, source: str, memory: 
         f"matmul: median of {', '.join(rates[0].matmul)}; other: median of "
         f"{', '.join(rates[0].other)}"
     )
+    measured = ("matmul_flops", "other_flops", "bytes_per_second", "launch_s")
     return Device.measured(
-        name,
+        f"measured by {source}; {cases}",
+        max(links, key=lambda link: link.seconds(2**20)),
+        name=name,
         title=title,
         precision="float32",
         date=date.today().isoformat(),
-        source=f"measured by {source}; {cases}",
-        matmul_flops=statistics.fmean(rate.matmul_flops for rate in rates),
-        other_flops=statistics.fmean(rate.other_flops for rate in rates),
-        bytes_per_second=statistics.fmean(rate.bytes_per_second for rate in rates),
-        launch_s=statistics.fmean(rate.launch_s for rate in rates),
         memory=memory,
-        link=max(links, key=lambda link: link.seconds(2**20)),
+        **{each: statistics.fmean(getattr(rate, each) for rate in rates) for each in measured},
     )
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from repro.costs.fake import FakeLayers, refusal
-from repro.costs.trace import Boundary, Op, Pass, Recorder, trace
+from repro.costs.trace import Pass, Recorder, form_of, trace
+from repro.gpipe.comm.message import Form
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unwrapped
@@ -21,60 +22,22 @@ Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
-class LayerCost:
-    """Costs of one layer in F and B of one micro-batch; R costs what F does.
-
-    Attributes:
-        parameters: number of parameters.
-        forward: operators of F.
-        backward: operators of B.
-        saved: bytes that the graph keeps from F or R to B, without the layer's inputs.
-        output: bytes that the layer returns.
-    """
-
-    parameters: int
-    forward: tuple[Op, ...]
-    backward: tuple[Op, ...]
-    saved: int
-    output: int
-
-
-@dataclass(frozen=True)
 class Resident:
-    """Bytes that one layer occupies all the time, and bytes of its update.
+    """Bytes that one layer occupies all the time, and bytes of its update."""
 
-    Attributes:
-        parameters: of the parameters.
-        buffers: of the buffers.
-        optimizer: of the optimizer's state.
-        update: temporary bytes while the optimizer updates one parameter.
-        updated: bytes that the update reads and writes: parameters and state read and written,
-            gradients read.
-    """
-
+    count: int  # number of its parameters
     parameters: int
     buffers: int
-    optimizer: int
-    update: int
-    updated: int
-
-
-class _Known:
-    """What counters on one device share: layers on fake tensors, and all that was found of them."""
-
-    def __init__(self, device: str) -> None:
-        self.fakes = FakeLayers(device)
-        self.passes: dict[Hashable, Pass] = {}
-        self.residents: dict[Hashable, Resident] = {}
-        self.states: dict[Hashable, tuple[int, int]] = {}
-        self.memos: dict[Hashable, dict[Hashable, Any]] = {}
+    optimizer: int  # its state
+    update: int  # temporary bytes while the optimizer updates one parameter
+    updated: int  # that the update reads and writes: gradients once, parameters and state twice
 
 
 class Counter:
     """A model on fake tensors, from which the memory of any cut and schedule can be counted.
 
-    Traces of another counter, `like`, are used again if it is on the same device: "cpu", or "cuda"
-    if there is a GPU, whose operators are counted then.
+    What another counter, `like`, has found is used again if it is on the same device: "cpu", or
+    "cuda" if there is a GPU, whose operators are counted then.
     """
 
     def __init__(
@@ -89,28 +52,29 @@ class Counter:
         self._loss = loss
         self._optimizer = optimizer
         again = like is not None and like._fakes.device == device
-        self._known = like._known if like and again else _Known(device)
-        self._fakes = self._known.fakes
+        self._fakes = like._fakes if like and again else FakeLayers(device)
         self._loss_kind, self._optimizer_kind = self._fakes.same(loss), self._fakes.same(optimizer)
-        # Results of `stage_memory.peak_memory`.
-        self.memo = self._known.memos.setdefault((self._loss_kind, self._optimizer_kind), {})
         self.kinds = tuple(self._fakes.kinds(layers))
-        self._chains: dict[Hashable, list[Boundary]] = {}
+        self._chains: dict[Hashable, list[Form]] = {}
 
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def boundaries(self, part: Tree) -> list[Boundary]:
+    def memory(self, key: Hashable, count: Callable[[], Any]) -> Any:
+        """What is counted of stages with this loss and optimizer, counted once for each key."""
+        return self._fakes.once(("memory", self._loss_kind, self._optimizer_kind, key), count)
+
+    def boundaries(self, part: Tree) -> list[Form]:
         """Boundaries of one micro-batch: the input of each layer, and the output of the last."""
-        first = Boundary.of(part)
-        if first.key not in self._chains:
+        first = form_of(part)
+        if first.text not in self._chains:
             chain = [first]
             for index in range(len(self)):
                 chain.append(self._pass(index, chain[-1], graph=True, counting=False).result)
-            self._chains[first.key] = chain
-        return self._chains[first.key]
+            self._chains[first.text] = chain
+        return self._chains[first.text]
 
-    def layer(self, index: int, part: Tree, *, graph: bool, counting: bool = False) -> Pass:
+    def layer(self, index: int, part: Tree, *, graph: bool = True, counting: bool = False) -> Pass:
         """Trace of one layer on a micro-batch, which is given as the first layer gets it.
 
         With a graph, B follows F. With `counting`, F leaves the statistics of its micro-batch, as
@@ -118,13 +82,13 @@ class Counter:
         """
         return self._pass(index, self.boundaries(part)[index], graph=graph, counting=counting)
 
-    def _pass(self, index: int, inputs: Boundary, *, graph: bool, counting: bool) -> Pass:
+    def _pass(self, index: int, inputs: Form, *, graph: bool, counting: bool) -> Pass:
         module = self._fakes.modules[self.kinds[index]]
         counting = counting and any(
             isinstance(part, BATCH_NORMS + INSTANCE_NORMS) for part in module.modules()
         )
         return self._traced(
-            (self.kinds[index], inputs.key, graph, counting),
+            (self.kinds[index], inputs.text, graph, counting),
             f"layers[{index}]",
             self._layers[index],
             lambda: trace(module, inputs, graph=graph, counting=counting),
@@ -143,65 +107,59 @@ class Counter:
             resident = flatten(fakes)[0]
             return trace(layer, outputs, graph=graph, counting=False, resident=resident)
 
-        key = (self._loss_kind, outputs.key, Boundary.of(targets).key, graph)
+        key = (self._loss_kind, outputs.text, form_of(targets).text, graph)
         return self._traced(key, "loss", self._loss, run)
 
     def _traced(self, key: Hashable, where: str, layer: object, run: Callable[[], Pass]) -> Pass:
-        """A trace, made once for each key."""
-        if key not in self._known.passes:
+        def traced() -> Pass:
             try:
                 with self._fakes.inside():
-                    self._known.passes[key] = run()
+                    return run()
             except Exception as error:
                 raise refusal(where, layer, "cannot be counted", error) from error
-        return self._known.passes[key]
+
+        return self._fakes.once(("pass", key), traced)
 
     def resident(self, index: int) -> Resident:
         """Bytes that one layer occupies all the time."""
         kind = self.kinds[index]
-        key = (kind, self._optimizer_kind)
-        if key not in self._known.residents:
-            module = self._fakes.modules[kind]
-            statistics = Statistics(module.modules())  # allocates buffers that a step uses
-            statistics.restore()
-            trained: list[nn.Parameter] = []
-            if self._optimizer is not None:
-                trained = [p for p in module.parameters() if p.requires_grad]
-            states = [self._optimizer_state(p) for p in trained]
-            state_bytes = sum(state for state, _ in states)
-            buffer_bytes = sum(b.nbytes for b in module.buffers())
-            self._known.residents[key] = Resident(
-                parameters=sum(p.nbytes for p in module.parameters()),
-                buffers=buffer_bytes + statistics.nbytes + _kept_copies(module),
-                optimizer=state_bytes,
-                update=max((temporary for _, temporary in states), default=0),
-                updated=3 * sum(p.nbytes for p in trained) + 2 * state_bytes,
-            )
-        return self._known.residents[key]
+        key = "resident", kind, self._optimizer_kind
+        return self._fakes.once(key, lambda: self._count_resident(self._fakes.modules[kind]))
+
+    def _count_resident(self, module: nn.Module) -> Resident:
+        statistics = Statistics(module.modules())  # allocates buffers that a step uses
+        statistics.restore()
+        trained: list[nn.Parameter] = []
+        if self._optimizer is not None:
+            trained = [p for p in module.parameters() if p.requires_grad]
+        states = [self._optimizer_state(p) for p in trained]
+        state_bytes = sum(state for state, _ in states)
+        buffer_bytes = sum(b.nbytes for b in module.buffers())
+        return Resident(
+            count=sum(p.numel() for p in module.parameters()),
+            parameters=sum(p.nbytes for p in module.parameters()),
+            buffers=buffer_bytes + statistics.nbytes + _kept_copies(module),
+            optimizer=state_bytes,
+            update=max((temporary for _, temporary in states), default=0),
+            updated=3 * sum(p.nbytes for p in trained) + 2 * state_bytes,
+        )
 
     def _optimizer_state(self, parameter: nn.Parameter) -> tuple[int, int]:
         """`_trace_optimizer`, once for each shape."""
-        key = (self._optimizer_kind, parameter.shape, parameter.dtype)
-        if key not in self._known.states:
-            assert self._optimizer is not None
-            with self._fakes.inside():
-                self._known.states[key] = _trace_optimizer(parameter, self._optimizer)
-        return self._known.states[key]
+        make = self._optimizer
+        assert make is not None
 
-    def cost(self, index: int, part: Tree) -> LayerCost:
-        """Costs of one layer on a micro-batch; see `layer`."""
-        layer = self.layer(index, part, graph=True)
-        module = self._fakes.modules[self.kinds[index]]
-        parameters = sum(p.numel() for p in module.parameters())
-        return LayerCost(
-            parameters, layer.ops, layer.ops_backward, layer.saved, layer.result.nbytes
-        )
+        def traced() -> tuple[int, int]:
+            with self._fakes.inside():
+                return _trace_optimizer(parameter, make)
+
+        key = "state", self._optimizer_kind, parameter.shape, parameter.dtype
+        return self._fakes.once(key, traced)
 
     @property
     def parameters(self) -> int:
         """Number of parameters of the whole model."""
-        sizes = [sum(p.numel() for p in module.parameters()) for module in self._fakes.modules]
-        return sum(sizes[kind] for kind in self.kinds)
+        return sum(self.resident(index).count for index in range(len(self)))
 
 
 def _kept_copies(module: nn.Module) -> int:

@@ -83,15 +83,10 @@ class Switch(_Sourced, frozen=True):
 
 
 class Rate(_Sourced, frozen=True):
-    """Operations, elements or bytes per second.
+    """Operations, elements or bytes per second."""
 
-    Attributes:
-        peak: what the maker promises, with its source.
-        attainable: fraction of the peak that programs attain, with its own source.
-    """
-
-    peak: Number
-    attainable: Annotated[Number, Field(ge=1e-6, le=1.0)]
+    peak: Number  # what the maker promises
+    attainable: Annotated[Number, Field(ge=1e-6, le=1.0)]  # fraction of it that programs attain
     attainable_source: Line
 
     @property
@@ -101,40 +96,22 @@ class Rate(_Sourced, frozen=True):
 
 
 class Device(BaseModel, frozen=True, extra="forbid"):
-    """One accelerator and its link to a neighbouring stage; made by `load`, `of` or `measured`.
-
-    Attributes:
-        name: the name of the profile.
-        title: the full name.
-        precision: of multiplication and of storage.
-        date: when the numbers were looked up or measured, such as "2026-11-21".
-        matmul_flops: FLOP/s of matrix multiplication and convolution; a multiply-add counts as two.
-        other_flops: elements per second of every other operator.
-        bytes_per_second: memory bandwidth.
-        link_bytes_per_second: bandwidth to a neighbouring stage, one way.
-        launch_s: seconds that each operator takes besides its work.
-        memory: bytes.
-        tile: rows and columns of a tile of its matrix unit, to which matrices are padded; 1 without
-            a matrix unit.
-        setup_s: seconds of a step before its first action.
-        link_latency_s: seconds of a message besides its transfer.
-        link_overlap: whether the device can compute while it sends.
-    """
+    """One accelerator and its link to a neighbouring stage; made by `load`, `of` or `measured`."""
 
     name: Line
     title: Line
-    precision: Line
-    date: Line
-    matmul_flops: Rate
-    other_flops: Rate
-    bytes_per_second: Rate
-    link_bytes_per_second: Rate
-    launch_s: Amount
-    memory: Amount
-    tile: Amount
-    setup_s: Amount
-    link_latency_s: Amount
-    link_overlap: Switch
+    precision: Line  # of multiplication and of storage
+    date: Line  # when the numbers were looked up or measured, such as "2026-11-21"
+    matmul_flops: Rate  # of matrix products and convolutions; a multiply-add counts as two
+    other_flops: Rate  # elements per second of every other operator
+    bytes_per_second: Rate  # of its memory
+    link_bytes_per_second: Rate  # to a neighbouring stage, one way
+    launch_s: Amount  # seconds that each operator takes besides its work
+    memory: Amount  # bytes
+    tile: Amount  # rows and columns of a tile of its matrix unit; 1 without a matrix unit
+    setup_s: Amount  # seconds of a step before its first action
+    link_latency_s: Amount  # seconds of a message besides its transfer
+    link_overlap: Switch  # whether the device can compute while it sends
 
     @field_validator(*_RANGES)
     @classmethod
@@ -149,54 +126,33 @@ class Device(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def of(cls, value: object) -> "Device":
-        """The device that a plain value describes, as it stands in a file.
-
-        Raises:
-            ValueError: one line, if a field is missing, unknown or out of range.
-        """
+        """The device that a plain value describes, as it stands in a file."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
             raise ValueError(explain(error, cls)) from None
 
     @classmethod
-    def measured(
-        cls,
-        name: str,
-        *,
-        title: str,
-        precision: str,
-        date: str,
-        source: str,
-        matmul_flops: float,
-        other_flops: float,
-        bytes_per_second: float,
-        launch_s: float,
-        memory: int,
-        link: LinkSpeed,
-    ) -> "Device":
-        """A device whose numbers were all measured by `source`; each rate is its own peak."""
-        rates = {
-            "matmul_flops": matmul_flops,
-            "other_flops": other_flops,
-            "bytes_per_second": bytes_per_second,
-            "link_bytes_per_second": link.bytes_per_second,
-        }
-        values = {
-            "launch_s": launch_s,
-            "memory": memory,
-            "link_latency_s": link.latency,
-            "link_overlap": link.overlap,
-        }
+    def measured(cls, source: str, link: LinkSpeed, **values: str | float) -> "Device":
+        """A device whose numbers were all measured by `source`; each rate is its own peak.
+
+        `values` are the other fields but `tile` and `setup_s`, each number as it was measured.
+        """
         plain: dict[str, Any] = {
-            key: {"peak": rate, "attainable": 1.0, "source": source, "attainable_source": source}
-            for key, rate in rates.items()
+            "tile": {"value": 1, "source": "assumption: the rate has no matrix unit's tiles"},
+            "setup_s": {"value": 0, "source": "assumption: a step begins with its actions"},
         }
-        plain |= {key: {"value": value, "source": source} for key, value in values.items()}
-        plain["tile"] = {"value": 1, "source": "assumption: the rate has no matrix unit's tiles"}
-        plain["setup_s"] = {"value": 0, "source": "assumption: a step begins with its actions"}
-        texts = {"name": name, "title": title, "precision": precision, "date": date}
-        return cls.of(texts | plain)
+        values["link_bytes_per_second"] = link.bytes_per_second
+        values["link_latency_s"], values["link_overlap"] = link.latency, link.overlap
+        for name, value in values.items():
+            if isinstance(value, str):
+                plain[name] = value
+            elif cls.model_fields[name].annotation is Rate:
+                rate = {"peak": value, "attainable": 1.0}
+                plain[name] = rate | {"source": source, "attainable_source": source}
+            else:
+                plain[name] = {"value": value, "source": source}
+        return cls.of(plain)
 
     @property
     def link(self) -> LinkSpeed:
@@ -225,11 +181,7 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str | Path) -> Device:
-    """Load a built-in profile by its name, or a profile from the path of a .json file.
-
-    Raises:
-        ValueError: one line: the name is unknown, or what is wrong with the file.
-    """
+    """Load a built-in profile by its name, or a profile from the path of a .json file."""
     path = Path(name_or_path)
     if name_or_path in names():
         path = _BUILT_IN / f"{name_or_path}.json"

@@ -6,7 +6,7 @@ mask of bytes on a GPU and of floats on the CPU.
 """
 
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
@@ -22,19 +22,8 @@ from repro.io.untrusted import message
 
 # `refusal` reports failures.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
-_PLAIN = (
-    str,
-    bytes,
-    int,
-    float,
-    complex,
-    bool,
-    type(None),
-    torch.dtype,
-    torch.Size,
-    torch.device,
-    type,
-)
+_NUMBERS = int, float, complex, bool
+_PLAIN = (str, bytes, type(None), type, torch.dtype, torch.Size, torch.device, *_NUMBERS)
 
 
 class UncountableError(ValueError):
@@ -42,12 +31,9 @@ class UncountableError(ValueError):
 
 
 class FakeLayers:
-    """The distinct layers of any number of models, each built once.
+    """The distinct layers of any number of models, each built once, and what was found of them.
 
     `modules` has one for each kind of layer.
-
-    Raises:
-        ValueError: one line: a GPU is asked for and there is none.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -62,6 +48,7 @@ class FakeLayers:
         self._kind_of_recipe: dict[Hashable, tuple[int, Layer]] = {}
         self._kind_of_signature: dict[Hashable, int] = {}
         self._functions: list[Any] = []
+        self._found: dict[Hashable, Any] = {}
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -70,17 +57,19 @@ class FakeLayers:
         with self._mode, on_device:
             yield
 
+    def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
+        """What `find` returns, called once for each key."""
+        if key not in self._found:
+            self._found[key] = find()
+        return self._found[key]
+
     def same(self, function: Any) -> Hashable:
         """A key that is equal for losses or optimizers that are known to do the same."""
         self._functions.append(function)
         return _recipe(function)
 
     def kinds(self, layers: Sequence[Layer]) -> list[int]:
-        """The number of each layer's kind; equal layers have the same number.
-
-        Raises:
-            ValueError: one line: a layer cannot be built without memory.
-        """
+        """The number of each layer's kind; equal layers have the same number."""
         numbers = []
         for index, layer in enumerate(layers):
             recipe = _recipe(layer)
@@ -124,11 +113,10 @@ def refusal(where: str, layer: object, what: str, error: Exception) -> ValueErro
     if kind.startswith(
         ("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")
     ):
-        hint = (
-            "counting needs shapes that do not depend on the data, and layers of torch operators "
-            "alone"
+        return UncountableError(
+            f"{text}; counting needs shapes that do not depend on the data, and layers of torch "
+            "operators alone"
         )
-        return UncountableError(f"{text}; {hint}")
     return ValueError(f"{text}; does it work on a real mini-batch?")
 
 
@@ -143,14 +131,14 @@ def mini_batch(tree: Tree, examples: int) -> Tree:
 
 def _recipe(layer: Layer) -> Hashable:
     """A key that is equal for factories with equal arguments; of other layers, their identity."""
-    if isinstance(layer, partial):
-        try:
-            key = (layer.func, layer.args, tuple(sorted(layer.keywords.items())))
-            hash(key)
-        except TypeError:
-            return id(layer)
-        return key
-    return id(layer)
+    if not isinstance(layer, partial):
+        return id(layer)
+    key = (layer.func, layer.args, tuple(sorted(layer.keywords.items())))
+    try:
+        hash(key)
+    except TypeError:
+        return id(layer)
+    return key
 
 
 def _signature(module: nn.Module) -> Hashable:

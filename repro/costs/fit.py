@@ -3,9 +3,12 @@
 As in Table 1 of arXiv:1811.06965v5, over (L, D) of AmoebaNet and L of the Transformer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from repro.models import Model
 from repro.models.arguments import UnusableError
 
 _PATIENCE = 512  # refused sizes that are tried in a row
+_PREDICTED = 12  # sizes of a ladder that are tried by prediction, then it is bisected
 _BEYOND = 3  # layers that are tried behind the first one that does not fit
 
 
@@ -75,187 +79,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a search.
+    """Result of a search."""
 
-    Attributes:
-        best: the largest model that fits, if any does.
-        above: the next larger one; None if the search ended at the last size of the ladder.
-        varied: the argument that grows along the ladder; None if there is a single size.
-        limit: the last value of that argument.
-        unchanged: whether the argument changes neither the parameters nor the memory of stages.
-        refused: sizes of all ladders that were tried and that the model refused.
-    """
-
-    best: Cut | None
-    above: Cut | None
-    varied: str | None = None
-    limit: int = 0
-    unchanged: bool = False
-    refused: tuple[Refusal, ...] = ()
-
-
-class Ladder:
-    """Sizes of a model from small to large, some of which the model may refuse.
-
-    For example, where a width must be a multiple of 8, the sizes 1 to 7, 9 to 15 and so on are
-    refused: by the user's function, by a layer that cannot be built, or by shapes that do not fit
-    together.
-    """
-
-    def __init__(self, sizes: Sizes, count: Callable[[Mapping[str, Any]], "Tasks"]) -> None:
-        self.sizes = sizes
-        self.refused: dict[int, Refusal] = {}
-        self.accepted: dict[int, Tasks] = {}
-        self._count = count
-        first, last = sizes[0], sizes[-1]
-        self.varied = next((name for name in first if first[name] != last[name]), None)
-        self.limit = last[self.varied] if self.varied else 0
-
-    def bisect(self, fits: Callable[["Tasks"], bool], start: int) -> tuple[int, int]:
-        """The last size that fits (-1: none), and the next accepted one (the length: none).
-
-        The first steps are ever longer ones away from `start`, until both ends are known.
-        """
-        low, high = -1, len(self.sizes)
-        wanted, step = start, 1
-        while (index := self._near(wanted, low, high)) is not None:
-            if fits(self.accepted[index]):
-                low = index
-            else:
-                high = index
-            if high == len(self.sizes):
-                wanted = low + step
-            elif low == -1:
-                wanted = high - step
-            else:
-                wanted = (low + high) // 2
-            step *= 2
-        return low, high
-
-    def _near(self, wanted: int, low: int, high: int) -> int | None:
-        """The accepted size nearest to `wanted`, strictly between low and high, if one is found."""
-        nearest = sorted(range(low + 1, high), key=lambda index: abs(index - wanted))
-        for index in nearest[:_PATIENCE]:
-            if index not in self.accepted and index not in self.refused:
-                try:
-                    self.accepted[index] = self._count(self.sizes[index])
-                except (UnusableError, UncountableError):
-                    raise
-                except ValueError as error:
-                    self.refused[index] = Refusal(self.sizes[index], message(error))
-            if index in self.accepted:
-                return index
-        return None
-
-
-class Search:
-    """Search for the largest model of which every stage stays within `memory` bytes.
-
-    Traces of another search, `like`, are used again.
-    """
-
-    def __init__(
-        self, build: Callable[..., Model], step: Step, memory: int, like: "Search | None" = None
-    ) -> None:
-        self._build = build
-        self._step = step
-        self._memory = memory
-        if step.config.stages_per_rank > 1:
-            raise ValueError(
-                f"stages_per_rank={step.config.stages_per_rank}: stages are cut by memory for one "
-                "on each rank; try schedule='1f1b'"
-            )
-        self._schedule = step.config.make_schedule()
-        self._counter: Counter | None = like._counter if like else None
-        self._start = like._start if like else 0  # where the last search ended
-
-    def largest(self, ladders: Iterable[Sizes]) -> Fit:
-        """The model with the most parameters that fits, of several ladders of sizes.
-
-        If no model fits, the `above` of the result is the one that is nearest to fit. The
-        ValueError of a model that refuses every size, or has fewer layers than there are stages, is
-        one line.
-        """
-        K = self._step.config.stages
-        fitting: list[tuple[int, Ladder, int, int]] = []
-        too_large: list[tuple[Cut, Ladder]] = []
-        depths: list[int] = []  # of models that are too shallow
-        tried: list[Ladder] = []
-        for ladder_sizes in ladders:
-            ladder = Ladder(ladder_sizes, self.tasks)
-            tried.append(ladder)
-            low, high = ladder.bisect(self._fits, self._start)
-            self._start = max(low, 0)
-            best = ladder.accepted.get(low)
-            if best and len(best.counter) >= K:
-                fitting.append((best.counter.parameters, ladder, low, high))
-            elif high < len(ladder_sizes):
-                above = self.cut(ladder_sizes[high])
-                assert above is not None
-                too_large.append((above, ladder))
-            elif best:
-                depths.append(len(best.counter))
-        refused = tuple(
-            ladder.refused[index] for ladder in tried for index in sorted(ladder.refused)
-        )
-        if fitting:
-            _, ladder, low, high = max(fitting, key=lambda entry: entry[0])
-            return replace(self._fit(ladder, low, high), refused=refused)
-        if too_large:
-            nearest, ladder = min(too_large, key=lambda entry: entry[0].fullest)
-            return Fit(None, nearest, ladder.varied, ladder.limit, refused=refused)
-        if depths:
-            raise ValueError(
-                f"stages={K}: the model has {max(depths)} layers; choose at most {max(depths)} "
-                "stages"
-            )
-        text = refused[0].reason
-        if name := tried[0].varied:
-            text += f"; nor is any other {name} up to {refused[-1].args[name]} accepted"
-        raise ValueError(text)
-
-    def _fits(self, tasks: "Tasks") -> bool:
-        """Whether stages fit; a model with too few layers for the stages counts as small."""
-        is_shallow = len(tasks.counter) < self._step.config.stages
-        return is_shallow or tasks.pack(self._memory) is not None
-
-    def _fit(self, ladder: Ladder, low: int, high: int) -> Fit:
-        best = self.cut(ladder.sizes[low])
-        assert best is not None
-        if high < len(ladder.sizes):
-            above = self.cut(ladder.sizes[high])
-            return Fit(best, above, ladder.varied, ladder.limit)
-        # Everything fits, so it may be that the smallest and the largest size are the same model.
-        smallest = min(ladder.accepted)
-        first = self.cut(ladder.sizes[smallest])
-        unchanged = smallest != low and first is not None and replace(first, args=best.args) == best
-        return Fit(best, None, ladder.varied, ladder.limit, unchanged)
-
-    def cut(self, args: Mapping[str, Any]) -> Cut | None:
-        """The model of a size, cut evenly by memory; None if it has fewer layers than stages."""
-        tasks = self.tasks(args)
-        if len(tasks.counter) < self._step.config.stages:
-            return None
-        balance = tasks.evenest()
-        ends = [0, *accumulate(balance)]
-        stages = [tasks.memory(j, range(a, b)) for j, (a, b) in enumerate(pairwise(ends))]
-        return Cut(dict(args), tasks.counter.parameters, balance, tuple(stages))
-
-    def tasks(self, args: Mapping[str, Any]) -> "Tasks":
-        """The stages that the model of a size can be cut into.
-
-        Raises:
-            ValueError: one line: the model refuses the size, or a layer the largest micro-batch.
-        """
-        step = self._step
-        model = self._build(**args)
-        inputs, targets = (mini_batch(example, step.batch) for example in model.batch(1, 0))
-        self._counter = Counter(
-            model.layers, model.loss, step.optimizer, self._counter, step.device
-        )
-        largest = sizes(step.batch, step.config.micro_batches)[0]
-        self._counter.boundaries(micro_batch(inputs, largest))
-        return Tasks(self._counter, self._schedule, inputs, targets, self._step.messages)
+    best: Cut | None  # the largest model that fits, if any does
+    above: Cut | None  # the next larger one; None if the search ended at the last size
+    varied: str | None = None  # the argument that grows; None if there is a single size
+    limit: int = 0  # the last value of that argument
+    unchanged: bool = False  # that argument changes neither the parameters nor the memory of stages
+    refused: tuple[Refusal, ...] = ()  # of all ladders that were tried
 
 
 @dataclass(frozen=True)
@@ -267,6 +98,12 @@ class Tasks:
     inputs: Tree
     targets: Tree
     messages: Messages
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shallow(self) -> bool:
+        """Whether the model has fewer layers than there are stages."""
+        return len(self.counter) < self.schedule.stages
 
     def memory(self, j: int, layers: range) -> StageMemory:
         task = Task(self.schedule, j, (layers,), self.inputs, self.targets, self.messages)
@@ -315,6 +152,14 @@ class Tasks:
                 return count
         return low
 
+    @cached_property
+    def cut(self) -> Cut:
+        """The evenest cut of a model that has a layer for each stage, and its memory."""
+        balance = self.evenest()
+        ends = [0, *accumulate(balance)]
+        stages = [self.memory(j, range(a, b)) for j, (a, b) in enumerate(pairwise(ends))]
+        return Cut(dict(self.args), self.counter.parameters, balance, tuple(stages))
+
     def evenest(self) -> tuple[int, ...]:
         """The cut whose fullest stage takes the least memory, to one part in a thousand."""
         high = 2**10
@@ -329,3 +174,158 @@ class Tasks:
             else:
                 high, best = middle, balance
         return best
+
+
+class Ladder:
+    """Sizes of a model from small to large, some of which the model may refuse.
+
+    For example, where a width must be a multiple of 8, the sizes 1 to 7, 9 to 15 and so on are
+    refused: by the user's function, by a layer that cannot be built, or by shapes that do not fit
+    together.
+    """
+
+    def __init__(self, sizes: Sizes, count: Callable[[Mapping[str, Any]], Tasks]) -> None:
+        self.sizes = sizes
+        self.refused: dict[int, Refusal] = {}
+        self.accepted: dict[int, Tasks] = {}
+        self._count = count
+        first, last = sizes[0], sizes[-1]
+        self.varied = next((name for name in first if first[name] != last[name]), None)
+        self.limit = last[self.varied] if self.varied else 0
+        # The last size that fits (-1: none), and the next accepted one (the length: none).
+        self.low, self.high = -1, len(sizes)
+
+    def climb(self, memory: int, start: int, traced: Collection[int]) -> None:
+        """Find `low` and `high`; sizes that were traced before are counted in no time."""
+        wanted = start
+        while (index := self._nearest(wanted)) is not None:
+            tasks = self.accepted[index]
+            # A model with too few layers for the stages counts as small.
+            if tasks.shallow or tasks.pack(memory) is not None:
+                self.low = index
+            else:
+                self.high = index
+            wanted = self._predicted(memory, traced)
+
+    def _predicted(self, memory: int, traced: Collection[int]) -> int:
+        """The size to try next: the last one that should fit, by those that were counted."""
+        if len(self.accepted) > _PREDICTED and self.high < len(self.sizes):
+            return (self.low + self.high) // 2
+        fullest = [(n, each.cut.fullest) for n, each in self.accepted.items() if not each.shallow]
+        # Weights grow with the square of a width, all else with a width or a number of layers.
+        points = sorted(fullest, key=lambda point: abs(point[1] - memory))[:3]
+        if len(points) < 2:
+            points.append((-1, 0))
+        between = range(self.low + 1, self.high)
+        wanted = self.low + bisect_left(between, memory, key=partial(_polynomial, points))
+        if self.high == len(self.sizes):
+            wanted = min(wanted, 4 * self.low + 3)
+        known = [n for n in traced if n in between and n not in self.accepted]
+        if len(points) < 3 and known:
+            return min(known, key=lambda n: abs(n - wanted))
+        return wanted
+
+    def _nearest(self, wanted: int) -> int | None:
+        """The accepted size nearest to `wanted` between low and high, if one is found."""
+        nearest = sorted(range(self.low + 1, self.high), key=lambda index: abs(index - wanted))
+        for index in nearest[:_PATIENCE]:
+            if index not in self.accepted and index not in self.refused:
+                try:
+                    self.accepted[index] = self._count(self.sizes[index])
+                except (UnusableError, UncountableError):
+                    raise
+                except ValueError as error:
+                    self.refused[index] = Refusal(self.sizes[index], message(error))
+            if index in self.accepted:
+                return index
+        return None
+
+
+def _polynomial(points: Sequence[tuple[int, int]], x: int) -> float:
+    """The value at x of the polynomial through these points."""
+    return sum(
+        y * prod((x - other) / (own - other) for other, _ in points if other != own)
+        for own, y in points
+    )
+
+
+class Search:
+    """Search for the largest model of which every stage stays within `memory` bytes.
+
+    Traces of another search, `like`, are used again.
+    """
+
+    def __init__(
+        self, build: Callable[..., Model], step: Step, memory: int, like: "Search | None" = None
+    ) -> None:
+        self._build = build
+        self._step = step
+        self._memory = memory
+        assert step.config.stages_per_rank == 1  # stages are cut by memory for one on each rank
+        self._schedule = step.config.make_schedule()
+        self._counter: Counter | None = like._counter if like else None
+        self._start = like._start if like else 0  # where the last search ended
+        self._traced = {*like._traced} if like else set[int]()
+
+    def largest(self, ladders: Iterable[Sizes]) -> Fit:
+        """The model with the most parameters that fits, of several ladders of sizes.
+
+        If no model fits, the `above` of the result is the one that is nearest to fit. The
+        ValueError of a model that refuses every size, or has fewer layers than there are stages, is
+        one line.
+        """
+        tried: list[Ladder] = []
+        for ladder_sizes in ladders:
+            ladder = Ladder(ladder_sizes, self.tasks)
+            ladder.climb(self._memory, self._start, self._traced)
+            self._start = max(ladder.low, 0)
+            self._traced |= ladder.accepted.keys()
+            tried.append(ladder)
+        refused = tuple(each.refused[index] for each in tried for index in sorted(each.refused))
+        best = [(each, each.accepted[each.low]) for each in tried if each.low in each.accepted]
+        fitting = [each for each in best if not each[1].shallow]
+        if fitting:
+            largest, _ = max(fitting, key=lambda each: each[1].counter.parameters)
+            return replace(_result(largest), refused=refused)
+        above = [(each, each.accepted[each.high]) for each in tried if each.high in each.accepted]
+        if above:
+            ladder, nearest = min(above, key=lambda each: each[1].cut.fullest)
+            return Fit(None, nearest.cut, ladder.varied, ladder.limit, refused=refused)
+        if best:
+            most = max(len(tasks.counter) for _, tasks in best)
+            raise ValueError(
+                f"stages={self._schedule.stages}: the model has {most} layers; choose at most "
+                f"{most} stages"
+            )
+        text = refused[0].reason
+        if name := tried[0].varied:
+            text += f"; nor is any other {name} up to {refused[-1].args[name]} accepted"
+        raise ValueError(text)
+
+    def tasks(self, args: Mapping[str, Any]) -> Tasks:
+        """The stages that the model of a size can be cut into.
+
+        Raises:
+            ValueError: one line: the model refuses the size, or a layer the largest micro-batch.
+        """
+        step = self._step
+        model = self._build(**args)
+        inputs, targets = (mini_batch(example, step.batch) for example in model.batch(1, 0))
+        self._counter = Counter(
+            model.layers, model.loss, step.optimizer, self._counter, step.device
+        )
+        largest = sizes(step.batch, step.config.micro_batches)[0]
+        self._counter.boundaries(micro_batch(inputs, largest))
+        return Tasks(self._counter, self._schedule, inputs, targets, step.messages, args)
+
+
+def _result(ladder: Ladder) -> Fit:
+    """What was found on a ladder of which a size fits."""
+    best = ladder.accepted[ladder.low].cut
+    if ladder.high in ladder.accepted:
+        return Fit(best, ladder.accepted[ladder.high].cut, ladder.varied, ladder.limit)
+    # Everything fits, so it may be that the smallest and the largest size are the same model.
+    smallest = ladder.accepted[min(ladder.accepted)]
+    unchanged = len(ladder.accepted) > 1 and not smallest.shallow
+    unchanged = unchanged and replace(smallest.cut, args=best.args) == best
+    return Fit(best, None, ladder.varied, ladder.limit, unchanged)

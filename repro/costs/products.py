@@ -14,19 +14,12 @@ from typing import Any, NamedTuple
 
 
 class Extents(NamedTuple):
-    """Extents of the products of an operator.
+    """Extents of the products of an operator."""
 
-    Attributes:
-        rows: of the left matrix.
-        inner: the dimension that is summed over.
-        columns: of the right matrix.
-        positions: of a kernel, each with a product of these extents.
-    """
-
-    rows: int
-    inner: int
-    columns: int
-    positions: int = 1
+    rows: int  # of the left matrix
+    inner: int  # the dimension that is summed over
+    columns: int  # of the right matrix
+    positions: int = 1  # of a kernel, each with a product of these extents
 
 
 def extents(name: str, args: Sequence[Any], result: Any) -> Extents | None:

@@ -8,12 +8,11 @@ neighbours, so a TPU moves fewer bytes than counted.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from repro.costs import products
 from repro.costs.counter import Counter
 from repro.costs.device import Device
-from repro.costs.trace import Op
+from repro.costs.trace import Op, gradient_bytes
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import Profile
 
@@ -23,48 +22,30 @@ _ELEMENT = 4  # bytes of a float32, which is what our models store
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds by cause, which add up.
+    """Seconds by cause, which add up."""
 
-    Attributes:
-        matmul: FLOPs of matrix products, convolutions and fused attention at the device's rate.
-        padding: additional time of these operators because their matrices are padded to tiles.
-        memory: additional time of these operators because of their bytes, and all time of the other
-            operators.
-        launch: launches of operators.
-    """
-
-    matmul: float = 0.0
-    padding: float = 0.0
-    memory: float = 0.0
-    launch: float = 0.0
+    matmul: float = 0.0  # matrix products, convolutions and fused attention, by their FLOPs
+    padding: float = 0.0  # what these take longer because their matrices are padded to tiles
+    memory: float = 0.0  # what these take longer because of their bytes; all of other operators
+    launch: float = 0.0  # of operators
 
     @property
     def total(self) -> float:
-        """Sum of the causes."""
         return self.matmul + self.padding + self.memory + self.launch
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Costs of one layer, or of the loss, for one micro-batch.
+    """Costs of one layer, or of the loss, for one micro-batch."""
 
-    Attributes:
-        forward: of F, and so of R.
-        backward: of B.
-        update: seconds of the optimizer's update, once per mini-batch; 0 without an optimizer.
-        activation_bytes: bytes that go forward behind the layer: all tensors.
-        gradient_bytes: bytes that come back: gradients of the tensors that require one.
-        parameters: number of parameters.
-        end: whether it is one of the model's ends, unlike the layers between them: an embedding,
-            the last layer, the loss.
-    """
-
-    forward: Terms
+    forward: Terms  # of F, and so of R
     backward: Terms
-    update: float
-    activation_bytes: int
-    gradient_bytes: int
-    parameters: int
+    update: float  # seconds of the optimizer's update, once per mini-batch
+    activation_bytes: int  # that go forward behind the layer
+    gradient_bytes: int  # that come back
+    parameters: int  # their number
+    # Whether it is one of the model's ends, unlike the layers between them: an embedding, the last
+    # layer, the loss.
     end: bool
 
 
@@ -92,23 +73,22 @@ def layers(
 ) -> tuple[LayerTime, ...]:
     """Costs of every layer for one micro-batch; `folded` as in `repro.costs.products`."""
     last = len(counter) - 1
-    # Layers of a kind share their operators, so their seconds are summed up once.
-    known = dict[tuple[int, int], tuple[Terms, Terms]]()
+    # Layers of a kind share their trace, so its seconds are summed up once.
+    known = dict[int, tuple[Terms, Terms]]()
     times = []
-    for index, (_, behind) in enumerate(pairwise(counter.boundaries(part))):
-        cost = counter.cost(index, part)
-        end = index == last or any(op.name.startswith("embedding") for op in cost.forward)
-        key = id(cost.forward), id(cost.backward)
-        if key not in known:
-            known[key] = (
-                _seconds(cost.forward, device, folded=folded),
-                _seconds(cost.backward, device, folded=folded),
-            )
-        forward, backward = known[key]
-        update = counter.resident(index).updated / device.bytes_per_second.value
+    for index, behind in enumerate(counter.boundaries(part)[1:]):
+        traced, resident = counter.layer(index, part), counter.resident(index)
+        if id(traced) not in known:
+            forward = _seconds(traced.ops, device, folded=folded)
+            known[id(traced)] = forward, _seconds(traced.ops_backward, device, folded=folded)
         times.append(
             LayerTime(
-                forward, backward, update, behind.nbytes, behind.gradients, cost.parameters, end
+                *known[id(traced)],
+                resident.updated / device.bytes_per_second.value,
+                behind.content,
+                gradient_bytes(behind),
+                resident.count,
+                end=index == last or any(op.name.startswith("embedding") for op in traced.ops),
             )
         )
     return tuple(times)
@@ -162,4 +142,5 @@ def _seconds(ops: Iterable[Op], device: Device, *, folded: bool = False) -> Term
 
 def _moved(op: Op) -> int:
     """Bytes that an operator moves; an embedding reads only those table rows that it writes."""
-    return 2 * op.written if op.name.split(".")[0] == "embedding" else op.nbytes
+    is_embedding = op.name.split(".")[0] == "embedding"
+    return op.written + (op.written if is_embedding else op.read)

@@ -4,10 +4,11 @@ Tensors live as long as in `gpipe.core.stage` and `gpipe.core.engine`: inputs fr
 graph saves from R to B, outputs and received gradients until B has ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from repro.costs.trace import Boundary, InnerStorages, Pass
+from repro.costs.trace import InnerStorages, Pass
+from repro.gpipe.comm.message import Form
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "boundary", "activations", "messages")
 PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, BOUNDARY, ACTIVATIONS, MESSAGES = range(len(KINDS))
@@ -17,15 +18,10 @@ NOTHING: Bytes = (0,) * len(KINDS)
 
 @dataclass(frozen=True)
 class Effect:
-    """Bytes that one action adds to those at its beginning.
+    """Bytes that one action adds to those at its beginning."""
 
-    Attributes:
-        peak: at the moment when the sum is greatest.
-        after: when the action has ended.
-    """
-
-    peak: Bytes
-    after: Bytes
+    peak: Bytes  # at the moment when the sum is greatest
+    after: Bytes  # when the action has ended
 
 
 class _Ledger:
@@ -62,22 +58,24 @@ class _Ledger:
         self.now[kept_kind] += inner.net[1]
         self._total += sum(inner.net)
 
-    def hold(self, number: int) -> None:
-        """Add a reference."""
-        self._entries[number][1] += 1
+    def hold(self, numbers: Iterable[int]) -> None:
+        """Add a reference to each."""
+        for number in numbers:
+            self._entries[number][1] += 1
 
-    def release(self, number: int) -> None:
-        """Drop a reference; the last one ends the storage."""
-        entry = self._entries[number]
-        entry[1] -= 1
-        if not entry[1]:
-            self.now[entry[2]] -= entry[0]
-            self._total -= entry[0]
+    def release(self, numbers: Iterable[int]) -> None:
+        """Drop a reference to each; the last one ends the storage."""
+        for number in numbers:
+            entry = self._entries[number]
+            entry[1] -= 1
+            if not entry[1]:
+                self.now[entry[2]] -= entry[0]
+                self._total -= entry[0]
 
 
 def effects(
     passes: Sequence[Pass],
-    inputs: Boundary,
+    inputs: Form,
     *,
     graph: bool,
     first: bool = False,
@@ -93,29 +91,24 @@ def effects(
     ledger = _Ledger()
     kind = ACTIVATIONS if copies else BOUNDARY
     received = [ledger.begin(meta.nbytes if copies else 0, kind) for meta in inputs.tensors]
-    for number in received:
-        ledger.hold(number)  # by the stage, until its last layer has run
+    ledger.hold(received)  # by the stage, until its last layer has run
     value = received
     numbers: list[dict[int, int]] = []
     for layer in passes:
         known, result = _forward(ledger, layer, value)
         numbers.append(known)
-        for number in value:
-            ledger.release(number)
+        ledger.release(value)
         value = result
-    for number in received:
-        ledger.release(number)
+    ledger.release(received)
     if not graph:
         peak = ledger.peak
-        for number in value:  # sent
-            ledger.release(number)
+        ledger.release(value)  # sent
         return Effect(peak, tuple(ledger.now)), Effect(NOTHING, NOTHING)
     forward = Effect(ledger.peak, tuple(ledger.now))
     ledger.mark()
     started = tuple(ledger.now)
     _backward(ledger, passes, numbers, first=first)
-    for number in value:
-        ledger.release(number)
+    ledger.release(value)
     return forward, Effect(_minus(ledger.peak, started), _minus(tuple(ledger.now), started))
 
 
@@ -130,17 +123,14 @@ def _forward(ledger: _Ledger, layer: Pass, value: list[int]) -> tuple[dict[int, 
         if isinstance(step, InnerStorages):
             ledger.add_inner(step, BUFFERS)
         elif step[1] < 0:
-            ledger.release(known[step[0]])
+            ledger.release([known[step[0]]])
         else:
             known[step[0]] = ledger.begin(step[1], ACTIVATIONS)
     result = [known[number] for number in layer.outputs]
-    for number in result:
-        ledger.hold(number)
+    ledger.hold(result)
     inputs, outputs = set(layer.inputs), set(layer.outputs)
-    for number in (layer.ended & outputs) - inputs:
-        ledger.release(known[number])
-    for number in inputs - layer.ended:  # saved for B
-        ledger.hold(known[number])
+    ledger.release(known[number] for number in (layer.ended & outputs) - inputs)
+    ledger.hold(known[number] for number in inputs - layer.ended)  # saved for B
     return known, result
 
 
@@ -151,13 +141,12 @@ def _backward(
     last = passes[-1]
     sizes = {number: size for number, size in last.backward if size > 0}
     arrived = [ledger.begin(sizes[number], MESSAGES) for number in last.returned]
-    for number in arrived:
-        ledger.hold(number)
+    ledger.hold(arrived)
     gradients: list[int | None] = [*arrived]
     for layer, known in zip(reversed(passes), reversed(numbers), strict=True):
         gradients = _backward_of_layer(ledger, layer, known, gradients, first=first)
-    for number in [*arrived, *(each for each in gradients if each is not None)]:
-        ledger.release(number)
+    ledger.release(arrived)
+    ledger.release(each for each in gradients if each is not None)
 
 
 def _backward_of_layer(
@@ -185,11 +174,9 @@ def _backward_of_layer(
         if number in absent:
             continue
         if size < 0 and number not in made:
-            ledger.release(known[number])
+            ledger.release([known[number]])
         elif size > 0 and number not in known:
             known[number] = ledger.begin(size, ACTIVATIONS)
     outgoing = [None if number is None else known[number] for number in layer.made]
-    for n, entry in enumerate(outgoing):
-        if entry is not None and entry in outgoing[:n]:
-            ledger.hold(entry)
+    ledger.hold(n for i, n in enumerate(outgoing) if n is not None and n in outgoing[:i])
     return outgoing

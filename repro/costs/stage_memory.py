@@ -8,7 +8,7 @@ before I, with sequence length s, micro-batch size b, width h and a heads.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -27,23 +27,18 @@ from repro.costs.stage import (
     Effect,
     effects,
 )
-from repro.costs.trace import Pass
+from repro.costs.trace import Pass, gradient_bytes
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, unwrapped
 from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
 
 
 @dataclass(frozen=True)
 class Messages:
-    """How many messages occupy memory at an end of a link.
+    """How many messages occupy memory at an end of a link."""
 
-    Attributes:
-        posted: receives that are posted ahead and have memory allocated, as over gloo and NCCL; 0
-            with shared memory.
-        sending: messages of the last action that are still being sent during the next one; 0 where
-            the sender copies at once.
-    """
-
+    # Receives that are posted ahead, as over gloo and NCCL; 0 with shared memory.
     posted: int = 2
+    # Of the last action, still being sent during the next one; 0 where the sender copies at once.
     sending: int = 1
 
 
@@ -51,24 +46,20 @@ class Messages:
 class StageMemory:
     """Bytes of one rank at the peak of a step: of its stage, or of all stages that it holds.
 
-    Attributes:
-        kinds: one number for each of `KINDS`. "boundary": inputs kept from F to B, and the
-            mini-batch itself on the first and last rank; "activations": all storages that begin
-            inside layers; "messages": messages that are received or sent.
-        at: the action of the peak, such as "B31", or "U", the update.
+    Of the kinds, "boundary" has inputs kept from F to B, and the mini-batch itself on the first and
+    last rank; "activations" all storages that begin inside layers; "messages" what is received or
+    sent.
     """
 
     kinds: Bytes
-    at: str
+    at: str  # the action of the peak, such as "B31", or "U", the update
 
     @property
     def total(self) -> int:
-        """Bytes of all kinds together."""
         return sum(self.kinds)
 
     @property
     def by_kind(self) -> Mapping[str, int]:
-        """Kind -> bytes."""
         return dict(zip(KINDS, self.kinds, strict=True))
 
 
@@ -100,24 +91,28 @@ class Task:
             for rank in range(K)
         ]
 
-    @property
+    @cached_property
     def stages(self) -> dict[int, range]:
         """The stages that the rank holds, with their layers."""
         K = len(self.schedule.ranks)
         return dict(zip(range(self.rank, self.schedule.stages, K), self.layers, strict=True))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Examples of each micro-batch."""
+        return sizes(batch_size(self.inputs), self.schedule.micro_batches)
 
     def keys(self, counter: Counter) -> dict[int, Hashable]:
         """Stage -> a key that is equal for stages whose micro-batches do the same.
 
         Such a stage may be one of another model.
         """
-        size = sizes(batch_size(self.inputs), self.schedule.micro_batches)[0]
-        boundaries = counter.boundaries(micro_batch(self.inputs, size))
+        boundaries = counter.boundaries(micro_batch(self.inputs, self.sizes[0]))
         last = self.schedule.stages - 1
         return {
             stage: (
                 counter.kinds[layers.start : layers.stop],
-                boundaries[layers.start].key,
+                boundaries[layers.start].text,
                 stage == 0,
                 stage == last,
             )
@@ -140,18 +135,14 @@ def peak_memory(counter: Counter, task: Task) -> StageMemory:
     """Memory of one rank at the peak of a step."""
     keys = task.keys(counter)
     key = tuple(keys.values()), task.step
-    if key not in counter.memo:
-        counter.memo[key] = _Walk(counter, task, keys).find_peak()
-    return counter.memo[key]
+    return counter.memory(key, lambda: _Walk(counter, task, keys).find_peak())
 
 
 class _Sent(NamedTuple):
-    """Bytes of the messages of a micro-batch on a stage; 0 where there is none."""
+    """Bytes of the messages of a micro-batch between two stages."""
 
-    inputs: int
-    outputs: int
-    gradients_in: int
-    gradients_out: int
+    activations: int = 0
+    gradients: int = 0
 
 
 class _Walk:
@@ -162,6 +153,7 @@ class _Walk:
         self._task = task
         self._keys = keys
         self._stages = task.stages
+        self._resident = [counter.resident(n) for layers in task.layers for n in layers]
         self._actions = task.schedule.ranks[task.rank]
         self._messages = task.messages
         self._is_alone = len(task.schedule.ranks) == 1
@@ -176,7 +168,7 @@ class _Walk:
 
     def find_peak(self) -> StageMemory:
         """Memory of all kinds at the moment when their sum is greatest."""
-        micro_batch_sizes = sizes(batch_size(self._task.inputs), self._task.schedule.micro_batches)
+        micro_batch_sizes = self._task.sizes
         # The stages and micro-batches whose F keeps no graph.
         recomputed = {action.cell for action in self._actions if action.kind == "R"}
         had_backward: set[int] = set()  # stages
@@ -185,8 +177,7 @@ class _Walk:
         for action in self._actions:
             kind, (stage, i) = action.kind, action.cell
             if kind == "U":
-                layers = [n for layers in self._task.layers for n in layers]
-                now[OPTIMIZER] += max((self._counter.resident(n).update for n in layers), default=0)
+                now[OPTIMIZER] += max((each.update for each in self._resident), default=0)
                 if sum(now) > most.total:
                     most = StageMemory(tuple(now), "U")
                 continue
@@ -205,17 +196,16 @@ class _Walk:
                 now = [a + b for a, b in zip(now, effect.after, strict=True)]
                 if kind in ("B", "W"):
                     had_backward.add(stage)
-                    now[BOUNDARY] -= self._sent(stage, size).inputs
+                    now[BOUNDARY] -= self._sent(stage, size).activations
                 now[BOUNDARY] += self._hand_on(action, size)
         return most
 
     def _at_rest(self) -> list[int]:
         """Bytes of each kind when the step begins."""
-        resident = [self._counter.resident(n) for layers in self._task.layers for n in layers]
         now = [0] * len(KINDS)
-        now[PARAMETERS] = sum(r.parameters for r in resident)
-        now[BUFFERS] = sum(r.buffers for r in resident)
-        now[OPTIMIZER] = sum(r.optimizer for r in resident)
+        now[PARAMETERS] = sum(each.parameters for each in self._resident)
+        now[BUFFERS] = sum(each.buffers for each in self._resident)
+        now[OPTIMIZER] = sum(each.optimizer for each in self._resident)
         if 0 in self._stages:
             now[BOUNDARY] += _nbytes(self._task.inputs)
         if self._last in self._stages:
@@ -225,56 +215,48 @@ class _Walk:
     # Messages.
 
     def _count_sent(self, stage: int, size: int) -> _Sent:
-        boundaries = self._counter.boundaries(micro_batch(self._task.inputs, size))
-        layers = self._stages[stage]
-        before, behind = boundaries[layers.start], boundaries[layers.stop]
-        is_first, is_last = stage == 0, stage == self._last
-        return _Sent(
-            inputs=0 if is_first else before.nbytes,
-            outputs=0 if is_last else behind.nbytes,
-            gradients_in=0 if is_last else behind.gradients,
-            gradients_out=0 if is_first else before.gradients,
-        )
+        """What crosses between a stage and the one before it."""
+        if not 0 < stage <= self._last:
+            return _Sent()
+        own = stage in self._stages
+        first_layer = self._stages[stage].start if own else self._stages[stage - 1].stop
+        form = self._counter.boundaries(micro_batch(self._task.inputs, size))[first_layer]
+        return _Sent(form.content, gradient_bytes(form))
 
     def _receive(self, action: Action, size: int) -> int:
         """Bytes of the received inputs."""
-        sent = self._sent(action.stage, size)
         if action.of == "F":
             self._due_inputs.pop()
-            return sent.inputs
+            return self._sent(action.stage, size).activations
         self._due_gradients.pop()
-        self._arrived += sent.gradients_in
+        self._arrived += self._sent(action.stage + 1, size).gradients
         return 0
 
     def _send(self, action: Action, size: int, *, recomputed: bool) -> None:
         """Note what is sent during the next action."""
-        sent = self._sent(action.stage, size)
-        nbytes = sent.gradients_out
+        nbytes = self._sent(action.stage, size).gradients
         if action.of == "F":  # with a graph the outputs are kept anyway
-            nbytes = sent.outputs if recomputed else 0
+            nbytes = self._sent(action.stage + 1, size).activations if recomputed else 0
         self._sending = self._messages.sending * nbytes
 
     def _crossing(self, action: Action, size: int) -> int:
         """Bytes of messages while an action computes, which ends the sending before it."""
         if action.kind in GRADIENT:  # they are counted in the effect of B or I
-            self._arrived -= self._sent(action.stage, size).gradients_in
-        posted = self._messages.posted
+            self._arrived -= self._sent(action.stage + 1, size).gradients
         nbytes = self._sending + self._arrived
-        if posted:
-            nbytes += sum(self._sent(stage, size).inputs for stage in self._due_inputs[-posted:])
-            nbytes += sum(
-                self._sent(stage, size).gradients_in for stage in self._due_gradients[-posted:]
-            )
+        if posted := self._messages.posted:
+            inputs, gradients = self._due_inputs[-posted:], self._due_gradients[-posted:]
+            nbytes += sum(self._sent(stage, size).activations for stage in inputs)
+            nbytes += sum(self._sent(stage + 1, size).gradients for stage in gradients)
         self._sending = 0
         return nbytes
 
     def _hand_on(self, action: Action, size: int) -> int:
         """Bytes of inputs that an F gives to the next stage, where one rank holds all stages."""
-        before, after = action.stage - 1, action.stage + 1
-        if self._is_alone and action.kind in GRADIENT and before in self._stages:
-            self._arrived += self._sent(before, size).gradients_in
-        if self._is_alone and action.kind == "F" and after in self._stages:
-            return self._sent(after, size).inputs
+        if self._is_alone and action.kind in GRADIENT:
+            self._arrived += self._sent(action.stage, size).gradients
+        if self._is_alone and action.kind == "F":
+            return self._sent(action.stage + 1, size).activations
         return 0
 
     # Layers.
@@ -282,9 +264,7 @@ class _Walk:
     def _effects(self, stage: int, size: int, recompute: bool, fresh: bool) -> Mapping[str, Effect]:
         """What each kind of action does; `fresh`: the parameters have no gradients yet."""
         key = self._keys[stage], size, recompute, fresh
-        if key not in self._counter.memo:
-            self._counter.memo[key] = self._count_effects(stage, size, recompute, fresh)
-        return self._counter.memo[key]
+        return self._counter.memory(key, lambda: self._count_effects(stage, size, recompute, fresh))
 
     def _count_effects(
         self, stage: int, size: int, recompute: bool, fresh: bool

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from repro.costs.products import Extents, extents
-from repro.gpipe.comm.message import TensorMeta
+from repro.gpipe.comm.message import Form, TensorMeta
 from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.core.microbatch import Tree, flatten, unflatten
 from repro.gpipe.exact.batchnorm import Statistics
@@ -26,105 +26,46 @@ Sums = tuple[int, int]  # bytes of storages that end during a pass, and of those
 
 @dataclass(frozen=True)
 class InnerStorages:
-    """Storages that only the layer itself holds, over a number of events.
+    """Storages that only the layer itself holds, over a number of events."""
 
-    Attributes:
-        most: their bytes at the moment when the sum is greatest.
-        net: their bytes after the last event.
-    """
-
-    most: Sums
-    net: Sums
+    most: Sums  # at the moment when their sum is greatest
+    net: Sums  # after the last event
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operator.
-
-    Attributes:
-        name: of the operator.
-        flops: FLOPs; a multiply-add counts as two.
-        read: bytes of all its inputs, also where it looks only some elements up.
-        written: bytes of its outputs.
-        product: extents of its matrix products; None if it multiplies no matrices.
-    """
+    """One operator."""
 
     name: str
-    flops: int
-    read: int
-    written: int
-    product: Extents | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Read and written together."""
-        return self.read + self.written
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """Description of the tensors that pass from one layer to the next."""
-
-    tensors: tuple[TensorMeta, ...]
-    skeleton: Any
-
-    @cached_property
-    def key(self) -> str:
-        """A key that is equal for boundaries that a layer cannot tell apart."""
-        return repr((self.tensors, self.skeleton))
-
-    @cached_property
-    def nbytes(self) -> int:
-        """Bytes of a message with these tensors."""
-        return sum(meta.nbytes for meta in self.tensors)
-
-    @cached_property
-    def gradients(self) -> int:
-        """Bytes of the message that comes back."""
-        return sum(meta.nbytes for meta in self.tensors if meta.requires_grad)
-
-    @classmethod
-    def of(cls, tree: Tree) -> "Boundary":
-        """Describe a tree of tensors."""
-        tensors, skeleton = flatten(tree)
-        return cls(tuple(map(TensorMeta.of, tensors)), skeleton)
+    flops: int  # a multiply-add counts as two
+    read: int  # bytes of all its inputs, also where it looks only some elements up
+    written: int  # bytes of its outputs
+    product: Extents | None = None  # of its matrix products, if it multiplies matrices
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Trace of one layer: of F alone, or of F with a graph and then B. Storages are numbered.
+    """Trace of one layer: of F alone, or of F with a graph and then B. Storages are numbered."""
 
-    Attributes:
-        forward: storages that begin and end in F.
-        inputs: storages of the inputs.
-        outputs: storages of the outputs, some of which may be inputs.
-        ended: storages that end when the caller drops the inputs and outputs.
-        backward: storages that begin and end in B, gradients of the inputs included.
-        returned: storages of the gradients of the outputs, in order, which B receives.
-        made: storages of the gradients of the inputs, in order; None where there is none.
-        gradients: storages that are added to existing gradients of parameters. The first time there
-            are no gradients, and these storages become them.
-        ops: operators of F.
-        ops_backward: operators of B.
-        result: boundary behind the layer.
-    """
-
-    forward: tuple[Event, ...]
+    forward: tuple[Event, ...]  # storages that begin and end in F
     inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    ended: frozenset[int]
-    backward: tuple[Event, ...]
-    returned: tuple[int, ...]
-    made: tuple[int | None, ...]
+    outputs: tuple[int, ...]  # some may be inputs
+    ended: frozenset[int]  # storages that end when the caller drops the inputs and outputs
+    backward: tuple[Event, ...]  # storages that begin and end in B, gradients of inputs included
+    returned: tuple[int, ...]  # gradients of the outputs, in order, which B receives
+    made: tuple[int | None, ...]  # gradients of the inputs, in order; None where there is none
+    # Storages that are added to existing gradients of parameters. The first time there are no
+    # gradients, and these storages become them.
     gradients: frozenset[int]
-    ops: tuple[Op, ...]
+    ops: tuple[Op, ...]  # of F
     ops_backward: tuple[Op, ...]
-    result: Boundary
+    result: Form  # behind the layer
 
     @cached_property
     def forward_steps(self) -> tuple[Event | InnerStorages, ...]:
         """`forward`, with the events of inner storages combined."""
-        left = _left(self.forward) - self.ended - _ended(self.backward)
+        begun = {number for number, size in self.forward if size > 0}
+        left = begun - _ended(self.forward) - self.ended - _ended(self.backward)
         return _condensed(self.forward, {*self.inputs, *self.outputs}, left)
 
     @cached_property
@@ -142,24 +83,8 @@ class Pass:
     @cached_property
     def _shared(self) -> set[int]:
         """Storages that the caller may hold too."""
-        return {
-            *self.inputs,
-            *self.outputs,
-            *self.returned,
-            *(n for n in self.made if n is not None),
-        }
-
-    @cached_property
-    def saved(self) -> int:
-        """Bytes of storages that begin in F and are kept for B."""
-        sizes = dict(self.forward)
-        ended = self.ended | {number for number, size in self.forward if size < 0}
-        return sum(abs(size) for number, size in sizes.items() if number not in ended)
-
-
-def _left(events: Iterable[Event]) -> set[int]:
-    """Storages that begin and do not end."""
-    return {number for number, size in events if size > 0} - _ended(events)
+        made = {number for number in self.made if number is not None}
+        return {*self.inputs, *self.outputs, *self.returned, *made}
 
 
 def _ended(events: Iterable[Event]) -> set[int]:
@@ -187,6 +112,17 @@ def _condensed(
     if inner != none:
         steps.append(inner)
     return tuple(steps)
+
+
+def form_of(tree: Tree) -> Form:
+    """Description of the tensors that pass from one layer to the next."""
+    tensors, skeleton = flatten(tree)
+    return Form(tuple(map(TensorMeta.of, tensors)), skeleton)
+
+
+def gradient_bytes(form: Form) -> int:
+    """Bytes of the message that comes back across this boundary."""
+    return sum(meta.nbytes for meta in form.tensors if meta.requires_grad)
 
 
 class Recorder(LiveBytes):
@@ -239,7 +175,7 @@ class Recorder(LiveBytes):
 
 def trace(
     module: nn.Module,
-    inputs: Boundary,
+    inputs: Form,
     *,
     graph: bool,
     counting: bool,
@@ -277,7 +213,7 @@ def trace(
 
 def _traced(
     module: Callable[[Any], Any],
-    inputs: Boundary,
+    inputs: Form,
     recorder: Recorder,
     added: list[int],
     *,
@@ -295,7 +231,7 @@ def _traced(
     value = module(unflatten(values, inputs.skeleton))
     outputs = flatten(value)[0]
     forward, ops = recorder.take()
-    result = Boundary.of(value)
+    result = form_of(value)
     output_numbers = tuple(recorder.number(t) for t in outputs)
     root = None
     if graph:  # a scalar whose B gives every output a new gradient that nothing else holds
@@ -324,7 +260,7 @@ def _traced(
     )
 
 
-def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[Tensor]:
+def _fresh(inputs: Form, graph: bool, took: Callable[[Any], None]) -> list[Tensor]:
     """New inputs that nothing else holds, not even the graph, which would hold leaves."""
 
     def make() -> tuple[Tensor, ...]:

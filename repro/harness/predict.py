@@ -427,10 +427,10 @@ def check(spec: RunSpec, model: Model) -> None:
 
 def counted_costs(counter: Counter, inputs: Tree) -> dict[str, list[int]]:
     """What stages can be cut by without a clock: parameters and FLOPs of each layer's forward."""
-    layers = [counter.cost(index, inputs) for index in range(len(counter))]
+    layers = range(len(counter))
     return {
-        "parameters": [layer.parameters for layer in layers],
-        "flops": [sum(op.flops for op in layer.forward) for layer in layers],
+        "parameters": [counter.resident(index).count for index in layers],
+        "flops": [sum(op.flops for op in counter.layer(index, inputs).ops) for index in layers],
     }
 
 

@@ -6,9 +6,8 @@ machine, or given numbers. Such a run has the fidelity "simulated".
 """
 
 from repro.simulate.calibration import Calibration, LayerTables
-from repro.simulate.replicas import all_reduce_seconds, exposed_seconds
 from repro.simulate.stage_costs import FREE, Link, StageCosts
-from repro.simulate.step import overlap, settle, simulate
+from repro.simulate.step import all_reduce_seconds, exposed_seconds, overlap, settle, simulate
 
 __all__ = [
     "FREE",

@@ -18,16 +18,10 @@ Overlap = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class LayerTables:
-    """Seconds of each layer, for several micro-batch sizes.
+    """Seconds of each layer, for several micro-batch sizes."""
 
-    Attributes:
-        forward: of F without a graph.
-        recompute: of F with a graph, as in R.
-        backward: of B.
-    """
-
-    forward: Table
-    recompute: Table
+    forward: Table  # of F without a graph
+    recompute: Table  # of F with a graph, as in R
     backward: Table
 
 
@@ -35,28 +29,17 @@ class LayerTables:
 class Calibration(LayerTables):
     """Times of L layers on a machine, live and as they are recorded.
 
-    They were timed for several micro-batch sizes; others are interpolated.
-
-    Attributes:
-        sizes: micro-batch sizes in examples, ascending.
-        update: seconds of each layer's update.
-        activations: bytes per example that go forward behind each layer but the last.
-        gradients: bytes per example that come back there.
-        link: between two stages.
-        alone: measured while the other processes waited. For the other tables all processes
-            computed at once.
-        parameters: bytes of each layer's parameters; empty in older records.
-
-    Raises:
-        ValueError: the lists do not fit each other.
+    They were timed for several micro-batch sizes, while all processes computed at once; other sizes
+    are interpolated.
     """
 
-    sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
-    update: Amounts
-    activations: Amounts
-    gradients: Amounts
-    link: Link
-    alone: LayerTables | None = None
+    sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]  # ascending
+    update: Amounts  # seconds of each layer's update
+    activations: Amounts  # bytes per example that go forward behind each layer but the last
+    gradients: Amounts  # bytes per example that come back there
+    link: Link  # between two stages
+    alone: LayerTables | None = None  # timed while the other processes waited
+    # Bytes of each layer's parameters; empty in older records.
     parameters: Annotated[Amounts, BeforeValidator(lambda value: value or ())] = ()
 
     def __post_init__(self) -> None:
@@ -83,18 +66,10 @@ class Calibration(LayerTables):
         overlap: Overlap | None = None,
         link: LinkSpeed | None = None,
     ) -> StageCosts:
-        """Costs of the stages of a cut.
+        """Costs of stages with `counts` layers each, for a micro-batch of `examples`.
 
-        With checkpoint "never", F builds the graph and takes the time of R.
-
-        Args:
-            counts: layers of each of K stages.
-            examples: micro-batch size.
-            checkpoint: which micro-batches are recomputed.
-            overlap: for each kind of action, K fractions in [0, 1] of the other stages that compute
-                at the same time. Seconds are interpolated between the tables `alone` (0) and the
-                others (1). By default 1.
-            link: instead of the measured one.
+        With checkpoint "never", F builds the graph and takes the time of R. With an overlap of 0,
+        seconds are those of the tables `alone`; with 1, as by default, those of the others.
         """
         owner = [j for j, count in enumerate(counts) for _ in range(count)]
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
+from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic.dataclasses import dataclass
 
 from repro.gpipe.partition.layer_costs import MOST, LinkSpeed, Profile
@@ -36,34 +36,18 @@ Amounts = tuple[Amount, ...]
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Costs of one micro-batch on each of K stages, live and as they are recorded.
+    """Costs of one micro-batch on each of K stages, live and as they are recorded."""
 
-    Attributes:
-        forward: seconds of F on each stage.
-        recompute: seconds of R on each stage, where a schedule has any.
-        backward: seconds of B on each stage.
-        activations: bytes that go forward behind each stage but the last: K-1 of them.
-        gradients: bytes that come back there.
-        link: between two stages; each direction carries one message at a time.
-        update: seconds of the optimizer's update on each stage, once per step, after all actions.
-        setup: seconds on each stage before its first action, once per step.
-        backward_weight: seconds of W on each stage, the part of B that makes the gradients of the
-            weights, where a schedule splits B. By default half of B, an assumption: layers are
-            timed with whole backwards.
-
-    Raises:
-        ValueError: a list has another length, a value is no number of seconds or bytes, or W takes
-            longer than B.
-    """
-
-    forward: Annotated[Amounts, Field(min_length=1)]
-    recompute: Amounts
-    backward: Amounts
-    activations: Amounts = ()
-    gradients: Amounts = ()
-    link: Link = FREE
-    update: Amounts = ()
-    setup: Amounts = ()
+    forward: Annotated[Amounts, Field(min_length=1)]  # seconds of F on each stage
+    recompute: Amounts  # of R, where a schedule has any
+    backward: Amounts  # of B
+    activations: Amounts = ()  # bytes that go forward behind each stage but the last: K-1
+    gradients: Amounts = ()  # bytes that come back there
+    link: Link = FREE  # between two stages; each direction carries one message at a time
+    update: Amounts = ()  # seconds of the optimizer's update, once per step, after all actions
+    setup: Amounts = ()  # seconds before the first action, once per step
+    # Seconds of W, the part of B that makes the gradients of the weights, where a schedule splits
+    # B. By default half of B, an assumption: layers are timed with whole backwards.
     backward_weight: Amounts = ()
 
     def __post_init__(self) -> None:
@@ -100,15 +84,7 @@ class StageCosts:
         update: Sequence[float] = (),
         setup: float = 0.0,
     ) -> "StageCosts":
-        """Costs of stages that are made of the layers of a model.
-
-        Args:
-            layers: costs of each of L layers on one micro-batch.
-            counts: layers of each stage, K numbers that sum to L.
-            link: between two stages.
-            update: seconds of each layer's update; none by default.
-            setup: seconds of each stage.
-        """
+        """Costs of stages with `counts` of these layers; `update` has seconds of each layer."""
         ends = [*accumulate(check_balance(counts, len(layers.forward), len(counts)))]
 
         def summed(values: Sequence[float]) -> tuple[float, ...]:
@@ -147,12 +123,3 @@ class StageCosts:
         return StageCosts(
             **times, activations=self.activations, gradients=self.gradients, link=link
         )
-
-    def plain(self) -> dict[str, Any]:
-        """The costs as a JSON object, which `from_plain` reads."""
-        return TypeAdapter(StageCosts).dump_python(self, mode="json")
-
-    @classmethod
-    def from_plain(cls, value: Any) -> "StageCosts":
-        """The inverse of `plain`."""
-        return TypeAdapter(StageCosts).validate_python(value)

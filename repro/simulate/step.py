@@ -1,8 +1,9 @@
 """Simulation of one training step on a virtual clock, by `repro.gpipe.schedule.replay`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Action, Schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
@@ -17,9 +18,6 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
 
     With uniform costs and free messages, set-up and update, the step time is that of
     `repro.paper.theory`, to rounding.
-
-    Raises:
-        ValueError: if the schedule has another number of stages than the costs.
     """
     if schedule.stages != costs.stages:
         raise ValueError(
@@ -53,10 +51,7 @@ def settle(
 ) -> StageCosts:
     """Stage costs that depend on how many stages compute at once: a fixed-point iteration.
 
-    Args:
-        schedule: the schedule of the stages.
-        costs: the costs as a function of the overlap, see `overlap`.
-        rounds: number of simulations; the first assumes that all stages always compute.
+    The first of the simulations assumes that all stages always compute.
     """
     settled = costs(dict.fromkeys(_TIMED, (1.0,) * schedule.stages))
     for _ in range(rounds):
@@ -67,10 +62,8 @@ def settle(
 def overlap(timeline: Timeline) -> dict[str, tuple[float, ...]]:
     """Fraction of the other stages that compute while a stage is in F, R or B, in [0, 1].
 
-    I and W count as B, since layers are timed with whole backwards.
-
-    Returns:
-        F, R or B -> one mean over time for each stage; 0 if K=1 or the stage has no such action.
+    Each has a mean over time for each stage; 0 if K=1 or the stage has no such action. I and W
+    count as B, since layers are timed with whole backwards.
     """
     work = [span for span in timeline.spans if span.kind in COMPUTE]
     changes = [(span.start, 1) for span in work] + [(span.end, -1) for span in work]
@@ -115,3 +108,29 @@ def _transfer(costs: StageCosts) -> float | Callable[[Action], Crossing]:
         return crossings[send.of, send.stage]
 
     return crossing
+
+
+def all_reduce_seconds(size: int, replicas: int, link: LinkSpeed) -> float:
+    """Seconds of a ring all-reduce of so many bytes over D replicas.
+
+    Each replica sends 2 (D-1) messages, and 2 (D-1) / D of the bytes. Nothing else uses the links
+    meanwhile.
+    """
+    if replicas == 1:
+        return 0.0
+    messages = 2 * (replicas - 1)
+    return messages * (link.latency + size / replicas / link.bytes_per_second)
+
+
+def exposed_seconds(timeline: Timeline, all_reduce: Sequence[float]) -> float:
+    """Seconds by which the all-reduces of the ranks end after the last backward of the step.
+
+    The all-reduce of a rank starts when its last backward ends. In the runtime it starts within
+    that backward, with the first bucket of final gradients, so this is an upper bound.
+    """
+    ends = [
+        max(span.end for span in timeline.on(rank) if span.kind in ("B", "W"))
+        for rank in range(timeline.ranks)
+    ]
+    last = max(end + seconds for end, seconds in zip(ends, all_reduce, strict=True))
+    return last - max(ends)

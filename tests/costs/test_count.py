@@ -110,15 +110,14 @@ def test_what_stays_is_known_by_hand():
 
 def test_operations_are_known_by_hand():
     counter = Counter([linear] * 4, nn.functional.mse_loss)
-    layer = counter.cost(1, micro_batch(torch.zeros(16, 8), 4))
-    assert layer.parameters == 72
-    assert sum(op.flops for op in layer.forward) == 2 * 4 * 8 * 8
-    assert sum(op.flops for op in layer.backward) == 2 * 2 * 4 * 8 * 8
+    layer = counter.layer(1, micro_batch(torch.zeros(16, 8), 4))
+    assert counter.resident(1).count == 72
+    assert sum(op.flops for op in layer.ops) == 2 * 4 * 8 * 8
+    assert sum(op.flops for op in layer.ops_backward) == 2 * 2 * 4 * 8 * 8
     read, written = 4 * (4 * 8 + 8 * 8 + 8), 4 * 4 * 8  # inputs, weight and bias; outputs
-    assert sum(op.read for op in layer.forward) == read
-    assert sum(op.written for op in layer.forward) == written
-    assert sum(op.nbytes for op in layer.forward) == read + written
-    assert layer.output == 4 * 4 * 8
+    assert sum(op.read for op in layer.ops) == read
+    assert sum(op.written for op in layer.ops) == written
+    assert layer.result.content == 4 * 4 * 8
 
 
 def test_a_stage_in_the_middle_keeps_its_inputs_and_1f1b_fewer_of_them():

@@ -66,7 +66,7 @@ def test_the_basis_of_a_figure_stands_in_its_sources():
 def test_a_measured_device_keeps_what_was_measured():
     link = LinkSpeed(1e-5, 2e9, overlap=False)
     device = Device.measured(
-        "here",
+        name="here",
         title="this machine",
         precision="float32",
         date="2026-11-21",

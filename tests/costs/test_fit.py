@@ -46,9 +46,8 @@ def test_the_largest_fits_and_the_next_does_not(search: Search):
 
 def test_no_cut_is_more_even(search: Search):
     """Moving a layer over any boundary makes the fullest stage no emptier."""
-    cut = search.cut({"L": 9})
-    assert cut is not None
     tasks = search.tasks({"L": 9})
+    cut = tasks.cut
     ends = [0]
     for count in cut.balance:
         ends.append(ends[-1] + count)
@@ -231,10 +230,8 @@ def test_a_wrong_argument_is_one_line(
 @pytest.mark.slow
 def test_table_1_at_its_own_size():
     """The 83.9 billion parameters of Transformer-1663 on 128 stages of 16 GiB, and their memory."""
-    cut = Search(partial(build, "transformer"), Step(PipelineConfig(128, 32), 32), 16 * GIB).cut(
-        {"L": 1663}
-    )
-    assert cut is not None
+    step = Step(PipelineConfig(128, 32), 32)
+    cut = Search(partial(build, "transformer"), step, 16 * GIB).tasks({"L": 1663}).cut
     assert cut.parameters == 83_876_910_336
     assert cut.fullest < 16 * GIB
     assert sum(stage.by_kind["parameters"] for stage in cut.stages) == 4 * cut.parameters

@@ -29,10 +29,10 @@ def test_padding_rounds_each_extent_up_to_the_tile(product, tile, factor: float)
 def products_of(layer: nn.Module, inputs: Tensor) -> tuple[list, list]:
     """Extents of every operator with FLOPs: of F, and of B."""
     counter = Counter([layer], lambda outputs, _: outputs.sum())
-    cost = counter.cost(0, inputs)
+    layer_trace = counter.layer(0, inputs)
     return (
-        [op.product for op in cost.forward if op.flops],
-        [op.product for op in cost.backward if op.flops],
+        [op.product for op in layer_trace.ops if op.flops],
+        [op.product for op in layer_trace.ops_backward if op.flops],
     )
 
 

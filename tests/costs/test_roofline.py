@@ -20,7 +20,7 @@ X = torch.zeros(N, W)
 def machine(matmul: float, memory: float, launch: float = 0.5, other: float = 1e12) -> Device:
     """So slow that its times are easily written down."""
     return Device.measured(
-        "slow",
+        name="slow",
         title="made up",
         precision="float32",
         date="2026-11-21",

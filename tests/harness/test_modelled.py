@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from crew import Crew, metrics, spec
+from pydantic import TypeAdapter
 
 from repro.costs import device as devices
 from repro.gpipe import Span, Timeline, make_schedule
@@ -77,7 +78,7 @@ def test_a_device_s_causes_add_up_to_its_step():
     assert all(
         0 < low <= high for low, high in zip(rungs, [*rungs[1:], found["step_s"][0]], strict=True)
     )
-    costs = StageCosts.from_plain(found["modelled"]["stages"])
+    costs = TypeAdapter(StageCosts).validate_python(found["modelled"]["stages"])
     assert simulate(make_schedule("gpipe", 2, 4), costs).step_time == pytest.approx(
         found["step_s"][0]
     )
@@ -240,7 +241,7 @@ def slow(folder: Path) -> Path:
         "launch_s": 1e-6,
     }
     made = Device.measured(
-        "slow",
+        name="slow",
         title="A slow one",
         precision="float32",
         date="2026-11-21",

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from recorded import fill_with, record, timeline
 
 from experiments.costs import gpu as costs_gpu
@@ -45,7 +46,7 @@ def cost_record(spec: RunSpec, _round: int) -> Measured:
         return Measured(round_record({"task": "calibrate", "calibration": calibration, **common}))
     if spec.fidelity == "simulated":
         seconds = step(spec) * (2.0 / SLOWER if spec.profile == "h100" else 1.0)
-        stages = StageCosts.uniform(spec.K).plain()
+        stages = TypeAdapter(StageCosts).dump_python(StageCosts.uniform(spec.K), mode="json")
         modelled = {"batch": spec.N, "stages": stages, "rungs": {}, "memory": 141e9}
         return Measured(record(spans, schedule, step_s=[seconds], modelled=modelled))
     balance = [8 if spec.model == "amoebanet-d" else 4]
