@@ -13,6 +13,7 @@ import pytest
 from repro.cli import doctor
 from repro.cli.main import VERBS, main
 from repro.harness import machine, runner
+from repro.harness.frame import all_runs
 from repro.harness.job import Outcome
 from repro.harness.results import load
 
@@ -68,7 +69,7 @@ def test_a_sweep_from_end_to_end(
         "repro report",
     ):
         assert words in output
-    rows = load(tmp_path).rows.set_index("K")
+    rows = all_runs(load(tmp_path)).set_index("K")
     assert rows["status"].tolist() == ["done", "done"]
     assert 1.1 < rows.loc[2, "speedup_vs_k1"] < 2  # ideal with stages of 1 and 2 layers: 1.3
     assert set(rows["fidelity"]) == {"emulated"}
@@ -78,7 +79,7 @@ def test_a_sweep_from_end_to_end(
     output = capfd.readouterr().out
     assert "nothing left to measure" in output
     assert output.splitlines()[-1] == f"results: {tmp_path}"
-    assert load(tmp_path).rows["rounds"].tolist() == [2, 2]
+    assert all_runs(load(tmp_path))["rounds"].tolist() == [2, 2]
     assert not list(tmp_path.rglob("logs/*"))
 
 
@@ -104,7 +105,7 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
     assert main(["run", "sweep", "--K", "2", "--M", "4", *results]) == 0
     run = next(run.id for run in load(tmp_path).runs if run.K == 2)
     assert main(["run", "--spec", run, *results[:2], *QUICK[-4:]]) == 0
-    found = load(tmp_path).rows
+    found = all_runs(load(tmp_path))
     found = found[found["experiment"] == "replay"]
     assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 4), (2, 1), (2, 4)]
     assert set(found["status"]) == {"done"}

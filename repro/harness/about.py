@@ -58,14 +58,12 @@ def read_about(experiment_file: str) -> About:
     title, question = _parts(first)
     deviations: tuple[str, ...] = ()
     words = {}
-    for section in sections:
-        heading, body = _parts(section)
+    for heading, body in map(_parts, sections):
         if heading == _DEVIATIONS:
             deviations = tuple(_one_line(item) for item in re.split(r"^- ", body, flags=re.M)[1:])
         else:
             name, _, title_of_table = heading.partition(": ")
-            for each in name.split(", "):
-                words[each] = Words(title_of_table, _one_line(body))
+            words |= dict.fromkeys(name.split(", "), Words(title_of_table, _one_line(body)))
     return About(path.parent.name, title, _one_line(question), deviations, words)
 
 

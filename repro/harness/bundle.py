@@ -14,43 +14,35 @@ from pathlib import Path
 
 from repro.gpipe.schedule.actions import COMPUTE
 from repro.harness.journal import NAME, REMEDY, TIMELINES, Journal, Place, journals
-from repro.harness.results import Results, Run, load, of_journals
+from repro.harness.results import Results, Run, of_journals
 from repro.harness.spec import SCALES
 from repro.io.files import write
 from repro.io.untrusted import LARGE, read_bytes, short
 
 _LARGEST = 16 * LARGE  # bytes of a bundle, and of what it holds
-_MOST_FILES = 100_000
 _PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}"
 _ENTRY = re.compile(
     rf"({_PART}/(?:{'|'.join(SCALES)})/{_PART})/({re.escape(NAME)}|{TIMELINES}/{_PART})"
 )
 _WHEN = (1980, 1, 1, 0, 0, 0)  # of every entry, so that the same results give the same bytes
+# A damaged archive fails in many ways; RuntimeError is of an encrypted one.
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
 def write_bundle(results: Path, bundle: Path) -> list[Place]:
-    """Put every experiment of a results folder that has a recorded round into one file.
-
-    Returns:
-        The experiments that it holds.
-
-    Raises:
-        ValueError: one line, if nothing is recorded.
-    """
+    """Put every experiment of a results folder that has a recorded round into one file."""
     recorded = [journal for journal in journals(results) if journal.rounds]
     if not recorded:
         raise ValueError(
-            f"results = '{results}': nothing is recorded there; measure something first, such as: "
-            f"repro run table2 --scale smoke --results {results}"
+            f"results = '{results}': nothing is recorded there; measure something first"
         )
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(data, "w") as archive:
         for journal in recorded:
             for path in (journal.path, *journal.timeline_files()):
                 name = "/".join((*journal.place, path.relative_to(journal.folder).as_posix()))
                 entry = zipfile.ZipInfo(name, _WHEN)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, path.read_bytes())
+                archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     write(bundle, data.getvalue())
     return [journal.place for journal in recorded]
 
@@ -61,96 +53,77 @@ def merge(results: Path, bundles: Sequence[Path], folder: Path) -> tuple[Results
     A machine keeps its name. If another source has a machine of the same name, it gets the start
     of the bundle's digest as well, so that no number of one stands with those of the other.
 
-    Args:
-        results: results of this machine; the folder need not exist.
-        bundles: files made by `write_bundle`, here or elsewhere.
-        folder: an empty one, which must stay as long as the results are used.
-
-    Returns:
-        The results, and a line about each experiment in the bundles.
+    The bundles are unpacked into `folder`, which is empty and must stay as long as the results are
+    used. Returns the results, and a line about each experiment in the bundles.
 
     Raises:
-        ValueError: one line that names the bundle, what is wrong and what to try.
+        ValueError: one line that names the bundle and what is wrong.
     """
-    local = load(results)
-    machines = {run.machine for run in local.runs}
-    present = {(journal.place, journal.path.read_bytes()) for journal in local.journals}
+    local = journals(results)
+    machines = {journal.place.machine for journal in local}
+    present = {(journal.place, journal.path.read_bytes()) for journal in local}
     sent: list[Journal] = []
     lines = []
     for number, bundle in enumerate(bundles):
-        contents = _read(bundle)
-        mark = blake2b(bundle.read_bytes(), digest_size=3).hexdigest()
-        names = set()
-        for place, files in contents.items():
-            shown = f"{bundle}: {place.experiment} of"
-            if (place, files[NAME]) in present:
-                lines.append(f"{shown} {place.machine} is among the results already")
-                continue
-            present.add((place, files[NAME]))
-            name = f"{place.machine}-{mark}" if place.machine in machines else place.machine
-            lines.append(f"{shown} {name}")
-            names.add(name)
-            root = folder / str(number)
-            unpacked = root.joinpath(name, *place[1:])
-            for file, data in files.items():
-                write(unpacked / file, data)
-            sent.append(_journal(bundle, unpacked, root))
+        root, names = folder / str(number), set()
+        try:
+            raw = read_bytes(bundle, _LARGEST)
+            for place, files in _unpacked(raw).items():
+                shown = f"{bundle}: {place.experiment} of"
+                if (place, files[NAME]) in present:
+                    lines.append(f"{shown} {place.machine} is among the results already")
+                    continue
+                present.add((place, files[NAME]))
+                mark = f"-{blake2b(raw, digest_size=3).hexdigest()}"
+                name = place.machine + (mark if place.machine in machines else "")
+                lines.append(f"{shown} {name}")
+                names.add(name)
+                for file, data in files.items():
+                    write(root.joinpath(name, *place[1:], file), data)
+                sent.append(_journal(root.joinpath(name, *place[1:]), root))
+        except (ValueError, LookupError, TypeError, *_BROKEN) as error:
+            text = str(error).replace(f"{root}/", "").removesuffix(f"; {REMEDY}")
+            what = "no bundle that can be read: " if isinstance(error, _BROKEN) else ""
+            raise ValueError(
+                f"{bundle}: {what}{short(text, 300, quote=False)}; ask for it again"
+            ) from None
         machines |= names
     # Of several places, the last one describes an experiment: never one that others have sent.
-    return of_journals([*sent, *local.journals]), lines
+    return of_journals([*sent, *local]), lines
 
 
-def _read(bundle: Path) -> dict[Place, dict[str, bytes]]:
+def _unpacked(raw: bytes) -> dict[Place, dict[str, bytes]]:
     """The files of every experiment in a bundle."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(read_bytes(bundle, _LARGEST))) as archive:
-            return _experiments(archive)
-    except ValueError as error:
-        raise ValueError(f"{bundle}: {error}") from None
-    # A damaged archive fails in many ways; RuntimeError is of an encrypted one.
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"{bundle}: no bundle that can be read ({short(error, quote=False)}); ask for it again"
-        ) from None
-
-
-def _experiments(archive: zipfile.ZipFile) -> dict[Place, dict[str, bytes]]:
-    names = archive.namelist()
-    if len(names) > _MOST_FILES or len(set(names)) < len(names):
-        raise ValueError(f"holds {len(names)} entries, or one twice; ask for it again")
     contents: dict[Place, dict[str, bytes]] = {}
     left = _LARGEST
-    for name in names:
-        match = _ENTRY.fullmatch(name)
-        if match is None:
-            raise ValueError(f"holds {short(name)}, which no bundle has; ask for it again")
-        with archive.open(name) as file:  # a small archive may unpack to any size
-            data = file.read(left + 1)
-        left -= len(data)
-        if left < 0:
-            raise ValueError(f"holds more than {_LARGEST} bytes; is it the right file?")
-        contents.setdefault(Place(*match[1].split("/")), {})[match[2]] = data
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        for name in archive.namelist():
+            match = _ENTRY.fullmatch(name)
+            if match is None:
+                raise ValueError(f"holds {short(name)}, which no bundle has")
+            with archive.open(name) as file:  # a small archive may unpack to any size
+                data = file.read(left + 1)
+            left -= len(data)
+            if left < 0:
+                raise ValueError(f"holds more than {_LARGEST} bytes")
+            contents.setdefault(Place(*match[1].split("/")), {})[match[2]] = data
     if not contents or any(NAME not in files for files in contents.values()):
         raise ValueError(f"holds no {NAME}; give a file that `repro pack` wrote")
     return contents
 
 
-def _journal(bundle: Path, unpacked: Path, root: Path) -> Journal:
+def _journal(unpacked: Path, root: Path) -> Journal:
     """An unpacked journal, every record and timeline of which was read."""
-    try:
-        journal = Journal(unpacked, root)
-        if journal.about is None:
-            raise ValueError("it has no plan")
-        # The page has commands for its reader to type: none that others have written.
-        journal.about = journal.about.model_copy(update={"commands": []})
-        results = of_journals([journal])
-        for run in results.runs:
-            for round_ in run.rounds:
-                assert round_.record
-            _check_timeline(results, run)
-    except (ValueError, LookupError, TypeError) as error:
-        text = str(error).replace(f"{root}/", "").removesuffix(f"; {REMEDY}")
-        raise ValueError(f"{bundle}: {short(text, 300, quote=False)}; ask for it again") from None
+    journal = Journal(unpacked, root)
+    if journal.about is None:
+        raise ValueError("it has no plan")
+    # The page has commands for its reader to type: none that others have written.
+    journal.about = journal.about.model_copy(update={"commands": []})
+    results = of_journals([journal])
+    for run in results.runs:
+        for round_ in run.rounds:
+            assert round_.record
+        _check_timeline(results, run)
     return journal
 
 

@@ -17,38 +17,23 @@ import tyro
 
 from repro.harness.outside import consent
 from repro.harness.spec import SIZES_AT, Experiment, Group, RunSpec, Scale, slug
-from repro.io.untrusted import SMALL, did_you_mean, from_json, message
+from repro.io.untrusted import did_you_mean, from_json, message
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
 
 
 @dataclass(frozen=True)
 class Source:
-    """An experiment function.
+    """An experiment function."""
 
-    Attributes:
-        name: of the experiment, or the path of the user's file.
-        function: scale and further parameters -> Experiment.
-        parameters: those besides the scale.
-        notice: a line for the user before it is planned; empty if there is nothing to say.
-        scales: scales that it has besides those of every experiment; its module's `SCALES`.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    parameters: tuple[inspect.Parameter, ...] = ()
-    notice: str = ""
-    scales: tuple[Scale, ...] = ()
+    name: str  # of the experiment, or the path of the user's file
+    function: Callable[..., Any]  # scale and further parameters -> Experiment
+    parameters: tuple[inspect.Parameter, ...] = ()  # those besides the scale
+    notice: str = ""  # a line for the user before it is planned
+    scales: tuple[Scale, ...] = ()  # besides those of every experiment: its module's `SCALES`
 
     def build(self, scale: Scale, **values: Any) -> Experiment:
-        """The experiment at a scale.
-
-        At a scale that it does not have, it has the sizes of another one, and is not among the
-        experiments that are run when none is named.
-
-        Raises:
-            ValueError: one line, if the function returns something else.
-        """
+        """The experiment at a scale; at one that it does not have, with the sizes of another."""
         known = scale not in SIZES_AT or scale in self.scales
         experiment = self.function(scale=scale if known else SIZES_AT[scale], **values)
         if not isinstance(experiment, Experiment):
@@ -71,25 +56,21 @@ class Source:
         help_of = {p.arg_name: (p.description or "").replace("\n", " ") for p in documented}
         result = []
         for p in self.parameters:
-            text = help_of.get(p.name, "")
-            if _is_mapping(p.annotation):
-                argument = tyro.conf.arg(help=text, metavar="NAME=VALUE ...")
-                result.append((p.name, Annotated[tuple[str, ...], argument], ()))
-            else:
-                default = tyro.MISSING if p.default is p.empty else p.default
-                result.append((p.name, Annotated[p.annotation, tyro.conf.arg(help=text)], default))
+            kind, default = p.annotation, tyro.MISSING if p.default is p.empty else p.default
+            argument = tyro.conf.arg(help=help_of.get(p.name, ""))
+            if _is_mapping(kind):
+                kind, default = tuple[str, ...], ()
+                argument = tyro.conf.arg(help=help_of.get(p.name, ""), metavar="NAME=VALUE ...")
+            result.append((p.name, Annotated[kind, argument], default))
         return result
 
     def values(self, parsed: dict[str, Any]) -> dict[str, Any]:
         """The values of options as the function takes them: NAME=VALUE pairs become a dict."""
         values = dict(parsed)
         for p in self.parameters:
-            if not _is_mapping(p.annotation) or p.name not in parsed:
-                continue
-            if parsed[p.name] or p.default is p.empty:
-                values[p.name] = pairs(p.name, parsed[p.name])
-            else:
-                values[p.name] = p.default
+            if _is_mapping(p.annotation) and p.name in parsed:
+                given = pairs(p.name, parsed[p.name])
+                values[p.name] = given if given or p.default is p.empty else p.default
         return values
 
     def command(self, values: dict[str, Any]) -> str:
@@ -111,63 +92,42 @@ def names() -> dict[str, Path]:
 
 
 def find(name: str) -> Source:
-    """The experiment of a name, or of a file whose path ends in .py.
-
-    Raises:
-        ValueError: one line, if there is none or the file cannot be used.
-    """
-    if name.endswith(".py"):
-        path = Path(name)
-        if not path.is_file():
-            raise ValueError(
-                f"experiment = '{name}': no such file; give the path of a Python file with "
-                "experiment()"
-            )
-        size = path.stat().st_size
-        if size > SMALL:
-            raise ValueError(
-                f"experiment = '{name}': has {size} bytes, allowed are {SMALL}; is it the right "
-                "file?"
-            )
-        return _load(path, name)
+    """The experiment of a name, or of a file whose path ends in .py."""
     known = names()
-    if name not in known:
+    if name in known:
+        return _load(known[name], name)
+    if name.endswith(".py") and Path(name).is_file():
+        return _load(Path(name), name)
+    if name.endswith(".py"):
         raise ValueError(
-            f"experiment = '{name}': allowed are {', '.join(known)}, or a path to a .py "
-            f"file{did_you_mean(name, known)}; `repro list` describes them"
+            f"experiment = '{name}': no such file; give the path of a Python file with experiment()"
         )
-    return _load(known[name], name)
+    raise ValueError(
+        f"experiment = '{name}': allowed are {', '.join(known)}, or a path to a .py "
+        f"file{did_you_mean(name, known)}; `repro list` describes them"
+    )
 
 
 def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
-    """An experiment of one recorded run and the baselines of its ratios.
-
-    Args:
-        spec: of the run.
-        source: where the spec is from, for messages.
-        trusted: whether the spec may name code.
-
-    Raises:
-        ValueError: one line, if the spec names code and is not trusted.
-    """
+    """An experiment of one recorded run and the baselines of its ratios; see `consent`."""
     notice = consent(source, spec.model, trusted=trusted)
+    # A list of layer counts fits one K alone.
+    balance = spec.balance if isinstance(spec.balance, str) else "time"
+    bases = [spec.model_copy(update={"K": 1, "balance": balance})]
+    if spec.K > 1:
+        bases.append(spec.model_copy(update={"K": 2, "M": 1, "balance": balance}))
+    others = [base for base in bases if (base.K, base.M) != (spec.K, spec.M)]
+    title = f"{spec.model}, K = {spec.K}, M = {spec.M} measured again"
+    question = "Does a recorded run come out the same here?"
+    return of_runs("replay", title, question, (*others, spec), notice)
 
-    def experiment(scale: Scale) -> Experiment:
-        # A list of layer counts fits one K alone.
-        balance = spec.balance if isinstance(spec.balance, str) else "time"
-        bases = [spec.model_copy(update={"K": 1, "balance": balance})]
-        if spec.K > 1:
-            bases.append(spec.model_copy(update={"K": 2, "M": 1, "balance": balance}))
-        others = [base for base in bases if (base.K, base.M) != (spec.K, spec.M)]
-        return Experiment(
-            name="replay",
-            title=f"{spec.model}, K = {spec.K}, M = {spec.M} measured again",
-            question="Does a recorded run come out the same here?",
-            needs=f"{spec.devices} devices",
-            groups=(Group(name=slug(spec.model), runs=(*others, spec)),),
-        )
 
-    return Source("replay", experiment, notice=notice)
+def of_runs(name: str, title: str, question: str, runs: tuple[RunSpec, ...], notice: str) -> Source:
+    """An experiment of given runs, the last of which it is about."""
+    groups = (Group(name=slug(runs[-1].model), runs=runs),)
+    needs = f"{runs[-1].devices} devices"
+    made = Experiment(name=name, title=title, question=question, needs=needs, groups=groups)
+    return Source(name, lambda scale: made, notice=notice)
 
 
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -202,17 +162,13 @@ def _load(path: Path, name: str) -> Source:
             "error"
         ) from error
     function = getattr(module, "experiment", None)
-    if not callable(function):
+    parameters = inspect.signature(function, eval_str=True).parameters if function else {}
+    if function is None or "scale" not in parameters:
         raise ValueError(
             f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one"
         )
-    parameters = inspect.signature(function, eval_str=True).parameters
-    if "scale" not in parameters:
-        raise ValueError(
-            f"{path}: experiment() takes no parameter 'scale'; write def experiment(scale='laptop')"
-        )
-    own_parameters = tuple(p for p in parameters.values() if p.name != "scale")
-    return Source(name, function, own_parameters, scales=getattr(module, "SCALES", ()))
+    others = tuple(p for p in parameters.values() if p.name != "scale")
+    return Source(name, function, others, scales=getattr(module, "SCALES", ()))
 
 
 def _words(value: Any) -> list[str]:
@@ -222,13 +178,10 @@ def _words(value: Any) -> list[str]:
             n: part if isinstance(part, str) else json.dumps(part) for n, part in value.items()
         }
         return [f"{name}={text}" for name, text in texts.items()]
-    if isinstance(value, tuple | list):
-        return [str(part) for part in value]
-    return [str(value)]
+    return [str(part) for part in (value if isinstance(value, tuple | list) else [value])]
 
 
 def _is_mapping(annotation: Any) -> bool:
     """True for dict, dict[...] and unions with them."""
-    if annotation is dict or get_origin(annotation) is dict:
-        return True
-    return any(_is_mapping(part) for part in get_args(annotation))
+    parts = (annotation, get_origin(annotation))
+    return dict in parts or any(map(_is_mapping, get_args(annotation)))

@@ -11,17 +11,11 @@ _TABLES = Path(__file__).resolve().parents[2] / "plots/reference"
 
 @dataclass(frozen=True)
 class ErrorBar:
-    """The median error of predicted steps whose true length is known.
-
-    Attributes:
-        factor: half of the steps were predicted within 1 / factor and factor of the real one.
-        source: the steps that were predicted, for the user.
-        ratio: the same factor for the ratio of two steps; None if it is not known.
-    """
+    """Half of the steps whose true length is known were predicted within 1 / factor and factor."""
 
     factor: float
-    source: str
-    ratio: float | None = None
+    source: str  # the steps that were predicted, for the user
+    ratio: float | None = None  # the same factor for the ratio of two steps, where it is known
 
     def ends(self, seconds: float) -> tuple[float, float]:
         """Lower and upper end of the bar around a predicted step."""
@@ -51,7 +45,5 @@ def calibration_error() -> ErrorBar | None:
 def _rows(table: str) -> list[dict[str, str]]:
     """The lines of a reference table; none where the project is installed without its plots."""
     path = _TABLES / f"{table}.csv"
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    text = path.read_text("utf-8") if path.is_file() else ""
+    return list(csv.DictReader(text.splitlines()))

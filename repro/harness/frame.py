@@ -3,60 +3,79 @@
 Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import pandas as pd
 
-from repro.harness.results import SPEEDUPS, Results, Run
+from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.methods.named import name_of
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
 Frame: TypeAlias = Any
 
+# fmt: off
 # Attributes of a run that are columns of its line.
 _OF_RUN = (
     "experiment", "machine", "scale", "group", "id", "status", "done", "model", "K", "M", "N", "D",
     "schedule", "remat", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",
     "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max",
     "peak_gib_per_stage", "balance", "labels",
-)  # fmt: skip
+)
 _OF_SPEC = (
     "task", "seed", "optimizer", "lr", "steps", "trace", "transport", "profile", "memory",
     "model_args", "shared", "devices",
-)  # fmt: skip
-
-# Of these, the attributes of a run and those of a round are columns of `rounds_frame`.
-_OF_EACH_ROUND = (
-    "experiment", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity", "device", "status",
-    "peak_gib_max", "peak_gib_per_stage", "machine", "scale", "group", "library", "differs_in",
-    "unit",
-)  # fmt: skip
+)
+# Columns of `rounds_frame` that are attributes of a round; most others are those of its run.
 _OF_ROUND = (
     "step_s", "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "commit", "loss",
-    "load",
-)  # fmt: skip
+    "load", "breakdown",
+)
+_COMPUTED = (
+    "run", "round", "setup_s", "speedup_vs_k1", "speedup_vs_k2m1", "ci_low", "ci_high",
+)
 ROUND_COLUMNS = (
     "experiment", "run", "round", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity",
     "device", "status", "step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1",
     "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "ci_low", "ci_high", "commit", "machine", "scale", "group", "library", "differs_in", "unit",
     "loss", "setup_s", "load",
-)  # fmt: skip
+)
+# Columns of `all_runs` that are fields of a spec and hardly ever differ.
+SETTINGS = (
+    "task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory",
+    "stretch", "stages_per_rank", "tensor_parallel", "zero", "shared",
+)
+COLUMNS = (
+    "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
+    "remat", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
+    "speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high",
+    "speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high",
+    "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
+    "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
+    "machine", "scale", "group", *SETTINGS, "training",
+)
+# fmt: on
+_SPEEDUPS: dict[str, dict[str, int]] = {
+    "speedup_vs_k1": {"K": 1},
+    "speedup_vs_k2m1": {"K": 2, "M": 1},
+}
 
 
-def rounds_frame(results: Results) -> Frame:
-    """A line for each run and round, and one for a run without rounds.
+def rounds_frame(results: Results, columns: Sequence[str] = ROUND_COLUMNS) -> Frame:
+    """A line for each run and round, and one for a run without rounds, with these columns.
 
     Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
     A speedup is over the baseline in the same round. ci_low and ci_high are the bootstrap 95 %
     interval of speedup_vs_k1 over all rounds of the run.
     """
+    of_runs = [name for name in columns if name not in (*_OF_ROUND, *_COMPUTED)]
     lines = []
     for run in results.runs:
-        of_run = {"run": run.id} | {name: getattr(run, name) for name in _OF_EACH_ROUND}
+        of_run = {name: getattr(run, name) for name in of_runs} | {"run": run.id}
         of_run["ci_low"], of_run["ci_high"] = results.speedup(run, K=1)[1:]
-        bases = {name: results.baseline(run, **changed) for name, changed in SPEEDUPS.items()}
+        bases = {name: results.baseline(run, **changed) for name, changed in _SPEEDUPS.items()}
         timed = {
             name: {each.name: each.throughput for each in base.rounds} if base else {}
             for name, base in bases.items()
@@ -70,18 +89,45 @@ def rounds_frame(results: Results) -> Frame:
             lines.append(line)
         if not run.rounds:
             lines.append(of_run)
-    return pd.DataFrame(lines, columns=list(ROUND_COLUMNS))
+    return pd.DataFrame(lines, columns=list(columns))
+
+
+def run_line(results: Results, run: Run) -> dict[str, Any]:
+    """A run as a line of `all_runs`."""
+    line = {name: getattr(run.spec, name) for name in (*SETTINGS, "model_args", "optimizer", "lr")}
+    line |= {
+        "run": run.id,
+        "rounds": len(run.rounds),
+        "peak_gib_per_stage": run.peak_gib_per_stage or None,
+        "balance": run.balance or None,
+    }
+    for name, changed in _SPEEDUPS.items():
+        ends = ("", "_ci_low", "_ci_high")
+        speedup = zip(ends, results.speedup(run, **changed), strict=True)
+        line |= {f"{name}{end}": value for end, value in speedup}
+    return {name: line[name] if name in line else getattr(run, name) for name in COLUMNS}
+
+
+def all_runs(results: Results) -> Frame:
+    """A line for each run, as plain values: runs.csv.
+
+    Seconds in step_s, examples per second in throughput, GiB in peak_gib_*; unknown numbers are
+    NaN. A name that ends in _ci_low or _ci_high is one end of the bootstrap 95 % interval of the
+    quantity before it.
+    """
+    lines = [run_line(results, run) for run in results.runs]
+    return pd.DataFrame(lines, columns=list(COLUMNS), dtype=object)
 
 
 def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
     """A line for each run of these experiments (none: of all) with these settings, in plan order.
 
-    Columns are the attributes of `Run`: seconds in step_s, examples a second in throughput, GiB in
-    peak_gib_*; NaN where nothing was measured. Of the spec there are seed, optimizer, steps and the
-    like. `method` is its name in `repro.methods.named`. `where` is the scale, and the machine where
-    results come from several; `rounds` is their number; `record` is that of the newest round, None
-    without one; `spec` is the whole spec, and `run` the run. Of trainings there are columns such as
-    `metrics.bleu`, on test data after the last step. The index is the place in `Results.runs`.
+    Columns are attributes of `Run` and of its spec: seconds in step_s, examples a second in
+    throughput, GiB in peak_gib_*; NaN where nothing was measured. `method` is its name in
+    `repro.methods.named`. `where` is the scale, and the machine where results come from several;
+    `rounds` is their number; `record` is that of the newest round, None without one; `spec` is the
+    whole spec, and `run` the run. Of trainings there are columns such as `metrics.bleu`, on test
+    data after the last step. The index is the place in `Results.runs`.
     """
     several = len(results.machines) > 1
     lines = {
@@ -100,14 +146,8 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
 def _line(run: Run, several: bool) -> dict[str, Any]:
     line = {name: getattr(run, name) for name in _OF_RUN}
     line |= {name: getattr(run.spec, name) for name in _OF_SPEC}
-    line["method"] = name_of(
-        library=run.library,
-        schedule=run.schedule,
-        K=run.K,
-        D=run.D,
-        tensor_parallel=run.spec.tensor_parallel,
-        zero=run.spec.zero,
-    )
+    fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
+    line["method"] = name_of(**{name: getattr(run.spec, name) for name in fields})
     line["where"] = f"{run.scale} on {run.machine}" if several else run.scale
     line["rounds"] = len(run.rounds)
     line["record"] = run.rounds[-1].record if run.rounds else None

@@ -13,30 +13,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to measure once.
-
-    Attributes:
-        spec: the run.
-        balance: layers per stage as cut in an earlier round; None: cut now, as the spec says.
-        memory: whether to read peak memory too.
-        device: "cpu" or "cuda".
-        allow_nonfinite: record a run whose loss or gradients are inf or nan, instead of failing it.
-        costs: what the stages of an emulated run with a device's profile are to wait.
-        cache: of this process, for what several of its jobs begin with.
-    """
+    """One run to measure once."""
 
     spec: RunSpec
-    balance: tuple[int, ...] | None = None
-    memory: bool = True
-    device: str = "cpu"
-    allow_nonfinite: bool = False
-    costs: "StageCosts | None" = None
+    balance: tuple[int, ...] | None = None  # as cut in an earlier round; None: cut now
+    memory: bool = True  # whether to read peak memory too
+    device: str = "cpu"  # or "cuda"
+    allow_nonfinite: bool = False  # record a run whose loss or gradients are inf or nan
+    costs: "StageCosts | None" = None  # what stages wait, of a run emulated with a device's profile
+    # Of this process, for what several of its jobs begin with.
     cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a task brings home: the record of the round, and the spans of its median step."""
+    """The record of a round, and the spans of its median step."""
 
     record: RoundRecord
     timeline: Timeline | None = None
@@ -44,19 +35,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job.
-
-    Attributes:
-        status: "done", "oom", "timeout", "failed" or "interrupted".
-        reason: why it is not done.
-        log: folder of the workers' output, for a person to look into.
-        measured: what rank 0 measured; None where it is not done.
-    """
-
-    status: str
-    reason: str = ""
-    log: str = ""
-    measured: Measured | None = None
+    status: str  # "done", "oom", "timeout", "failed" or "interrupted"
+    reason: str = ""  # why it is not done
+    log: str = ""  # folder of the workers' output, for a person to look into
+    measured: Measured | None = None  # by rank 0; None where it is not done
 
 
 class Measurer(Protocol):

@@ -85,20 +85,15 @@ class Journal:
         folder: of the experiment; it need not exist.
         root: the results folder, which no link may lead out of; by default `folder`.
 
-    Attributes:
-        about: the newest plan; None where there is none.
-        rounds: every finished round, the oldest first.
-        environments: run -> where it was measured last.
-
     Raises:
         ValueError: one line, which names a line that is not as it was written.
     """
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
         self.folder, self.root = folder, root or folder
-        self.about: PlanEvent | None = None
-        self.rounds: list[RoundEvent] = []
-        self.environments: dict[str, dict[str, Any]] = {}
+        self.about: PlanEvent | None = None  # the newest plan
+        self.rounds: list[RoundEvent] = []  # every finished one, the oldest first
+        self.environments: dict[str, dict[str, Any]] = {}  # run -> where it was measured last
         self._specs: dict[str, dict[str, Any] | RunSpec] = {}
         self._of_run: dict[str, list[RoundEvent]] = {}
         self._statuses: dict[str, Status] = {}
@@ -139,11 +134,7 @@ class Journal:
         return self._statuses.get(run, Status("planned"))
 
     def timeline(self, run: str) -> Timeline | None:
-        """The median step of a run's newest round; None where none is recorded.
-
-        Raises:
-            ValueError: one line, where the file is not as it was written.
-        """
+        """The median step of a run's newest round; None where none is recorded."""
         path = self._timeline_file(run)
         if path is None or not path.is_file():
             return None
@@ -164,13 +155,9 @@ class Journal:
     ) -> None:
         """Record what an experiment's runs are, unless the newest plan says the same.
 
-        Args:
-            experiment: as planned.
-            machine: where; the ids of its runs depend on it.
-            command: what a user types to measure them.
-            accumulate: keep the commands of the newest plan, and those of its runs that would have
-                the same id today: no ratio is taken with a run of another version, torch or
-                machine.
+        With `accumulate` the commands of the newest plan stay, and those of its runs that would
+        have the same id today: no ratio is taken with a run of another version, torch or machine.
+        `command` is what a user types to measure them.
         """
         identity, commands, runs = machine.identity, [command] if command else [], {}
         if accumulate and self.about:
@@ -180,30 +167,28 @@ class Journal:
                 for run, group in self.about.runs.items()
                 if self.spec(run).run_id(experiment.version, identity) == run
             }
-        specs = {}
-        for group in experiment.groups:
-            for spec in group.runs:
-                run = spec.run_id(experiment.version, identity)
-                runs[run] = group.name
-                specs[run] = spec.plain()
+        specs = {
+            spec.run_id(experiment.version, identity): (group.name, spec)
+            for group in experiment.groups
+            for spec in group.runs
+        }
         event = PlanEvent(
             **redacted(experiment.model_dump(mode="json", exclude={"groups"})),
             identity=identity,
             commands=list(dict.fromkeys(map(redact, commands))),
-            runs=runs,
-            specs={run: spec for run, spec in specs.items() if run not in self._specs},
+            runs=runs | {run: group for run, (group, _) in specs.items()},
+            specs={run: s.plain() for run, (_, s) in specs.items() if run not in self._specs},
         )
-        if event.specs or self.about is None or _without_specs(event) != _without_specs(self.about):
+        known = self.about and self.about.model_dump(exclude={"specs"})
+        if event.specs or event.model_dump(exclude={"specs"}) != known:
             self.append(event)
 
     def set_status(self, statuses: Mapping[str, Status]) -> None:
         """Record the statuses that are not as they were."""
-        changed = {
-            run: Status(status.word, redact(status.reason)) for run, status in statuses.items()
-        }
-        changed = {run: status for run, status in changed.items() if self.status(run) != status}
+        said = {run: Status(each.word, redact(each.reason)) for run, each in statuses.items()}
+        changed = {run: list(each) for run, each in said.items() if self.status(run) != each}
         if changed:
-            self.append(StatusEvent(status={run: list(each) for run, each in changed.items()}))
+            self.append(StatusEvent(status=changed))
 
     def commit(
         self,
@@ -216,12 +201,10 @@ class Journal:
         done: Iterable[str] = (),
         replacing: Iterable[str] = (),
     ) -> RoundEvent:
-        """Record one round.
+        """Record one round of a group.
 
         Args:
-            group: of the runs.
             measured: run -> what was measured; runs that failed are left out.
-            machine: where it was measured.
             times: when the round started and ended, ISO 8601 in UTC.
             load: share of the usable cores that other processes took; None where it is not known.
             done: the runs that have all their rounds now.
@@ -244,23 +227,18 @@ class Journal:
             done=list(done),
             replacing=list(replacing),
         )
-        before = {run: self._timeline_file(run) for run in measured}
+        before = {old for run in measured if (old := self._timeline_file(run))}
         for run, packed in spans.items():
             path = self._timeline_path(run, event.spans[run])
             inside(path.parent, self.root)
             write(path, packed)
         self.append(*events, event)
-        for run, old in before.items():
-            if old is not None and old != self._timeline_file(run):
-                old.unlink(missing_ok=True)
+        for path in before - {self._timeline_file(run) for run in measured}:
+            path.unlink(missing_ok=True)
         return event
 
     def append(self, *events: Event) -> None:
-        """Write events as whole lines in one go; after a full disk the file is as before.
-
-        Raises:
-            OSError: with the path of the file.
-        """
+        """Write events as whole lines in one go; after a full disk the file is as before."""
         seal, lines = self._seal, b""
         for event in events:
             line, seal = _line(event, seal)
@@ -269,21 +247,21 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except OSError as error:
+            try:
+                os.ftruncate(file, self._size)  # cuts off a line that a kill left without its end
+                os.lseek(file, self._size, os.SEEK_SET)
+                written = 0
+                while written < len(lines):
+                    written += os.write(file, lines[written:])
+                os.fsync(file)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(file, self._size)
+                raise
+            finally:
+                os.close(file)
+        except OSError as error:  # which lacks the path of the file
             raise OSError(error.errno, error.strerror, str(self.path)) from error
-        try:
-            os.ftruncate(file, self._size)  # cuts off a line that a kill has left without its end
-            os.lseek(file, self._size, os.SEEK_SET)
-            written = 0
-            while written < len(lines):
-                written += os.write(file, lines[written:])
-            os.fsync(file)
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(file, self._size)
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
-        finally:
-            os.close(file)
         self._size, self._seal = self._size + len(lines), seal
         for event in events:
             self._apply(event)
@@ -351,11 +329,7 @@ class Journal:
 
 
 def journals(results: Path) -> list[Journal]:
-    """Every journal below a results folder, but not those of a `reference` folder inside it.
-
-    Raises:
-        ValueError: one line, where one lies in no folder <machine>/<scale>/<experiment>.
-    """
+    """Every journal below a results folder, but not those of a `reference` folder inside it."""
     paths = sorted(results.glob(f"*/*/*/{NAME}"))
     if not paths:
         for depth in ("", "*/", "*/*/"):
@@ -370,10 +344,6 @@ def journals(results: Path) -> list[Journal]:
 @cache
 def _environment(machine: Machine) -> dict[str, Any]:
     return environment(machine)
-
-
-def _without_specs(plan: PlanEvent) -> dict[str, Any]:
-    return plan.model_dump(exclude={"specs"})
 
 
 def _line(event: Event, before: bytes) -> tuple[bytes, bytes]:

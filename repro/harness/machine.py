@@ -21,42 +21,26 @@ _ROOT = Path(__file__).resolve().parents[2]
 LARGE_GPU = 60 * 10**9
 _NO_PEERS = "nccl-p2p-off"  # NCCL through host memory, as NCCL_P2P_DISABLE asks for
 TF32 = "TF32"  # of matrix products of timed runs on GPUs; sums and storage are float32
+# fmt: off
 _PACKAGES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "datasets",
-    "numpy",
-    "pandas",
-    "scipy",
-    "pydantic",
-    "wandb",
+    "torch", "torchvision", "timm", "datasets", "numpy", "pandas", "scipy", "pydantic", "wandb",
 )
+# fmt: on
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The devices that a scale computes on.
+    """The devices that a scale computes on."""
 
-    Attributes:
-        device: "cpu" or "cuda".
-        kind: what one device is, for example "AMD EPYC 7B13" or "NVIDIA H200".
-        count: how many stages can compute at once: usable cores, or GPUs.
-        transport: the default carrier of messages: "shm" (memory shared by the processes of a
-            Linux host), "gloo" (also for stages that share a GPU), "nccl", or "nccl-p2p-off" where
-            NCCL_P2P_DISABLE is set.
-        torch: version of torch.
-        precision: of matrix products in timed runs; empty for plain float32.
-        memory: bytes of one GPU; 0 for a CPU.
-    """
-
-    device: str
-    kind: str
-    count: int
+    device: str  # "cpu" or "cuda"
+    kind: str  # what one device is, for example "AMD EPYC 7B13" or "NVIDIA H200"
+    count: int  # how many stages can compute at once: usable cores, or GPUs
+    # The default carrier of messages: "shm" (memory that processes of a Linux host share), "gloo"
+    # (also for stages that share a GPU), "nccl", or `_NO_PEERS` where NCCL_P2P_DISABLE is set.
     transport: str
-    torch: str
-    precision: str = ""
-    memory: int = 0
+    torch: str  # its version
+    precision: str = ""  # of matrix products in timed runs; empty for plain float32
+    memory: int = 0  # bytes of one GPU; 0 for a CPU
 
     @property
     def slug(self) -> str:
@@ -121,27 +105,18 @@ def default_scale() -> tuple[Scale, str]:
 
 def cores() -> int:
     """CPU cores that this process may use: its affinity, limited by a container's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        usable = len(os.sched_getaffinity(0))
-    else:
-        usable = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota == "max":
-            return usable
-        return max(1, min(usable, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return usable
+    affinity = hasattr(os, "sched_getaffinity")
+    usable = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    quota, _, period = _text(Path("/sys/fs/cgroup/cpu.max")).partition(" ")
+    return max(1, min(usable, int(quota) // int(period))) if quota.isdigit() else usable
 
 
 def oom_kills() -> int:
     """Processes of this container that the system has killed for lack of memory; 0 if unknown."""
-    try:
-        lines = Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
-        counts = dict(line.split() for line in lines)
-        return int(counts["oom_kill"])
-    except (OSError, ValueError, KeyError):
-        return 0
+    counts = re.search(
+        r"^oom_kill (\d+)", _text(Path("/sys/fs/cgroup/memory.events")), re.MULTILINE
+    )
+    return int(counts[1]) if counts else 0
 
 
 @cache
@@ -168,14 +143,10 @@ def gpu_memory() -> int:
 
 def cpu_name() -> str:
     """The processor's name without trademarks and core counts: `AMD EPYC 7B13`."""
-    name = ""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":", 1)[1] for line in lines if line.startswith("model name")), "")
-    except OSError:
-        if shutil.which("sysctl"):
-            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            name = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    lines = _text(Path("/proc/cpuinfo")).splitlines()
+    name = next((line.split(":", 1)[1] for line in lines if line.startswith("model name")), "")
+    if not lines:
+        name = _output("sysctl", "-n", "machdep.cpu.brand_string")
     name = re.sub(r"\(R\)|\(TM\)|\bCPU\b|\bProcessor\b|\b\d+-Core\b|@.*", "", name)
     return " ".join(name.split()) or platform.machine() or "cpu"
 
@@ -191,12 +162,13 @@ def installed(package: str) -> str:
 @cache
 def commit() -> str:
     """Short commit of this code; `+dirty` after it if code was changed, `unknown` outside git."""
-    short = _git("rev-parse", "--short=10", "HEAD")
+    git = ("git", "-C", str(_ROOT))
+    short = _output(*git, "rev-parse", "--short=10", "HEAD")
     if not short:
         return "unknown"
     # Results and plots change no number that is measured.
     code = (".", ":!results", ":!plots")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    changed = _output(*git, "status", "--porcelain", "--untracked-files=no", "--", *code)
     return f"{short}+dirty" if changed else short
 
 
@@ -229,11 +201,18 @@ def _limit(local: int) -> int:
     return min(world, local * nodes)
 
 
-def _git(*arguments: str) -> str:
+def _text(path: Path) -> str:
+    """What a file of the system says; empty where there is none."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=False
-        )
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _output(*command: str) -> str:
+    """What a program prints; empty where there is none, or it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""Readers of files that others may have written: as pydantic models.
+"""A reader of files that others may have written, as pydantic models.
 
 Whatever the bytes, the result is a value or a `ValueError` of one line. Only dicts, lists, texts,
 numbers, true, false and null are constructed, so reading runs no code. A file that is larger or
@@ -21,33 +21,19 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
-    """Read a JSON file as a pydantic model.
-
-    Args:
-        path: of the file.
-        kind: the model.
-        limit: the most bytes.
-
-    Raises:
-        ValueError: one line that names the file, what is wrong and what to try.
-    """
+    """Read a JSON file of at most `limit` bytes as a pydantic model."""
     try:
-        return parsed(read_text(path, limit), kind)
-    except ValueError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
-
-
-def parsed(text: str, kind: type[T]) -> T:
-    """A JSON text as a pydantic model; raises a ValueError of one line."""
-    value = from_json(text)
-    if not isinstance(value, dict):
-        raise ValueError(
-            f"holds {short(value)}: allowed is an object with the fields of {kind.__name__}"
-        )
-    try:
+        value = from_json(read_text(path, limit))
+        if not isinstance(value, dict):
+            raise ValueError(
+                f"holds {short(value)}: allowed is an object with the fields of {kind.__name__}"
+            )
         return kind(**value)
     except ValidationError as error:
-        raise ValueError(explain(error, kind)) from None
+        text = explain(error, kind)
+    except ValueError as error:
+        text = " ".join(str(error).split())
+    raise ValueError(f"{path}: {text}")
 
 
 def consent(source: str, model: str, *, trusted: bool) -> str:
@@ -55,15 +41,8 @@ def consent(source: str, model: str, *, trusted: bool) -> str:
 
     Such a name can be any function of any Python module, with any arguments: `import:os:system`
     runs a program. A name that the user typed, or that is in an experiment's .py file, needs no
-    check.
-
-    Args:
-        source: of the name, for messages, such as "--spec theirs.json".
-        model: the name.
-        trusted: whether the user allowed this code to run.
-
-    Returns:
-        A line about the code that will run; empty if the name is no code.
+    check. `source` is where the name is from, for messages. Returns a line about the code that will
+    run; empty if the name is no code.
 
     Raises:
         ValueError: one line, if the name is code that is not trusted, or no name of a model.

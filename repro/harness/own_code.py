@@ -32,7 +32,10 @@ def code_of(model: str) -> str | None:
         if path is not None and (place := path.relative_to(root).as_posix()) not in sources:
             source = path.read_bytes()
             sources[place] = source.decode("latin-1")
-            waiting |= set(_imported(source, name, is_package=path.stem == "__init__"))
+            package = name.split(".")[: None if path.stem == "__init__" else -1]
+            for imported in (name, *_imported(source, package)):
+                parts = imported.split(".")
+                waiting |= {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
     return digest(sources)[:12]
 
 
@@ -43,20 +46,15 @@ def _source(folder: Path, module: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    package = module.split(".") if is_package else module.split(".")[:-1]
-    names = [module]
+def _imported(source: bytes, package: list[str]) -> Iterator[str]:
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):  # whoever builds the model says what is wrong
-        nodes = []
+        return
     for node in nodes:
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = [*above, *filter(None, [node.module])]
-            names += [".".join([*base, alias.name]) for alias in node.names]
-    for name in names:
-        parts = name.split(".")
-        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+            yield from (".".join([*base, alias.name]) for alias in node.names)

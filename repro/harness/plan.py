@@ -4,7 +4,7 @@ A plan is made from the experiment and from what is recorded already. torch is n
 """
 
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -51,9 +51,9 @@ class PlannedRun:
     reason: str = ""  # why it is skipped
     have: int = 0  # rounds that are recorded
     missing: int = 0  # rounds that are still to be measured
+    wanted: int = 0  # rounds that it takes part in
     added: bool = False  # only ratios of other runs need it
     bases: tuple[str, ...] = ()  # ids of the runs that it is divided by
-    wanted: int = 0  # rounds that it takes part in
     differs_in: str = ""  # settings that tell it from other runs of its experiment
 
     @property
@@ -97,24 +97,24 @@ class Plan:
         return rounds
 
     @property
-    def open(self) -> int:
-        """Number of outstanding measurements, each of a run in a round."""
-        return len(self.outstanding)
-
-    @property
-    def seconds(self) -> float:
-        """Estimated seconds of the outstanding measurements."""
-        return sum(self.pace[kind] for kind in self.outstanding)
-
-    @property
     def outstanding(self) -> list[Kind]:
-        """The kind of every outstanding measurement."""
+        """The kind of every outstanding measurement, each of a run in a round."""
         return [
             self.kind(run)
             for group in self.experiment.groups
             for round_ in self.fresh_rounds(group.name)
             for run in round_
         ]
+
+    @property
+    def open(self) -> int:
+        """Number of outstanding measurements."""
+        return len(self.outstanding)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds of the outstanding measurements."""
+        return sum(self.pace[kind] for kind in self.outstanding)
 
     def kind(self, run: PlannedRun) -> Kind:
         """The kind of a run of this plan, for the estimate of its time."""
@@ -133,23 +133,7 @@ def make(
     accumulate: bool = False,
     command: str = "",
 ) -> Plan:
-    """Plan an experiment.
-
-    Args:
-        experiment: what to measure.
-        scale: its scale, which names the folder.
-        machine: where.
-        results: the results folder.
-        only: filters such as "K=2,M=4"; see `select`.
-        rounds: rounds of every group, by default the group's or the experiment's own number.
-        force: measure what is done again.
-        accumulate: keep the runs that were recorded with other parameters of the experiment in its
-            table.
-        command: what a user types after ./run_all.sh to measure this.
-
-    Raises:
-        ValueError: one line, for a filter that names no field or matches nothing.
-    """
+    """Plan an experiment; `only` are filters such as "K=2,M=4", see `select`."""
     if rounds is not None and rounds < 1:
         raise ValueError(
             f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}"
@@ -163,76 +147,72 @@ def make(
     fidelities: dict[str, str] = {}
     for group in experiment.groups:
         specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
-        wanted = {name for name, spec in specs.items() if id(spec) in chosen}
-        bases_of = _bases(specs)
-        added = {base for name in wanted for base in bases_of[name]} - wanted
+        obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
         usual = group.rounds or experiment.rounds
-        for name, spec in specs.items():
-            obstacle = _obstacle(spec, machine)
-            fidelities[name] = spec.fidelity
-            if not obstacle:
-                usual_rounds[name] = _wanted(spec, usual)
-            if name not in wanted | added:
-                continue
-            run = PlannedRun(name, group.name, spec, "skipped", obstacle, added=name in added)
-            if not obstacle:
+        fidelities |= {name: spec.fidelity for name, spec in specs.items()}
+        usual_rounds |= {
+            name: _wanted(spec, usual) for name, spec in specs.items() if not obstacles[name]
+        }
+        asked = {name for name, spec in specs.items() if id(spec) in chosen}
+        bases_of = _bases(specs)
+        added = {base for name in asked for base in bases_of[name]} - asked
+        for name in [name for name in specs if name in asked | added]:
+            run = PlannedRun(name, group.name, specs[name], "skipped", obstacles[name])
+            run = replace(run, added=name in added)
+            if not run.reason:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]
-                bases = tuple(base for base in bases if not _obstacle(specs[base], machine))
-                recorded = [
-                    {event.round for event in journal.rounds_of(each)} for each in (name, *bases)
-                ]
-                run = _with_rounds(run, bases, recorded, rounds or usual, force=force)
+                run = replace(run, bases=tuple(base for base in bases if not obstacles[base]))
+                run = _with_rounds(run, journal, rounds or usual, force=force)
             runs.append(run)
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
-    specs = {run.id: run.spec for run in runs}
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
-    different = differences(before | specs)
+    different = differences(before | {run.id: run.spec for run in runs})
     runs = [replace(run, differs_in=different[run.id]) for run in runs]
     pace = of_kinds(experiment, scale, usual_rounds, fidelities, journal.rounds)
-    notes = _notes(runs)
     return Plan(
-        experiment, scale, machine, journal, tuple(runs), notes, pace, force, accumulate, command
+        experiment,
+        scale,
+        machine,
+        journal,
+        tuple(runs),
+        tuple(_notes(runs)),
+        pace,
+        force,
+        accumulate,
+        command,
     )
 
 
-def _with_rounds(
-    run: PlannedRun,
-    bases: tuple[str, ...],
-    recorded: Sequence[Set[str]],
-    rounds: int,
-    *,
-    force: bool,
-) -> PlannedRun:
+def _with_rounds(run: PlannedRun, journal: Journal, rounds: int, *, force: bool) -> PlannedRun:
     # Only rounds count in which the run and its bases were measured together.
-    have = len(set.intersection(*map(set, recorded)))
-    wanted = _wanted(run.spec, rounds)
-    if force and not run.added:
-        missing = wanted
-    else:
-        missing = max(0, wanted - have)
+    recorded = [{each.round for each in journal.rounds_of(name)} for name in (run.id, *run.bases)]
+    have, wanted = len(set.intersection(*recorded)), _wanted(run.spec, rounds)
+    missing = wanted if force and not run.added else max(0, wanted - have)
     status = "planned" if missing else "done"
-    return replace(run, status=status, bases=bases, have=have, missing=missing, wanted=wanted)
+    return replace(run, status=status, have=have, missing=missing, wanted=wanted)
 
 
 def _with_figures(experiment: Experiment) -> Experiment:
     """The same runs; those made from files of the user's own get a digest of what these say."""
-    digest_of = {"profile": cache(_digest_of_figures), "model": cache(code_of)}
-    groups = []
-    for group in experiment.groups:
-        runs = []
-        for run in group.runs:
-            files = {}
-            if run.profile is not None and run.profile.endswith(".json"):
-                files["profile"] = run.profile
-            if run.model.startswith("import:"):
-                files["model"] = run.model
-            found = [figures for kind, name in files.items() if (figures := digest_of[kind](name))]
-            if files:
-                figures = digest(found)[:12] if len(found) > 1 else next(iter(found), None)
-                run = run.model_copy(update={"figures": figures})
-            runs.append(run)
-        groups.append(group.model_copy(update={"runs": tuple(runs)}))
+    profile_digest, code_digest = cache(_digest_of_figures), cache(code_of)
+
+    def marked(run: RunSpec) -> RunSpec:
+        found: list[str | None] = []
+        if run.profile is not None and run.profile.endswith(".json"):
+            found.append(profile_digest(run.profile))
+        if run.model.startswith("import:"):
+            found.append(code_digest(run.model))
+        known = [figures for figures in found if figures]
+        if not found:
+            return run
+        figures = digest(known)[:12] if len(known) > 1 else next(iter(known), None)
+        return run.model_copy(update={"figures": figures})
+
+    groups = (
+        group.model_copy(update={"runs": tuple(map(marked, group.runs))})
+        for group in experiment.groups
+    )
     return experiment.model_copy(update={"groups": tuple(groups)})
 
 
@@ -250,28 +230,41 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     The same field twice in one filter is a choice: `K=2,K=4` takes both.
     """
     runs = [run for group in experiment.groups for run in group.runs]
-    if not only:
-        return runs
-    filters = [_parse(text) for text in only]
-    for text, wanted in zip(only, filters, strict=True):
-        for field, values in wanted.items():
+    chosen: dict[int, RunSpec] = {}
+    for text in only:
+        matching = runs
+        for field, values in _parse(text).items():
             present = list(dict.fromkeys(str(getattr(run, field)) for run in runs))
-            for value in values:
-                if value not in present:
-                    raise ValueError(
-                        f"--only {field}={value} matches no run of {experiment.name}: "
-                        f"{field} is {', '.join(present)} there{did_you_mean(value, present)}"
-                    )
-        if not any(_matches(run, wanted) for run in runs):
+            if unknown := [value for value in values if value not in present]:
+                raise ValueError(
+                    f"--only {field}={unknown[0]} matches no run of {experiment.name}: {field} is "
+                    f"{', '.join(present)} there{did_you_mean(unknown[0], present)}"
+                )
+            matching = [run for run in matching if str(getattr(run, field)) in values]
+        if not matching:
             raise ValueError(
                 f"--only {text} matches no run of {experiment.name}; `repro plan "
                 f"{experiment.name}` lists them"
             )
-    return [run for run in runs if any(_matches(run, wanted) for wanted in filters)]
+        chosen |= {id(run): run for run in matching}
+    return [*chosen.values()] if only else runs
 
 
-def _matches(run: RunSpec, wanted: Mapping[str, Sequence[str]]) -> bool:
-    return all(str(getattr(run, field)) in values for field, values in wanted.items())
+def _parse(text: str) -> dict[str, list[str]]:
+    """`K=2,M=4` -> {"K": ["2"], "M": ["4"]}."""
+    wanted: dict[str, list[str]] = {}
+    for part in text.split(","):
+        field, equals, value = (piece.strip() for piece in part.partition("="))
+        field = next((known for known in _FILTERS if known.lower() == field.lower()), field)
+        if not equals or not value:
+            raise ValueError(f"--only {text!r}: '{part}' is no FIELD=VALUE; try --only K=2,M=4")
+        if field not in _FILTERS:
+            raise ValueError(
+                f"--only {part}: no field '{field}', only "
+                f"{', '.join(_FILTERS)}{did_you_mean(field, _FILTERS)}"
+            )
+        wanted.setdefault(field, []).append(value)
+    return wanted
 
 
 def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
@@ -322,78 +315,39 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     return ""
 
 
-def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
-    notes = []
+def _notes(runs: Sequence[PlannedRun]) -> Iterator[str]:
     if added := [run.named for run in runs if run.added]:
-        notes.append(f"added, because ratios are divided by them: {', '.join(added)}")
-    peers = any(run.spec.library != "repro" for run in runs)  # ratios are over them then
-    if not peers and (alone := _without_baseline(runs)):
-        notes.append(
-            f"no speedup over K=1 for {', '.join(alone)}: there is no run with K=1 to divide by"
-        )
-    return tuple(notes)
-
-
-def _without_baseline(runs: Sequence[PlannedRun]) -> list[str]:
-    """The groups with runs that have no K=1: `transformer`, or `some of transformer`."""
-    have_base: dict[str, list[bool]] = {}
-    candidates = {
-        group: by_comparison({run.id: run.spec for run in runs if run.group == group})
-        for group in {run.group for run in runs}
-    }
+        yield f"added, because ratios are divided by them: {', '.join(added)}"
+    if any(run.spec.library != "repro" for run in runs):
+        return  # ratios are over peers
+    one_stage = {run.id for run in runs if run.spec.K == 1}
+    have_base: dict[str, set[bool]] = {}
     for run in runs:
-        timed = not run.added and run.spec.task == "train"
+        measured = run.status != "skipped" and not run.added and run.spec.task == "train"
         # Naive model parallelism is held against other schedules at the same K.
-        if timed and run.spec.K > 1 and run.spec.schedule != "naive":
-            base = baseline(run.spec, candidates[run.group], K=1)
-            have_base.setdefault(run.group, []).append(base is not None)
-    return [
-        f"some of {group}" if any(bases) else group
+        if measured and run.spec.K > 1 and run.spec.schedule != "naive":
+            have_base.setdefault(run.group, set()).add(not one_stage.isdisjoint(run.bases))
+    alone = [
+        f"some of {group}" if True in bases else group
         for group, bases in have_base.items()
-        if not all(bases)
+        if False in bases
     ]
+    if alone:
+        yield f"no speedup over K=1 for {', '.join(alone)}: there is no run with K=1 to divide by"
 
 
 def price(plans: Sequence[Plan], trainings: str = "") -> str:
-    """What scale paper would take: why it needs --yes.
-
-    Args:
-        plans: of all experiments.
-        trainings: what their trainings would take, see `repro.harness.training_price`; empty if
-            there are none.
-    """
+    """What scale paper would take, and its trainings: why it needs --yes."""
     runs = [run for plan in plans for run in plan.runs]
-    timed = [run for run in runs if run.missing and run.spec.task != "learn"]
-    widest = max((run.spec.devices for run in timed), default=1)
+    widest = max((r.spec.devices for r in runs if r.missing and r.spec.task != "learn"), default=0)
     hours = sum(plan.seconds for plan in plans) / 3600
-    skipped = sum(run.status == "skipped" for run in runs)
-    parts = []
-    if trainings:
-        parts.append(f"train for {trainings}")
-    if timed or not trainings:
+    parts = [f"train for {trainings}"] if trainings else []
+    if widest:
         parts.append(
             f"measure for about {hours:.1f} h on up to {widest} GPUs "
             f"({hours * widest:.1f} GPU-hours)"
         )
-    parts.append(f"skip {skipped} runs" + ("" if trainings else ", with nothing to download"))
-    return (
-        f"scale = 'paper' would {', '.join(parts[:-1])} and {parts[-1]}; add --yes to start, or "
-        "use --scale node"
-    )
-
-
-def _parse(text: str) -> dict[str, list[str]]:
-    """`K=2,M=4` -> {"K": ["2"], "M": ["4"]}."""
-    wanted: dict[str, list[str]] = {}
-    for part in text.split(","):
-        field, equals, value = (piece.strip() for piece in part.partition("="))
-        field = next((known for known in _FILTERS if known.lower() == field.lower()), field)
-        if not equals or not value:
-            raise ValueError(f"--only {text!r}: '{part}' is no FIELD=VALUE; try --only K=2,M=4")
-        if field not in _FILTERS:
-            raise ValueError(
-                f"--only {part}: no field '{field}', only "
-                f"{', '.join(_FILTERS)}{did_you_mean(field, _FILTERS)}"
-            )
-        wanted.setdefault(field, []).append(value)
-    return wanted
+    parts.append(f"skip {sum(run.status == 'skipped' for run in runs)} runs")
+    if not trainings:
+        parts[-1] += ", with nothing to download"
+    return f"scale = 'paper' would {' and '.join(parts)}; add --yes to start, or use --scale node"

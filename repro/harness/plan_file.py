@@ -6,27 +6,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from repro.harness.catalog import Source
+from repro.harness.catalog import Source, of_runs
 from repro.harness.machine import Machine
 from repro.harness.outside import consent, read
-from repro.harness.spec import Experiment, Frozen, Group, RunSpec, Scale, slug
-
-_Step = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from repro.harness.spec import Frozen, RunSpec
 
 
 class PlanFile(Frozen):
-    """A plan for some devices.
-
-    Attributes:
-        device: what each of them is: the name of a profile, or what `repro calibrate` calls this
-            machine.
-        predicted_s: seconds of a step, simulated.
-        spec: the run that measures the plan.
-    """
-
+    # What each device is: the name of a profile, or what `repro calibrate` calls this machine.
     device: str = Field(min_length=1, max_length=400)
-    predicted_s: _Step
-    spec: RunSpec
+    predicted_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a step, simulated
+    spec: RunSpec  # the run that measures the plan
 
     def save(self, path: Path) -> None:
         """Write the file that `planned` reads."""
@@ -35,12 +25,7 @@ class PlanFile(Frozen):
 
 
 def planned(path: Path, here: Machine, *, trusted: bool = False) -> Source:
-    """An experiment of the one run that measures a plan.
-
-    Raises:
-        ValueError: one line, if the file is no plan, is for other devices than these, or names code
-            and is not trusted.
-    """
+    """An experiment of the one run that measures a plan for these devices; see `consent`."""
     try:
         plan = read(path, PlanFile)
     except ValueError as error:
@@ -54,17 +39,9 @@ def planned(path: Path, here: Machine, *, trusted: bool = False) -> Source:
             f"{here.count} x {here.kind}; measure it there, or ask `repro advise` for a plan for "
             "this machine"
         )
-
-    def experiment(scale: Scale) -> Experiment:
-        return Experiment(
-            name="planned",
-            title=f"{spec.model}, K = {spec.K}, D = {spec.D}, M = {spec.M}, as advised",
-            question=(
-                f"A step was predicted to take {1e3 * plan.predicted_s:,.1f} ms (simulated): how "
-                "long does it take?"
-            ),
-            needs=f"{spec.devices} devices",
-            groups=(Group(name=slug(spec.model), runs=(spec,)),),
-        )
-
-    return Source("planned", experiment, notice=notice)
+    title = f"{spec.model}, K = {spec.K}, D = {spec.D}, M = {spec.M}, as advised"
+    question = (
+        f"A step was predicted to take {1e3 * plan.predicted_s:,.1f} ms (simulated): how long does "
+        "it take?"
+    )
+    return of_runs("planned", title, question, (spec,), notice)

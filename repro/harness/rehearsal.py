@@ -14,7 +14,7 @@ from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import sizes
 from repro.harness import predict
 from repro.harness.plan import Plan
-from repro.harness.spec import TIMED, RunSpec, canonical
+from repro.harness.spec import RunSpec, canonical
 from repro.io.untrusted import message, short
 from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
@@ -27,23 +27,17 @@ def check_plans(plans: Sequence[Plan]) -> None:
 
     Only missing runs and newly skipped ones are checked, so that a second start builds no model.
     """
-    specs = [
-        run.spec
-        for plan in plans
-        for run in plan.runs
-        if run.missing
-        or (run.status == "skipped" and plan.journal.status(run.id).word != "skipped")
-    ]
+    specs: list[RunSpec] = []
+    for plan in plans:
+        known = {run.id for run in plan.runs if plan.journal.status(run.id).word == "skipped"}
+        skipped = {run.id for run in plan.runs if run.status == "skipped"} - known
+        specs += [run.spec for run in plan.runs if run.missing or run.id in skipped]
     if specs:
         check(specs)
 
 
 def check(specs: Iterable[RunSpec]) -> None:
-    """Raise a one-line ValueError for the first run that cannot work.
-
-    It has an unknown model or argument, a user's code that cannot be imported or that fails, too
-    few layers, or shapes that do not fit together.
-    """
+    """Raise a one-line ValueError for the first run that cannot work with its model."""
     built: dict[str, Model] = {}
     counter: Counter | None = None
     for spec in specs:
@@ -61,12 +55,7 @@ def check(specs: Iterable[RunSpec]) -> None:
 
 
 def check_model(spec: RunSpec, model: Model | None = None) -> None:
-    """Raise a one-line ValueError unless a run fits its model: name, arguments, layers, fidelity.
-
-    Args:
-        spec: the run.
-        model: that of the spec, if it was built before. No layer is built.
-    """
+    """Raise a one-line ValueError unless a run fits its model, of which no layer is built."""
     if spec.task == "fit":
         ladders = size_ladders(spec.model, spec.arguments, None)
         build(spec.model, **ladders[0][0])
@@ -85,11 +74,6 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
         )
     if spec.modelled:
         predict.check(spec, model)
-    elif spec.fidelity not in TIMED:
-        raise ValueError(
-            f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; "
-            "choose one"
-        )
     elif spec.fidelity != (fidelity := "emulated" if waits else "measured"):
         raise ValueError(
             f"fidelity = '{spec.fidelity}': the layers of {spec.model} "

@@ -1,4 +1,4 @@
-"""Everything recorded, as typed runs and rounds, and as data frames made from them.
+"""Everything recorded, as typed runs and rounds; `repro.harness.frame` makes pandas frames of them.
 
 Nothing is measured here. A file that cannot be read is one line that names it, and nothing is
 shown: a number that is not whole never stands among others.
@@ -6,12 +6,12 @@ shown: a number that is not whole never stands among others.
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
@@ -30,54 +30,21 @@ from repro.harness.statistics import ratio
 from repro.harness.vary import compared, differences
 from repro.io.untrusted import did_you_mean, short
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 GIB = 2**30
 _MOST_LISTED = 5  # runs in a message
-SPEEDUPS: dict[str, dict[str, int]] = {
-    "speedup_vs_k1": {"K": 1},
-    "speedup_vs_k2m1": {"K": 2, "M": 1},
-}
-# Columns of `Results.rows` that are fields of a spec and hardly ever differ.
-SETTINGS = (
-    "task",
-    "seed",
-    "warmup",
-    "steps",
-    "trace",
-    "transport",
-    "profile",
-    "figures",
-    "memory",
-    "stretch",
-    "stages_per_rank",
-    "tensor_parallel",
-    "zero",
-    "shared",
-)
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One run in one round.
+    """One run in one round. A number is NaN where nothing was timed."""
 
-    Attributes:
-        name: `transformer-0003`.
-        values: the record as plain values; `record` is the same with types.
-        N: examples of a mini-batch.
-        commit: of the code that measured it.
-        load: share of the usable cores that other processes took meanwhile; NaN where it was not
-            recorded, and for runs that no clock times.
-        shared: whether processes shared devices, so that no time counts, see `RunSpec.shared`.
-    """
-
-    name: str
-    values: Mapping[str, Any]
+    name: str  # `transformer-0003`
+    values: Mapping[str, Any]  # the record as plain values; `record` is the same with types
     N: int
-    commit: str
+    commit: str  # of the code that measured it
+    # Share of the usable cores that other processes took meanwhile, where a clock times the run.
     load: float = math.nan
-    shared: bool = False
+    shared: bool = False  # whether no time counts, see `RunSpec.shared`
 
     @cached_property
     def record(self) -> RoundRecord:
@@ -85,7 +52,7 @@ class Round:
 
     @cached_property
     def step_s(self) -> float:
-        """Median seconds of the round's steps; NaN where none was timed."""
+        """Median seconds of the round's steps."""
         return self._median_of("step_s")
 
     @property
@@ -106,7 +73,7 @@ class Round:
     @property
     def losses(self) -> Sequence[float | None]:
         """Loss of each step; None where it was not finite, and nothing without steps."""
-        return self.values["loss"] if self._steps else ()
+        return self.values["loss"] if "step_s" in self.values else ()
 
     @property
     def loss(self) -> float:
@@ -116,9 +83,7 @@ class Round:
     @property
     def breakdown(self) -> dict[str, float]:
         """Part -> share of K x step; empty without a trace."""
-        if self.shared or not self._steps:
-            return {}
-        shares = self.values["breakdown"]
+        shares = {} if self.shared else self.values.get("breakdown", {})
         return {part: math.nan if share is None else share for part, share in shares.items()}
 
     @property
@@ -126,49 +91,27 @@ class Round:
         """What the cost model gave, of a simulated or emulated run."""
         return self.record.modelled if isinstance(self.record, TrainRound) else None
 
-    @property
-    def _steps(self) -> bool:
-        """Whether it is about timed, emulated or simulated steps."""
-        return "step_s" in self.values
-
     def _median_of(self, name: str) -> float:
-        return math.nan if self.shared or not self._steps else _median(self.values[name])
+        return math.nan if self.shared else _median(self.values.get(name, ()))
+
+
+def _over_rounds(name: str) -> Callable[["Run"], float]:
+    """The median of a number over a run's rounds; NaN where one of them lacks it."""
+    return lambda run: _median([getattr(round_, name) for round_ in run.rounds])
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run of one experiment at one place, over all its rounds.
-
-    Attributes:
-        place: machine, scale and experiment.
-        id: of the run.
-        group: that it belongs to.
-        spec: what was asked for.
-        status: "done", "planned", or with its reason: "skipped(needs a GPU)".
-        rounds: the oldest first.
-        device: that the numbers are of; empty where nothing was computed.
-        differs_in: what tells it from other runs of its experiment, `vary.differences`.
-    """
+    """One run of one experiment at one place, over all its rounds."""
 
     place: Place
     id: str
     group: str
     spec: RunSpec
-    status: str
-    rounds: tuple[Round, ...]
-    device: str = ""
-    differs_in: str = ""
-
-    @property
-    def named(self) -> str:
-        """The id with the fidelity, unless that is "measured", and with `differs_in`."""
-        fidelity = "" if self.fidelity == "measured" else self.fidelity
-        return run_name(self.id, fidelity, self.differs_in)
-
-    @property
-    def done(self) -> bool:
-        """Whether it has all its rounds."""
-        return self.status == "done"
+    status: str  # "done", "planned", or with its reason: "skipped(needs a GPU)"
+    rounds: tuple[Round, ...]  # the oldest first
+    device: str = ""  # that the numbers are of; empty where nothing was computed
+    differs_in: str = ""  # what tells it from other runs of its experiment, `vary.differences`
 
     machine = property(attrgetter("place.machine"))
     scale = property(attrgetter("place.scale"))
@@ -181,11 +124,27 @@ class Run:
     remat = property(attrgetter("spec.checkpoint"))
     library = property(attrgetter("spec.library"))
     fidelity = property(attrgetter("spec.fidelity"))
+    # Medians over rounds of what `Round` has.
+    step_s = cached_property(_over_rounds("step_s"))
+    throughput = cached_property(_over_rounds("throughput"))
+    bubble_idle_over_total = cached_property(_over_rounds("bubble_idle_over_total"))
+    bubble_idle_over_work = cached_property(_over_rounds("bubble_idle_over_work"))
+
+    @property
+    def named(self) -> str:
+        """The id with the fidelity, unless that is "measured", and with `differs_in`."""
+        fidelity = "" if self.fidelity == "measured" else self.fidelity
+        return run_name(self.id, fidelity, self.differs_in)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has all its rounds."""
+        return self.status == "done"
 
     @property
     def N(self) -> int:
         """Examples of a mini-batch; where a cost model chose it, the one that it chose."""
-        modelled = self.rounds[-1].values.get("modelled") if self.rounds else None
+        modelled = self._newest.get("modelled")
         return modelled["batch"] if modelled else self.spec.N
 
     @property
@@ -197,32 +156,10 @@ class Run:
         return canonical(training.model_dump(mode="json", exclude_defaults=True))
 
     @cached_property
-    def step_s(self) -> float:
-        """Seconds of a step: median over rounds; NaN where none was timed."""
-        return _median([round_.step_s for round_ in self.rounds])
-
-    @cached_property
-    def throughput(self) -> float:
-        """Examples per second: median over rounds."""
-        return _median([round_.throughput for round_ in self.rounds])
-
-    @cached_property
-    def bubble_idle_over_total(self) -> float:
-        """Share of K x step in which a stage does nothing: median over rounds."""
-        return _median([round_.bubble_idle_over_total for round_ in self.rounds])
-
-    @cached_property
-    def bubble_idle_over_work(self) -> float:
-        """Idle time over busy time: median over rounds."""
-        return _median([round_.bubble_idle_over_work for round_ in self.rounds])
-
-    @cached_property
     def peak_gib_per_stage(self) -> tuple[float, ...]:
         """Peak memory of each stage in the newest round that read it; empty where none did."""
-        for round_ in reversed(self.rounds):
-            if peaks := round_.values.get("peak_bytes"):
-                return tuple(peak / GIB for peak in peaks)
-        return ()
+        read = (round_.values.get("peak_bytes") for round_ in reversed(self.rounds))
+        return tuple(peak / GIB for peak in next(filter(None, read), ()))
 
     @property
     def peak_gib_max(self) -> float:
@@ -237,12 +174,12 @@ class Run:
     @property
     def unit(self) -> str:
         """Of throughput; empty without rounds."""
-        return self.rounds[-1].values["unit"] if self.rounds else ""
+        return self._newest.get("unit", "")
 
     @property
     def balance(self) -> tuple[int, ...]:
         """Layers of each stage; empty where nothing was recorded."""
-        return tuple(self.rounds[-1].values["balance"]) if self.rounds else ()
+        return tuple(self._newest.get("balance", ()))
 
     @property
     def cut_by(self) -> str:
@@ -254,7 +191,7 @@ class Run:
     @property
     def labels(self) -> dict[str, Any]:
         """What the model says of itself."""
-        return self.rounds[-1].values["labels"] if self.rounds else {}
+        return self._newest.get("labels", {})
 
     @property
     def fit(self) -> FitRound | None:
@@ -276,16 +213,15 @@ class Run:
         largest = self.fit.fit.largest if self.fit else None
         return float(largest.parameters) if largest else math.nan
 
+    @property
+    def _newest(self) -> Mapping[str, Any]:
+        return self.rounds[-1].values if self.rounds else {}
+
 
 # Compared as objects, so that what is costly to compute from results can be kept for them.
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a results folder holds.
-
-    Attributes:
-        runs: every recorded or planned run of every experiment.
-        journals: of the experiments found.
-    """
+    """What a results folder holds: every recorded or planned run, and the journals."""
 
     runs: list[Run]
     journals: list[Journal]
@@ -293,33 +229,9 @@ class Results:
     _timelines: dict[tuple[Place, str], Timeline | None] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def rows(self) -> "pd.DataFrame":
-        """One row per run: seconds in step_s, examples per second in throughput, GiB in peak_gib_*.
-
-        Unknown numbers are NaN. A name that ends in _ci_low or _ci_high is one end of the
-        bootstrap 95 % interval of the quantity before it.
-        """
-        import pandas as pd
-
-        return pd.DataFrame([self.row(run) for run in self.runs], columns=COLUMNS)
-
-    @cached_property
-    def rounds(self) -> "pd.DataFrame":
-        """One line per run and round, the step as the median of the round's steps."""
-        lines = [_round_row(run, round_) for run in self.runs for round_ in run.rounds]
-        import pandas as pd
-
-        return pd.DataFrame(lines, columns=ROUND_COLUMNS)
-
-    @cached_property
     def listings(self) -> dict[str, PlanEvent]:
         """Experiment -> its newest plan; of several places the last one's."""
-        abouts = {journal.place.experiment: journal.about for journal in self.journals}
-        return {name: about for name, about in abouts.items() if about is not None}
-
-    @cached_property
-    def _by_place(self) -> dict[Place, Journal]:
-        return {journal.place: journal for journal in self.journals}
+        return {each.place.experiment: each.about for each in self.journals if each.about}
 
     @cached_property
     def by_experiment(self) -> dict[str, list[Run]]:
@@ -337,18 +249,21 @@ class Results:
     @cached_property
     def _baselines(self) -> dict[tuple[Place, Hashable], Run]:
         """The first run of each place with given settings, by what it has in common with others."""
-        first: dict[tuple[Place, Hashable], Run] = {}
-        for run in self.runs:
-            first.setdefault((run.place, compared(run.spec)), run)
-        return first
+        return {(run.place, compared(run.spec)): run for run in reversed(self.runs)}
 
     def baseline(self, run: Run, **changed: Any) -> Run | None:
-        """The run at the same place that differs in the changed fields alone (`vary.baseline`)."""
+        """The run at the same place that differs in the changed fields alone (`vary.compared`)."""
         return self._baselines.get((run.place, compared(run.spec, **changed)))
 
     def ratio(self, run: Run, base: Run) -> tuple[float, float, float, int]:
         """Throughput of a run over that of another, inside common rounds (`statistics.ratio`)."""
-        return ratio(_throughputs(run), _throughputs(base))
+        # Rounds of different places never meet.
+        return ratio(
+            *(
+                {(each.place, round_.name): round_.throughput for round_ in each.rounds}
+                for each in (run, base)
+            )
+        )
 
     def speedup(self, run: Run, **changed: Any) -> tuple[float, float, float]:
         """Throughput over a baseline's with its interval; a baseline has none over itself."""
@@ -362,8 +277,8 @@ class Results:
         """The spans of the median step in a run's newest round; None when none was recorded."""
         key = run.place, run.id
         if key not in self._timelines:
-            journal = self._by_place.get(run.place)
-            self._timelines[key] = journal.timeline(run.id) if journal else None
+            found = (each.timeline(run.id) for each in self.journals if each.place == run.place)
+            self._timelines[key] = next(found, None)
         return self._timelines[key]
 
     def chrome_trace(self, runs: Iterable[Run]) -> dict[str, Any]:
@@ -375,51 +290,6 @@ class Results:
                 name = run_name(run.id, run.fidelity, run.differs_in)
                 events += timeline.to_chrome(name, pid=len(events))["traceEvents"]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-    def row(self, run: Run) -> dict[str, Any]:
-        """A run as a row of `rows`."""
-        row = {
-            "run": run.id,
-            "rounds": len(run.rounds),
-            "model_args": run.spec.model_args,
-            "optimizer": run.spec.optimizer,
-            "lr": run.spec.lr,
-            "peak_gib_per_stage": run.peak_gib_per_stage or None,
-            "balance": run.balance or None,
-            **run.spec.model_dump(include=set(SETTINGS)),
-        }
-        for name, changed in SPEEDUPS.items():
-            value, low, high = self.speedup(run, **changed)
-            row |= {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
-        return {name: row[name] if name in row else getattr(run, name) for name in COLUMNS}
-
-
-# fmt: off
-COLUMNS = [
-    "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
-    "remat", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
-    "speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high",
-    "speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high",
-    "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
-    "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
-    "machine", "scale", "group", *SETTINGS, "training",
-]
-ROUND_COLUMNS = [
-    "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
-    "bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "load",
-]
-# fmt: on
-
-
-def _round_row(run: Run, round_: Round) -> dict[str, Any]:
-    row = {"run": run.id, "round": round_.name, "setup_s": round_.values["setup_s"]}
-    row |= {name: getattr(run, name) for name in ("machine", "scale", "experiment", "group")}
-    return {name: row[name] if name in row else getattr(round_, name) for name in ROUND_COLUMNS}
-
-
-def _throughputs(run: Run) -> dict[Hashable, float]:
-    """Round -> throughput; rounds of different places never meet."""
-    return {(run.place, round_.name): round_.throughput for round_ in run.rounds}
 
 
 def check_folder(results: Path) -> None:
@@ -434,11 +304,7 @@ def check_folder(results: Path) -> None:
 
 
 def load_recorded(results: Path) -> Results:
-    """Everything recorded under a folder, for a command that needs some of it.
-
-    Raises:
-        ValueError: one line, if there is no such folder or nothing is recorded there.
-    """
+    """Everything recorded under a folder; a one-line ValueError where that is nothing."""
     check_folder(results)
     recorded = load(results)
     if not recorded.runs:
@@ -457,49 +323,32 @@ def load(results: Path) -> Results:
 
 
 def find_run(text: str, results: Path) -> tuple[Results, Run]:
-    """A recorded run, with the results of its experiment.
+    """A recorded run, with the results of its experiment; of the committed results last.
 
-    Args:
-        text: the run's id or the beginning of it, after as much of its place as tells it from
-            others, such as `table2/transformer-K2`.
-        results: where it is looked up, in the committed results inside it last.
-
-    Raises:
-        ValueError: one line, if it names no run, or several.
+    `text` is the run's id or the beginning of it, after as much of its place as tells it from
+    others, such as `table2/transformer-K2`. A ValueError says that it names no run, or several.
     """
     *place, start = text.strip("/").split("/")
-    known: list[Run] = []
+    ids: set[str] = set()
     for folder in (results, results / "reference"):
         loaded = load(folder)
-        known += loaded.runs
+        ids |= {run.id for run in loaded.runs}
         of_place = [run for run in loaded.runs if set(place) <= set(run.place)]
         matches = [run for run in of_place if run.id == start]
         matches = matches or [run for run in of_place if run.id.startswith(start)]
+        matches = matches or [run for run in of_place if run.experiment == start]
         if len(matches) > 1:
-            raise ValueError(f"run = {short(text)}: {_several(matches)}")
+            names = ["/".join((*run.place, run.named)) for run in matches]
+            raise ValueError(
+                f"run = {short(text)}: names {len(names)} runs: {_listed(names)}; give more of one"
+            )
         if matches:
             journal = next(each for each in loaded.journals if each.place == matches[0].place)
             return of_journals([journal]), matches[0]
-    of_experiment = [run for run in known if run.experiment == start]
-    if of_experiment:
-        listed = _listed([run.id for run in of_experiment])
-        raise ValueError(f"run = {short(text)}: is an experiment; name one of its runs: {listed}")
-    ids = sorted({run.id for run in known})
-    hint = f"; there is {_listed(ids)}" if ids else "; `repro run NAME` records some"
+    hint = f"; there is {_listed(sorted(ids))}" if ids else "; `repro run NAME` records some"
     raise ValueError(
         f"run = {short(text)}: no run below {results} has an id that begins so"
         f"{did_you_mean(start, ids) or hint}"
-    )
-
-
-def _several(matches: list[Run]) -> str:
-    """Why these runs are not one, and what to give instead."""
-    ids = {run.id: run.named for run in matches}
-    if len(ids) > 1:
-        return f"{len(ids)} ids begin so: {_listed([*ids.values()])}; give more of one"
-    places = ["/".join((*run.place, run.id)) for run in matches]
-    return (
-        f"is recorded {len(places)} times, as {_listed(places)}; give as much as tells them apart"
     )
 
 
@@ -515,10 +364,8 @@ def of_journals(found: list[Journal]) -> Results:
 
 
 def _runs(journal: Journal) -> Iterator[Run]:
-    specs = {run: journal.spec(run) for run in journal.runs}
-    differs_in = differences(specs)
-    for run in specs:
-        yield run_of(journal, run, differs_in[run])
+    differs_in = differences({run: journal.spec(run) for run in journal.runs})
+    return (run_of(journal, run, differs_in[run]) for run in journal.runs)
 
 
 def run_of(journal: Journal, run: str, differs_in: str = "") -> Run:
@@ -531,16 +378,8 @@ def run_of(journal: Journal, run: str, differs_in: str = "") -> Run:
     elif recorded and journal.about:
         device = journal.about.identity.get("device", "")
     rounds = tuple(_round(spec, each, each.records[run]) for each in recorded)
-    return Run(
-        journal.place,
-        run,
-        journal.runs[run],
-        spec,
-        str(journal.status(run)),
-        rounds,
-        device,
-        differs_in,
-    )
+    status = str(journal.status(run))
+    return Run(journal.place, run, journal.runs[run], spec, status, rounds, device, differs_in)
 
 
 def _round(spec: RunSpec, event: RoundEvent, values: Mapping[str, Any]) -> Round:

@@ -51,9 +51,7 @@ class WorkersStarted:
 
 @dataclass(frozen=True)
 class OtherLoad:
-    """The share of the usable cores that other processes take; None where it is not known."""
-
-    share: float | None
+    share: float | None  # of the usable cores that other processes take, where it is known
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,7 @@ class RunBegun:
 
 @dataclass(frozen=True)
 class RunLeftOut:
-    """A run that failed before."""
-
-    run: PlannedRun
+    run: PlannedRun  # which failed before
 
 
 @dataclass(frozen=True)
@@ -121,13 +117,9 @@ def measure(
 ) -> Generator[Event]:
     """Record the plans, and measure what they leave open.
 
-    Only for the process that holds the lock of the results. Close the generator where it is not
-    used up, so that the runs that miss a round are recorded as interrupted.
-
-    Args:
-        plans: made under that lock.
-        results: the folder that is recorded into.
-        allow_nonfinite: record a run whose loss is inf or nan, instead of failing it.
+    Only for the process that holds the lock of the results, under which the plans were made. Close
+    the generator where it is not used up, so that the runs that miss a round are recorded as
+    interrupted.
     """
     watch = CpuShare()  # until the first round begins
     for plan in plans:
@@ -167,22 +159,25 @@ class GroupRun:
     group: str
     crew: Measurer
     allow_nonfinite: bool
-    _failed: set[str] = field(default_factory=set)
     _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _cuts: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)  # `vary.same_cut` -> cut
 
     def events(self) -> Iterator[Event]:
         """Measure and record one round after the other; later rounds leave out runs that failed."""
-        planned = self.plan.fresh_rounds(self.group)
+        journal, planned = self.plan.journal, self.plan.fresh_rounds(self.group)
         self._open = {run.id: run for members in planned for run in members}
         if self.plan.force:
             self._replaced = {run.id for run in self._open.values() if not run.added}
-        self._recall_cuts()
-        self._set_status("running")
+        for run in self._open.values():
+            earlier = journal.rounds_of(run.id)
+            if run.spec.balance == "time" and earlier and run.id not in self._replaced:
+                self._cuts[same_cut(run.spec)] = tuple(earlier[-1].records[run.id]["balance"])
+        journal.set_status(dict.fromkeys(self._open, Status("running")))
+        failed: set[str] = set()
         try:
             for number, members in enumerate(planned, start=1):
-                if all(run.id in self._failed for run in members):
+                if all(run.id in failed for run in members):
                     return
                 yield RoundBegun(self.plan, self.group, number, len(planned))
                 # Every other round runs backwards, so that a slow drift of the machine favours no
@@ -191,28 +186,19 @@ class GroupRun:
                 # Fits are not divided by each other, so each is recorded as soon as it is there.
                 is_fit = members[0].spec.task == "fit"
                 for part in [[run] for run in members] if is_fit else [members]:
-                    yield from self._round(number, part)
+                    yield from self._round(number, part, failed)
         except (KeyboardInterrupt, GeneratorExit, OSError) as stop:
             with suppress(Exception):  # no second error may hide the first
                 reason = stop.strerror if isinstance(stop, OSError) else "stopped by the user"
-                self._set_status("interrupted", str(reason))
+                status = Status("interrupted", str(reason))
+                journal.set_status(dict.fromkeys(self._open, status))
             raise
 
-    def _recall_cuts(self) -> None:
-        """Use the cuts of earlier rounds again."""
-        for run in self._open.values():
-            earlier = self.plan.journal.rounds_of(run.id)
-            if run.spec.balance == "time" and earlier and run.id not in self._replaced:
-                self._cuts[same_cut(run.spec)] = tuple(earlier[-1].records[run.id]["balance"])
-
-    def _set_status(self, word: str, reason: str = "") -> None:
-        self.plan.journal.set_status(dict.fromkeys(self._open, Status(word, reason)))
-
-    def _round(self, number: int, members: list[PlannedRun]) -> Iterator[Event]:
-        started, watch = _now(), CpuShare()
+    def _round(self, number: int, members: list[PlannedRun], failed: set[str]) -> Iterator[Event]:
+        started, watch, journal = _now(), CpuShare(), self.plan.journal
         measured: dict[str, Measured] = {}
         for run in members:
-            if run.id in self._failed:
+            if run.id in failed:
                 yield RunLeftOut(run)
                 continue
             signals.check()
@@ -223,12 +209,11 @@ class GroupRun:
             if outcome.measured is not None:
                 measured[run.id] = outcome.measured
                 self._cuts[same_cut(run.spec)] = tuple(outcome.measured.record.balance)
-            else:
-                self._failed.add(run.id)
-                self._open.pop(run.id, None)
-                if run.missing:  # a baseline that only accompanies other runs stays done
-                    status = Status(outcome.status, outcome.reason)
-                    self.plan.journal.set_status({run.id: status})
+                continue
+            failed.add(run.id)
+            self._open.pop(run.id, None)
+            if run.missing:  # a baseline that only accompanies other runs stays done
+                journal.set_status({run.id: Status(outcome.status, outcome.reason)})
         if not measured:
             return
         measured = with_predictions({run.id: run.spec for run in members}, measured)
@@ -236,9 +221,9 @@ class GroupRun:
         if any(run.spec.fidelity in TIMED for run in members):
             yield OtherLoad(load)
         # A baseline that only accompanies other runs has its rounds already.
-        done = [run for run in members if run.id in measured and run.missing <= number]
-        done = [run for run in done if run.id in self._open]
-        self.plan.journal.commit(
+        still = [run for run in members if run.id in measured and run.id in self._open]
+        done = [run for run in still if run.missing <= number]
+        journal.commit(
             self.group,
             measured,
             self.plan.machine,

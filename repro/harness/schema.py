@@ -1,8 +1,8 @@
-"""The form of every recorded file. A file is checked when it is read, by its `Folder`."""
+"""The form of everything recorded: the records of a run's rounds, and the events of a journal."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -25,10 +25,16 @@ def _printable(text: str) -> str:
     return text
 
 
+def _null_if_not_finite(value: Any) -> Any:
+    """JSON holds neither NaN nor infinities: null stands for a number that was not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0, le=1e30)]  # of seconds or bytes
-# The name of a group, or of a run, which is a folder.
+Measure = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
+# The name of a group, or of a run, which is a part of a file's name.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
 # A text that the terminal shows.
 Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
@@ -49,19 +55,13 @@ class Finding(_Recorded):
 
 
 class Stage(_Recorded):
-    """Counted bytes of one stage at its peak.
-
-    Attributes:
-        at: the action at which the peak is reached, such as "B0".
-        total: bytes of all kinds. The other fields are the kinds of `repro.costs.KINDS`.
-    """
+    """Counted bytes of one stage at its peak: `total`, and of each kind of `repro.costs.KINDS`."""
 
     __pydantic_extra__: dict[str, Count]
-    at: str
+    at: str  # the action at which the peak is reached, such as "B0"
     total: Count
 
     def bytes_of(self, kind: str) -> int:
-        """Bytes of one kind."""
         return (self.__pydantic_extra__ or {})[kind]
 
 
@@ -76,18 +76,7 @@ class CutModel(_Recorded):
 
 
 class Tried(_Recorded):
-    """A size that was trained within a memory, or that ran out of it.
-
-    Attributes:
-        args: of the model.
-        parameters: of the whole model.
-        status: "done" if it was trained.
-        reason: why it was not.
-        peak_bytes: measured on each stage.
-        counted_bytes: counted for each stage.
-        allocator_bytes: for each stage, bytes of tensors, and of tensors and kernels' workspace;
-            on a GPU a third number, of all that the allocator reserved.
-    """
+    """A size that was trained within a memory, or that ran out of it; bytes are of each stage."""
 
     args: dict[str, Any]
     parameters: Count
@@ -95,21 +84,17 @@ class Tried(_Recorded):
     reason: str
     peak_bytes: list[int] | None
     counted_bytes: list[int]
+    # Bytes of tensors, and of tensors and kernels' workspace; on a GPU a third number, of all that
+    # the allocator reserved.
     allocator_bytes: list[list[int]] | None
 
 
 class Fitted(_Recorded):
-    """The answer of a search for the largest model.
-
-    Attributes:
-        largest: the largest model that fits; None if none does.
-        next: one size up; None if there is none.
-        counted: the largest by counting, for a measured search.
-        tried: every size that was trained, for a measured search.
-    """
+    """The answer of a search for the largest model; None where there is none."""
 
     largest: CutModel | None
-    next: CutModel | None
+    next: CutModel | None  # one size up
+    # Of a measured search, the largest by counting, and every size that was trained.
     counted: CutModel | None = None
     tried: list[Tried] = []
 
@@ -127,75 +112,43 @@ class CalibrationFile(_Recorded):
 
 
 class Dependence(_Recorded):
-    """How a step depends on one figure of its device.
+    """Seconds of a step with half and with twice a figure of its device."""
 
-    Attributes:
-        basis: where the figure comes from.
-        halved: seconds of the step with half the figure.
-        doubled: seconds of the step with twice the figure.
-    """
-
-    basis: Annotated[str, Field(min_length=1, max_length=40)]
+    basis: Annotated[str, Field(min_length=1, max_length=40)]  # where the figure comes from
     halved: Seconds
     doubled: Seconds
 
 
 class Modelled(_Recorded):
-    """The answer of a cost model.
+    """The answer of a cost model."""
 
-    Attributes:
-        batch: N; 0 where not even micro-batches of one example fit.
-        stages: costs of each stage.
-        rungs: cause -> seconds of the step with this cause and all before it.
-        bounds: bound, such as "fused" -> seconds of the step under it.
-        memory: bytes of the device; None where there is none, or an old record does not say.
-        sensitivity: figure of the device -> how the step depends on it; empty without a device.
-    """
-
-    batch: Count
+    batch: Count  # N; 0 where not even micro-batches of one example fit
     stages: StageCosts
-    rungs: dict[str, Amount]
-    bounds: dict[str, Amount] = {}
-    memory: Amount | None = None
-    sensitivity: dict[str, Dependence] = {}
-
-
-def _null_if_not_finite(value: Any) -> Any:
-    """JSON holds neither NaN nor infinities: null stands for a number that was not finite."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-Measure = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
+    rungs: dict[str, Amount]  # cause -> seconds of the step with this cause and all before it
+    bounds: dict[str, Amount] = {}  # bound, such as "fused" -> seconds of the step under it
+    memory: Amount | None = None  # bytes of the device, where there is one and they are known
+    sensitivity: dict[str, Dependence] = {}  # figure of the device -> how the step depends on it
 
 
 class _Round(_Recorded):
-    """The record of a run in a round: part of a line of the journal. These fields all tasks have.
+    """The record of a run in a round, part of a line of the journal: what all tasks have."""
 
-    Attributes:
-        balance: layers of each stage.
-        peak_bytes: of each stage; None where nobody read them.
-        setup_s: seconds before the first timed step.
-        unit: of throughput.
-        labels: what the model says of itself, such as where its data is from.
-    """
-
-    balance: Annotated[list[int], Field(min_length=1)]
-    peak_bytes: Sequence[int | float] | None = None
-    setup_s: float | None
-    unit: str
-    labels: dict[str, Any]
+    balance: Annotated[list[int], Field(min_length=1)]  # layers of each stage
+    peak_bytes: Sequence[int | float] | None = None  # of each stage, where they were read
+    setup_s: float | None  # before the first timed step
+    unit: str  # of throughput
+    labels: dict[str, Any]  # what the model says of itself, such as where its data is from
 
 
 class TrainRound(_Round):
-    """Timed, emulated or simulated steps.
+    """Timed, emulated or simulated steps: numbers of each step, of idle time of each traced one.
 
     Attributes:
-        step_s: seconds of each step.
-        loss: of each step; empty where a simulation computes none.
-        bubble_idle_over_total: idle time over K x step, of each traced step.
-        bubble_idle_over_work: idle time over busy time, of each traced step.
+        loss: empty where a simulation computes none.
+        bubble_idle_over_total: idle time over K x step.
+        bubble_idle_over_work: idle time over busy time.
         breakdown: part -> share of K x step.
-        modelled: what the cost model gave, of emulated and simulated steps.
+        modelled: of emulated and simulated steps.
         predicted: way -> seconds of a measured step, simulated from layer times of the same round
             with the run's own cut, see `repro.harness.predict.ways_of`.
         sent_bytes: of each process in one step, by what is sent, see
@@ -248,16 +201,11 @@ class CalibrateRound(_Round):
 
 
 class RooflineRound(_Round):
-    """Rates that this machine attains, and what the roofline makes of them for a model's layers.
-
-    Attributes:
-        device: the rates as a device profile, see `repro.costs.Device`.
-        calibration: seconds of the layers by that profile; its sizes, bytes and link are as in a
-            calibration that was timed.
-    """
+    """Rates that this machine attains, and what the roofline makes of them for a model's layers."""
 
     task: Literal["roofline"] = "roofline"
-    device: dict[str, Any]
+    device: dict[str, Any]  # the rates as a device profile, see `repro.costs.Device`
+    # Seconds of the layers by that profile; sizes, bytes and link are as in one that was timed.
     calibration: Calibration
 
 
@@ -265,56 +213,30 @@ class LearnRound(_Round):
     """A training to an accuracy or a translation quality.
 
     Attributes:
-        loss: of each step.
         metrics: name -> value on the test data after the last step: "loss", "accuracy" (share),
             "nll" (nats a token), "bleu" (mean over the languages), "bleu toy:alfa". Those of a
             pretraining, on its own test data, are called "pretraining accuracy" and the like.
-        parameters: of the model.
-        seconds: of all steps, data included.
-        examples: of all steps.
-        digest: SHA-256 of all weights and buffers.
-        weights: values at evenly spaced places over all weights; empty unless asked for.
     """
 
     task: Literal["learn"] = "learn"
     loss: Annotated[list[Measure], Field(min_length=1)]
     metrics: dict[str, Measure]
     parameters: Count
-    seconds: Seconds
-    examples: Count
-    digest: str
-    weights: list[float] = []
-
-
-def _task(record: Mapping[str, Any]) -> str:
-    """The task of a record."""
-    if isinstance(record.get("task"), str):
-        return record["task"]
-    # Records made before the task was named show it by what they hold.
-    by_content = {"checks": "check", "fit": "fit", "calibration": "calibrate"}
-    return next((task for name, task in by_content.items() if record.get(name)), "train")
+    seconds: Seconds  # of all steps, data included
+    examples: Count  # of all steps
+    digest: str  # SHA-256 of all weights and buffers
+    weights: list[float] = []  # values at evenly spaced places over all weights, if asked for
 
 
 RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound | LearnRound
-
-
 _ROUNDS: dict[str, type[RoundRecord]] = {
-    "train": TrainRound,
-    "check": CheckRound,
-    "fit": FitRound,
-    "calibrate": CalibrateRound,
-    "roofline": RooflineRound,
-    "learn": LearnRound,
+    kind.model_fields["task"].default: kind for kind in get_args(RoundRecord)
 }
 
 
 def round_record(value: Mapping[str, Any]) -> RoundRecord:
-    """The record of a run in a round, from its plain values.
-
-    Raises:
-        ValueError: in a few words, if they are no record.
-    """
-    task = _task(value)
+    """The record of a run in a round, from its plain values."""
+    task = str(value.get("task", "train"))
     if task not in _ROUNDS:
         raise ValueError(f"task = {short(task)}: allowed is one of {', '.join(_ROUNDS)}")
     try:
@@ -328,16 +250,7 @@ class Event(_Recorded):
 
 
 class PlanEvent(Event):
-    """The runs of an experiment from now on.
-
-    Attributes:
-        name: of the experiment; title, question, paper, neurips, deviations and version are its
-            own too.
-        identity: of the machine; ids of timed runs depend on it and on the version.
-        commands: what a user types to measure these runs.
-        runs: run -> group.
-        specs: of the runs that no plan before has named.
-    """
+    """The runs of an experiment from now on; the first fields are the experiment's own."""
 
     name: str
     title: str
@@ -346,10 +259,10 @@ class PlanEvent(Event):
     neurips: str
     deviations: list[str]
     version: int
-    identity: dict[str, str]
-    commands: list[str]
-    runs: dict[Name, Name]
-    specs: dict[Name, dict[str, Any]]
+    identity: dict[str, str]  # of the machine; ids of timed runs depend on it and on the version
+    commands: list[str]  # what a user types to measure these runs
+    runs: dict[Name, Name]  # run -> group
+    specs: dict[Name, dict[str, Any]]  # of the runs that no plan before has named
 
 
 class EnvironmentEvent(Event):
@@ -360,43 +273,22 @@ class EnvironmentEvent(Event):
 
 
 class RoundEvent(Event):
-    """A finished round of a group.
+    """A finished round of a group."""
 
-    Attributes:
-        round: its id, `<group>-<number>`.
-        group: that was measured.
-        commit: of the code.
-        started: ISO 8601 with time zone.
-        ended: the same.
-        load: share of the usable cores that other processes took, see `harness.contention`.
-        records: run -> its record as plain values, see `round_record`.
-        spans: run -> digest of the file with the spans of its median step.
-        done: the runs that have all their rounds with this one.
-        replacing: the runs whose earlier rounds do not count any more.
-    """
-
-    round: str
+    round: str  # its id, `<group>-<number>`
     group: str
-    commit: str
-    started: str
+    commit: str  # of the code
+    started: str  # ISO 8601 with time zone
     ended: str
+    # Share of the usable cores that other processes took, see `harness.contention`.
     load: Annotated[float, Field(ge=0, le=1)] | None
-    records: dict[Name, Any]
-    spans: dict[str, str]
-    done: list[str]
-    replacing: list[str]
+    records: dict[Name, Any]  # run -> its record as plain values, see `round_record`
+    spans: dict[str, str]  # run -> digest of the file with the spans of its median step
+    done: list[str]  # the runs that have all their rounds with this one
+    replacing: list[str]  # the runs whose earlier rounds do not count any more
 
 
 class StatusEvent(Event):
     """Statuses that changed: run -> [word, reason]."""
 
     status: dict[str, list[str]]
-
-
-def finite(value: Any) -> Any:
-    """The value with None for every NaN and infinity, which JSON cannot hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {name: finite(part) for name, part in value.items()}
-    return [finite(part) for part in value] if isinstance(value, list | tuple) else value

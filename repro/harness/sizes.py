@@ -51,18 +51,13 @@ TABLE3_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], {"L": 24})
 # Without D (AmoebaNet) and L (Transformer), which a fit increases until 64 or 24 MiB are full.
 AMOEBANET_SMALL: dict[str, Any] = {"L": 3, "image": 64, "num_classes": 10}
 TRANSFORMER_SMALL: dict[str, Any] = {"d": 128, "H": 512, "heads": 4, "V": 512, "T": 32}
-_TIMM = {"image": 64, "num_classes": 10}
 
 
 def stretched(base: float, K: int, M: int) -> float:
     """Time scale of an emulated run: how much longer its stages wait than a device would.
 
-    With it an emulated step takes about as long for every K and M.
-
-    Args:
-        base: the time scale at M=1, where one stage after the other computes.
-        K: stages.
-        M: micro-batches.
+    With it an emulated step takes about as long for every K and M. `base` is the time scale at M=1,
+    where one stage after the other computes.
     """
     return round(base * K * M / (M + K - 1), 3)
 
@@ -72,7 +67,7 @@ def small(model: str, scale: Scale) -> dict[str, Any]:
     if scale not in ON_CPU:
         return {}
     if model.startswith("timm:"):
-        return _TIMM
+        return {"image": 64, "num_classes": 10}
     known = {
         "amoebanet-b": AMOEBANET,
         "amoebanet-d": AMOEBANET,

@@ -1,9 +1,8 @@
-"""Specs of what is measured: frozen and validated.
+"""Specs of what is measured: pydantic models, frozen and without unknown fields.
 
 A `RunSpec` is one point of a sweep. A `Group` holds runs that will be divided by each other. An
-`Experiment` is one table, figure or question of the paper (arXiv:1811.06965). All are pydantic
-models: frozen, without unknown fields. Every mistake in them is a `ValueError` of one line that
-names the field, the value, what is allowed and what to try.
+`Experiment` is one table, figure or question of the paper (arXiv:1811.06965). Every mistake in them
+is a `ValueError` of one line that names the field, the value, what is allowed and what to try.
 """
 
 import hashlib
@@ -67,6 +66,8 @@ TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
 Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
+Several = Annotated[int, Field(ge=2, le=1024, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 # A second becomes at most twelve days.
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
@@ -75,8 +76,6 @@ _MOST_TEXT = 2**16  # characters of model_args as JSON
 
 
 class Frozen(BaseModel):
-    """Base of all specs: immutable, no unknown fields, mistakes reported as one line."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     def __init__(self, /, **data: Any) -> None:
@@ -91,10 +90,10 @@ class Training(Frozen):
 
     Attributes:
         data: names of data sets, see `repro.data.registry`: one of images, or several languages.
-        data_args: of images, arguments of `repro.data.classification.open_images` such as classes
-            (first, last), per_class, rotate and labels. Of languages: vocabulary (ids),
-            vocabulary_of (the languages that it is learnt from, by default those of `data`), S, T,
-            temperature, and test (evaluated pairs of each language, by default all).
+        data_args: of images, arguments of `repro.data.classification.open_images`. Of languages:
+            vocabulary (ids), vocabulary_of (the languages that it is learnt from, by default those
+            of `data`), S, T, temperature, and test (evaluated pairs of each language, by default
+            all).
         recipe: fields of `repro.train.recipe.Recipe`.
         steps: of a pretraining; that of a run is its own `steps`.
         decode: test sentences of each language that are translated and scored by BLEU; 0: none.
@@ -110,42 +109,18 @@ class Training(Frozen):
     steps: Count = 0
     decode: Count = 0
     pretraining: "Training | None" = None
-    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] | None = None
+    seed: Seed | None = None
     weights: Count = 0
 
 
 class RunSpec(Frozen):
-    """One point of a sweep, in the paper's letters.
+    """One point of a sweep, in the paper's letters; a field that is None is not recorded.
 
     Values are bounded far above what any run needs, so that no spec costs memory or time before
-    anything is measured: K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20.
+    anything is measured. K, M, D and how the model is cut and scheduled are as in
+    `repro.gpipe.PipelineConfig`; `balance` may also be "flops", those of a forward, counted.
 
     Attributes:
-        model: name of a model, see `repro.models.build`.
-        model_args: its arguments. `~` stands for the home folder, which is not recorded.
-        K: stages of the pipeline.
-        M: micro-batches of each replica's part of the mini-batch.
-        N: examples of a mini-batch.
-        D: replicas of the pipeline.
-        schedule: order of forwards and backwards.
-        checkpoint: which micro-batches are recomputed.
-        balance: what stages are cut by, or the layers of each stage. "flops" are those of a
-            forward, counted.
-        partitioner: rule of the cut, see `repro.gpipe.partition`: the paper's minimum variance, or
-            Lingvo's cumulative share; None: the smallest largest stage.
-        optimizer: the one that updates the weights.
-        lr: its step size.
-        seed: of initial weights and of what is random inside layers.
-        warmup: steps that are not counted.
-        steps: steps that are timed.
-        fidelity: how the numbers come to be.
-        library: the one that runs the steps; "repro" is this project. "torch" is GPipe's schedule
-            of torch.distributed.pipelining, "torch-1f1b" and "torch-interleaved" are others of it.
-            "deepspeed" is DeepSpeed's pipeline engine, "ddp" is DistributedDataParallel, "fsdp" is
-            fully_shard, "tensor" is torch.distributed.tensor.parallel, and "pipedream" is
-            asynchronous 1F1B, written here.
-        trace: record spans; without them there is no timeline, bubble or breakdown.
-        transport: the one that carries the messages between stages.
         task: "train" times steps. "check" holds the library against the unsplit model
             (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
             "calibrate" times layers for `repro.simulate`. "roofline" measures the rates of K
@@ -158,21 +133,13 @@ class RunSpec(Frozen):
         figures: digest of a profile that is a file, or of the source of a model of the user's own,
             so that an edited file makes other runs. Built-in profiles and models change with the
             code, which then raises the `version` of the experiments that use them.
-        link: slows messages down; it replaces the profile's link.
-        stretch: emulated seconds for one second of the profile's device.
-        training: of the task "learn", whose optimizer and learning rate are in its recipe.
-        stages_per_rank: of the interleaved schedule, whose K ranks hold several stages each; None:
-            one.
-        tensor_parallel: devices that each stage's matrices are divided over; None: one.
-        zero: 1 shards the optimizer's state over the D replicas (ZeRO-1); None: each has all of it.
-        shared: its processes may share devices where there are too few. Nothing of it is timed.
     """
 
-    model: str = Field(min_length=1, max_length=200)
-    model_args: dict[str, Any] = {}
+    model: str = Field(min_length=1, max_length=200)  # see `repro.models.build`
+    model_args: dict[str, Any] = {}  # `~` stands for the home folder, which is not recorded
     K: Devices
     M: Positive
-    N: Positive
+    N: Positive  # examples of a mini-batch, of all replicas
     D: Devices = 1
     schedule: ScheduleName = "gpipe"
     checkpoint: Checkpoint = "always"
@@ -180,23 +147,25 @@ class RunSpec(Frozen):
     partitioner: Partitioner | None = None
     optimizer: Optimizer = "sgd"
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 0.01
-    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
-    warmup: Count = 1
-    steps: Positive = 3
+    seed: Seed = 0  # of initial weights and of what is random inside layers
+    warmup: Count = 1  # steps that are not counted
+    steps: Positive = 3  # steps that are timed
     fidelity: Fidelity = "measured"
-    library: Library = "repro"
+    library: Library = "repro"  # the one that runs the steps, see `repro.methods`
+    # Record spans; without them there is no timeline, bubble or breakdown.
     trace: Annotated[bool, Field(strict=True)] = True
     transport: Transport = "auto"
     task: Task = "train"
     memory: Annotated[int, Field(ge=1, lt=2**60, strict=True)] | None = None
     profile: str | None = Field(default=None, min_length=1, max_length=200)
     figures: str | None = Field(default=None, pattern=r"^[0-9a-f]{12}$")
-    link: Link | None = None
-    stretch: Stretch | None = None
+    link: Link | None = None  # slows messages down, in place of the profile's link
+    stretch: Stretch | None = None  # emulated seconds for one second of the profile's device
     training: Training | None = None
-    stages_per_rank: Annotated[int, Field(ge=2, le=1024, strict=True)] | None = None
-    tensor_parallel: Annotated[int, Field(ge=2, le=1024, strict=True)] | None = None
-    zero: Literal[1] | None = None
+    stages_per_rank: Several | None = None
+    tensor_parallel: Several | None = None
+    zero: Literal[1] | None = None  # shard the optimizer's state over the D replicas (ZeRO-1)
+    # Its processes may share devices where there are too few. Nothing of it is timed.
     shared: Literal[True] | None = None
 
     @field_validator("model", "profile")
@@ -225,9 +194,9 @@ class RunSpec(Frozen):
             raise ValueError(
                 f"model_args holds {size} characters as JSON, allowed are {_MOST_TEXT}; give less"
             )
-        if strange := [name for name in arguments if not name.isidentifier()]:
+        if strange := next((name for name in arguments if not name.isidentifier()), None):
             raise ValueError(
-                f"model_args has the name {short(strange[0])}: allowed are names of a function's "
+                f"model_args has the name {short(strange)}: allowed are names of a function's "
                 "arguments; try L=3"
             )
         return written
@@ -239,7 +208,7 @@ class RunSpec(Frozen):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments for the model's builder: `model_args` with `~` expanded."""
+        """Of the model's builder: `model_args` with `~` expanded."""
         return tilde_to_home(self.model_args)
 
     @property
@@ -275,7 +244,7 @@ class RunSpec(Frozen):
         return self.K * self.D * (self.tensor_parallel or 1)
 
     def chosen_arguments(self, arguments: Mapping[str, Any]) -> str:
-        """The arguments that a fit chose, such as `L=24`, out of all arguments of its model."""
+        """The arguments that a fit chose, such as `L=24`, out of all of its model."""
         chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
         return assigned(chosen) or "as given"
 
@@ -297,15 +266,14 @@ class RunSpec(Frozen):
             classes = last - first + 1
         else:
             classes = find(training.data[0]).classes
-        arguments = {**self.model_args, "num_classes": classes}
-        seed = self.seed if training.seed is None else training.seed
-        changes = {
-            "model_args": arguments,
-            "steps": training.steps,
-            "training": training,
-            "seed": seed,
-        }
-        return self.model_copy(update=changes)
+        return self.model_copy(
+            update={
+                "model_args": {**self.model_args, "num_classes": classes},
+                "steps": training.steps,
+                "training": training,
+                "seed": self.seed if training.seed is None else training.seed,
+            }
+        )
 
     def plain(self) -> dict[str, Any]:
         """The spec as it is recorded and hashed: JSON, without fields that are None."""
@@ -331,13 +299,16 @@ class RunSpec(Frozen):
     def run_id(self, version: int, environment: dict[str, str]) -> str:
         """A readable, stable name such as `amoebanet-d-K4-M32-3fa9c1`.
 
-        The hash covers every field of the spec, the experiment's `version` and, for timed runs, the
-        `environment` (device kind, transport, torch version). So a number that was measured
-        elsewhere, or by another engine, never counts as one that was measured here.
+        It ends in a hash of every field of the recorded spec, so it stays the same when specs get
+        new fields; of the experiment's `version`; and, for timed runs, of the `environment` (device
+        kind, transport, torch version). So a number that was measured elsewhere, or by another
+        engine, never counts as one that was measured here.
         """
         peer = "" if self.library == "repro" else f"-{self.library}"
         name = f"{slug(self.model)}-K{self.K}-M{self.M}{peer}"
-        return f"{name}-{mark(self.plain(), version, environment)}"
+        timed = environment if self.fidelity in TIMED else {}
+        marked = {"spec": self.plain(), "version": version, "environment": timed}
+        return f"{name}-{digest(marked)[:6]}"
 
 
 def sweep(**fields: Any) -> tuple[RunSpec, ...]:
@@ -376,32 +347,18 @@ class Group(Frozen):
 
 
 class Experiment(Frozen):
-    """One table, figure or question of the paper, with its runs at one scale.
+    """One table, figure or question of the paper, with its runs at one scale."""
 
-    Attributes:
-        name: that a user types; the name of its folder.
-        title: one line.
-        question: that it answers.
-        paper: its number in arXiv v5, such as "Table 2".
-        neurips: its number in the NeurIPS 2019 version.
-        needs: devices that it needs.
-        deviations: where it departs from the paper, and why.
-        minutes: that it takes at each scale.
-        version: raised by hand when old results should not count any more.
-        rounds: how often every group is measured.
-        groups: its runs.
-    """
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")  # that a user types: its folder's
     title: str
     question: str
-    paper: str = ""
-    neurips: str = ""
-    needs: str = ""
+    paper: str = ""  # its number in arXiv v5, such as "Table 2"
+    neurips: str = ""  # its number in the NeurIPS 2019 version
+    needs: str = ""  # devices
     deviations: tuple[str, ...] = ()
     minutes: dict[Scale, float] = {}
-    version: Positive = 1
-    rounds: Positive = 5
+    version: Positive = 1  # raised by hand when old results should not count any more
+    rounds: Positive = 5  # of every group
     groups: tuple[Group, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -420,15 +377,6 @@ def canonical(value: Any) -> str:
 def digest(value: Any) -> str:
     """Hash of the canonical JSON: 64 hexadecimal digits."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
-
-
-def mark(spec: Mapping[str, Any], version: int, environment: Mapping[str, str]) -> str:
-    """The end of a run's id: a hash of its spec.
-
-    It is taken of the recorded mapping, so it stays the same when specs get new fields.
-    """
-    timed = environment if spec.get("fidelity") in TIMED else {}
-    return digest({"spec": spec, "version": version, "environment": timed})[:6]
 
 
 def assigned(arguments: Mapping[str, Any]) -> str:

@@ -2,9 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -16,57 +16,46 @@ MIN_ROUNDS = 5
 
 
 def ratio(
-    throughputs: Mapping[Hashable, float], baseline: Mapping[Hashable, float]
+    throughputs: Mapping[Any, float], baseline: Mapping[Any, float]
 ) -> tuple[float, float, float, int]:
     """How many times the throughput of a baseline a run has: (median, low, high, n).
 
-    The ratio is taken inside each round that measured both. The median is over those n rounds, and
-    low..high is its 95 % bootstrap interval. Without a common round all three are NaN. With fewer
-    than `MIN_ROUNDS` the interval is NaN.
+    The ratio is taken inside each of the n rounds that measured both; `interval` has the rest.
 
     Args:
         throughputs: round -> examples per second of the run.
         baseline: the same of the run that it is divided by.
     """
-    ratios = [
-        throughput / baseline[round_]
-        for round_, throughput in throughputs.items()
-        if round_ in baseline
-    ]
-    return (*interval(ratios), len(ratios))
+    common = [round_ for round_ in throughputs if round_ in baseline]
+    return (*interval([throughputs[each] / baseline[each] for each in common]), len(common))
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
     """(median, low, high): the 95 % bootstrap interval is NaN below `MIN_ROUNDS` values."""
-    if not values:
-        return math.nan, math.nan, math.nan
-    median = float(statistics.median(values))
-    if len(values) < MIN_ROUNDS:
-        return median, math.nan, math.nan
-    if min(values) == max(values):
-        return median, median, median
-    return median, *_percentile_bootstrap(tuple(values), "median")
+    return _with_interval(values, statistics.median)
 
 
 def mean_interval(values: list[float]) -> tuple[float, float, float]:
-    """(mean, low, high): the 95 % bootstrap interval is NaN below `MIN_ROUNDS` values.
+    """(mean, low, high), likewise.
 
     For values of several seeds. Of as few as five it covers the true mean less often than 95 %.
     """
-    if not values:
-        return math.nan, math.nan, math.nan
-    mean = statistics.fmean(values)
+    return _with_interval(values, statistics.fmean)
+
+
+def _with_interval(
+    values: list[float], statistic: Callable[[list[float]], float]
+) -> tuple[float, float, float]:
+    center = float(statistic(values)) if values else math.nan
     if len(values) < MIN_ROUNDS:
-        return mean, math.nan, math.nan
+        return center, math.nan, math.nan
     if min(values) == max(values):
-        return mean, mean, mean
-    return mean, *_percentile_bootstrap(tuple(values), "mean")
+        return center, center, center
+    return center, *_percentile_bootstrap(tuple(values), statistic is statistics.fmean)
 
 
 @cache
-def _percentile_bootstrap(
-    values: tuple[float, ...], statistic: Literal["median", "mean"]
-) -> tuple[float, float]:
+def _percentile_bootstrap(values: tuple[float, ...], of_mean: bool) -> tuple[float, float]:
     """The interval of `scipy.stats.bootstrap` with method="percentile" and rng=default_rng(0).
 
     scipy checks and resamples anew for every call, which is slow.
@@ -74,7 +63,7 @@ def _percentile_bootstrap(
     import numpy as np
 
     samples = np.array(values)[_resamples(len(values))]
-    of_samples = np.sort((np.median if statistic == "median" else np.mean)(samples, axis=-1))
+    of_samples = np.sort((np.mean if of_mean else np.median)(samples, axis=-1))
     alpha = (1 - 0.95) / 2
     ends = []
     for share in (alpha, 1 - alpha):

@@ -15,33 +15,19 @@ _FIELDS = ("M", "schedule", "checkpoint", "balance")
 
 @dataclass(frozen=True)
 class Variant:
-    """A run that differs from the explained run in one field.
+    """A run that differs from the explained run in one field."""
 
-    Attributes:
-        run: its id.
-        fidelity: of both runs.
-        field: the field of the spec in which they differ.
-        value: of that field in this run.
-        own: of that field in the explained run.
-        step_s: median step in seconds.
-        gain: its throughput over that of the explained run.
-        low: lower end of the gain's 95 % interval; NaN below five common rounds.
-        high: upper end.
-        rounds: in which both were timed; 0 if the gain compares medians of different rounds.
-        predicted: its gain, predicted from the costs of the explained run; None if it is not known.
-    """
-
-    run: str
-    fidelity: str
+    run: str  # its id
+    fidelity: str  # of both
     field: str
-    value: Any
-    own: Any
+    value: Any  # of that field in this run
+    own: Any  # of that field in the explained run
     step_s: float
-    gain: float
-    low: float
+    gain: float  # its throughput over that of the explained run
+    low: float  # ends of the gain's 95 % interval; NaN below five common rounds
     high: float
-    rounds: int
-    predicted: float | None
+    rounds: int  # in which both were timed; 0 if the gain compares medians of different rounds
+    predicted: float | None  # the gain by the costs of the explained run, where it is known
 
     @property
     def name(self) -> str:
@@ -72,39 +58,26 @@ def variants_of(results: Results, run: Run, explanation: Explanation) -> list[Va
     found = []
     for other in results.runs:
         field = _difference(run.spec, other.spec) if other.place == run.place else None
-        gain, low, high, rounds = results.ratio(other, run) if field else (math.nan,) * 4
-        if field and not rounds:
-            gain = other.throughput / run.throughput
-        if field is None or math.isnan(gain) or math.isnan(other.step_s):
+        if field is None:
+            continue
+        gain, low, high, rounds = results.ratio(other, run)
+        gain = gain if rounds else other.throughput / run.throughput
+        if math.isnan(gain) or math.isnan(other.step_s):
             continue
         predicted = None
         if field != "balance":
-            part = run.M / other.M
-            step_s = explanation.costs.step(other.spec.make_schedule(), part)
+            step_s = explanation.costs.step(other.spec.make_schedule(), run.M / other.M)
             predicted = explanation.base_s / step_s
-        found.append(
-            Variant(
-                other.id,
-                run.fidelity,
-                field,
-                getattr(other.spec, field),
-                getattr(run.spec, field),
-                other.step_s,
-                gain,
-                low,
-                high,
-                int(rounds),
-                predicted,
-            )
-        )
+        value, own = getattr(other.spec, field), getattr(run.spec, field)
+        of_both = (run.fidelity, field, value, own)
+        measured = (other.step_s, gain, low, high, rounds)
+        found.append(Variant(other.id, *of_both, *measured, predicted))
     return sorted(found, key=lambda variant: -variant.gain)
 
 
 def _difference(own: RunSpec, other: RunSpec) -> str | None:
     """The one field of `_FIELDS` in which two specs differ; None otherwise."""
     # The time scale of an emulated run depends on K and M, but its seconds are the device's.
-    differ = [
-        *varied([own, other], [name for name in RunSpec.model_fields if name != "stretch"]),
-        *varied_arguments([own, other]),
-    ]
+    fields = [name for name in RunSpec.model_fields if name != "stretch"]
+    differ = [*varied([own, other], fields), *varied_arguments([own, other])]
     return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None

@@ -8,21 +8,16 @@ from repro.io.untrusted import short
 
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
 _NAMED = (
-    "balance",
-    "partitioner",
-    "optimizer",
-    "lr",
-    "seed",
-    "warmup",
-    "steps",
-    "trace",
-    "transport",
+    "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport",
+    "stages_per_rank", "tensor_parallel", "zero", "figures",
+)  # fmt: skip
+# A run and its baseline may differ in these: K=1 has nothing to cut, a list of layer counts fits
+# one K alone, and the seconds of an emulated run are divided by its stretch.
+_NOT_COMPARED = {"balance", "partitioner", "stretch"}
+_OF_CUT = {
+    "model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner",
     "stages_per_rank",
-    "tensor_parallel",
-    "zero",
-    "figures",
-)
-_NOT_COMPARED = ("balance", "partitioner", "stretch")  # a run and its baseline may differ in these
+}  # fmt: skip
 
 
 def varied(specs: Sequence[RunSpec], fields: Iterable[str] = RunSpec.model_fields) -> list[str]:
@@ -47,55 +42,43 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     runs of the same model and fidelity differ. K, M and the library are part of the id; other
     fields have columns of their own.
     """
-    alike: dict[tuple[str, str], list[RunSpec]] = {}
-    for spec in runs.values():
-        alike.setdefault((spec.model, spec.fidelity), []).append(spec)
-    arguments = {key: varied_arguments(specs) for key, specs in alike.items()}
-    named = {key: varied(specs, _NAMED) for key, specs in alike.items()}
-    texts = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for run, spec in runs.items():
-        key = spec.model, spec.fidelity
-        settings = {n: value for n, value in spec.model_args.items() if n in arguments[key]}
-        settings |= {name: getattr(spec, name) for name in named[key]}
-        if len({_data_of(other) for other in alike[key]}) > 1:
-            settings["data"] = _data_of(spec)
-        texts[run] = ", ".join(
-            f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
-        )
+        alike.setdefault((spec.model, spec.fidelity), []).append(run)
+    texts = {}
+    for members in alike.values():
+        specs = [runs[run] for run in members]
+        arguments, named = varied_arguments(specs), varied(specs, _NAMED)
+        data = [", ".join(spec.training.data) if spec.training else "" for spec in specs]
+        for run, spec, trained_on in zip(members, specs, data, strict=True):
+            settings = {n: value for n, value in spec.model_args.items() if n in arguments}
+            settings |= {name: getattr(spec, name) for name in named}
+            if len(set(data)) > 1:
+                settings["data"] = trained_on
+            texts[run] = ", ".join(
+                f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
+            )
     return texts
 
 
 def by_comparison(specs: Mapping[str, RunSpec]) -> dict[Hashable, str]:
     """Runs as candidates of `baseline`: the first run of all that are compared alike."""
-    first: dict[Hashable, str] = {}
-    for run, spec in specs.items():
-        first.setdefault(compared(spec), run)
-    return first
+    return {compared(spec): run for run, spec in reversed([*specs.items()])}
 
 
 def baseline(spec: RunSpec, candidates: Mapping[Hashable, str], **changed: Any) -> str | None:
-    """Id of the candidate that equals `spec` but for the changed fields, such as K=1.
-
-    The balance and the partitioner may differ: K=1 has nothing to cut, and a list of layer counts
-    fits one K alone. So may the stretch of an emulated run, because its seconds are divided by it.
-    """
+    """Id of the candidate that equals `spec` but for the changed fields, such as K=1."""
     return candidates.get(compared(spec, **changed))
 
 
 def compared(spec: RunSpec, **changed: Any) -> Hashable:
     """A dictionary key that is equal for a spec and its baseline, with `changed` fields."""
-    return _hashable(spec.model_dump(exclude=set(_NOT_COMPARED)) | changed)
+    return _hashable(spec.model_dump(exclude=_NOT_COMPARED) | changed)
 
 
 def same_cut(spec: RunSpec) -> Hashable:
     """A dictionary key that is equal for runs with the same cut by time."""
-    fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner"}
-    return _hashable(spec.model_dump(include=fields | {"stages_per_rank"}))
-
-
-def _data_of(spec: RunSpec) -> str:
-    """Names of the data sets that a run trains on, such as `toy:alfa`; empty for other tasks."""
-    return ", ".join(spec.training.data) if spec.training else ""
+    return _hashable(spec.model_dump(include=_OF_CUT))
 
 
 def _hashable(value: Any) -> Hashable:

@@ -7,7 +7,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from repro.harness.frame import select
+from repro.harness.frame import all_runs, select
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
 from repro.harness.wandb_summary import GENERAL, PAGE, Report, name_part, places, runs_table
@@ -76,7 +76,7 @@ def _overview(report: Report) -> Iterator[Panel]:
 
 def _panels(results: Results, report: Report, experiment: str) -> Iterator[Panel]:
     """Charts against K and M, pictures, and the main table of an experiment."""
-    rows = select(results.rows, experiment=experiment, status="done", task="train")
+    rows = select(all_runs(results), experiment=experiment, status="done", task="train")
     for column, title in _DRAWN.items():
         for axis in ("K", "M"):
             if rows.loc[rows[column].notna(), axis].nunique() > 1:

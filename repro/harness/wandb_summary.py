@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.frame import all_runs, run_line
 from repro.harness.results import Place, Results, Run
 from repro.harness.schema import LearnRound, TrainRound
 from repro.harness.spec import run_name
@@ -61,7 +62,8 @@ def log_run(
     picture: Picture | None = None,
 ) -> str | None:
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
-    row = redacted({name: value for name, value in results.row(run).items() if _is_known(value)})
+    line = run_line(results, run)
+    row = redacted({name: value for name, value in line.items() if _is_known(value)})
     timeline = results.timeline(run)
     name = run_name(run.id, run.differs_in)
 
@@ -99,7 +101,7 @@ def log_experiment(
     def fill(run: "wandb.Run") -> None:
         import wandb
 
-        run.log({runs_table(name): _table(results.rows.loc[lines])})
+        run.log({runs_table(name): _table(all_runs(results).loc[lines])})
         trace = results.chrome_trace([results.runs[index] for index in lines])
         if trace["traceEvents"]:  # one Chrome trace for ui.perfetto.dev
             artifact = wandb.Artifact(f"{name}-timelines", type="timelines")

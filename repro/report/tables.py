@@ -6,8 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from repro.harness.frame import Frame, ratios, runs_frame
-from repro.harness.results import COLUMNS, SETTINGS, Results, Run
+from repro.harness.frame import (
+    COLUMNS,
+    SETTINGS,
+    Frame,
+    all_runs,
+    ratios,
+    rounds_frame,
+    runs_frame,
+)
+from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, rows_of, suffix, without_tiny
@@ -17,7 +25,13 @@ from repro.report.ratio import MARKS, ideal, ideal_over_k1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
 
-_PLACE = ["machine", "scale", "experiment", "run"]  # what names a run among all results
+# fmt: off
+_OF_ROUNDS = (
+    "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
+    "bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "load",
+    "model", "K", "M", "N", "fidelity",
+)
+# fmt: on
 
 
 def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
@@ -104,8 +118,8 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
 
 def runs(results: Results) -> Table:
     """Every recorded run, with the same columns in the same order for all experiments."""
-    lines = [results.row(run) | {"labels": _labels(run)} for run in results.runs]
-    frame = pd.DataFrame(lines, columns=COLUMNS, dtype=object)
+    frame = all_runs(results)
+    frame["labels"] = pd.Series([_labels(run) for run in results.runs], dtype=object)
     note = (
         "One line a run: step_s is in seconds, memory in GiB, and differs_in tells a run from "
         "others of its experiment. _ci_low and _ci_high are the ends of the bootstrap 95 % "
@@ -122,8 +136,7 @@ def rounds(results: Results) -> Frame:
     The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
     run.
     """
-    runs = results.rows[[*_PLACE, "model", "K", "M", "N", "fidelity"]]
-    return results.rounds.merge(runs, on=_PLACE, how="left")
+    return rounds_frame(results, _OF_ROUNDS).dropna(subset="round")
 
 
 def _labels(run: Run) -> dict[str, Any]:

@@ -18,18 +18,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from repro.gpipe.schedule.timeline import Timeline
-
-if TYPE_CHECKING:
-    from repro.harness.journal import Journal
-    from repro.harness.results import Results, Run
+from repro.harness import machine
+from repro.harness.journal import Journal, journals
+from repro.io.files import write
 
 HERE = Path(__file__).parent
 REFERENCE = HERE.parents[1] / "results/reference"
@@ -38,32 +37,23 @@ Aim = tuple[str, ...]  # the phases that a kill may fall into
 AIMS: tuple[Aim, ...] = (PHASES, *((phase,) for phase in PHASES))
 # its name, its beginning and its end on the clock of time.monotonic
 Phase = tuple[str, float, float]
+QUIET = ["--scale", "smoke", "--wandb", "disabled"]
+# Fields of a record that are read off a clock.
+CLOCKS = ("step_s", "setup_s", "breakdown", "bubble_idle_over_total", "bubble_idle_over_work")
 
 
 @dataclass
 class Counts:
-    """What a campaign did, and how its sweeps ended.
+    """What a campaign did, and how its sweeps ended."""
 
-    Attributes:
-        seed: of the moments at which it killed.
-        kills: by the phase that each fell into.
-        sweeps: that were killed, some of them several times, until they were done.
-        sweeps_alike: of these, with the files and the tables of an undisturbed sweep.
-        runs: of all sweeps.
-        runs_lost: without exactly one record of each round.
-        runs_alike: with the bytes of an undisturbed sweep, readings of a clock aside.
-        most_processes: that one kill ended.
-        seconds: that it all took.
-    """
-
-    seed: int
-    kills: Counter[str] = field(default_factory=Counter)
-    sweeps: int = 0
-    sweeps_alike: int = 0
-    runs: int = 0
-    runs_lost: int = 0
-    runs_alike: int = 0
-    most_processes: int = 0
+    seed: int  # of the moments at which it killed
+    kills: Counter[str] = field(default_factory=Counter)  # by the phase that each fell into
+    sweeps: int = 0  # that were killed, some of them several times, until they were done
+    sweeps_alike: int = 0  # of these, with the files and the plan of an undisturbed sweep
+    runs: int = 0  # of all sweeps
+    runs_lost: int = 0  # without exactly one record of each round
+    runs_alike: int = 0  # with the record of an undisturbed sweep, readings of a clock aside
+    most_processes: int = 0  # that one kill ended
     seconds: float = 0.0
 
     @property
@@ -74,9 +64,8 @@ class Counts:
 
     def record(self) -> dict[str, Any]:
         """The content of campaign.json."""
-        from repro.harness import machine
-
         here = machine.detect("smoke")
+        names = ("most_processes", "sweeps", "sweeps_alike", "runs", "runs_lost", "runs_alike")
         return {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "commit": machine.commit(),
@@ -85,12 +74,7 @@ class Counts:
             "seed": self.seed,
             "kills": self.kills.total(),
             "kills_while": {phase: self.kills[phase] for phase in PHASES},
-            "most_processes": self.most_processes,
-            "sweeps": self.sweeps,
-            "sweeps_alike": self.sweeps_alike,
-            "runs": self.runs,
-            "runs_lost": self.runs_lost,
-            "runs_alike": self.runs_alike,
+            **{name: getattr(self, name) for name in names},
             "seconds": round(self.seconds),
             "minutes": round(self.seconds / 60),
         }
@@ -102,16 +86,9 @@ class Start:
     def __init__(self, results: Path) -> None:
         self._note = results.with_suffix(".phases")
         self._note.write_text(f"planning {time.monotonic()}\n")
-        command = [
-            sys.executable,
-            str(HERE / "noted_run.py"),
-            str(self._note),
-            "run",
-            str(HERE / "tiny_sweep.py"),
-            "--results",
-        ]
+        arguments = [HERE / "noted_run.py", self._note, "run", HERE / "tiny_sweep.py"]
         self._process = subprocess.Popen(
-            [*command, str(results), "--scale", "smoke", "--wandb", "disabled"],
+            [sys.executable, *arguments, "--results", results, *QUIET],
             env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -145,8 +122,7 @@ class Start:
 
 
 def living(group: int) -> list[int]:
-    """The processes of a group; what is killed stays for a while as a zombie where nobody waits for
-    it."""
+    """The processes of a group; a killed one is a zombie for a while where nobody waits for it."""
     found = []
     for process in psutil.process_iter(["status"]):
         try:
@@ -181,18 +157,10 @@ def campaign(folder: Path, aims: Sequence[Aim], seed: int, minutes: float = math
 
 
 def killed(start: Start, usual: list[Phase], aim: Aim, counts: Counts, rng: random.Random) -> bool:
-    """Kill it at a random moment; False where it has ended before."""
-    sleep_into(start, usual, aim, rng)
-    if start.ended():
-        return False
-    counts.kills[start.phases()[-1][0]] += 1
-    counts.most_processes = max(counts.most_processes, start.kill())
-    return True
+    """Kill it at a random moment; False where it has ended before.
 
-
-def sleep_into(start: Start, usual: list[Phase], aim: Aim, rng: random.Random) -> None:
-    """Until a moment drawn evenly from those that an undisturbed sweep spends in the phases aimed
-    at, or the end."""
+    The moment is drawn evenly from those that an undisturbed sweep spends in the phases aimed at.
+    """
     spans = [phase for phase in usual if phase[0] in aim]
     name, began, ended = rng.choices(spans, [end - at for _, at, end in spans])[0]
     wanted = [phase for phase in usual if phase[0] == name].index((name, began, ended))
@@ -200,44 +168,47 @@ def sleep_into(start: Start, usual: list[Phase], aim: Aim, rng: random.Random) -
     while not start.ended():
         seen = [at for phase, at, _ in start.phases() if phase == name]
         if len(seen) > wanted and time.monotonic() >= seen[wanted] + after:
-            return
+            counts.kills[start.phases()[-1][0]] += 1
+            counts.most_processes = max(counts.most_processes, start.kill())
+            return True
         time.sleep(0.001)
+    return False
 
 
 def compare(results: Path, whole: Path, counts: Counts) -> None:
     """Hold a finished sweep against an undisturbed one; count what is lost and what is alike."""
-    from repro.harness.journal import journals
-    from repro.harness.results import of_journals
-
     (mine,), (theirs,) = journals(results), journals(whole)
     for run in theirs.runs:
         counts.runs += 1
-        recorded = recorded_bytes(mine, run)
-        usual = recorded_bytes(theirs, run)
+        recorded, usual = recorded_of(mine, run), recorded_of(theirs, run)
         counts.runs_lost += len(recorded) != len(usual)
-        counts.runs_alike += recorded == usual and spans(mine.timeline(run)) == spans(
-            theirs.timeline(run)
-        )
-    counts.sweeps_alike += (
-        files_of(results) == files_of(whole)
-        and plan_bytes(mine) == plan_bytes(theirs)
-        and shown_without_clocks(of_journals([mine])) == shown_without_clocks(of_journals([theirs]))
-    )
+        same_spans = spans(mine.timeline(run)) == spans(theirs.timeline(run))
+        counts.runs_alike += recorded == usual and same_spans
+    other_files = set(files_of(results)) ^ set(files_of(whole))
+    print(f"other files: {sorted(other_files)}", flush=True)
+    counts.sweeps_alike += not other_files and plan_line(mine) == plan_line(theirs)
 
 
-def recorded_bytes(journal: "Journal", run: str) -> list[bytes]:
+def recorded_of(journal: Journal, run: str) -> list[Any]:
     """What is recorded of each round of a run, but for readings of a clock, with its
     environment."""
-    where = journal.environments.get(run)
+    where, status = journal.environments.get(run), str(journal.status(run))
     return [
-        json.dumps(
-            [event.round, str(journal.status(run)), where, stopped(event.records[run])]
-        ).encode()
+        (event.round, status, where, without_clocks(event.records[run]))
         for event in journal.rounds_of(run)
     ]
 
 
-def plan_bytes(journal: "Journal") -> bytes:
+def without_clocks(value: Any, clock: bool = False) -> Any:
+    """A record with the same number for every reading of a clock."""
+    if isinstance(value, dict):
+        return {n: without_clocks(part, clock or n in CLOCKS) for n, part in value.items()}
+    if isinstance(value, list):
+        return [without_clocks(part, clock) for part in value]
+    return 0.5 if clock else value
+
+
+def plan_line(journal: Journal) -> bytes:
     """The line of the plan, of which there is one."""
     (line,) = [line for line in journal.path.read_bytes().splitlines() if b'"event":"plan"' in line]
     return line
@@ -250,63 +221,12 @@ def files_of(results: Path) -> list[str]:
 
 
 def spans(timeline: Timeline | None) -> list[tuple[str, int, int, int]]:
-    if timeline is None:
-        return []
-    return sorted((span.kind, span.stage, span.micro_batch, span.step) for span in timeline.spans)
-
-
-def shown_without_clocks(results: "Results") -> list[str]:
-    """Every table of the report, with every number that was read off a clock replaced by one."""
-    from repro.report.tables import all_tables
-
-    def still(run: "Run") -> "Run":
-        rounds = (replace(each, values=stopped(dict(each.values))) for each in run.rounds)
-        return replace(run, rounds=tuple(rounds))
-
-    shown = replace(results, runs=[still(run) for run in results.runs])
-    tables = [table.markdown() for table in all_tables(shown)]
-    return [str(shown.rows.to_json()), *tables]
-
-
-def stopped(line: dict[str, Any]) -> dict[str, Any]:
-    clocks = clock_fields()
-    return {name: constant(value) if name in clocks else value for name, value in line.items()}
-
-
-def constant(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: constant(part) for name, part in value.items()}
-    return [constant(part) for part in value] if isinstance(value, list) else 0.5
-
-
-def clock_fields() -> set[str]:
-    """The fields of a record that change when nothing but the clock's readings
-    do."""
-    from tiny_sweep import experiment
-
-    from repro.gpipe import make_schedule
-    from repro.gpipe.schedule.replay import replay
-    from repro.harness.tasks.train import Step, measured
-    from repro.models import build
-
-    spec = experiment().groups[0].runs[-1]
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
-
-    def line(forward: float) -> dict[str, Any]:
-        timeline = replay(schedule, lambda action: forward if action.kind == "F" else 1.0)
-        step = Step(timeline.step_time, 0.0, timeline)
-        model = build(spec.model, **spec.model_args)
-        return measured(model, spec, (1, 1), [step], [1, 1], forward).record.model_dump()
-
-    slow, quick = line(2.0), line(1.0)
-    return {name for name in slow if slow[name] != quick[name]}
+    found = timeline.spans if timeline else ()
+    return sorted((span.kind, span.stage, span.micro_batch, span.step) for span in found)
 
 
 def main() -> None:
     """Run a campaign and write its record."""
-    from repro.harness import machine
-    from repro.io.files import write
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=math.inf)

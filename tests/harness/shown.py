@@ -1,14 +1,13 @@
-"""A small sweep that a crew measured, and all that a report shows of it, to hold damaged records
+"""A small sweep that a crew measured, and what a report shows of it, to hold damaged records
 against."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from crew import MACHINE, Crew, experiment, measure, spec
 
+from repro.harness.frame import all_runs
 from repro.harness.results import load
 from repro.io import lock
 from repro.report import page
@@ -19,42 +18,15 @@ SWEEP = experiment(spec(1, 4), spec(2, 4))
 BASE, RUN = (one.run_id(1, MACHINE.identity) for one in SWEEP.groups[0].runs)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a report shows of a results folder, but for the rounds' number and commits, and what it
-    is made from."""
-
-    rows: list[dict[str, Any]]
-    timelines: list[Any]
-    lines: list[dict[str, Any]]
-    specs: dict[str, Any]
-
-    def behind(self, other: "Seen") -> bool:
-        """Whether every number comes from what the other saw as well."""
-        return (
-            all(line in other.lines for line in self.lines)
-            and self.specs.items() <= other.specs.items()
-        )
-
-
-def seen(results: Path) -> Seen:
-    """Also makes what a page shows of all files, so that none of it may fail."""
+def seen(results: Path) -> tuple[str, list[Any]]:
+    """The rows and timelines of a report but for the rounds' number and commits; makes what a page
+    shows of all files, so that none of it may fail."""
     found = load(results)
     tables = all_tables(found)
     page._environments(found)
     sections_of(found, tables, [], {}, [])
     timelines = [found.timeline(run) for run in found.runs]
-    rows, lines = found.rows.drop(columns=["rounds", "commit"]), found.rounds.drop(columns="commit")
-    return Seen(records(rows), timelines, records(lines), {run.id: run.spec for run in found.runs})
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame, None where there is no number."""
-    some = frame.astype(object)
-    return [
-        {str(k): v for k, v in row.items()}
-        for row in some.where(some.notna(), None).to_dict("records")
-    ]
+    return all_runs(found).drop(columns=["rounds", "commit"]).to_csv(), timelines
 
 
 def folder_in(results: Path) -> Path:

@@ -1,7 +1,6 @@
 """Results of a machine in one file: packed on one, shown beside those of another, whatever is in
 them."""
 
-import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,14 +89,12 @@ def test_runs_of_two_machines_are_never_divided_by_each_other(local, sent, tmp_p
 
 
 def test_the_same_results_are_shown_once(local, sent, tmp_path):
-    copy = shutil.copy(sent, tmp_path / "again.zip")
-    results, lines = bundle.merge(local, [sent, Path(copy)], tmp_path / "a")
+    results, lines = bundle.merge(local, [sent, sent], tmp_path / "a")
     assert len(results.runs) == 4
     assert "tiny of 2x-h100 is among the results already" in lines[1]
     # So are a machine's own results in a bundle of its own.
     results, lines = bundle.merge(sent.parent / "results", [sent], tmp_path / "b")
-    assert len(results.runs) == 2
-    assert len(lines) == 1
+    assert (len(results.runs), len(lines)) == (2, 1)
 
 
 def test_two_machines_of_the_same_kind_keep_apart(sent, tmp_path):
@@ -112,16 +109,6 @@ def test_two_machines_of_the_same_kind_keep_apart(sent, tmp_path):
     assert {run.machine for run in results.runs} == set(names)
 
 
-def test_an_edited_record_is_refused(sent, tmp_path):
-    def faster(entries: dict[str, bytes]) -> None:
-        assert b'"step_s":[0.75' in entries[GPU_JOURNAL]
-        entries[GPU_JOURNAL] = entries[GPU_JOURNAL].replace(b'"step_s":[0.75', b'"step_s":[0.25')
-
-    edited = changed(sent, tmp_path / "edited.zip", faster)
-    with pytest.raises(ValueError, match=f"^{edited}: 2x-h100/.* not as it was written.*; ask for"):
-        bundle.merge(tmp_path / "none", [edited], tmp_path / "unpacked")
-
-
 def test_spans_of_another_schedule_are_refused(tmp_path):
     """The digests are those of whoever wrote it."""
     assert measure(tmp_path / "results", Crew(), SWEEP, machine=GPUS) == 0
@@ -132,10 +119,9 @@ def test_spans_of_another_schedule_are_refused(tmp_path):
 
 DAMAGED = {
     "no journal": lambda e: e.pop(GPU_JOURNAL),
+    "an edited record": lambda e: e.update({GPU_JOURNAL: e[GPU_JOURNAL].replace(b".75", b".25")}),
     "another file": lambda e: e.update({"run.sh": b"echo"}),
     "a path out of it": lambda e: e.update({"../smoke/tiny/journal.jsonl": b""}),
-    "an absolute path": lambda e: e.update({"/tmp/smoke/tiny/journal.jsonl": b""}),
-    "no events": lambda e: e.update({GPU_JOURNAL: b"{}\n"}),
     "no plan": lambda e: e.update({GPU_JOURNAL: b""}),
     "no spans": lambda e: e.update({next(n for n in e if n.endswith(".gz")): b""}),
 }
@@ -162,33 +148,13 @@ def test_an_archive_that_unpacks_to_more_than_is_read(sent, tmp_path, monkeypatc
         bundle.merge(tmp_path / "none", [tmp_path / "bomb.zip"], tmp_path / "unpacked")
 
 
-def test_a_model_that_is_code_is_shown_and_not_imported(local, tmp_path, monkeypatch):
-    folder = tmp_path / "theirs"
-    module = "sentinel_of_bundles"
-    results = tmp_path / "results"
-    source = experiment(spec(1, 1, model=f"import:{module}:layers", model_args={}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("repro.harness.rehearsal.check_plans", lambda _: None)
-        assert measure(results, Pipelines(), source, machine=GPUS) == 0
-    folder.mkdir()
-    bundle.write_bundle(results, folder / "code.zip")
-    (tmp_path / f"{module}.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    plots = tmp_path / "plots"
-    arguments = ["report", "--results", str(local), "--plots", str(plots), "--with", str(folder)]
-    assert main(arguments) == 0
-    assert "2x-h100" in (plots / "report.html").read_text()
-
-
 def test_other_uses_are_one_line(local, tmp_path, capsys):
     empty = tmp_path / "empty"
     empty.mkdir()
     for arguments, text in {
         ("pack", "--results", str(empty)): "nothing is recorded there",
-        ("pack", "--results", str(local), "--file", str(empty)): "that is a folder",
         ("report", "--with", str(empty)): "no .zip file is in this folder",
         ("report", "--with", str(tmp_path / "none.zip")): "not readable",
-        ("report", "--reference", "--with", str(empty)): "drop --reference",
     }.items():
         assert main(list(arguments)) == 2
         error = capsys.readouterr().err

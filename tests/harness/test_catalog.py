@@ -26,20 +26,6 @@ def test_every_experiment_builds_at_every_scale():
             assert catalog.find(name).build(scale).name == name
 
 
-def test_table2_is_the_paper_s_grid_with_one_mini_batch_per_model():
-    for scale in SCALES:
-        made = catalog.find("table2").build(scale)
-        assert [group.name for group in made.groups][:2] == ["amoebanet-d", "transformer"]
-        for group in made.groups[:2]:
-            assert {run.fidelity for run in group.runs} == {"measured"}
-            assert [(run.K, run.M) for run in group.runs] == [
-                (K, M) for K in (1, 2, 4, 8) for M in (1, 4, 32)
-            ]
-        assert all(len({run.N for run in group.runs}) == 1 for group in made.groups)
-    amoebanet = catalog.find("table2").build("paper").groups[0].runs[0]
-    assert amoebanet.model_args == {"L": 18, "D": 256, "image": 224}
-
-
 def test_a_file_of_ones_own_is_an_experiment_with_its_parameters_as_flags(tmp_path: Path):
     path = tmp_path / "mine.py"
     path.write_text(MINE)
@@ -53,7 +39,7 @@ def test_a_file_of_ones_own_is_an_experiment_with_its_parameters_as_flags(tmp_pa
     [
         ("import nothing_like_this", "ModuleNotFoundError: No module named 'nothing_like_this'"),
         ("x = 1", r"no function experiment\(scale\) in it"),
-        ("def experiment(): pass", "takes no parameter 'scale'"),
+        ("def experiment(): pass", r"no function experiment\(scale\) in it"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str, message: str):

@@ -14,6 +14,7 @@ from repro.harness.machine import Machine
 from repro.harness.results import load
 from repro.harness.spec import Experiment
 from repro.harness.terminal import show
+from repro.report.tables import rounds as rounds_table
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
 
@@ -79,7 +80,11 @@ def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: 
     assert told.count("this machine is busy: other processes take ") == 1
     assert told.count("  3, 2 busy") == len(POINTS)
     assert "busy: other processes took more than 10% of the usable cores" in told
-    assert load(tmp_path).rounds.groupby("round")["load"].first().tolist() == [0.0, 0.55, 0.3]
+    assert rounds_table(load(tmp_path)).groupby("round")["load"].first().tolist() == [
+        0.0,
+        0.55,
+        0.3,
+    ]
 
 
 def test_an_experiment_of_the_paper_ends_with_its_widest_run(tmp_path: Path):

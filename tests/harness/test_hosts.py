@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hosts import Host, two
 
+from repro.harness.frame import all_runs
 from repro.harness.results import load
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
     for host in hosts:
         host.torchrun([*arguments, "--results", str(tmp_path / "results")], tmp_path)
     until(lambda: all(host.agent.poll() is not None for host in hosts), 200)
-    rows = load(tmp_path / "results").rows
+    rows = all_runs(load(tmp_path / "results"))
     assert rows["status"].tolist() == [
         "done",
         "failed(stage 1, F0 of step 0: RuntimeError: layer two is broken)",

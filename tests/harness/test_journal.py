@@ -8,26 +8,25 @@ import os
 import re
 import shutil
 import socket
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crew import MACHINE, SPEC_SIZES, Crew, experiment, measure, metrics, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shown import BASE, RUN, SWEEP, Seen, again, assert_stops, folder_in, seen
+from shown import BASE, RUN, SWEEP, again, assert_stops, folder_in, seen
 
 from repro.cli.main import main
 from repro.gpipe import Span, Timeline
+from repro.harness.frame import all_runs
 from repro.harness.job import Measured
 from repro.harness.journal import NAME, Journal, Status
-from repro.harness.results import COLUMNS, Results, Run, load
-from repro.harness.schema import CheckRound, Finding
+from repro.harness.results import load
 from repro.harness.spec import RunSpec
 
 TIMELINE = Timeline((Span("F", 0, 0, 0.5, 1.5, 3),), 2)
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
-ONE, TWO = (spec(K, 4).run_id(1, MACHINE.identity) for K in (1, 2))
 
 
 def declared(results: Path, *specs: RunSpec) -> tuple[Journal, list[str]]:
@@ -40,24 +39,18 @@ def declared(results: Path, *specs: RunSpec) -> tuple[Journal, list[str]]:
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     """Two rounds of K=1 and K=2 at M=4."""
-    made, _ = declared(tmp_path, spec(1, 4), spec(2, 4))
+    made, (one, two) = declared(tmp_path, spec(1, 4), spec(2, 4))
     for seconds in (1.0, 3.0):
-        measured = {
-            ONE: Measured(metrics(2 * seconds, 1), TIMELINE),
-            TWO: Measured(metrics(seconds, 2), TIMELINE),
-        }
+        records = {one: metrics(2 * seconds, 1), two: metrics(seconds, 2)}
+        measured = {run: Measured(record, TIMELINE) for run, record in records.items()}
         made.commit("timed", measured, MACHINE, WHEN)
     return made
 
 
-def the_run(results: Results, run: str) -> Run:
-    (found,) = [each for each in results.runs if each.id == run]
-    return found
-
-
 def test_a_row_summarises_the_rounds(journal: Journal, tmp_path: Path):
     results = load(tmp_path)
-    row = results.rows.set_index("run").loc[TWO]
+    (two,) = [run for run in results.runs if run.K == 2]
+    row = all_runs(results).set_index("K").loc[2]
     assert row["step_s"] == 2.0  # median over rounds of the median over steps
     assert row["throughput"] == pytest.approx((8 / 1 + 8 / 3) / 2)
     assert row["speedup_vs_k1"] == 2.0
@@ -66,15 +59,7 @@ def test_a_row_summarises_the_rounds(journal: Journal, tmp_path: Path):
     place = (MACHINE.slug, "smoke", "timed", 2)
     assert tuple(row[["machine", "scale", "group", "rounds"]]) == place
     assert (row["device"], row["unit"], row["balance"]) == ("Test CPU", "examples/s", (2, 2))
-    run = the_run(results, TWO)
-    assert results.timeline(run) == TIMELINE
-    assert results.timeline(replace(run, place=run.place._replace(scale="node"))) is None
-
-
-def test_every_field_of_a_spec_is_in_a_row():
-    """Or runs could differ by their hash alone. What a link does is in the labels of the report."""
-    named = {"checkpoint": "remat", "balance": "cut_by", "partitioner": "cut_by"}
-    assert {named.get(field, field) for field in RunSpec.model_fields} - {"link"} <= set(COLUMNS)
+    assert results.timeline(two) == TIMELINE
 
 
 def test_an_interval_is_named_after_its_quantity(tmp_path: Path):
@@ -85,24 +70,12 @@ def test_an_interval_is_named_after_its_quantity(tmp_path: Path):
         steps = zip(runs, specs, (base, 3.0, 1.0), strict=True)
         lines = {run: Measured(metrics(step, one.K)) for run, one, step in steps}
         made.commit("timed", lines, MACHINE, WHEN)
-    rows = load(tmp_path).rows.set_index(["K", "M"])
+    rows = all_runs(load(tmp_path)).set_index(["K", "M"])
     row = rows.loc[2, 4]
     assert row["speedup_vs_k1_ci_low"] < row["speedup_vs_k1"] == 2.0 < row["speedup_vs_k1_ci_high"]
     names = ("speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high")
     assert [row[name] for name in names] == [3.0, 3.0, 3.0]
     assert math.isnan(rows.loc[(1, 4), "speedup_vs_k1_ci_low"]), "a baseline has none over itself"
-
-
-def test_checks_are_recorded_beside_no_step_and_no_spans(tmp_path: Path):
-    made, (run,) = declared(tmp_path, spec(2, 4, task="check"))
-    checks = {"dropout": Finding(verdict="refused", value=None, evidence="it said no")}
-    record = CheckRound(checks=checks, balance=[1, 1], setup_s=0.1, unit="x/s", labels={})
-    made.commit("timed", {run: Measured(record)}, MACHINE, WHEN)
-    results = load(tmp_path)
-    (round_,) = the_run(results, run).rounds
-    assert round_.record == record
-    assert math.isnan(results.rows["step_s"].iloc[0])
-    assert results.timeline(the_run(results, run)) is None
 
 
 def test_the_reference_inside_is_not_mixed_in_and_a_stray_journal_is_named(
@@ -119,7 +92,7 @@ def test_the_reference_inside_is_not_mixed_in_and_a_stray_journal_is_named(
 
 def test_it_says_what_and_where_but_names_no_one(journal: Journal):
     text = journal.path.read_text()
-    here = journal.environments[ONE]
+    here = journal.environments[next(iter(journal.runs))]
     assert {"torch", "python", "cpu", "cores", "gpus", "commit", "dirty", "os"} <= here.keys()
     for secret in (str(Path.home()), socket.gethostname(), f'"{getpass.getuser()}"'):
         assert secret not in text
@@ -144,29 +117,24 @@ def test_plans_and_statuses_are_written_once_and_lines_are_only_appended(tmp_pat
         assert [event.round for event in each.rounds_of(one)] == ["timed-0002"]
         assert (each.status(one), str(each.status(two))) == (("done", ""), "skipped(why)")
         assert each.timeline(one) is None
-    assert not made.timeline_files()
     assert list((made.folder / "timelines").iterdir()) == [], "what is replaced goes"
 
 
 def test_cut_off_anywhere_it_has_whole_rounds_and_goes_on(
-    recorded: tuple[Path, Seen], tmp_path: Path
+    recorded: Path, whole: Any, tmp_path: Path
 ):
     """As a kill leaves it, and as a reader beside a writer may see it."""
-    source, whole = recorded
-    written = (folder_in(source) / NAME).read_bytes()
+    written = (folder_in(recorded) / NAME).read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", written)]
     cuts = {0, 1, *ends, *(end - 1 for end in ends), *range(0, len(written), len(written) // 12)}
     for cut in sorted(cuts):
-        results = tmp_path / str(cut)
-        shutil.copytree(source, results)
+        results = shutil.copytree(recorded, tmp_path / str(cut))
         path = folder_in(results) / NAME
         path.write_bytes(written[:cut])
         kept = written[: written.rfind(b"\n", 0, cut) + 1]
         assert len(Journal(path.parent).rounds) == kept.count(b'{"event":"round"')
-        assert seen(results).behind(whole)
         again(results)
-        after = seen(results)
-        assert (after.rows, after.timelines) == (whole.rows, whole.timelines)
+        assert seen(results) == whole
         assert path.read_bytes().startswith(kept)
         assert len(list((path.parent / "timelines").iterdir())) == 2, "no spans of a lost round"
 
@@ -174,11 +142,10 @@ def test_cut_off_anywhere_it_has_whole_rounds_and_goes_on(
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_an_edited_line_is_named(
-    recorded: tuple[Path, Seen], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    recorded: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ):
     """A bit anywhere, a line that is gone or a value: nothing is shown or measured."""
-    results = tmp_path_factory.mktemp("edited")
-    shutil.copytree(recorded[0], results, dirs_exist_ok=True)
+    results = shutil.copytree(recorded, tmp_path_factory.mktemp("edited") / "results")
     path = folder_in(results) / NAME
     lines = path.read_bytes().splitlines(keepends=True)
     number = data.draw(st.integers(0, len(lines) - 2), label="line")
@@ -187,9 +154,8 @@ def test_an_edited_line_is_named(
         del lines[number]
     elif way == "value":
         value = json.loads(lines[number])
-        lines[number] = (
-            json.dumps({**value, "load": 0.5, "digest": value["digest"]}).encode() + b"\n"
-        )
+        changed = {**value, "load": 0.5, "digest": value["digest"]}
+        lines[number] = json.dumps(changed).encode() + b"\n"
     else:
         line = bytearray(lines[number])
         line[data.draw(st.integers(0, len(line) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -198,41 +164,32 @@ def test_an_edited_line_is_named(
     assert_stops(results, rf"^{re.escape(str(path))}: line \d+ is not as it was written")
 
 
-def test_a_damaged_timeline_is_named_and_measured_again(
-    recorded: tuple[Path, Seen], tmp_path: Path
-):
-    source, whole = recorded
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
-    path = next((folder_in(tmp_path) / "timelines").glob(f"{RUN}-*"))
+def test_a_damaged_timeline_is_named_and_measured_again(results: Path, whole: Any):
+    path = next((folder_in(results) / "timelines").glob(f"{RUN}-*"))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: it is not as it was written"):
-        seen(tmp_path)
-    again(tmp_path, force=True)
-    assert seen(tmp_path).timelines == whole.timelines
+        seen(results)
+    again(results, force=True)
+    assert seen(results) == whole
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link out", "no UTF-8"])
-def test_a_journal_that_is_no_file_of_ours_is_one_line(
-    recorded: tuple[Path, Seen], tmp_path: Path, kind: str
-):
-    results = tmp_path / "results"
-    shutil.copytree(recorded[0], results)
+def test_a_journal_that_is_no_file_of_ours_is_one_line(results: Path, kind: str):
     path = folder_in(results) / NAME
-    outside = path.rename(tmp_path / "outside")
+    outside = path.rename(results.parent / "outside")
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "link out":
         path.symlink_to(outside)
     else:
         path.write_bytes(b"\xff{\n")
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: "):
-        load(results)
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: "):
-        again(results)
+    for read in (load, again):
+        with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: "):
+            read(results)
 
 
 def test_a_full_disk_leaves_it_as_before(journal: Journal, monkeypatch: pytest.MonkeyPatch):
-    before = journal.path.read_bytes()
+    before, run = journal.path.read_bytes(), next(iter(journal.runs))
     write = os.write
 
     def half(file: int, data: bytes) -> int:
@@ -241,50 +198,45 @@ def test_a_full_disk_leaves_it_as_before(journal: Journal, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "write", half)
     with pytest.raises(OSError, match=re.escape(str(journal.path))):
-        journal.set_status({ONE: Status("running")})
+        journal.set_status({run: Status("running")})
     monkeypatch.undo()
     assert journal.path.read_bytes() == before
-    journal.set_status({ONE: Status("done")})
-    assert Journal(journal.folder).status(ONE) == Status("done")
+    journal.set_status({run: Status("done")})
+    assert Journal(journal.folder).status(run) == Status("done")
 
 
-def test_what_kills_left_behind_is_removed_by_the_next_run(
-    recorded: tuple[Path, Seen], tmp_path: Path
-):
-    source, whole = recorded
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+def test_what_kills_left_behind_is_removed_by_the_next_run(results: Path, whole: Any):
+    logs = folder_in(results).with_name("logs")
     left = [
-        folder_in(tmp_path) / "timelines" / f"{RUN}-0123456789ab.json.gz",
-        folder_in(tmp_path) / "timelines" / f".{RUN}-0123456789ab.json.gz.23",
+        folder_in(results) / "timelines" / f"{RUN}-0123456789ab.json.gz",
+        folder_in(results) / "timelines" / f".{RUN}-0123456789ab.json.gz.23",
+        logs / "1" / "0" / "stdout.log",
     ]
-    for path in left:
+    said = logs / "2" / "0" / "stderr.log"
+    for path in [*left, said]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    assert seen(tmp_path) == whole
-    again(tmp_path)
+        path.write_text("Traceback" if path == said else "")
+    assert seen(results) == whole
+    again(results)
     assert not [path for path in left if path.exists()]
+    assert [path.name for path in logs.iterdir()] == ["2"]
+    assert said.exists()
 
 
-def test_an_experiment_s_new_version_is_measured_beside_the_old_one(
-    recorded: tuple[Path, Seen], tmp_path: Path
-):
-    shutil.copytree(recorded[0], tmp_path, dirs_exist_ok=True)
-    assert measure(tmp_path, Crew(), SWEEP.model_copy(update={"version": 2})) == 0
-    after = seen(tmp_path)
-    assert not {row["run"] for row in after.rows} & {BASE, RUN}
-    assert [row["status"] for row in after.rows] == ["done", "done"]
-    assert len(Journal(folder_in(tmp_path)).rounds_of(RUN)) == 2, "nothing is deleted"
+def test_an_experiment_s_new_version_is_measured_beside_the_old_one(results: Path):
+    assert measure(results, Crew(), SWEEP.model_copy(update={"version": 2})) == 0
+    rows = all_runs(load(results))
+    assert not set(rows["run"]) & {BASE, RUN}
+    assert list(rows["status"]) == ["done", "done"]
+    assert len(Journal(folder_in(results)).rounds_of(RUN)) == 2, "nothing is deleted"
 
 
-def test_every_verb_says_the_same_line(
-    recorded: tuple[Path, Seen], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    shutil.copytree(recorded[0], tmp_path, dirs_exist_ok=True)
-    path = folder_in(tmp_path) / NAME
+def test_every_verb_says_the_same_line(results: Path, capfd: pytest.CaptureFixture[str]):
+    path = folder_in(results) / NAME
     path.write_text("{\n" + path.read_text())
-    plots = ["--plots", str(tmp_path / "plots")]
-    for verb in (["report", *plots], ["results"], ["pack", "--file", str(tmp_path / "x.zip")]):
-        assert main([*verb, "--results", str(tmp_path)]) == 2
-        told = capfd.readouterr().err.splitlines()
-        assert len(told) == 1
-        assert told[0].startswith(f"error: {path}: line 1 is not as it was written")
+    beside = results.parent
+    plots = ["--plots", str(beside / "plots")]
+    for verb in (["report", *plots], ["results"], ["pack", "--file", str(beside / "x.zip")]):
+        assert main([*verb, "--results", str(results)]) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith(f"error: {path}: line 1 is not as it was written")

@@ -13,28 +13,17 @@ import pytest
 from crew import Crew, experiment, measure, spec
 
 from repro.cli.main import main
+from repro.harness.frame import all_runs
 from repro.harness.results import load
 from repro.io import lock
 
 ROOT = Path(__file__).parents[2]
-SWEEP = [
-    "run",
-    "sweep",
-    "--model",
-    "timed",
-    "--K",
-    "1",
-    "--M",
-    "1",
-    "--scale",
-    "smoke",
-    "--wandb",
-    "disabled",
-]
+SWEEP = "run sweep --model timed --K 1 --M 1 --scale smoke --wandb disabled".split()
 OWNER = """
 import subprocess, sys, time
 from pathlib import Path
 from repro.io import lock
+from repro.harness.frame import all_runs
 with lock.held(Path(sys.argv[1]), "repro run table2"):
     # As a worker process that outlives the harness.
     child = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -112,4 +101,4 @@ def test_without_locks_there_is_a_warning(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="without locks .*make sure that no other `repro run`"):
         assert measure(tmp_path, Crew(), experiment(spec())) == 0
-    assert len(load(tmp_path).rows) == 1
+    assert len(all_runs(load(tmp_path))) == 1

@@ -6,6 +6,7 @@ import pytest
 from crew import MACHINE, Crew, experiment, measure, spec
 
 from repro.harness import plan
+from repro.harness.frame import all_runs
 from repro.harness.own_code import code_of
 from repro.harness.results import load
 
@@ -62,6 +63,6 @@ def test_an_edited_model_is_measured_again_beside_the_old_one(
     assert (jobs(), jobs()) == (4, 0)
     (folder / "helpers.py").write_text("width = 2\n")
     assert (jobs(), jobs()) == (2, 0)
-    rows = load(folder / "r").rows.set_index("run")
+    rows = all_runs(load(folder / "r")).set_index("run")
     assert list(rows["rounds"]) == [2, 2, 2]
     assert "figures=" in rows.loc[mine, "differs_in"]

@@ -9,7 +9,6 @@ from repro.costs import device as devices
 from repro.harness import catalog, plan
 from repro.harness.job import Measured
 from repro.harness.spec import Experiment
-from repro.harness.vary import baseline, by_comparison
 
 
 def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:
@@ -56,12 +55,6 @@ def test_more_stages_than_devices_are_skipped_and_say_so(tmp_path: Path):
         4: "skipped(needs 4 devices)",
     }
     assert members(made) == [ALL, ALL]
-
-
-def test_more_processes_than_one_machine_bears_are_skipped(tmp_path: Path):
-    many = [spec(K, 1, model="timed", model_args={}, fidelity="emulated") for K in (128, 129)]
-    labels = [run.label for run in make(tmp_path, of=experiment(*many)).runs]
-    assert labels == ["planned", "skipped(needs 129 processes, of which one machine gets 128)"]
 
 
 def test_processes_that_share_devices_are_not_timed(tmp_path: Path):
@@ -124,16 +117,6 @@ def test_a_baseline_whose_own_was_not_asked_for_is_done_once(tmp_path: Path):
     assert members(make(tmp_path)) == [[(1, 1), (2, 1)]] * 2
 
 
-def test_a_point_added_later_brings_its_baselines_in_fresh_rounds(tmp_path: Path):
-    first = experiment(*(spec(1, M) for M in (1, 4)))
-    for _ in range(2):
-        record(make(tmp_path, of=first), (1, 1), (1, 4))
-    grown = experiment(*(spec(1, M) for M in (1, 4)), spec(2, 4))
-    made = make(tmp_path, of=grown)
-    assert members(made) == [[(1, 4), (2, 4)]] * 2
-    assert [run.status for run in made.runs] == ["done", "done", "planned"]
-
-
 def test_a_round_that_misses_the_baseline_does_not_count(tmp_path: Path):
     """The baseline failed in it, so it holds no ratio."""
     both = experiment(spec(1, 4), spec(2, 4))
@@ -145,11 +128,6 @@ def test_force_measures_what_was_asked_for_again(tmp_path: Path):
     for _ in range(2):
         record(make(tmp_path), *ALL)
     assert members(make(tmp_path, "K=2,M=1", force=True)) == [[(1, 1), (2, 1)]] * 2
-
-
-def test_another_version_or_engine_starts_anew(tmp_path: Path):
-    record(make(tmp_path), *ALL)
-    assert len(members(make(tmp_path, of=experiment(version=2)))) == 2
 
 
 def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
@@ -190,13 +168,6 @@ def test_a_library_that_takes_all_processes_wants_as_many_of_torchrun(tmp_path, 
     made = make(tmp_path, of=experiment(*runs))
     assert [run.status for run in made.runs] == ["skipped", "planned"]
     assert made.runs[0].reason == "deepspeed takes all processes: start torchrun with 2"
-
-
-def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
-    ids = {"one": spec(1, 4), "two": spec(2, 4, balance=(1, 3))}
-    candidates = by_comparison(ids)
-    assert baseline(ids["two"], candidates, K=1) == "one"
-    assert baseline(spec(2, 4, checkpoint="never"), candidates, K=1) is None
 
 
 def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):

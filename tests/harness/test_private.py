@@ -28,7 +28,7 @@ MINE = """
 import os
 from pathlib import Path
 from torch import nn
-from repro.harness.spec import Experiment, Group, RunSpec
+from repro.harness.spec import Experiment, Group, sweep
 
 SECRETS = " | ".join(os.environ[name] for name in {names})
 
@@ -53,20 +53,11 @@ def layers(root, fail=False):
 
 def experiment(scale="smoke"):
     root = str(Path(__file__).resolve().parent)
-    runs = [
-        RunSpec(
-            model="import:zaphods:layers",
-            model_args={{"root": root, "fail": fail, "image": 8}},
-            K=1,
-            M=1,
-            N=2,
-        )
-        for fail in (False, True)
-    ]
-    groups = (Group(name="own", runs=tuple(runs)),)
-    return Experiment(
-        name="own", title=text(), question=text(), paper=text(), rounds=1, groups=groups
-    )
+    arguments = [{{"root": root, "fail": fail, "image": 8}} for fail in (False, True)]
+    runs = sweep(model="import:zaphods:layers", model_args=arguments, K=1, M=1, N=2)
+    groups = (Group(name="own", runs=runs),)
+    said = {{"title": text(), "question": text(), "paper": text()}}
+    return Experiment(name="own", rounds=1, groups=groups, **said)
 """
 
 
@@ -102,15 +93,7 @@ def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
     }
 
 
-NAMES = (
-    "GITHUB_PAT",
-    "MYSQL_PWD",
-    "SLACK_AUTH",
-    "TOKEN2",
-    "AWS_ACCESS_KEY_ID",
-    "PRIVATE_KEY_PEM",
-    "MY_TOKENS",
-)
+NAMES = "GITHUB_PAT MYSQL_PWD SLACK_AUTH TOKEN2 AWS_ACCESS_KEY_ID PRIVATE_KEY_PEM".split()
 
 
 @pytest.mark.parametrize("variable", [*NAMES, "DATABASE_URL"])
@@ -176,11 +159,8 @@ def test_every_byte_of_a_run_its_mirror_and_its_report(
     assert main(["run", "--spec", next(iter(journal.runs)), "--rounds", "1", "--trust"]) == 0
     assert main(["report"]) == 0
 
-    private = [*SECRETS.values(), HOME, HOST]
-    private += [
-        repr(SECRETS["MY_SECRET_THING"])[1:-1],
-        " ".join(SECRETS["MY_SECRET_THING"].split()),
-    ]
+    lines = SECRETS["MY_SECRET_THING"]
+    private = [*SECRETS.values(), HOME, HOST, repr(lines)[1:-1], " ".join(lines.split())]
     written = {path for path in Path().rglob("*") if path.is_file() and path.name != "zaphods.py"}
     written -= {*Path().glob("results/*/smoke/logs/**/*"), *Path().glob("__pycache__/*")}
     # One run of each command, and the lines of its experiment.

@@ -11,11 +11,13 @@ from rich.console import Console
 
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner, wandb_summary
+from repro.harness.frame import all_runs
 from repro.harness.job import Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
 from repro.harness.spec import Experiment
+from repro.report.tables import rounds as rounds_table
 
 ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
@@ -43,36 +45,33 @@ def test_rounds_are_interleaved_and_recorded(run, tmp_path: Path):
     assert crew.asked == [*ALL, *reversed(ALL)]
     assert status(tmp_path, 2, 4) == "done, 2"
     assert status(tmp_path, 4, 4) == "skipped(needs 4 devices), 0"
-    rows = load(tmp_path).rows.set_index(["K", "M"])
+    rows = all_runs(load(tmp_path)).set_index(["K", "M"])
     assert rows.loc[(2, 4), "speedup_vs_k1"] == pytest.approx((1 + 1 / 4) / (1 / 2 + 1 / 4))
     assert rows.loc[(2, 4), "speedup_vs_k2m1"] == pytest.approx(2.0)
     assert rows.loc[(4, 1), "status"] == "skipped(needs 4 devices)"
 
 
-def test_memory_is_read_once_and_the_cut_is_kept(run):
+def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
+    run, monkeypatch: pytest.MonkeyPatch
+):
     crew = Crew()
     run(crew, experiment(spec(2, 4), rounds=3))
     assert [job.memory for job in crew.jobs] == [True, False, False]
     assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2)]
-
-
-def test_a_second_start_does_nothing(run, monkeypatch: pytest.MonkeyPatch):
-    run(Crew())
-    again = Crew()
     monkeypatch.setattr(rehearsal, "check", None)  # no model is looked at
-    assert run(again) == 0
-    assert again.asked == []
+    assert run(crew, experiment(spec(2, 4), rounds=3)) == 0
+    assert len(crew.jobs) == 3
 
 
 def test_an_unfinished_round_is_thrown_away(run, tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run(Crew(stop_after=6))  # in the middle of the second round
     assert status(tmp_path, 2, 4) == "interrupted(stopped by the user), 1"
-    assert len(load(tmp_path).rounds) == 4
+    assert len(rounds_table(load(tmp_path))) == 4
     again = Crew()
     assert run(again) == 0
     assert again.asked == ALL  # one more round
-    assert len(load(tmp_path).rounds) == 8
+    assert len(rounds_table(load(tmp_path))) == 8
 
 
 def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
@@ -96,16 +95,16 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
 def test_out_of_memory_and_timeout_have_words_of_their_own(run, tmp_path: Path, word: str):
     assert run(Crew(fail={(1, 1): Outcome(word, "why")}), experiment(spec())) == 1
     assert status(tmp_path, 1, 1) == f"{word}(why), 0"
-    assert load(tmp_path).rows["status"].tolist() == [f"{word}(why)"]
+    assert all_runs(load(tmp_path))["status"].tolist() == [f"{word}(why)"]
 
 
 def test_force_replaces_what_was_asked_for(run, tmp_path: Path):
     run(Crew())
-    before = load(tmp_path).rounds
+    before = rounds_table(load(tmp_path))
     again = Crew()
     assert run(again, None, "K=2,M=4", force=True) == 0
     assert set(again.asked) == {(1, 4), (2, 1), (2, 4)}
-    after = load(tmp_path).rounds
+    after = rounds_table(load(tmp_path))
     mine = after[after["run"].str.startswith("transformer-K2-M4")]
     assert set(mine["round"]) == {"timed-0003", "timed-0004"}
     # the baselines keep their old rounds beside the fresh ones
@@ -114,54 +113,25 @@ def test_force_replaces_what_was_asked_for(run, tmp_path: Path):
 
 def test_an_interrupted_force_loses_nothing(run, tmp_path: Path):
     run(Crew())
-    before = load(tmp_path).rounds
+    before = rounds_table(load(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         run(Crew(stop_after=2), force=True)
-    assert load(tmp_path).rounds.equals(before)
-
-
-def test_a_second_experiment_of_the_same_name_replaces_the_table_unless_it_accumulates(
-    run, tmp_path: Path
-):
-    one, two = experiment(spec(1, 1)), experiment(spec(1, 4))
-    run(Crew(), one)
-    run(Crew(), two)
-    assert load(tmp_path).rows["M"].tolist() == [4]
-    run(Crew(), one, accumulate=True)
-    assert load(tmp_path).rows["M"].tolist() == [4, 1]
-
-
-def test_what_only_the_model_can_tell_stops_before_any_process(run):
-    crew = Crew()
-    with pytest.raises(ValueError, match=r"^K = 2 stages, but timed has L = 1 layers"):
-        run(crew, experiment(spec(2, 1, model="timed", model_args={"L": 1}, fidelity="emulated")))
-    with pytest.raises(ValueError, match=r"^K = 9 stages, but transformer has L = 4 layers"):
-        run(crew, experiment(spec(9, 1)))  # even where the machine would skip it
-    with pytest.raises(
-        ValueError,
-        match=r"^fidelity = 'measured': the layers of timed wait, so allowed is 'emulated'",
-    ):
-        run(crew, experiment(spec(1, 1, model="timed", model_args={})))
-    with pytest.raises(
-        ValueError, match=r"^fidelity = 'emulated': the layers of transformer compute"
-    ):
-        run(crew, experiment(spec(1, 1, fidelity="emulated")))
-    assert crew.asked == []
+    assert rounds_table(load(tmp_path)).equals(before)
 
 
 def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_path: Path):
     both = spec(1, 4), spec(2, 4)
     run(Crew(), experiment(spec(1, 1)), accumulate=True)
     run(Crew(), experiment(*both), accumulate=True)
-    assert len(load(tmp_path).rows) == 3
+    assert len(all_runs(load(tmp_path))) == 3
     run(Crew(), experiment(*both, version=2), accumulate=True)
-    rows = load(tmp_path).rows.set_index("K")
+    rows = all_runs(load(tmp_path)).set_index("K")
     assert len(rows) == 2
     assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
     run(
         Crew(), experiment(*both, version=2), accumulate=True, machine=replace(MACHINE, torch="9.9")
     )
-    rows = load(tmp_path).rows.set_index("K")
+    rows = all_runs(load(tmp_path)).set_index("K")
     assert len(rows) == 2
     assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
     (journal,) = journals(tmp_path)
@@ -190,16 +160,6 @@ def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.Monk
     assert mirrored[2:] == [(1, 1), (1, 4)]
     run(Crew(), experiment(spec(1, 4), spec(2, 4), rounds=3), **offline)
     assert mirrored[4:] == [(2, 4)]
-
-
-def test_a_run_that_is_not_finite_fails_unless_that_is_allowed(run, tmp_path: Path):
-    def asked(**how: bool) -> list[bool]:
-        crew = Crew()
-        assert run(crew, experiment(spec()), force=True, session=how) == 0
-        return [job.allow_nonfinite for job in crew.jobs]
-
-    assert asked() == [False, False]
-    assert asked(allow_nonfinite=True) == [True, True]
 
 
 def test_a_report_is_there_before_the_last_experiment(tmp_path: Path, monkeypatch):

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 from crew import Crew, experiment, measure, spec
 
+from repro.harness.frame import all_runs
 from repro.harness.journal import journals
 from repro.harness.results import load
 from repro.io import files, lock
+from repro.report.tables import rounds as rounds_table
 
 SWEEP = experiment(spec(1, 4), spec(2, 4), spec(4, 4))
 
@@ -90,14 +92,14 @@ def test_killed_at_any_write_of_a_forced_sweep_no_run_is_left_with_less(tmp_path
         with suppress(Killed):
             measure(tmp_path, Crew(), SWEEP, force=True)
             break
-        one, two, _ = load(tmp_path).rows["rounds"]
+        one, two, _ = all_runs(load(tmp_path))["rounds"]
         assert min(one, two) >= 1, "the old rounds go when the first fresh one is there"
         disk.begin()
         assert measure(tmp_path, Crew(), SWEEP) == 0
-        one, two, _ = load(tmp_path).rows["rounds"]
+        one, two, _ = all_runs(load(tmp_path))["rounds"]
         assert min(one, two) >= 2
     assert number > 3
-    assert load(tmp_path).rows["rounds"].tolist() == [2, 2, 0]
+    assert all_runs(load(tmp_path))["rounds"].tolist() == [2, 2, 0]
 
 
 def test_a_disk_that_fills_up_at_any_write_loses_nothing(
@@ -125,5 +127,5 @@ def test_a_file_that_cannot_be_written_is_the_reason_of_what_was_open(tmp_path: 
 
     with pytest.raises(OSError, match="File exists"):
         measure(tmp_path, Crew(before=obstruct), SWEEP)
-    assert load(tmp_path).rows["status"].tolist()[:2] == ["interrupted(File exists)"] * 2
-    assert len(load(tmp_path).rounds) == 2
+    assert all_runs(load(tmp_path))["status"].tolist()[:2] == ["interrupted(File exists)"] * 2
+    assert len(rounds_table(load(tmp_path))) == 2

@@ -11,8 +11,9 @@ import pytest
 from recorded import at_scale, changed_runs, fill_with, record, timeline
 
 from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.frame import SETTINGS
 from repro.harness.job import Measured
-from repro.harness.results import SETTINGS, Results, Run, load
+from repro.harness.results import Results, Run, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import figures, tables
 from repro.report.compare import beside_paper, settings, without_tiny
