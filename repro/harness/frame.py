@@ -42,6 +42,12 @@ ROUND_COLUMNS = (
     "ci_low", "ci_high", "commit", "machine", "scale", "group", "library", "differs_in", "unit",
     "loss", "setup_s", "load",
 )
+# Those of rounds.csv; the settings of a run are in runs.csv.
+CSV_COLUMNS = (
+    "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
+    "bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "load",
+    "model", "K", "M", "N", "fidelity",
+)
 # Columns of `all_runs` that are fields of a spec and hardly ever differ.
 SETTINGS = (
     "task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory",

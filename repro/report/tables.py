@@ -8,6 +8,7 @@ import pandas as pd
 
 from repro.harness.frame import (
     COLUMNS,
+    CSV_COLUMNS,
     SETTINGS,
     Frame,
     all_runs,
@@ -24,14 +25,6 @@ from repro.report.framed import HIGH, LOW, RATIO, in_two
 from repro.report.ratio import MARKS, ideal, ideal_over_k1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
-
-# fmt: off
-_OF_ROUNDS = (
-    "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
-    "bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "load",
-    "model", "K", "M", "N", "fidelity",
-)
-# fmt: on
 
 
 def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
@@ -136,7 +129,7 @@ def rounds(results: Results) -> Frame:
     The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
     run.
     """
-    return rounds_frame(results, _OF_ROUNDS).dropna(subset="round")
+    return rounds_frame(results, CSV_COLUMNS).dropna(subset="round")
 
 
 def _labels(run: Run) -> dict[str, Any]:
