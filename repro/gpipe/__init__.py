@@ -27,27 +27,24 @@ if TYPE_CHECKING:
     from repro.gpipe.schedule.timeline import Span as Span
     from repro.gpipe.schedule.timeline import Timeline as Timeline
 
-_HOME = {
-    "Action": "schedule.actions",
-    "EvaluationResult": "core.results",
-    "LinkSpeed": "partition.layer_costs",
-    "NonFiniteError": "errors",
-    "Pipeline": "core.pipeline",
-    "PipelineConfig": "core.config",
-    "Schedule": "schedule.actions",
-    "Span": "schedule.timeline",
-    "StepResult": "core.results",
-    "Timeline": "schedule.timeline",
-    "Weighted": "core.loss",
-    "Whole": "core.microbatch",
-    "breakdown": "schedule.breakdown",
-    "draw": "schedule.replay",
-    "launch": "runtime.launch",
-    "make_schedule": "schedule.kinds",
-    "replay": "schedule.replay",
-    "whole_state_dict": "checkpoint.save_load",
+_NAMES = {
+    "checkpoint.save_load": ["whole_state_dict"],
+    "core.config": ["PipelineConfig"],
+    "core.loss": ["Weighted"],
+    "core.microbatch": ["Whole"],
+    "core.pipeline": ["Pipeline"],
+    "core.results": ["EvaluationResult", "StepResult"],
+    "errors": ["NonFiniteError"],
+    "partition.layer_costs": ["LinkSpeed"],
+    "runtime.launch": ["launch"],
+    "schedule.actions": ["Action", "Schedule"],
+    "schedule.breakdown": ["breakdown"],
+    "schedule.kinds": ["make_schedule"],
+    "schedule.replay": ["draw", "replay"],
+    "schedule.timeline": ["Span", "Timeline"],
 }
-__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -55,7 +52,3 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'repro.gpipe' has no attribute {name!r}")
     return getattr(import_module(f"repro.gpipe.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)

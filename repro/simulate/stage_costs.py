@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic.dataclasses import dataclass
 
-from repro.gpipe.partition.layer_costs import MOST, LinkSpeed, Profile
-from repro.gpipe.partition.layer_counts import check_balance
+from repro.gpipe.partition.layer_costs import MOST, LinkSpeed, Profile, check_balance
 
 FREE = LinkSpeed()
 

@@ -1,8 +1,9 @@
 """One comparison for every feature: a Pipeline in processes against the unsplit model.
 
-trained = launch_all("nested", [PipelineConfig(2, 4), PipelineConfig(1, 4)])
-as_plain(trained[0], plain("nested", PipelineConfig(2, 4)))
-same_bits(trained[0], trained[1])
+split, alone = ("nested", PipelineConfig(2, 4)), ("nested", PipelineConfig(1, 4))
+trained = launch_all([split, alone])
+as_plain(trained[split], plain(*split))
+same_bits(trained[split], trained[alone])
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,45 +11,43 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import examples
+import random_networks
 import torch
 import torch.distributed as dist
-from examples import Model, generator_states, model
+from examples import Model, generator_states
 from nccl_like import over
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, PipelineConfig, Timeline, Weighted, launch
+from repro.gpipe import Pipeline, PipelineConfig, StepResult, Timeline, Weighted, launch
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import batch_size, flatten, split
 from repro.gpipe.exact import rng
 
 SEED = 7
+Case = tuple[str | int, PipelineConfig]  # the name of a model, or the number of a random one
 CPU = torch.device("cpu")
 
 
 @dataclass
 class Trained:
-    """What came of a training: of one process, of all of them, or of plain PyTorch.
+    """What came of a training: of one process, of all of them, or of plain PyTorch."""
 
-    Attributes:
-        losses: of the steps.
-        evaluation: the loss of an evaluation after them.
-        initial: the state before the first step.
-        state: and after the last one.
-        gradients: of the last step; None where there is none.
-        timeline: of the last step.
-    """
-
-    losses: list[float]
-    evaluation: float
-    initial: dict[str, Tensor]
-    state: dict[str, Tensor]
-    gradients: dict[str, Tensor | None]
-    timeline: Timeline | None = None
+    losses: list[float]  # of the steps
+    evaluation: float  # the loss after them
+    initial: dict[str, Tensor]  # the state before the first step
+    state: dict[str, Tensor]  # and after the last one
+    gradients: dict[str, Tensor | None]  # of the last step
+    timeline: Timeline | None = None  # of the last step
 
 
 def regions(what: Model) -> Any:
     """What the user's loop is inside of."""
     return torch.autocast("cpu", dtype=torch.bfloat16) if what.autocast else nullcontext()
+
+
+def model(name: str | int) -> Model:
+    return random_networks.case(name)[0] if isinstance(name, int) else examples.model(name)
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
@@ -61,8 +60,26 @@ def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
     return {key: None if p.grad is None else p.grad.cpu() for key, p in module.named_parameters()}
 
 
-def trainable(module: nn.Module) -> list[nn.Parameter]:
-    return [p for p in module.parameters() if p.requires_grad]
+def optimizer_of(what: Model, module: nn.Module) -> torch.optim.Optimizer | None:
+    """Of all parameters, frozen ones included, since they may be thawed."""
+    parameters = [*module.parameters()]
+    return what.optimizer(parameters) if parameters else None
+
+
+def diverges(losses: list[float]) -> bool:
+    """Whether training ends here, since later steps would be inf in plain PyTorch too."""
+    return losses[-1] > 30 * max(losses[0], 1.0)
+
+
+def loss_of_step(pipe: Pipeline, *step: Any) -> StepResult:
+    """Once more where the step was refused because a layer has changed."""
+    for _ in range(4):
+        try:
+            return pipe.train_step(*step, trace=True)
+        except ValueError as error:
+            if "can be called again" not in str(error):
+                raise
+    raise RuntimeError("refused again and again")
 
 
 def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -> Trained:
@@ -72,16 +89,24 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
         before_all = generator_states()
         pipe = Pipeline(what.layers, config, transport=transport, device=device, seed=SEED)
         initial = snapshot(pipe.module)
-        parameters = trainable(pipe.module)
-        optimizer = what.optimizer(parameters) if parameters else None
+        own = dict(zip(pipe.held.indices, pipe.module, strict=True))
+        optimizer = optimizer_of(what, pipe.module)
         losses, result, x, y = [], None, None, None
-        for inputs, targets in what.batches:
+        for step, (inputs, targets) in enumerate(what.batches):
+            what.prepare(step, own)
             x, y = (split(t, config.replicas)[pipe.replica] for t in (inputs, targets))
             before = [t.clone() for t in flatten(x)[0]]
-            result = pipe.train_step(x, y, what.loss, optimizer, trace=True)
+            if what.accumulates and step % 2 == 0:
+                pipe.module.zero_grad()
+            used = None if what.accumulates else optimizer
+            result = loss_of_step(pipe, x, y, what.loss, used)
             losses.append(result.loss)
+            if what.accumulates and step % 2 == 1 and optimizer is not None:
+                optimizer.step()
             assert torch.is_autocast_enabled("cpu") == what.autocast, "the user's region was left"
             assert all(map(torch.equal, before, flatten(x)[0])), "the user's inputs were changed"
+            if diverges(losses):
+                break
         gradients, state = gradients_of(pipe.module), snapshot(pipe.module)
         evaluation = pipe.evaluate(x, y, what.loss).loss
         pipe.close()
@@ -96,13 +121,13 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
     layers = [build(layer, n, SEED, CPU) for n, layer in enumerate(what.layers)]
     whole = nn.Sequential(*layers)
     initial = snapshot(whole)
-    others = [*rng.other_sources().values()]
+    others = rng.other_sources()
 
     def forward(i: int, value: Any, target: Any) -> Tensor:
         for n, layer in enumerate(layers):
-            rng.reseed(rng.hashed(SEED, step, i, n), CPU, others)
+            rng.reseed(rng.hashed(SEED, step, i, n), CPU, others.values())
             value = layer(value)
-        rng.reseed(rng.hashed(SEED, step, i, len(layers)), CPU, others)
+        rng.reseed(rng.hashed(SEED, step, i, len(layers)), CPU, others.values())
         return what.loss(value, target)
 
     def total_of(inputs: Any, targets: Any) -> float:
@@ -129,16 +154,19 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
                 loss.backward()
         return total
 
-    parameters = trainable(whole)
-    optimizer = what.optimizer(parameters) if parameters else None
+    optimizer = optimizer_of(what, whole)
     totals = []
     with rng.preserved(CPU, others):
         for step, (inputs, targets) in enumerate(what.batches):
-            whole.zero_grad()
+            what.prepare(step, dict(enumerate(layers)))
+            if not (what.accumulates and step % 2):
+                whole.zero_grad()
             with moved_once(whole, step + 1):
                 totals.append(total_of(inputs, targets))
-            if optimizer is not None:
+            if optimizer is not None and (step % 2 or not what.accumulates):
                 optimizer.step()
+            if diverges(totals):
+                break
         gradients, state = gradients_of(whole), snapshot(whole)
         step += 1
         whole.eval()
@@ -175,12 +203,10 @@ def moved_once(whole: nn.Module, step: int) -> Iterator[None]:
             norm.num_batches_tracked.fill_(step)
 
 
-def train_all(
-    name: str | int, configs: Sequence[PipelineConfig], device: str | None
-) -> list[Trained | None]:
-    """What this process trains of each configuration."""
+def train_all(cases: Sequence[Case], device: str | None) -> list[Trained | None]:
+    """What this process trains of each case."""
     rank = dist.get_rank()
-    return [piped(name, config, device) if rank < config.processes else None for config in configs]
+    return [piped(*case, device) if rank < case[1].processes else None for case in cases]
 
 
 def joined(config: PipelineConfig, parts: Sequence[Trained | None]) -> Trained:
@@ -199,13 +225,12 @@ def joined(config: PipelineConfig, parts: Sequence[Trained | None]) -> Trained:
     return replace(ranks[0], **merged)
 
 
-def launch_all(
-    name: str | int, configs: Sequence[PipelineConfig], device: str | None = "cpu"
-) -> list[Trained]:
-    """Train with each configuration, all in the processes of one launch."""
-    stages = max(config.processes for config in configs)
-    ranks = launch(train_all, name, list(configs), device, stages=stages)
-    return [joined(config, parts) for config, *parts in zip(configs, *ranks, strict=True)]
+def launch_all(cases: Sequence[Case], device: str | None = "cpu") -> dict[Case, Trained]:
+    """Train all cases in the processes of one launch."""
+    cases = list(dict.fromkeys(cases))
+    ranks = launch(train_all, cases, device, stages=max(config.processes for _, config in cases))
+    parts = zip(cases, *ranks, strict=True)
+    return {case: joined(case[1], of_ranks) for case, *of_ranks in parts}
 
 
 def reference(config: PipelineConfig) -> PipelineConfig:

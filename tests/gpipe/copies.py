@@ -14,22 +14,16 @@ from repro.gpipe.core.layers import Layer
 from repro.gpipe.schedule.actions import Cell
 
 M, D, STEPS = 2, 2, 3
-EXAMPLES = (7, 4)  # of the two replicas
 SMALL_BUCKET = 200  # bytes: a weight, or two biases
 PLAIN = nn.functional.mse_loss
 LAYERS: list[Layer] = [linear, nn.Tanh, linear, linear]
 
 
-def batch(replica: int, n: int | None = None) -> tuple[Tensor, Tensor]:
+def batch(replica: int, n: int) -> tuple[Tensor, Tensor]:
     """One replica's own mini-batch."""
     generator = torch.Generator().manual_seed(10 + replica)
-    x, y = (torch.randn(n or EXAMPLES[replica], WIDTH, generator=generator) for _ in range(2))
+    x, y = (torch.randn(n, WIDTH, generator=generator) for _ in range(2))
     return x, y
-
-
-def optimizer_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """One that tells no gradient from a gradient of zeros."""
-    return torch.optim.SGD(parameters, lr=0.2, momentum=0.9, weight_decay=0.1)
 
 
 def _replace(pipe: Pipeline) -> None:
@@ -44,32 +38,28 @@ CHANGES: dict[str, Callable[[Pipeline], object]] = {
 }
 
 
-def changed(case: str, replicas: int, *, late: bool) -> tuple[list[float], dict[str, Tensor]]:
-    """Losses and weights where parameters change once the Pipeline is built, or one step later.
+def changed(case: str, replicas: int) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and weights where parameters change after a step.
 
     A single replica gets the mini-batches of all of them.
     """
     pipe = Pipeline(LAYERS, 1, M * D // replicas, replicas=replicas, device="cpu", seed=4)
     pipe.module[2].requires_grad_(case != "thawed")
     parts = [batch(d, 8) for d in range(D)]
-    whole = [torch.cat(pair) for pair in zip(*parts, strict=True)]
-    x, y = parts[pipe.replica] if replicas > 1 else whole
+    x, y = [torch.cat(pair) for pair in zip(*parts, strict=True)]
+    x, y = parts[pipe.replica] if replicas > 1 else (x, y)
     losses = []
     for step in range(STEPS):
-        if step == late:
+        if step == 1:
             CHANGES[case](pipe)
-        losses.append(pipe.train_step(x, y, PLAIN, optimizer_of(list(pipe.parameters()))).loss)
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.2, weight_decay=0.1)
+        losses.append(pipe.train_step(x, y, PLAIN, optimizer).loss)
     pipe.close()
     return losses, {key: value.detach().clone() for key, value in pipe.module.state_dict().items()}
 
 
-def all_changes() -> dict[tuple[str, bool], Any]:
-    """Every change of parameters, at once and late."""
-    return {(case, late): changed(case, D, late=late) for case in CHANGES for late in (False, True)}
-
-
 class Recording:
-    """A process group that notes what is summed, and when."""
+    """A process group that notes how many elements are summed, and when."""
 
     def __init__(self, group: Any, events: list[Any]) -> None:
         self._group, self._events = group, events
@@ -78,16 +68,15 @@ class Recording:
         return getattr(self._group, name)
 
     def allreduce(self, tensors: list[Tensor]) -> dist.Work:
-        """Note the numbers of elements."""
         self._events.append(tensors[0].numel())
         return self._group.allreduce(tensors)
 
 
-def bucketed(stages: int) -> tuple[list[Any], dict[str, Tensor]]:
-    """What the last backward of a step did, with small buckets; and the gradients."""
+def bucketed() -> list[Any]:
+    """What the last backward of a step did, with small buckets."""
     events: list[Any] = []
     before, replicas.BUCKET = replicas.BUCKET, SMALL_BUCKET
-    pipe = Pipeline(LAYERS, stages, M, replicas=D, balance="uniform", device="cpu", seed=4)
+    pipe = Pipeline(LAYERS, 1, M, replicas=D, balance="uniform", device="cpu", seed=4)
     copies = pipe.engine.replicas
     assert copies is not None
     copies._group = Recording(copies._group, events)
@@ -100,17 +89,12 @@ def bucketed(stages: int) -> tuple[list[Any], dict[str, Tensor]]:
         return result
 
     pipe.held.backward = noted
-    pipe.train_step(*batch(pipe.replica), PLAIN)
+    pipe.train_step(*batch(pipe.replica, (7, 4)[pipe.replica]), PLAIN)
     pipe.close()
     replicas.BUCKET = before
-    return events, {key: p.grad for key, p in pipe.module.named_parameters() if p.grad is not None}
+    return events
 
 
-def everything() -> dict[Any, Any]:
-    """K = 2 on four processes, K = 1 on two of them."""
-    rank = dist.get_rank()
-    found: dict[Any, Any] = {}
-    for K in (2, 1):
-        if rank < K * D:
-            found["bucketed", K] = bucketed(K)
-    return found
+def everything() -> dict[str, Any]:
+    """On two replicas."""
+    return {"bucketed": bucketed(), **{case: changed(case, D) for case in CHANGES}}

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from repro.gpipe import LinkSpeed, Pipeline, Weighted
+from repro.gpipe import LinkSpeed, Pipeline
 from repro.gpipe.core.microbatch import sizes
 
 N, M, D, WIDTH, STEPS = 7, 3, 2, 6, 6
@@ -23,7 +23,6 @@ SLOW = LinkSpeed(latency=0.005, bytes_per_second=1e6)
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """The mini-batch of all replicas."""
     generator = torch.Generator().manual_seed(step)
     x, y = (torch.randn(D * N, WIDTH, generator=generator) for _ in range(2))
     return x, 3 * y
@@ -76,7 +75,6 @@ def clipped_model() -> nn.Sequential:
 
 
 def clipped(K: int, copies: int, norm_type: float) -> Any:
-    """The norms of some steps, and the weights after them."""
     pipe = Pipeline(clipped_model(), K, M, replicas=copies, device="cpu", balance=CUTS[K])
     optimizer, norms = sgd(pipe, lr=0.5), []
     for step in range(3):
@@ -131,15 +129,7 @@ def scaled_model() -> nn.Sequential:
 
 
 def scaled(K: int, copies: int) -> Any:
-    """Scales and losses of some steps, and the weights after them."""
-    pipe = Pipeline(
-        scaled_model(),
-        K,
-        M,
-        replicas=copies,
-        device="cpu",
-        balance={1: [5], 2: [2, 3]}.get(K, [2, 2, 1]),
-    )
+    pipe = Pipeline(scaled_model(), K, M, replicas=copies, device="cpu", balance=CUTS[K])
     optimizer, scaler, found = sgd(pipe, lr=0.001), pipe.grad_scaler(**SCALER), []
     for step in range(STEPS):
         with torch.autocast("cpu", dtype=torch.float16):
@@ -196,11 +186,11 @@ class Draws(nn.Module):
         return self.inner(x) * (random.random() if self.on else 1.0)
 
 
-def drawn_later(K: int, checkpoint: str) -> tuple[list[Any], float]:
+def drawn_later(K: int) -> tuple[list[Any], float]:
     """Losses where a layer begins to draw; the step in which it does is refused once."""
     torch.manual_seed(3)
     layer = Draws()
-    pipe = Pipeline([linear(), layer], K, 2, balance="uniform", checkpoint=checkpoint, device="cpu")
+    pipe = Pipeline([linear(), layer], K, 2, balance="uniform", device="cpu")
     optimizer, losses, x = sgd(pipe), [], torch.ones(4, WIDTH)
     random.seed(7)
     for step in range(4):
@@ -227,19 +217,30 @@ class Flickering(nn.Module):
         return y.detach() if next(self.calls) % 2 else y
 
 
-class View(nn.Module):
-    """A tensor and a view of it."""
+class Call(nn.Module):
+    """A function as a layer."""
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = x * 1.0
-        return y, y[:, 1:3]
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
 
 
-class WritesToFirst(nn.Module):
-    """Writes to the first of a pair."""
+def view(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 1.0
+    return y, y[:, 1:3]
 
-    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
-        return pair[0].mul_(2.0) + pair[1].sum(-1, keepdim=True)
+
+def writes_to_first(pair: tuple[Tensor, Tensor]) -> Tensor:
+    return pair[0].mul_(2.0) + pair[1].sum(-1, keepdim=True)
+
+
+def counting() -> nn.Module:
+    """A layer that counts its calls in a list."""
+    calls: list[int] = []
+    return Call(lambda x: x * len([*calls, calls.append(1)]))
 
 
 class Rows(nn.Module):
@@ -285,17 +286,14 @@ def refusals() -> dict[str, str]:
 
 
 def ends(what: str) -> None:
-    """What ends a launch."""
+    """What ends a launch of two processes."""
     layers, K = {
-        "writes to a view": ([View, WritesToFirst], 2),
+        "writes to a view": ([Call(view), Call(writes_to_first)], 2),
         "sparse": ([Rows], 1),
-        "weights": ([linear], 1),
-        "targets": ([linear, linear], 2),
+        "state in a list": ([counting(), linear], 2),
     }[what]
     pipe = Pipeline(layers, K, M, replicas=2 // K, device="cpu", balance="uniform")
-    x, y = (t[:N] for t in batch(0))
-    loss = Weighted(MSE, lambda _targets: -1.0 if dist.get_rank() and what == "weights" else 1.0)
-    pipe.train_step(x, y[:5] if what == "targets" else y, loss)
+    pipe.train_step(*(t[:N] for t in batch(0)), MSE)
 
 
 def throttled() -> tuple[float, float, float]:
@@ -318,11 +316,9 @@ def everything() -> dict[Any, Any]:
             found |= {("clipped", K, copies, t): clipped(K, copies, t) for t in NORM_TYPES}
             found["scaled", K, copies] = scaled(K, copies)
     found["accumulated"] = accumulated(2)
-    for checkpoint in ("always", "never"):
-        if rank < 2:
-            found["drawn", 2, checkpoint] = drawn_later(2, checkpoint)
-        if rank == 0:
-            found["drawn", 1, checkpoint] = drawn_later(1, checkpoint)
+    for K in (2, 1):
+        if rank < K:
+            found["drawn", K] = drawn_later(K)
     if rank < 2:
         found["refused"] = refusals()
         found["throttled"] = throttled()

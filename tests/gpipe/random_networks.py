@@ -1,36 +1,30 @@
-"""Random small networks, trained by stage processes and in plain PyTorch.
+"""Random small networks, some of which change from step to step; `compare.py` trains them.
 
 A case is made from its number alone, so every process and the test make the same one.
 """
 
 import random
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from examples import Apply, Attention, Recurrent, encoder
+from examples import Apply, Model
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from repro.gpipe import Pipeline
-from repro.gpipe.core.layers import build
-from repro.gpipe.exact import rng
+from repro.gpipe import PipelineConfig
 
-WIDTH, LENGTH, STEPS, STAGES, SEED = 8, 3, 5, 3, 5
+LENGTH, STEPS, STAGES = 3, 5, 3
 
 
 class Stepwise(nn.Module):
     """A layer that changes its work from step `since` on, or in every other step."""
 
-    def __init__(self, since: int, alternating: bool = False) -> None:
+    def __init__(self, wide: int, since: int, alternating: bool = False) -> None:
         super().__init__()
-        self.step = 0
-        self.since = since
-        self.alternating = alternating
-        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.step, self.since, self.alternating = 0, since, alternating
+        self.inner = nn.Linear(wide, wide)
 
     @property
     def on(self) -> bool:
@@ -67,9 +61,9 @@ class InPlaceLater(Stepwise):
 class CountsLater(Stepwise):
     """Changes a buffer, first in place, then by assignment."""
 
-    def __init__(self, since: int, alternating: bool = False) -> None:
-        super().__init__(since, alternating)
-        self.register_buffer("mean", torch.zeros(WIDTH, dtype=self.inner.weight.dtype))
+    def __init__(self, wide: int, *how: Any) -> None:
+        super().__init__(wide, *how)
+        self.register_buffer("mean", torch.zeros(wide))
         self.mean: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,12 +82,12 @@ class ThawedInside(Stepwise):
         return self.inner(x)
 
 
-class TwoHeads(Stepwise):
+class TwoHeads(nn.Module):
     """Two outputs of which the next layer uses one or the other."""
 
-    def __init__(self, since: int, alternating: bool = False) -> None:
-        super().__init__(since, alternating)
-        self.other = nn.Linear(WIDTH, WIDTH)
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.inner, self.other = nn.Linear(wide, wide), nn.Linear(wide, wide)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.inner(x), self.other(x)
@@ -102,6 +96,44 @@ class TwoHeads(Stepwise):
 class OneOfTwo(Stepwise):
     def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
         return self.inner(pair[self.on])
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer of torch; `time_first` computes on transposed views, as torch does then."""
+
+    def __init__(self, kind: Callable[..., nn.RNNBase], wide: int, **options: Any) -> None:
+        super().__init__()
+        self.time_first = not options.setdefault("batch_first", True)
+        width = wide // 2 if options.get("bidirectional") else wide
+        self.recurrent = kind(wide, width, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, _ = self.recurrent(x.transpose(0, 1) if self.time_first else x)
+        return outputs.transpose(0, 1) if self.time_first else outputs
+
+
+class Attention(nn.Module):
+    """Self-attention with a residual."""
+
+    def __init__(self, wide: int, *, weights: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(wide, 2, batch_first=True, dropout=0.1)
+        self.weights = weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(x, x, x, need_weights=self.weights)[0]
+
+
+class Evaluated(nn.Module):
+    """A module that stays in eval mode, where torch has a fast path for attention."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.module.eval()
+        return self.module(x)
 
 
 class ChannelsFirst(nn.Module):
@@ -115,95 +147,71 @@ class ChannelsFirst(nn.Module):
         return self.module(x.transpose(1, 2)).transpose(1, 2)
 
 
-def partly_frozen(draw: random.Random) -> nn.Module:
-    """A transformer layer, perhaps frozen in part, perhaps in eval mode for good."""
-    options = {"batch_first": draw.random() < 0.5, "norm_first": draw.random() < 0.5}
-    made: Any = encoder(WIDTH, **options)
-    if draw.random() < 0.5:
-        made.self_attn.requires_grad_(False)
-    return Evaluated(made) if draw.random() < 0.5 else made
-
-
-class Evaluated(nn.Module):
-    """A module that stays in eval mode."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.module.eval()
-        return self.module(x)
-
-
-Blocks = Callable[[random.Random], list[nn.Module]]
+# What a layer may do to how a tensor and its gradient lie in memory; [N, T, W] -> [N, T, W].
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.transpose(1, 2).tanh().transpose(1, 2),
+    "time first": lambda x: x.transpose(0, 1).contiguous().tanh().transpose(0, 1),
+    "rotated": lambda x: torch.cat([x[:, 1:], x[:, :1]], 1),
+    "gaps": lambda x: torch.stack([x, -x], -1)[..., 0],
+    "unaligned": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view_as(x),
+    "unaligned, with gaps": lambda x: nn.functional.pad(x, (1, 0))[..., 1:],
+    "mean": lambda x: x + x.mean(1, keepdim=True),
+    "repeated": lambda x: x.mean(1, keepdim=True).expand_as(x),
+    "unbound": lambda x: torch.stack(x.unbind(1)[::-1], 1),
+    "products": lambda x: x.tanh() @ x.tanh().transpose(1, 2) @ x / x.shape[-1],
+    "in place": lambda x: (2.0 * x).relu_(),
+    "itself": lambda x: x,
+}
+Blocks = Callable[[random.Random, int], list[nn.Module]]  # of a width
 
 
 def stepwise(kind: Callable[..., nn.Module]) -> Blocks:
     """A layer that changes, at a step drawn by lot."""
-    return lambda draw: [kind(draw.randint(1, STEPS - 1), draw.random() < 0.3)]
+    return lambda draw, wide: [kind(wide, draw.randint(1, STEPS - 1), draw.random() < 0.3)]
 
 
 def writing(make: Blocks) -> Blocks:
     """Layers that write to their input, which the layer before must not need in its B."""
-    return lambda draw: [nn.Linear(WIDTH, WIDTH), *make(draw)]
+    return lambda draw, wide: [nn.Linear(wide, wide), *make(draw, wide)]
 
 
-def two_heads(draw: random.Random) -> list[nn.Module]:
+def encoder(draw: random.Random, wide: int) -> list[nn.Module]:
+    """A transformer layer, perhaps frozen in part, perhaps in eval mode for good."""
+    options = {"batch_first": draw.random() < 0.5, "norm_first": draw.random() < 0.5}
+    made: Any = nn.TransformerEncoderLayer(wide, 2, 2 * wide, 0.1, **options)
+    if draw.random() < 0.5:
+        made.self_attn.requires_grad_(False)
+    return [Evaluated(made) if draw.random() < 0.5 else made]
+
+
+def recurrent(draw: random.Random, wide: int) -> list[nn.Module]:
+    options = {"batch_first": draw.random() < 0.5, "bidirectional": draw.random() < 0.5}
+    kind = draw.choice([nn.RNN, nn.LSTM, nn.GRU])
+    made = Recurrent(kind, wide, num_layers=draw.choice([1, 2]), **options)
+    return [made.requires_grad_(draw.random() < 0.8)]
+
+
+def two_heads(draw: random.Random, wide: int) -> list[nn.Module]:
     """Two heads, something that passes both on, and the layer that uses one of them."""
     between = [nn.Identity()] if draw.random() < 0.5 else []
-    return [TwoHeads(1), *between, OneOfTwo(draw.randint(1, STEPS - 1), draw.random() < 0.7)]
-
-
-def view_pair(draw: random.Random) -> list[nn.Module]:
-    """A tensor and a view of it."""
-    return [
-        Apply(lambda x: (x, x[..., 1:3])),
-        Apply(lambda pair: pair[0] + pair[1].sum(-1, keepdim=True)),
-    ]
-
-
-def chunks(draw: random.Random) -> list[nn.Module]:
-    """Parts of one storage, of which one is written to."""
-    return [
-        nn.Linear(WIDTH, 2 * WIDTH),
-        Apply(lambda x: x.chunk(2, -1)),
-        Apply(lambda pair: (pair[0] * 1.0).mul_(0.5) + pair[1].sigmoid()),
-    ]
-
-
-def constants(draw: random.Random) -> list[nn.Module]:
-    """None and numbers beside a tensor."""
-    return [
-        Apply(lambda x: {"x": x, "nothing": None, "scale": 0.5}),
-        Apply(lambda value: value["x"] * value["scale"]),
-    ]
+    since, alternating = draw.randint(1, STEPS - 1), draw.random() < 0.7
+    return [TwoHeads(wide), *between, OneOfTwo(wide, since, alternating)]
 
 
 BLOCKS: dict[str, Blocks] = {
-    "linear": lambda draw: [nn.Linear(WIDTH, WIDTH)],
-    "frozen": lambda draw: [nn.Linear(WIDTH, WIDTH).requires_grad_(False)],
-    "tanh": lambda draw: [nn.Tanh()],
-    "identity": lambda draw: [nn.Identity()],
-    "in place": writing(lambda draw: [nn.ReLU(inplace=True)]),
-    "write": writing(lambda draw: [Apply(lambda x: x.add_(0.5))]),
-    "layer norm": lambda draw: [nn.LayerNorm(WIDTH)],
-    "batch norm": lambda draw: [ChannelsFirst(nn.BatchNorm1d(WIDTH))],
-    "convolution": lambda draw: [ChannelsFirst(nn.Conv1d(WIDTH, WIDTH, 3, padding=1))],
-    "dropout": lambda draw: [nn.Dropout(0.3)],
-    "recurrent": lambda draw: [
-        Recurrent(
-            draw.choice([nn.RNN, nn.LSTM, nn.GRU]),
-            WIDTH,
-            time_first=draw.random() < 0.5,
-            num_layers=draw.choice([1, 2]),
-            bidirectional=draw.random() < 0.5,
-        )
-    ],
-    "attention": lambda draw: [Attention(WIDTH)],
-    "encoder": lambda draw: [partly_frozen(draw)],
-    "weight norm": lambda draw: [parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))],
-    "spectral norm": lambda draw: [parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))],
+    "linear": lambda _, wide: [nn.Linear(wide, wide)],
+    "frozen": lambda _, wide: [nn.Linear(wide, wide).requires_grad_(False)],
+    "in place": writing(lambda *_: [nn.ReLU(inplace=True)]),
+    "write": writing(lambda *_: [Apply(lambda x: x.add_(0.5))]),
+    "layer norm": lambda _, wide: [nn.LayerNorm(wide)],
+    "batch norm": lambda _, wide: [ChannelsFirst(nn.BatchNorm1d(wide))],
+    "convolution": lambda _, wide: [ChannelsFirst(nn.Conv1d(wide, wide, 3, padding=1))],
+    "dropout": lambda *_: [nn.Dropout(0.3)],
+    "recurrent": recurrent,
+    "attention": lambda draw, wide: [Attention(wide, weights=draw.random() < 0.5)],
+    "encoder": encoder,
+    "weight norm": lambda _, wide: [parametrizations.weight_norm(nn.Linear(wide, wide))],
+    "spectral norm": lambda _, wide: [parametrizations.spectral_norm(nn.Linear(wide, wide))],
     "detached at first": stepwise(DetachedAtFirst),
     "detached later": stepwise(DetachedLater),
     "dropped": stepwise(Dropped),
@@ -211,235 +219,77 @@ BLOCKS: dict[str, Blocks] = {
     "counts later": stepwise(CountsLater),
     "thawed inside": stepwise(ThawedInside),
     "two heads": two_heads,
-    "view pair": view_pair,
-    "chunks": chunks,
-    "constants": constants,
-    "transposed": lambda draw: [
-        Apply(lambda x: x.transpose(0, 1)),
-        Apply(lambda x: x.transpose(0, 1)),
+    "view pair": lambda *_: [
+        Apply(lambda x: (x, x[..., 1:3])),
+        Apply(lambda pair: pair[0] + pair[1].sum(-1, keepdim=True)),
     ],
+    "chunks": lambda _, wide: [
+        nn.Linear(wide, 2 * wide),
+        Apply(lambda x: x.chunk(2, -1)),
+        Apply(lambda pair: (pair[0] * 1.0).mul_(0.5) + pair[1].sigmoid()),
+    ],
+    "constants": lambda *_: [
+        Apply(lambda x: {"x": x, "nothing": None, "scale": 0.5}),
+        Apply(lambda value: value["x"] * value["scale"]),
+    ],
+    "view": lambda draw, wide: [Apply(draw.choice([*VIEWS.values()])), nn.Linear(wide, wide)],
 }
-
-
-@dataclass
-class Case:
-    """One network and how it is trained.
-
-    `thaws` has for a step the layer whose parameters are frozen or thawed before it. `accumulates`
-    says whether two steps make one update, `tokens` whether an embedding comes first.
-    """
-
-    number: int
-    kinds: list[str]
-    layers: list[nn.Module]
-    balance: list[int]
-    micro_batches: int
-    examples: int
-    checkpoint: str
-    schedule: str
-    transport: str
-    dtype: torch.dtype
-    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-    thaws: dict[int, int]
-    accumulates: bool
-    tokens: bool
-
-    def __str__(self) -> str:
-        what = (
-            f"{self.balance} M={self.micro_batches} N={self.examples} {self.checkpoint} "
-            f"{self.schedule}"
-        )
-        more = (
-            f"{self.dtype} thaws={self.thaws} accumulates={self.accumulates} tokens={self.tokens}"
-        )
-        return f"case {self.number}: {', '.join(self.kinds)}; {what} {more}"
-
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a step."""
-        generator = torch.Generator().manual_seed(1000 * self.number + step)
-        shape = (self.examples, LENGTH, WIDTH)
-        targets = torch.randn(shape, generator=generator, dtype=self.dtype)
-        if self.tokens:
-            return torch.randint(0, 5, shape[:2], generator=generator), targets
-        return torch.randn(shape, generator=generator, dtype=self.dtype), targets
-
-
 OPTIMIZERS: list[Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = [
-    lambda parameters: torch.optim.SGD(parameters, lr=0.05),
-    lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1),
+    partial(torch.optim.SGD, lr=0.05),
+    partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.1),
     # Some gradients are zero but for rounding (a key's bias in attention); Adam would make whole
     # steps of that.
-    lambda parameters: torch.optim.AdamW(parameters, lr=0.01, eps=0.01),
+    partial(torch.optim.AdamW, lr=0.01, eps=0.01),
 ]
 
 
-def case(number: int) -> Case:
-    """The case of this number."""
+def case(number: int) -> tuple[Model, PipelineConfig, torch.dtype]:
+    """The network of this number and how it is trained."""
     draw = random.Random(number)
     dtype = draw.choice([torch.float32, torch.float64])
+    wide = draw.choice([6, 8, 10, 16, 30])
     kinds = [draw.choice(list(BLOCKS)) for _ in range(draw.randint(1, 5))]
     tokens = draw.random() < 0.2
     state = torch.get_rng_state()
     torch.manual_seed(number)
-    blocks = [module for kind in kinds for module in BLOCKS[kind](draw)]
+    blocks = [module for kind in kinds for module in BLOCKS[kind](draw, wide)]
     if kinds[0] in ("in place", "write", "in place later") and draw.random() < 0.7:
         blocks = blocks[1:]  # straight to the inputs
-    layers = [*([nn.Embedding(5, WIDTH)] if tokens else []), *blocks, nn.Linear(WIDTH, WIDTH)]
+    layers = [*([nn.Embedding(5, wide)] if tokens else []), *blocks, nn.Linear(wide, wide)]
     torch.set_rng_state(state)
-    layers = [layer.to(dtype) for layer in layers]
-    K = draw.randint(1, min(STAGES, len(layers)))
+    K, M = draw.randint(1, min(STAGES, len(layers))), draw.randint(1, 4)
     ends = sorted(draw.sample(range(1, len(layers)), K - 1))
-    M = draw.randint(1, 4)
-    return Case(
-        number,
-        kinds,
-        layers,
-        [b - a for a, b in zip([0, *ends], [*ends, len(layers)], strict=True)],
+    N = draw.randint(2 * M, 3 * M)  # batch norm needs two examples in each micro-batch
+    generator = torch.Generator().manual_seed(number)
+    batches = []
+    for _ in range(STEPS):
+        x, y = torch.randn(2, N, LENGTH, wide, generator=generator, dtype=dtype)
+        batches.append((torch.randint(0, 5, (N, LENGTH), generator=generator) if tokens else x, y))
+    # For a step the layer whose parameters are frozen or thawed before it.
+    thaws = {step: draw.randrange(len(layers)) for step in range(1, STEPS) if draw.random() < 0.2}
+    config = PipelineConfig(
+        K,
         M,
-        # Batch norm needs two examples in each micro-batch.
-        draw.randint(2 * M, 3 * M),
-        draw.choice(["always", "always", "except_last", "never"]),
-        draw.choice(["gpipe", "gpipe-late", "1f1b", "naive"]),
-        draw.choice(["auto", "gloo"]),
-        dtype,
-        draw.choice(OPTIMIZERS),
-        {step: draw.randrange(len(layers)) for step in range(1, STEPS) if draw.random() < 0.2},
-        draw.random() < 0.3,
-        tokens,
+        balance=tuple(b - a for a, b in zip([0, *ends], [*ends, len(layers)], strict=True)),
+        checkpoint=draw.choice(["always", "always", "except_last", "never"]),
+        schedule=draw.choice(["gpipe", "gpipe-late", "1f1b", "naive"]),
+        transport=draw.choice(["auto", "gloo"]),
     )
+    model = Model(
+        [layer.to(dtype) for layer in layers],
+        batches,
+        optimizer=draw.choice(OPTIMIZERS),
+        prepare=partial(prepare, thaws),
+        accumulates=draw.random() < 0.3,
+    )
+    return model, config, dtype
 
 
-def prepare(what: Case, layers: dict[int, nn.Module], step: int) -> None:
+def prepare(thaws: dict[int, int], step: int, layers: dict[int, nn.Module]) -> None:
     """What the user's program does before a step."""
     for index, layer in layers.items():
         for module in layer.modules():
             if isinstance(module, Stepwise):
                 module.step = step
-        if what.thaws.get(step) == index:
-            frozen = [p for p in layer.parameters() if not p.requires_grad]
-            layer.requires_grad_(bool(frozen))
-
-
-@dataclass
-class Trained:
-    """What came of a case, in plain PyTorch, or on one stage."""
-
-    losses: list[float]
-    state: dict[str, Tensor]
-    gradients: dict[str, Tensor | None]
-
-
-def _after(what: Case, module: nn.Module, losses: list[float]) -> Trained:
-    # Batch norm's running statistics move once a mini-batch here, and once a micro-batch in plain
-    # PyTorch.
-    state = {
-        k: v for k, v in module.state_dict().items() if "running" not in k and "tracked" not in k
-    }
-    return Trained(losses, state, {key: p.grad for key, p in module.named_parameters()})
-
-
-def optimizer_of(what: Case, module: nn.Module) -> torch.optim.Optimizer | None:
-    """Of all parameters, frozen ones included, since they may be thawed."""
-    parameters = [*module.parameters()]
-    return what.optimizer(parameters) if parameters else None
-
-
-def diverges(losses: list[float]) -> bool:
-    """Whether training ends here, since later steps would be inf in plain PyTorch too."""
-    return losses[-1] > 30 * max(losses[0], 1.0)
-
-
-def piped(what: Case, stages: list[int]) -> Trained:
-    """Trained by a pipeline of these stages, of which this process is one."""
-    pipe = Pipeline(
-        nn.Sequential(*what.layers),
-        len(stages),
-        what.micro_batches,
-        balance=stages,
-        checkpoint=what.checkpoint,
-        schedule=what.schedule,
-        transport=what.transport,
-        device="cpu",
-        seed=SEED,
-    )
-    first = sum(pipe.balance[: pipe.rank])
-    own = dict(enumerate(pipe.module, first))
-    optimizer = optimizer_of(what, pipe.module)
-    losses = []
-    for step in range(STEPS):
-        prepare(what, own, step)
-        x, y = what.batch(step)
-        before = x.clone()
-        updates = not what.accumulates or step % 2 == 1
-        if what.accumulates and optimizer is not None and step % 2 == 0:
-            optimizer.zero_grad()
-        used = optimizer if not what.accumulates else None
-        losses.append(loss_of_step(pipe, x, y, used))
-        assert torch.equal(x, before), "the user's inputs were changed"
-        if what.accumulates and updates and optimizer is not None:
-            optimizer.step()
-        if diverges(losses):
-            break
-    pipe.close()
-    return _after(what, pipe.module, losses)
-
-
-def loss_of_step(pipe: Pipeline, x: Tensor, y: Tensor, optimizer: Any) -> float:
-    """Once more where the step was refused because a layer has changed."""
-    for _ in range(4):
-        try:
-            return pipe.train_step(x, y, nn.functional.mse_loss, optimizer).loss
-        except ValueError as error:
-            if "loss has a gradient" in str(error):
-                return float("nan")
-            if "can be called again" not in str(error):
-                raise
-    raise RuntimeError("refused again and again")
-
-
-def plain(what: Case) -> Trained:
-    """One model in plain PyTorch, the micro-batches one after the other."""
-    layers = [build(layer, n, SEED, torch.device("cpu")) for n, layer in enumerate(what.layers)]
-    module = nn.Sequential(*layers)
-    optimizer = optimizer_of(what, module)
-    losses = []
-    for step in range(STEPS):
-        prepare(what, dict(enumerate(layers)), step)
-        x, y = what.batch(step)
-        if optimizer is not None and (not what.accumulates or step % 2 == 0):
-            optimizer.zero_grad()
-        total = 0.0
-        parts = zip(
-            x.tensor_split(what.micro_batches), y.tensor_split(what.micro_batches), strict=True
-        )
-        for i, (part, target) in enumerate(parts):
-            value: Any = part.clone()
-            for n, layer in enumerate(layers):
-                rng.reseed(rng.hashed(SEED, step, i, n), torch.device("cpu"))
-                value = layer(value)
-            loss = nn.functional.mse_loss(value, target) * (len(part) / what.examples)
-            total += loss.item()
-            if loss.requires_grad:
-                loss.backward()
-        losses.append(total)
-        if optimizer is not None and (not what.accumulates or step % 2 == 1):
-            optimizer.step()
-        if diverges(losses):
-            break
-    return _after(what, module, losses)
-
-
-def train_cases(numbers: range) -> list[tuple[Trained | None, Trained | None]]:
-    """For each case what this stage trained, and on the first process the same for K=1."""
-    warnings.simplefilter("ignore")
-    trained = []
-    for number in numbers:
-        what = case(number)
-        try:
-            own = piped(what, what.balance) if dist.get_rank() < len(what.balance) else None
-            what = case(number)
-            alone = piped(what, [len(what.layers)]) if dist.get_rank() == 0 else None
-        except Exception as error:
-            raise RuntimeError(str(what)) from error
-        trained.append((own, alone))
-    return trained
+        if thaws.get(step) == index:
+            layer.requires_grad_(any(not p.requires_grad for p in layer.parameters()))

@@ -1,11 +1,9 @@
 """Every way to run a model gives the bits of one device, which trains as plain PyTorch does."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from compare import as_plain, launch_all, plain, reference, same_bits
-from examples import CROSSINGS, SEEDS, SEQUENCE_MODELS, M
+from examples import CROSSINGS, M
 
 from repro.gpipe import LinkSpeed, PipelineConfig
 from repro.gpipe.comm import shm
@@ -63,40 +61,37 @@ INTERLEAVED = [
     config(2, "always", ORDER, stages_per_rank=2),
     config(1, "never", ORDER, stages_per_rank=2),
 ]
-CASES = {
-    "nested": EVERY_WAY + REPLICAS[:1],
-    "noisy": EVERY_WAY[:6] + REPLICAS,
-    "amoebanet-d": SOME[:3],
-    "transformer": SOME + INTERLEAVED[:1],
-    "drawing": SOME + INTERLEAVED,
-    "changing": SOME + INTERLEAVED,
-    "awkward": SOME + INTERLEAVED,
-    "strided": SOME[:1],
-    "cast": SOME[:3],
-    "lengths": [*SOME[:1], config(3, "never"), config(3)],
-    "tokens": [*SOME[:1], config(3, "never"), *REPLICAS],
-    "normed": REPLICAS,
-    "branches": REPLICAS,
-    **{name: [replace(c, micro_batches=3) for c in SOME + INTERLEAVED] for name in SEQUENCE_MODELS},
-    **{seed: [replace(c, micro_batches=3) for c in SOME[:2]] for seed in SEEDS},
-    **{name: [config(2), config(3), config(3, "never")] for name in CROSSINGS},
-}  # fmt: skip
-
-
+CUTS = [config(2), config(3), config(3, "never")]
+# What is trained in one launch.
+GROUPS = {
+    "every way": {"nested": EVERY_WAY + REPLICAS[:1], "noisy": EVERY_WAY[:6] + REPLICAS},
+    "amoebanet-d": {"amoebanet-d": SOME[:3]},
+    "transformer": {"transformer": SOME + INTERLEAVED[:1]},
+    "layers": {
+        **dict.fromkeys(("drawing", "changing"), SOME + INTERLEAVED),
+        "strided": SOME[:1],
+        "cast": SOME[:3],
+        "lengths": [*SOME[:1], config(3, "never"), config(3)],
+        "tokens": [*SOME[:1], config(3, "never"), *REPLICAS],
+        **dict.fromkeys(("normed", "branches"), REPLICAS),
+    },
+    "crossings": dict.fromkeys(CROSSINGS, CUTS),
+}
 TIGHT = {"cast": (1e-5, 1e-7)}  # bfloat16 where it does not belong is wrong by far more than this
 CHAOTIC = "amoebanet-d"  # tests/models compares its gradients with plain PyTorch in float64
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_bits_of_one_device_which_trains_as_plain_pytorch(name):
-    cases = CASES[name]
-    references = list(dict.fromkeys(map(reference, cases)))
-    trained = dict(zip([*references, *cases], launch_all(name, [*references, *cases]), strict=True))
-    for case in cases:
-        same_bits(trained[case], trained[reference(case)], case)
-    for each in references:
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_bits_of_one_device_which_trains_as_plain_pytorch(group):
+    cases = [(name, each) for name, configs in GROUPS[group].items() for each in configs]
+    references = list(dict.fromkeys((name, reference(each)) for name, each in cases))
+    trained = launch_all([*references, *cases])
+    for name, each in cases:
+        same_bits(trained[name, each], trained[name, reference(each)], (name, each))
+    for name, each in references:
+        found = trained[name, each]
         if name != CHAOTIC:
             rtol, atol = TIGHT.get(name, (1e-4, 1e-6))
-            as_plain(trained[each], plain(name, each), rtol=rtol, atol=atol)
-        assert len(set(trained[each].losses)) > 1 or name == "none trained", "something is trained"
-    assert torch.tensor([each.losses for each in trained.values()]).isfinite().all()
+            as_plain(found, plain(name, each), rtol=rtol, atol=atol)
+        assert len(set(found.losses)) > 1 or name == "none trained", "something is trained"
+    assert torch.tensor([x for each in trained.values() for x in each.losses]).isfinite().all()

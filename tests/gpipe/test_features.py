@@ -73,7 +73,7 @@ def test_gradients_add_up_over_steps_and_replicas(ran):
 
 def test_a_layer_that_begins_to_draw_is_refused_once_and_then_seeded(ran):
     found = [value for rank in ran for key, value in rank.items() if key[0] == "drawn"]
-    assert len(found) == 6
+    assert len(found) == 3
     assert {tuple(losses) for losses, _ in found} == {tuple(found[0][0])}
     assert {number for _, number in found} == {found[0][1]}, "the user's generator has moved"
 
@@ -93,11 +93,11 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSALS)
-def test_what_is_refused_is_refused_on_every_rank_in_one_line(ran, what):
+def test_what_is_refused_is_refused_on_every_rank_in_one_line(ran):
     for rank in (0, 1):
-        assert REFUSALS[what] in ran[rank]["refused"][what]
-        assert "\n" not in ran[rank]["refused"][what]
+        for what, words in REFUSALS.items():
+            assert words in ran[rank]["refused"][what]
+            assert "\n" not in ran[rank]["refused"][what]
 
 
 def test_an_optimizer_that_would_train_otherwise_is_refused():
@@ -114,8 +114,7 @@ def test_an_optimizer_that_would_train_otherwise_is_refused():
     [
         ("writes to a view", r"tensor 0 of what enters this stage, which shares memory.*clone\(\)"),
         ("sparse", r"a sparse gradient of shape \(2, \d\) .*sparse=False"),
-        ("weights", r"replica [01], stage 0, .* ValueError: loss_fn: its micro-batches weigh"),
-        ("targets", r"targets: 5 examples, but the inputs have 7"),
+        ("state in a list", "its outputs are not the same when a micro-batch is recomputed"),
     ],
 )
 def test_what_ends_all_ranks(what, words):

@@ -28,13 +28,10 @@ LAYERS: dict[str, list[Callable[[], nn.Module]]] = {
             for o in ({}, {"num_layers": 2})
         ),
         lambda: nn.LSTM(W, W, bidirectional=True, batch_first=True),
-        lambda: encoder(activation="gelu"),
         lambda: encoder(batch_first=True),
         lambda: encoder(batch_first=True, norm_first=True),
         lambda: nn.Linear(W, W),
         lambda: nn.LayerNorm(W),
-        nn.GELU,
-        lambda: nn.Softmax(-1),
         lambda: nn.Dropout(0.3),
     ],
     "image": [
@@ -43,26 +40,18 @@ LAYERS: dict[str, list[Callable[[], nn.Module]]] = {
         lambda: nn.BatchNorm2d(W),
         lambda: nn.InstanceNorm2d(W, affine=True, track_running_stats=True),
         lambda: nn.GroupNorm(4, W),
-        lambda: nn.MaxPool2d(2),
         lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
     ],
-    "vector": [
-        lambda: nn.LSTMCell(W, W),
-        lambda: nn.BatchNorm1d(W),
-    ],
+    "vector": [lambda: nn.LSTMCell(W, W)],
 }
 CELL = (1, 0)  # stage and micro-batch
 
 
-def forward_and_recompute(
-    modules: list[nn.Module], inputs: Any, steps: int = 2
-) -> tuple[Tensor, Tensor]:
-    """What the F of the last of some steps makes, and what its R does."""
-    held = HeldStages(
-        {1: dict(enumerate(modules))}, [str(n) for n in range(len(modules))], torch.device("cpu"), 0
-    )
+def forward_and_recompute(module: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
+    """What the F of the second of two steps makes, which has no graph, and what its R does."""
+    held = HeldStages({1: {0: module}}, ["0"], torch.device("cpu"), 0)
     message, sent = Forms().message(0, *flatten(inputs)), None
-    for step in range(steps):
+    for step in range(2):
         held.begin_step(step)
         with held.generators_preserved(watch=False):
             sent = held.forward(CELL, message, keep=False)
@@ -82,5 +71,5 @@ def test_forward_and_recompute_have_the_same_bits(shape, training, trained):
         torch.manual_seed(1)
         module = make().train(training).requires_grad_(trained)
         x = torch.randn(SHAPES[shape], requires_grad=True)
-        sent, recomputed = forward_and_recompute([module], x)
+        sent, recomputed = forward_and_recompute(module, x)
         assert torch.equal(sent, recomputed), module

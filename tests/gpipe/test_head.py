@@ -31,8 +31,8 @@ def batch():
     return inputs, targets
 
 
-@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
-@pytest.mark.parametrize("m", [1, 4, 10])
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+@pytest.mark.parametrize("m", [1, 4])
 def test_weights_make_the_mean_of_the_mini_batch(m, checkpoint):
     pipe = Pipeline([lambda: nn.Linear(6, CLASSES)], 1, m, checkpoint=checkpoint, device="cpu")
     inputs, targets = batch()
@@ -44,10 +44,6 @@ def test_weights_make_the_mean_of_the_mini_batch(m, checkpoint):
     torch.testing.assert_close(found, [*gradients])
     evaluation = pipe.evaluate(inputs, targets, TOKENS)
     assert evaluation.loss == pytest.approx(wanted.item(), rel=1e-6)
-    assert tuple(evaluation.outputs.shape) == (10, 4, CLASSES)  # pyright: ignore[reportOptionalMemberAccess]
-    if m > 1:
-        unweighted = pipe.evaluate(*batch(), lambda o, t: token_loss(o, t).nan_to_num()).loss
-        assert unweighted != pytest.approx(wanted.item(), rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +57,7 @@ def test_weights_make_the_mean_of_the_mini_batch(m, checkpoint):
 def test_a_sum_is_no_mean(loss):
     """It would be averaged over the micro-batches; one micro-batch is the whole mini-batch."""
     data = torch.arange(8.0)[:, None], torch.zeros(8, 1)
-    with pytest.raises(
-        ValueError, match='reduction="sum", and the losses of the micro-batches are'
-    ):
+    with pytest.raises(ValueError, match='reduction="sum", and the losses of the micro-batches'):
         Pipeline([nn.Identity()], 1, 4, device="cpu").evaluate(*data, loss)
     assert Pipeline([nn.Identity()], 1, 1, device="cpu").evaluate(*data, loss).loss == 140.0
 
@@ -86,26 +80,20 @@ def test_what_weighs_nothing_is_not_asked_for_and_spoils_nothing():
     assert head(1, torch.ones(1, 4)).item() == 4.0
 
 
-def refusal(weight, total=lambda number: number):
-    with pytest.raises(ValueError, match="loss_fn: its micro-batches weigh") as caught:
-        MeanLoss(Weighted(token_loss, weight), torch.tensor([1, -2]), 2, 2, total)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_weights_that_make_no_mean():
-    assert "[0.0, 0.0]" in refusal(lambda _targets: 0)
-    assert "[1.0, -2.0]" in refusal(lambda targets: targets.item())
-    assert "nan" in refusal(lambda _targets: math.nan)
-    assert "inf" in refusal(lambda _targets: torch.tensor(math.inf))
-
-
-def test_every_replica_refuses_what_one_does():
-    """A wrong weight elsewhere arrives as a sum that is no number."""
-    told = []
-    refusal(lambda targets: targets.item(), lambda number: told.append(number) or number)
-    assert math.isnan(told[0])
-    refusal(lambda _targets: 1.0, lambda _number: math.nan)
+@pytest.mark.parametrize(
+    ("weight", "total", "words"),
+    [
+        (lambda _targets: 0, 1, r"\[0.0, 0.0\]"),
+        (lambda targets: targets.item(), 1, r"\[1.0, -2.0\]"),
+        (lambda _targets: math.nan, 1, "nan"),
+        (lambda _targets: torch.tensor(math.inf), 1, "inf"),
+        # A wrong weight of another replica arrives as a sum that is no number.
+        (lambda _targets: 1.0, math.nan, r"\[1.0, 1.0\]"),
+    ],
+)
+def test_weights_that_make_no_mean(weight, total, words):
+    with pytest.raises(ValueError, match=f"loss_fn: its micro-batches weigh .*{words}"):
+        MeanLoss(Weighted(token_loss, weight), torch.tensor([1, -2]), 2, 2, lambda x: total * x)
 
 
 class Normed(nn.Module):
@@ -124,16 +112,15 @@ def test_buffers_of_a_loss_move_once_for_each_micro_batch(wrap):
     """As in a plain loop over micro-batches, also where the loss is computed again."""
     x, y = torch.randn(6, 4), torch.randn(6, 3)
     states = []
-    for checkpoint in ("always", "never", "plain loop"):
+    for checkpoint in ("always", "never", ""):
         torch.manual_seed(0)
         layer, loss = nn.Linear(4, 3), Normed()
-        if checkpoint == "plain loop":
-            for _ in range(3):
-                for i in range(2):
-                    loss(layer(x[3 * i : 3 * i + 3]), y[3 * i : 3 * i + 3])
-        else:
-            pipe = Pipeline([layer], 1, 2, device="cpu", checkpoint=checkpoint)
-            for _ in range(3):
+        pipe = Pipeline([layer], 1, 2, device="cpu", checkpoint=checkpoint or "never")
+        for _ in range(3):
+            if not checkpoint:  # a plain loop
+                for part in (slice(0, 3), slice(3, 6)):
+                    loss(layer(x[part]), y[part])
+            else:
                 pipe.train_step(x, y, wrap(loss))
         states.append(loss.state_dict())
     for key, value in states[-1].items():

@@ -37,23 +37,14 @@ def test_factories_are_initialised_by_seed_and_layer():
 FACTORIES = [
     lambda: nn.Linear(3, 4),
     lambda: nn.Conv2d(3, 4, 3),
-    lambda: nn.ConvTranspose1d(3, 4, 3, bias=False),
     lambda: nn.BatchNorm2d(3),
-    lambda: nn.BatchNorm1d(3, affine=False, track_running_stats=False),
     lambda: nn.InstanceNorm1d(3, track_running_stats=True),
-    lambda: nn.LayerNorm(3),
-    lambda: nn.RMSNorm(3),
-    lambda: nn.GroupNorm(1, 3),
     lambda: nn.Embedding(5, 4, padding_idx=0),
     lambda: nn.PReLU(3),
     lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True),
-    lambda: nn.MultiheadAttention(4, 2),
     lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=5, add_bias_kv=True),
     lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
     lambda: nn.Transformer(4, 2, 1, 1, 8, batch_first=True),
-    lambda: nn.Sequential(
-        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Sequential(nn.Linear(2, 2))
-    ),
     lambda: nn.Linear(3, 4).half(),
 ]
 
@@ -72,16 +63,8 @@ def test_a_layer_on_the_meta_device_is_what_a_factory_makes(factory):
         assert torch.equal(made.state_dict()[name], tensor), name
 
 
-class Bare(nn.Module):
-    """A parameter, and nothing that would initialise it."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(2))
-
-
-class Forgetful(Bare):
-    """Initialises only what `own` names; a float, an integer and a boolean are left out in turn."""
+class Forgetful(nn.Module):
+    """Initialises only what `own` names: a float, an integer or a boolean is left out."""
 
     ids: torch.Tensor
     mask: torch.Tensor
@@ -89,6 +72,7 @@ class Forgetful(Bare):
     def __init__(self, own):
         super().__init__()
         self.own = own
+        self.scale = nn.Parameter(torch.ones(2))
         self.register_buffer("ids", torch.arange(3))
         self.register_buffer("mask", torch.ones(3, dtype=torch.bool), persistent=False)
 
@@ -105,29 +89,16 @@ class Forgetful(Bare):
     ("factory", "words"),
     [
         (
-            Bare,
-            r"layers\[2\].scale: on the meta device, and Bare has no reset_parameters\(\) without "
-            "arguments; give a",
+            lambda: nn.Sequential(
+                nn.ReLU(), nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+            ),
+            r"layers\[2\].1.parametrizations.weight.orig.* has no reset_parameters",
         ),
-        (
-            lambda: nn.Sequential(nn.ReLU(), Bare()),
-            r"layers\[2\].1.scale: on the meta device, and Bare has no",
-        ),
-        (
-            lambda: Forgetful(["ids", "mask"]),
-            r"layers\[2\].scale: on the meta device, and Forgetful leaves it unset",
-        ),
-        (
-            lambda: Forgetful(["scale", "mask"]),
-            r"layers\[2\].ids: on the meta device, and Forgetful leaves it unset",
-        ),
+        (lambda: Forgetful(["ids", "mask"]), r"layers\[2\].scale: .* Forgetful leaves it unset"),
+        (lambda: Forgetful(["scale", "mask"]), r"layers\[2\].ids: .* Forgetful leaves it unset"),
         (
             lambda: nn.Sequential(Forgetful(["scale", "ids"])),
             r"layers\[2\].0.mask: .* Forgetful leaves it unset",
-        ),
-        (
-            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)),
-            r"layers\[2\].parametrizations.weight.orig",
         ),
     ],
 )
@@ -138,15 +109,10 @@ def test_what_cannot_initialise_itself_is_refused(factory, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "wrong", [5, "layers", [], [nn.ReLU(), 3], {"a": nn.ReLU()}, nn.Linear(2, 2)]
-)
+@pytest.mark.parametrize("wrong", [5, "layers", [], [nn.ReLU(), 3], {"a": nn.ReLU()}])
 def test_no_sequence_of_layers(wrong):
-    for function in (as_layers, names):
-        with pytest.raises(
-            ValueError, match=r"layers: expected an nn.Sequential or a sequence of modules or fact"
-        ):
-            function(wrong)
+    with pytest.raises(ValueError, match="layers: expected an nn"):
+        names(wrong)
 
 
 def test_names_are_those_of_the_unsplit_model():
@@ -165,22 +131,19 @@ def test_names_are_those_of_the_unsplit_model():
     assert names(nn.ModuleList([relu, block])) == names([relu, nn.ReLU]) == ["0", "1"]
 
 
-def test_shared_parameters_across_stages():
+def test_what_is_shared_lies_within_one_stage():
     tied = nn.Linear(2, 2)
     refuse_shared([tied, tied, nn.ReLU()], [2, 1])
     with pytest.raises(ValueError, match=r"layers\[2\].weight: shared by stages 0 and 1"):
         refuse_shared([tied, nn.ReLU(), tied], [2, 1])
+    on_meta = meta(lambda: nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"layers\[1\].weight: on the meta device and shared"):
+        refuse_shared([on_meta, on_meta], [2])
 
 
-def test_sync_batchnorm_is_refused():
+def test_what_would_wait_for_other_stages_is_refused():
     refuse_unfit(nn.Sequential(nn.BatchNorm1d(2)), 4, 2, 1)
     with pytest.raises(
-        ValueError, match=r"layers\[4\]: SyncBatchNorm would wait .* use nn.BatchNorm1d"
+        ValueError, match=r"layers\[4\].1: SyncBatchNorm would wait .* use nn.Batch"
     ):
-        refuse_unfit(nn.SyncBatchNorm(2), 4, 2, 1)
-    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
-    nn.Module.__init__(wrapped)
-    with pytest.raises(ValueError, match=r"layers\[4\]: DistributedDataParallel would wait"):
-        refuse_unfit(wrapped, 4, 2, 1)
-    with pytest.raises(ValueError, match=r"layers\[4\].1.0: SyncBatchNorm"):
-        refuse_unfit(nn.Sequential(nn.ReLU(), nn.Sequential(nn.SyncBatchNorm(2))), 4, 2, 1)
+        refuse_unfit(nn.Sequential(nn.ReLU(), nn.SyncBatchNorm(2)), 4, 2, 1)

@@ -1,11 +1,17 @@
-"""Live bytes: what counts, when, and for how long."""
+"""Live bytes: what counts, when, and for how long; a limit on them, and on a GPU's memory."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from repro.gpipe import Pipeline
+from repro.gpipe.core import memory
 from repro.gpipe.core.memory import LiveBytes
+
+GIB = 2**30
+GPU = torch.device("cuda", 0)
 
 
 def test_live_bytes_sees_peaks_and_frees():
@@ -23,23 +29,52 @@ def test_live_bytes_sees_peaks_and_frees():
     assert meter.peak == 1024 + 4096
 
 
-def test_more_than_the_limit_is_a_memory_error():
-    kept = torch.zeros(256)
-    with LiveBytes([kept], limit=2048) as meter:
-        torch.zeros(256)
-        with pytest.raises(MemoryError, match="5,120 bytes of tensors at once, 2,048 are allowed"):
-            torch.ones(1024)
-    assert meter.peak == 5120
-    with pytest.raises(MemoryError):
-        LiveBytes([kept], limit=1000)
-
-
 def test_a_pipeline_within_a_limit():
     layers = [nn.Linear(64, 64) for _ in range(4)]
     x = torch.randn(32, 64)
-    pipe = Pipeline(layers, stages=1, micro_batches=1, checkpoint="never")
+    pipe = Pipeline(layers, stages=1, micro_batches=1, checkpoint="never", device="cpu")
     for _ in range(2):  # gradients are there from the second step on
         (peak,) = pipe.measure_memory(x, x, nn.functional.mse_loss)
     assert pipe.measure_memory(x, x, nn.functional.mse_loss, limit=peak) == [peak]
     with pytest.raises(MemoryError, match=f"{peak - 1:,} are allowed"):
         pipe.measure_memory(x, x, nn.functional.mse_loss, limit=peak - 1)
+
+
+def test_peak_memory_by_hand():
+    """Weights and gradients of two layers, the batch, and what a micro-batch keeps."""
+    layers = [lambda: nn.Linear(100, 100, bias=False)] * 2
+    pipe = Pipeline(layers, 1, 1, device="cpu", checkpoint="never")
+    data = torch.zeros(50, 100), torch.zeros(50, 100), nn.functional.mse_loss
+    pipe.train_step(*data)
+    (peak,) = pipe.measure_memory(*data)
+    weights, batch_bytes = 2 * 100 * 100 * 4, 50 * 100 * 4
+    # with gradients from the step before, inputs and targets
+    resident = 2 * weights + 2 * batch_bytes
+    # The first layer's own copy of the inputs. In backward of the last layer: its input, the
+    # gradients of its output and input, and its fresh weight gradient; beside them a few numbers of
+    # four bytes, the loss and its weight among them.
+    expected = resident + 4 * batch_bytes + weights // 2
+    assert expected <= peak <= expected + 64
+
+
+def run_out_on_a_gpu(monkeypatch: pytest.MonkeyPatch, *, free: int, reserved: int) -> None:
+    """Within a limit of 8 of 80 GiB."""
+    cuda = SimpleNamespace(
+        synchronize=lambda _: None,
+        mem_get_info=lambda _: (free, 80 * GIB),
+        memory_reserved=lambda _: reserved,
+        empty_cache=lambda: None,
+        set_per_process_memory_fraction=lambda _fraction, _: None,
+    )
+    monkeypatch.setattr(memory.torch, "cuda", cuda)
+    with memory.capped(GPU, 8 * GIB):
+        raise torch.OutOfMemoryError("CUDA out of memory. 8.00 GiB allowed; Of the allocated")
+
+
+def test_the_limit_of_a_gpu_is_told_from_what_others_fill(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(MemoryError, match="8,589,934,592 are allowed") as caught:
+        run_out_on_a_gpu(monkeypatch, free=70 * GIB, reserved=7 * GIB)
+    assert memory.over_limit(str(caught.value))
+    with pytest.raises(torch.OutOfMemoryError) as filled:
+        run_out_on_a_gpu(monkeypatch, free=GIB // 2, reserved=7 * GIB)
+    assert not memory.over_limit(str(filled.value))

@@ -12,17 +12,6 @@ from repro.gpipe import Pipeline
 from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
 
-TYPES = [
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.float16,
-    torch.complex64,
-    torch.complex128,
-]
-BAD = [math.inf, -math.inf, math.nan]
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
 
 class Widest(nn.Module):
     """Parameters of several dtypes, one with sparse gradients; computes in float64."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from examples import WIDTH, batch, frozen_linear, linear
+from examples import WIDTH, batch, frozen_linear, layer, linear
 from torch import nn
 
 from repro.gpipe import Pipeline
@@ -21,62 +21,28 @@ def test_a_closed_pipeline_takes_no_step():
         pipe.train_step(*batch(), MSE)
 
 
-class Returns(nn.Module):
-    """A layer that was written without its return statement, or nearly so."""
-
-    def __init__(self, value: object) -> None:
-        super().__init__()
-        self.linear, self.value = linear(), value
-
-    def forward(self, x):
-        self.linear(x)
-        return self.value
-
-
-@pytest.mark.parametrize("value", [None, (), {"x": None}, 5])
+@pytest.mark.parametrize("value", [None, {"x": None}])
 def test_a_layer_that_returns_no_tensor_is_one_line(value):
     with pytest.raises(
         ValueError, match=r"a layer returned .* at a stage boundary, which holds no"
     ):
         Forms().message(0, *flatten(value), crosses=True)
-    pipe = Pipeline([linear, lambda: Returns(value)], 1, 2, device="cpu")
+    pipe = Pipeline([linear, layer(lambda _: value, linear_first=True)], 1, 2, device="cpu")
     for call in (pipe.train_step, pipe.evaluate):
-        with pytest.raises(
-            ValueError, match=r"the last layer returned .*, which holds no tensor"
-        ) as caught:
+        with pytest.raises(ValueError, match=r"the last layer returned .*, which holds no tensor"):
             call(*batch(), MSE)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lazy", [nn.LazyLinear(WIDTH), lambda: nn.LazyLinear(WIDTH)])
 def test_lazy_layers_cannot_be_counted_and_train_where_they_need_not_be(lazy):
     with pytest.raises(
         ValueError, match=r"layers\[1\].weight: has no shape before .*balance='uniform'"
-    ) as caught:
+    ):
         Pipeline([linear, lazy], 1, 2, device="cpu")
-    assert "\n" not in str(caught.value)
     pipe = Pipeline([linear, lazy], 1, 2, device="cpu", balance="uniform")
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
     losses = [pipe.train_step(*batch(), MSE, optimizer).loss for _ in range(2)]
     assert losses[1] < losses[0]
-
-
-def test_peak_memory_by_hand():
-    """Weights and gradients of two layers, the batch, and what a micro-batch keeps."""
-    pipe = Pipeline(
-        [lambda: nn.Linear(100, 100, bias=False)] * 2, 1, 1, device="cpu", checkpoint="never"
-    )
-    x, y = torch.zeros(50, 100), torch.zeros(50, 100)
-    pipe.train_step(x, y, MSE)
-    (peak,) = pipe.measure_memory(x, y, MSE)
-    weights, batch_bytes = 2 * 100 * 100 * 4, 50 * 100 * 4
-    # with gradients from the step before, inputs and targets
-    resident = 2 * weights + 2 * batch_bytes
-    # The first layer's own copy of the inputs. In backward of the last layer: its input, the
-    # gradients of its output and input, and its fresh weight gradient; beside them a few numbers of
-    # four bytes, the loss and its weight among them.
-    expected = resident + 4 * batch_bytes + weights // 2
-    assert expected <= peak <= expected + 64
 
 
 def test_no_training_in_inference_mode():
@@ -103,3 +69,22 @@ def test_a_loss_without_a_gradient_trains_nothing_in_silence(checkpoint):
     pipe.evaluate(*batch(), MSE)
     assert all(p.grad is not None for p in pipe.parameters())
     Pipeline([frozen_linear], 1, 2, device="cpu", checkpoint=checkpoint).train_step(*batch(), MSE)
+
+
+def test_numbers_beside_the_inputs_are_refused():
+    """Whole, they would go to each micro-batch, which has a part of the examples."""
+    x, y = batch()
+    pipe = Pipeline([layer(lambda v: v[0])], 1, 2, device="cpu")
+    for beside in (list(range(len(x))), torch.arange(len(x)).numpy()):
+        with pytest.raises(ValueError, match="of length 10, the mini-batch, is not cut"):
+            pipe.train_step((x, beside), y, MSE)
+
+
+class Scaled(nn.Sequential):
+    def forward(self, value):
+        return 10 * super().forward(value)
+
+
+def test_a_sequence_that_computes_something_itself_is_refused():
+    with pytest.raises(ValueError, match="Scaled has a forward of its own"):
+        Pipeline(Scaled(nn.Linear(2, 2)), 1, 2, device="cpu")

@@ -59,18 +59,6 @@ def test_equals_brute_force_down_to_the_ties(chain, rule):
     assert key(cost, counts) == min(key(cost, other) for other in every_cut(layers, stages))
 
 
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.data())
-def test_minimum_variance_is_the_variance_where_costs_add_up(costs, data):
-    stages = data.draw(st.integers(1, len(costs)))
-
-    def variance(counts):
-        found = stage_costs(additive(costs), counts)
-        return stages * squares(found) - sum(found) ** 2  # K^2 times as much, and exact
-
-    best = min(map(variance, every_cut(len(costs), stages)))
-    assert variance(minimum_variance(additive(costs), len(costs), stages)) == best
-
-
 def test_the_two_rules_differ():
     """Costs 8 and 8, or 0 and 9: the largest stage prefers the first, squares the second."""
     costs = {(0, 2): 8, (2, 3): 8, (0, 1): 0, (1, 3): 9}
@@ -98,19 +86,10 @@ def test_as_many_layers_as_the_papers_largest_model():
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS.values())
-@pytest.mark.parametrize("stages", [0, 3, True, 1.0, "2"])
-def test_stages_out_of_range(partitioner, stages):
-    with pytest.raises(
-        ValueError, match=r"stages=.*: the model has 2 layers .* choose K between 1 and 2"
-    ):
-        partitioner(additive([1, 1]), 2, stages)
-
-
-@pytest.mark.parametrize("partitioner", PARTITIONERS.values())
-@pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), None, "3"])
-def test_costs_out_of_range(partitioner, wrong):
-    with pytest.raises(
-        ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is .* at least 0"
-    ) as caught:
-        partitioner(lambda a, b: wrong if (a, b) == (1, 2) else 1.0, 3, 2)
-    assert "\n" not in str(caught.value)
+def test_what_is_out_of_range(partitioner):
+    for stages in (0, 3, True, 1.0, "2"):
+        with pytest.raises(ValueError, match=r"stages=.*: the model has 2 layers"):
+            partitioner(additive([1, 1]), 2, stages)
+    for wrong in (float("nan"), -1.0, float("inf"), None, "3"):
+        with pytest.raises(ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is"):
+            partitioner(lambda a, b, cost=wrong: cost if (a, b) == (1, 2) else 1.0, 3, 2)

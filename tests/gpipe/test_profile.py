@@ -70,29 +70,20 @@ def test_f_r_and_b_apart():
 
 
 def test_what_crosses():
-    """Behind layer 0: [2, 4] floats. Behind 1: twice that, 5 int64, 8 booleans, 1 gradient."""
-    layers = [nn.Linear(3, 4), Fan(), Pick(), nn.Linear(4, 1)]
-    profile = measure(layers, torch.zeros(2, 3), CPU, recompute=True, repeats=1)
-    assert profile.activation_bytes == (32, 32 + 40 + 32 + 8, 32)
-    assert profile.gradient_bytes == (32, 32, 32)
-
-
-def test_frozen_layers_get_no_gradient():
-    """Nothing goes back to layers without anything to learn, also where they take token numbers."""
-    embedding = nn.Embedding(5, 4).requires_grad_(False)
-    layers = [embedding, nn.ReLU(inplace=True), nn.Linear(4, 4), nn.ReLU(inplace=True)]
+    """Behind layer 1: [2, 4] floats. Behind 2: twice that, 5 int64, 8 booleans, 1 gradient."""
+    frozen = nn.Embedding(5, 4).requires_grad_(False)
+    layers = [frozen, nn.Linear(4, 4), Fan(), Pick(), nn.Linear(4, 1)]
+    tokens = torch.zeros(2, dtype=torch.int64)
     with torch.no_grad():  # the user's mode does not matter
-        profile = measure(
-            layers, torch.zeros(2, 3, dtype=torch.int64), CPU, recompute=True, repeats=1
-        )
-    assert profile.activation_bytes == (96, 96, 96)
-    assert profile.gradient_bytes == (0, 0, 96)
+        profile = measure(layers, tokens, CPU, recompute=True, repeats=1)
+    assert profile.activation_bytes == (32, 32, 32 + 40 + 32 + 8, 32)
+    assert profile.gradient_bytes == (0, 32, 32, 32)
 
 
 def test_an_error_names_the_layer():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
         measure([nn.ReLU(), nn.Linear(3, 3)], torch.zeros(2, 4), CPU, recompute=True)
-    assert caught.value.__notes__ == ["layers[1]: Linear failed on the sample while it was timed"]
+    assert caught.value.__notes__ == ["layers[1]: Linear failed on the sample"]
 
 
 def test_a_stage_pays_for_its_layers_and_for_what_it_sends():
@@ -100,19 +91,12 @@ def test_a_stage_pays_for_its_layers_and_for_what_it_sends():
     free = profile.cost(LinkSpeed())
     assert [free(0, 1), free(1, 2), free(0, 3)] == [4.0, 8.0, 28.0]
     cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0, overlap=False))
-    assert cost(0, 3) == 28.0
-    assert cost(0, 1) == 4.0 + 1.5
-    assert cost(1, 2) == 8.0 + 3.5 + 1.0
-    assert cost(1, 3) == 24.0 + 1.0
+    assert [cost(0, 3), cost(0, 1), cost(1, 2), cost(1, 3)] == [28.0, 5.5, 13.0, 25.0]
     assert cost(2, 3) == 16.0, "no gradient crosses, so no message does"
-
-
-def test_where_sending_takes_no_time_of_its_own_only_a_slower_message_counts():
-    profile = Profile((1.0, 2.0, 4.0), (1.0, 2.0, 4.0), (2.0, 4.0, 8.0), (100, 300), (50, 0))
+    # Where sending takes no time of its own, only a slower message counts.
     cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0))
     assert cost(0, 1) == 1.5 + 3.0, "F takes 1.0 and its message 1.5"
-    assert cost(1, 2) == 3.5 + 6.0
-    assert cost(1, 3) == 6.0 + 18.0
+    assert [cost(1, 2), cost(1, 3)] == [3.5 + 6.0, 6.0 + 18.0]
 
 
 @pytest.mark.parametrize(
@@ -120,21 +104,10 @@ def test_where_sending_takes_no_time_of_its_own_only_a_slower_message_counts():
     [
         ({"latency": -1.0}, r"^latency=-1\.0: must be a finite number of seconds.*; try latency="),
         ({"latency": "1"}, "^latency='1'"),
-        ({"latency": None}, "^latency=None"),
-        ({"latency": True}, "^latency=True"),
         ({"latency": math.nan}, "^latency=nan"),
-        ({"latency": 1e308}, "^latency=1e[+]308"),
-        (
-            {"bytes_per_second": 0},
-            "^bytes_per_second=0: must be .*, or inf for a free link; try bytes_per_second=1e9",
-        ),
-        ({"bytes_per_second": "fast"}, "^bytes_per_second='fast'"),
+        ({"bytes_per_second": 0}, "^bytes_per_second=0: .*; try bytes_per_second=1e9"),
         ({"bytes_per_second": [1e9]}, r"^bytes_per_second=\[1"),
-        ({"bytes_per_second": math.nan}, "^bytes_per_second=nan"),
-        ({"bytes_per_second": 5e-324}, "^bytes_per_second=5e-324"),
-        ({"overlap": "no"}, "^overlap='no': must be True or False; try overlap=True"),
-        ({"overlap": 1}, "^overlap=1"),
-        ({"overlap": None}, "^overlap=None"),
+        ({"overlap": 1}, "^overlap=1: must be True or False; try overlap=True"),
     ],
 )
 def test_a_wrong_link_is_one_line(fields: dict[str, Any], words: str):

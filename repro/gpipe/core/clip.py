@@ -25,25 +25,27 @@ def clip_grad_norm_(
     The norms of all gradients are put into one vector in layer order; the norm of that vector is
     the total. So the total has the same bits for every K. Call it on every rank.
     """
-    arguments: dict[str, float] = {}
+    limit = kind = math.nan
     problem, norms = "", [torch.zeros(0) for _ in parameters]
+    if updated:
+        problem = (
+            "clip_grad_norm_: train_step has updated the weights already; call train_step without "
+            "an optimizer, then clip_grad_norm_, then optimizer.step()"
+        )
     try:
-        arguments = {
-            "max_norm": _to_float("max_norm", max_norm),
-            "norm_type": _to_float("norm_type", norm_type),
-        }
-        if arguments["norm_type"] == 0:
+        limit, kind = _to_float("max_norm", max_norm), _to_float("norm_type", norm_type)
+        if kind == 0:
             raise ValueError(
                 "norm_type=0.0: must be above 0; use 2.0, or inf for the largest value"
             )
-        norms = [_norms(of_stage, arguments["norm_type"]) for of_stage in parameters]
+        norms = [_norms(of_stage, kind) for of_stage in parameters]
     except ValueError as error:
         problem = str(error)
 
     # A problem of one rank is an error on all of them.
-    gathered = everyone.all_gather((arguments, problem, updated, norms))
+    gathered = everyone.all_gather(({"max_norm": limit, "norm_type": kind}, problem, norms))
     first = gathered[0][0]
-    for rank, (theirs, their_problem, already_updated, _) in enumerate(gathered):
+    for rank, (theirs, their_problem, _) in enumerate(gathered):
         if their_problem:
             raise RefusedError(their_problem)
         if theirs != first:
@@ -51,24 +53,16 @@ def clip_grad_norm_(
                 f"clip_grad_norm_: {theirs} on rank {rank}, but {first} on rank 0; give every rank "
                 "the same"
             )
-        if already_updated:
-            raise RefusedError(
-                "clip_grad_norm_: train_step has updated the weights already; call train_step "
-                "without an optimizer, then clip_grad_norm_, then optimizer.step()"
-            )
 
     # In layer order: the first stage of each rank, then the second of each. Empty tensors are left
     # out, because torch.cat would consider their dtype.
     of_ranks = [norms for *_, norms in gathered[:ranks]]
     by_stage = [norms for of_stages in zip(*of_ranks, strict=True) for norms in of_stages]
     filled = [norms for norms in by_stage if norms.numel()]
-    total = torch.zeros(())
-    if filled:
-        total = torch.linalg.vector_norm(torch.cat(filled), arguments["norm_type"])
+    total = torch.linalg.vector_norm(torch.cat(filled), kind) if filled else torch.zeros(())
     clipped = [p for of_stage in parameters for p in of_stage if p.grad is not None]
     if clipped:
-        on_device = total.to(clipped[0].device)
-        torch.nn.utils.clip_grads_with_norm_(clipped, arguments["max_norm"], on_device)
+        torch.nn.utils.clip_grads_with_norm_(clipped, limit, total.to(clipped[0].device))
     return total
 
 
@@ -84,12 +78,7 @@ def _to_float(name: str, value: float) -> float:
 
 def _norms(parameters: Sequence[nn.Parameter], norm_type: float) -> Tensor:
     """The norm of each gradient that has elements, on the CPU: [number of such gradients]."""
-    norms = []
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        values = gradient.coalesce().values() if gradient.is_sparse else gradient
-        if values.numel():
-            norms.append(torch.linalg.vector_norm(values, norm_type))
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    norms = [torch.linalg.vector_norm(v, norm_type) for v in values if v.numel()]
     return torch.stack(norms).cpu() if norms else torch.zeros(0)

@@ -10,6 +10,7 @@ from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import Forms, Message, copied, received, settled
+from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.loss import Loss, MeanLoss, Weighted, refuse_foreign_modules
 from repro.gpipe.core.microbatch import (
     Tree,
@@ -31,7 +32,7 @@ from repro.gpipe.exact.nonfinite import all_finite, is_finite
 from repro.gpipe.exact.rollback import Rollback
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
-from repro.gpipe.schedule.actions import Action, Cell, Program, Schedule
+from repro.gpipe.schedule.actions import Action, Program, Schedule
 
 # How a step went on one rank. The greatest of all ranks counts.
 _GOOD, _NON_FINITE, _REFUSED = range(3)
@@ -47,40 +48,37 @@ class Engine:
     Args:
         held: the stages that run here.
         links: to the neighbours.
-        stages: of all ranks together.
-        micro_batches: M.
+        config: K, M and so on.
         replicas: the other copies of this rank, if there are any.
-        everyone: all ranks of all replicas, which agree how a step went before any of them
-            updates.
+        everyone: all ranks of all replicas, which vote on a step before any of them updates.
         refuse_nonfinite: whether a step whose loss or gradients are not finite is refused.
+        foreign: modules of the layers that run on other ranks.
     """
 
     def __init__(
         self,
         held: HeldStages,
         links: Links,
-        stages: int,
-        micro_batches: int,
+        config: PipelineConfig,
         replicas: Replicas | None,
         everyone: ControlChannel,
         *,
         refuse_nonfinite: bool,
+        foreign: Collection[nn.Module],
     ) -> None:
         self.held = held
-        self.links = links
-        self.wire = links.wire
+        self.links, self.wire = links, links.wire
         self.replicas = replicas
         self.everyone = everyone
         self.refuse_nonfinite = refuse_nonfinite
         self.recorder = Recorder(held.device)
         self.step = 0
-        ranks, self._rank = links.wire.stages, links.wire.rank
+        self._rank = links.wire.rank
         # The first rank reads the inputs, the last one computes the loss.
         self._is_first, self._is_last = links.wire.is_first, links.wire.is_last
-        self._last_stage = stages - 1
-        self._has_messages = ranks > 1
-        self._micro_batches = micro_batches
-        self.foreign: Collection[nn.Module] = ()  # modules of layers that run on other ranks
+        self._last_stage = config.total_stages - 1
+        self._micro_batches = config.micro_batches
+        self._foreign = foreign
         self._known_loss: object = None  # or its code, since each step may make it anew
         self._programs: dict[int, Program] = {}  # by the id of their schedule
         self._input_forms, self._gradient_forms = Forms(), Forms()
@@ -93,45 +91,66 @@ class Engine:
             "B": self._backward,
             "Send": self._send,
             "Recv": self._receive,
+            "U": lambda _: None,  # once all ranks have voted
         }
 
     @report_errors_to_all()
-    def run(
+    def train(
         self,
         schedule: Schedule,
         inputs: Tree,
         targets: Tree,
         loss_fn: Loss,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: GradScaler | None,
         *,
-        evaluate: bool = False,
-        trace: bool = False,
-        scaler: GradScaler | None = None,
+        trace: bool,
     ) -> None:
-        """Do one step of `schedule`; afterwards `loss` and `recorder` have its results."""
-        if self.links.closed:
-            raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
-        if torch.is_inference_mode_enabled() and not evaluate:
+        """Do one training step; afterwards `loss` and `recorder` have its results."""
+        if torch.is_inference_mode_enabled():
             raise RefusedError(
                 "train_step inside torch.inference_mode(): nothing there has a gradient; leave "
                 "that mode"
             )
-        status.step, status.action, status.warm = self.step, None, True
-        if id(schedule) not in self._programs:
-            self._programs[id(schedule)] = Program.of(schedule, self._rank)
-        self._program = self._programs[id(schedule)]
-        self._evaluating, self._scaler = evaluate, scaler
-        self.recorder.start(self.step, enabled=trace)
-        self._forget_last_step(loss_fn)
-        self._begin(inputs, targets, loss_fn, optimizer)
-        if evaluate:
-            with self.held.generators_preserved(watch=False):
-                self._do_micro_batches()
-        else:
-            self._train(optimizer)
+        self._scaler = scaler
+        self._begin(schedule, loss_fn, evaluate=False, trace=trace)
+        self._read(inputs, targets, loss_fn, optimizer)
+        rollback = Rollback(self._parameters, self.held.changing)
+        gather = self.replicas.gather if self.replicas is not None else None
+        with once_per_mini_batch(self.held.modules, gather) as self.held.statistics:
+            try:
+                with self.held.generators_preserved(watch=True):
+                    if self.replicas is not None:
+                        self.replicas.begin(self._parameters)
+                    self._do_actions()
+                    if self._is_last:
+                        self._mean_loss.refuse_constant()
+                    if self.replicas is not None:
+                        # Before statistics are gathered: replicas must meet in the same order.
+                        self.replicas.finish()
+                outcome = self._vote(rollback.accumulated)
+                if outcome != _GOOD:
+                    self._raise_refusal(outcome)
+            except BaseException:
+                rollback.undo()
+                raise
+            rollback.keep()
+        self._return_to_user()
+        self._update(optimizer)
         self._flush()
-        if not evaluate:
-            self.step += 1
+        self.step += 1
+        status.action = None
+
+    @report_errors_to_all()
+    def evaluate(self, schedule: Schedule, inputs: Tree, targets: Tree, loss_fn: Loss) -> None:
+        """Do the forwards of a mini-batch; afterwards `loss` and `outputs` have their results."""
+        self._begin(schedule, loss_fn, evaluate=True, trace=False)
+        self._read(inputs, targets, loss_fn, None)
+        if self.held.problem:  # a training step agrees with the other ranks first
+            raise ValueError(self.held.problem)
+        with self.held.generators_preserved(watch=False):
+            self._do_actions()
+        self._flush()
         status.action = None
 
     def loss(self) -> float:
@@ -142,42 +161,50 @@ class Engine:
 
     # How a step begins: the ranks agree on the inputs.
 
-    def _forget_last_step(self, loss_fn: Loss) -> None:
+    def _begin(self, schedule: Schedule, loss_fn: Loss, *, evaluate: bool, trace: bool) -> None:
+        """Forget the last step."""
+        if self.links.closed:
+            raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
+        status.step, status.action, status.warm = self.step, None, True
+        if id(schedule) not in self._programs:
+            self._programs[id(schedule)] = Program.of(schedule, self._rank)
+        self._program = self._programs[id(schedule)]
+        self._evaluating = evaluate
+        self.recorder.start(self.step, enabled=trace)
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
         self._agreed_loss: float | None = None
-        # By the stage and the micro-batch that make or need it, from the action that makes or
-        # receives it to the one that sends or uses it.
-        self._arrived: dict[Cell, Message] = {}
-        self._made: dict[Cell, Message] = {}
-        self._gradients: dict[Cell, Message] = {}
-        self._made_gradients: dict[Cell, Message] = {}
+        # Under "F" or "B", and the stage and the micro-batch that made it; from the action that
+        # makes or receives it to the one that sends or uses it.
+        self._messages: dict[tuple[str, int, int], Message] = {}
         self._user_inputs: list[tuple[Tensor, Tensor]] = []
-        if self._is_last and not self._evaluating:
+        if self._is_last and not evaluate:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
             self.held.loss_module = None
             if isinstance(loss, nn.Module) and next(loss.buffers(), None) is not None:
                 self.held.loss_module = loss
-        self.held.statistics = None
         self.held.begin_step(self.step)
         self._parameters = self.held.parameters  # listed once a step
 
-    def _begin(
+    def _read(
         self,
         inputs: Tree,
         targets: Tree,
         loss_fn: Loss,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
-        """Agree on the inputs with the other ranks, and prepare for the first action."""
-        examples = 0
+        """Cut the mini-batch, agree on N with the other ranks, and prepare for the first action."""
+        examples, refusal = 0, ""
         if not self._is_first:
             examples = self.wire.announced(self._rank - 1, evaluate=self._evaluating)
         started = self.recorder.now()  # no rank starts before the first one
         if self._is_first:
-            examples = self._read_inputs(inputs)
+            try:
+                examples = self._cut(inputs)
+            except ValueError as error:
+                refusal = str(error)
         if not examples:
-            self._refuse_inputs()
+            self._refuse_inputs(refusal)
         if not self._is_last:
             taken = self.wire.announce(examples, self._rank + 1, evaluate=self._evaluating)
             self._untaken.append(taken)
@@ -190,44 +217,41 @@ class Engine:
         if self.links.after is not None:
             self._returned = Inbox(self.links.gradients_in, self._program.gradients)
         if self._is_last:
-            self._prepare_loss(targets, loss_fn, examples)
-        if self._evaluating and self.held.problem:
-            # A training step agrees with the other ranks first.
-            raise ValueError(self.held.problem)
+            refuse_unplain(targets, "targets", _USERS_TENSORS)
+            code = getattr(loss_fn, "__code__", loss_fn)
+            if code is not self._known_loss:
+                refuse_foreign_modules(loss_fn, self._foreign)
+                self._known_loss = code
+            targets = None if targets is None else self._to_device(targets)
+            self._mean_loss = self.held.loss = MeanLoss(
+                loss_fn, targets, examples, self._micro_batches, self._total, self._parameters
+            )
         self._gradient_use = _NO_GRADIENTS
         if any(p.requires_grad for p in self._parameters):
             self._gradient_use = _LEAVES_GRADIENTS if optimizer is None else _UPDATES
         self.recorder.span("setup", self._rank, -1, started)
 
-    def _read_inputs(self, inputs: Tree) -> int:
-        """First rank: cut the mini-batch; returns N, or 0 if the inputs are refused."""
-        try:
-            refuse_unplain(inputs, "inputs", _USERS_TENSORS)
-            if self._micro_batches > 1:
-                refuse_uncut(inputs, "inputs", batch_size(inputs))
-            inputs = self._to_device(inputs)
-            parts = split(inputs, self._micro_batches)
-        except ValueError as error:
-            self._refusal = str(error)
-            return 0
-        self._inputs = [self._cut_from_graph(i, part) for i, part in enumerate(parts)]
-        return batch_size(inputs)
+    def _cut(self, inputs: Tree) -> int:
+        """First rank: cut the mini-batch into micro-batches; returns N."""
+        refuse_unplain(inputs, "inputs", _USERS_TENSORS)
+        examples = batch_size(inputs)
+        if self._micro_batches > 1:
+            refuse_uncut(inputs, "inputs", examples)
+        self._inputs: list[Message] = []
+        for i, part in enumerate(split(self._to_device(inputs), self._micro_batches)):
+            # Without the graph that the user computed them with: see `_return_to_user`. Layers get
+            # copies, so a part has the strides and alignment of a clone at once.
+            given, skeleton = flatten(part)
+            leaves = [settled(t.detach()).requires_grad_(t.requires_grad) for t in given]
+            pairs = zip(given, leaves, strict=True)
+            self._user_inputs += [(tensor, leaf) for tensor, leaf in pairs if tensor.requires_grad]
+            self._inputs.append(self._input_forms.message(i, leaves, skeleton))
+        return examples
 
-    def _cut_from_graph(self, i: int, part: Tree) -> Message:
-        """A micro-batch without the graph that the user computed it with.
-
-        The user's tensors get their gradients at the end of the step, see `_return_to_user`.
-        """
-        given, skeleton = flatten(part)
-        # Layers get copies, so a part has the strides and alignment of a clone at once.
-        leaves = [settled(t.detach()).requires_grad_(t.requires_grad) for t in given]
-        pairs = zip(given, leaves, strict=True)
-        self._user_inputs += [(tensor, leaf) for tensor, leaf in pairs if tensor.requires_grad]
-        return self._input_forms.message(i, leaves, skeleton)
-
-    def _refuse_inputs(self) -> None:
+    def _refuse_inputs(self, reason: str) -> None:
         """Raise on all ranks of this replica what the first rank says of its inputs."""
-        reason = self._refusal if self._is_first else self.wire.recv_object(self._rank - 1)
+        if not self._is_first:
+            reason = self.wire.recv_object(self._rank - 1)
         if not self._is_last:
             self.wire.announce(0, self._rank + 1, evaluate=self._evaluating)()
             self.wire.send_object(reason, self._rank + 1)
@@ -235,44 +259,28 @@ class Engine:
             raise RefusedError(reason)
         raise ValueError(reason)  # other replicas know nothing of it and wait for this one
 
-    def _prepare_loss(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
-        refuse_unplain(targets, "targets", _USERS_TENSORS)
-        code = getattr(loss_fn, "__code__", loss_fn)
-        if code is not self._known_loss:
-            refuse_foreign_modules(loss_fn, self.foreign)
-            self._known_loss = code
-        on_device = None if targets is None else self._to_device(targets)
-        self._mean_loss = self.held.loss = MeanLoss(
-            loss_fn, on_device, examples, self._micro_batches, self._total, self._parameters
-        )
-
     # The actions.
 
-    def _do_micro_batches(self) -> None:
-        """Do the actions of this rank, one after the other, but for the update at the end."""
+    def _do_actions(self) -> None:
         for action in self._program.actions:
             status.action = action
-            if action.kind != "U":
-                self._do[action.kind](action)
+            self._do[action.kind](action)
 
     def _receive(self, action: Action) -> None:
-        if action.of == "F":
-            self._arrived[action.cell] = self._activations.take(action.cell)
-        else:
-            self._gradients[action.cell] = self._returned.take(action.cell)
+        inbox = self._activations if action.of == "F" else self._returned
+        self._messages[action.producer[:3]] = inbox.take(action.cell)
 
     def _send(self, action: Action) -> None:
         stage, i = action.cell
+        message = self._messages.pop((action.of, stage, i))
         if action.of == "F":
-            key = self._evaluating, (stage + 1, i)
-            self.links.send_activations(self._made.pop(action.cell), key)
+            self.links.send_activations(message, (self._evaluating, (stage + 1, i)))
         else:
-            key = None, (stage - 1, i)
-            self.links.send_gradients(self._made_gradients.pop(action.cell), key)
+            self.links.send_gradients(message, (None, (stage - 1, i)))
 
     def _forward(self, action: Action) -> None:
         cell = stage, i = action.cell
-        inputs = self._inputs[i] if stage == 0 else self._arrived.pop(cell)
+        inputs = self._inputs[i] if stage == 0 else self._messages.pop(("F", stage - 1, i))
         started = self.recorder.now()
         if self._evaluating:
             made = self.held.evaluate(cell, inputs)
@@ -285,24 +293,21 @@ class Engine:
         elif stage == self._last_stage:
             self.outputs[i] = made.tree
             self.losses[i] = self.held.score(cell, self.outputs[i])
-        elif self._has_messages:
-            self._made[cell] = made
-        else:  # to the next stage, which is on this rank too and may write to its inputs
-            self._arrived[stage + 1, i] = received(
-                made.form, [copied(t.detach()) for t in made.tensors]
-            )
+        else:
+            if self.wire.stages == 1:  # the next stage is here too, and may write to its inputs
+                made = received(made.form, [copied(t.detach()) for t in made.tensors])
+            self._messages["F", stage, i] = made
 
     def _recompute(self, action: Action) -> None:
-        cell = stage, i = action.cell
         started = self.recorder.now()
-        self.held.recompute(cell)
-        self.recorder.span("R", stage, i, started)
+        self.held.recompute(action.cell)
+        self.recorder.span("R", *action.cell, started)
 
     def _backward(self, action: Action) -> None:
         cell = stage, i = action.cell
         gradients: list[Tensor | None] = []  # of the outputs, or of the loss
         if stage < self._last_stage:
-            gradients = self._gradients.pop(cell).tree
+            gradients = self._messages.pop(("B", stage + 1, i)).tree
         elif self._scaler is not None:
             gradients = [self._scaler.gradient_of(self.losses[i])]
         else:
@@ -318,57 +323,26 @@ class Engine:
         if stage > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
             # treat None and zeros differently.
-            message = self._gradient_forms.message(cell, *flatten(made))
-            if self._has_messages:
-                self._made_gradients[cell] = message
-            else:
-                self._gradients[stage - 1, i] = message
+            self._messages["B", stage, i] = self._gradient_forms.message(cell, *flatten(made))
 
-    # How a training step ends: the ranks agree whether it counts.
+    # How a training step ends: the ranks vote whether it counts.
 
-    def _train(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Do F, R and B of all micro-batches, agree with all ranks that the step counts, update."""
-        rollback = Rollback(self._parameters, self.held.changing)
-        gather = self.replicas.gather if self.replicas is not None else None
-        with once_per_mini_batch(self.held.modules, gather) as self.held.statistics:
-            try:
-                with self.held.generators_preserved(watch=True):
-                    if self.replicas is not None:
-                        self.replicas.begin(self._parameters)
-                    self._do_micro_batches()
-                    if self._is_last:
-                        self._mean_loss.refuse_constant()
-                    if self.replicas is not None:
-                        # Before statistics are gathered: replicas must meet in the same order.
-                        self.replicas.finish()
-                outcome = self._agree(rollback.accumulated)
-                if outcome != _GOOD:
-                    self._raise_refusal(outcome)
-            except BaseException:
-                rollback.undo()
-                raise
-            rollback.keep()
-        self.held.statistics = None
-        self._return_to_user()
-        self._update(optimizer)
+    def _vote(self, accumulated: list[Tensor]) -> int:
+        """Tell all ranks how the step went here; returns how it went on all, and knows the loss.
 
-    def _agree(self, accumulated: list[Tensor]) -> int:
-        """Agree with all ranks how the step went; returns that, and knows the loss then.
-
-        Args:
-            accumulated: gradients of earlier steps, to which those of this step will be added.
+        The gradients of this step will be added to the accumulated ones.
         """
         self.held.end_step()
         loss = self._own_loss()
-        outcome = _REFUSED if self.held.problem else _GOOD
         # With a loss scale, inf is expected from time to time, and the scaler skips that update.
         self._nonfinite = False
         if self.refuse_nonfinite and self._scaler is None:
             gradients = accumulated + [p.grad for p in self._parameters if p.grad is not None]
             gradients += [leaf.grad for _, leaf in self._user_inputs if leaf.grad is not None]
             self._nonfinite = not (all_finite(gradients) and math.isfinite(loss))
-        if self._nonfinite:
-            outcome = max(outcome, _NON_FINITE)
+        outcome = _NON_FINITE if self._nonfinite else _GOOD
+        if self.held.problem:
+            outcome = _REFUSED
         outcome, uses, self._agreed_loss = self.everyone.agree(outcome, self._gradient_use, loss)
         if outcome == _GOOD and uses == _UPDATES | _LEAVES_GRADIENTS:
             self.held.problem = (
@@ -406,18 +380,11 @@ class Engine:
             for i, tree in enumerate(of_micro_batches):
                 # Inputs may hold masks, which are made of -inf.
                 if not all(is_finite(t, or_mask=order == 1) for t in flatten(tree)[0]):
-                    return (
-                        order,
-                        0,
-                        f"{what} of micro-batch {i} on {status.who} are inf or nan; lower the "
-                        "learning rate, or mend or leave out such examples",
-                    )
-        return (
-            4,
-            -self._rank,
-            f"the gradients on {status.who} are inf or nan, and the loss is finite; lower the "
-            "learning rate or what scales the loss, or drop the gradients of earlier steps",
-        )
+                    what += f" of micro-batch {i} on {status.who} are inf or nan"
+                    return order, 0, f"{what}; lower the learning rate, or leave out such examples"
+        what = f"the gradients on {status.who} are inf or nan, and the loss is finite"
+        advice = "lower the learning rate or the loss, or drop the gradients of earlier steps"
+        return 4, -self._rank, f"{what}; {advice}"
 
     def _update(self, optimizer: torch.optim.Optimizer | None) -> None:
         scaler = self._scaler

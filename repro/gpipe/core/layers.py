@@ -29,10 +29,8 @@ def as_layers(layers: Any) -> list[Layer]:
         problem = more_than_a_sequence(layers, "layers")
         if problem:
             raise ValueError(problem)
-    if isinstance(layers, nn.Sequential):
-        layers = list(layers)
     entries: list[Any] = []
-    if isinstance(layers, Sequence | nn.ModuleList) and not isinstance(layers, str):
+    if isinstance(layers, Sequence | nn.Sequential | nn.ModuleList) and not isinstance(layers, str):
         entries = [*layers]
     if not entries or not all(callable(entry) for entry in entries):
         wrong = next((e for e in entries if not callable(e)), layers)
@@ -42,7 +40,6 @@ def as_layers(layers: Any) -> list[Layer]:
             f"{type(wrong).__name__} ({shown}); list the model's layers in order, each taking one "
             "value and returning one"
         )
-    _refuse_shared_on_meta(entries)
     return cast("list[Layer]", entries)
 
 
@@ -67,8 +64,7 @@ def more_than_a_sequence(module: nn.Module, what: str) -> str:
 def names(layers: Any) -> list[str]:
     """Each layer's key in the unsplit model: its name in an nn.Sequential, otherwise its index."""
     if isinstance(layers, nn.Sequential):
-        paths = [path for path, _ in layers.named_modules(remove_duplicate=False)]
-        return [path for path in paths if path and "." not in path]
+        return [*layers._modules]
     return [str(index) for index in range(len(as_layers(layers)))]
 
 
@@ -78,9 +74,9 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
     A factory is called and a module on the meta device is initialised, on the CPU from (seed, layer
     index), so with the same values for every K. Any other module is taken as it is.
     """
-    others = [*rng.other_sources().values()]
-    with rng.preserved(torch.device("cpu"), others):
-        rng.reseed(rng.hashed(seed, rng.INITIALISATION, 0, index), torch.device("cpu"), others)
+    cpu, others = torch.device("cpu"), rng.other_sources()
+    with rng.preserved(cpu, others):
+        rng.reseed(rng.hashed(seed, rng.INITIALISATION, 0, index), cpu, others.values())
         module = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
         if any(tensor.is_meta for _, tensor in _tensors(module)):
             module = _materialise(module, index)
@@ -88,7 +84,6 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
 
 
 def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
-    """The module that a factory makes."""
     if not _needs_no_arguments(factory):
         name = getattr(factory, "__name__", type(factory).__name__)
         raise ValueError(
@@ -154,43 +149,33 @@ def _materialise(layer: nn.Module, index: int) -> nn.Module:
     untouched = {id(tensor): tensor._version for tensor in blank.values()}
     # deepcopy takes the blanks for copies already made, so that tied tensors stay tied.
     module = deepcopy(layer, dict(blank))
+    unset: list[tuple[str, str]] = []
     for name, part in _submodules_first(module):
         resets = [getattr(part, method) for method in _RESETS if hasattr(part, method)]
         if resets and _needs_no_arguments(resets[0]):
             resets[0]()
-            continue
-        tensor_name = next((key for key, _ in _tensors(part, recurse=False)), None)
-        if tensor_name is not None:
-            path = f"{name}.{tensor_name}".lstrip(".")
+        else:
             why = "has no reset_parameters() without arguments"
-            raise _not_initialised(index, path, part, why)
-    for name, tensor in _tensors(module):
+            unset += [(f"{name}.{key}", why) for key, _ in _tensors(part, recurse=False)]
+    for name, tensor in () if unset else _tensors(module):
         # Integers cannot be NaN; they are unset if nothing wrote to them.
-        unset = untouched.get(id(tensor)) == tensor._version
-        if _can_be_nan(tensor):
-            unset = bool(tensor.isnan().any())
-        if unset:
-            part = module.get_submodule(name.rpartition(".")[0])
-            why = "leaves it unset when it resets its parameters"
-            raise _not_initialised(index, name, part, why)
+        is_real = tensor.is_floating_point() or tensor.is_complex()
+        if tensor.isnan().any() if is_real else untouched.get(id(tensor)) == tensor._version:
+            unset.append((name, "leaves it unset when it resets its parameters"))
+    if unset:
+        name, why = unset[0]
+        kind = type(module.get_submodule(name.rpartition(".")[0].lstrip("."))).__name__
+        raise ValueError(
+            f"layers[{index}].{name.lstrip('.')}: on the meta device, and {kind} {why}; give a "
+            "factory instead, for example lambda: MyLayer(...)"
+        )
     return module
-
-
-def _not_initialised(index: int, name: str, part: nn.Module, why: str) -> ValueError:
-    return ValueError(
-        f"layers[{index}].{name}: on the meta device, and {type(part).__name__} {why}; "
-        "give a factory instead, for example lambda: MyLayer(...)"
-    )
-
-
-def _can_be_nan(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _blank(tensor: Tensor) -> Tensor:
     """Memory on the CPU for a tensor on the meta device, filled with NaN if its type has one."""
     blank = torch.empty_like(tensor, device="cpu", requires_grad=False)
-    if _can_be_nan(blank):
+    if blank.is_floating_point() or blank.is_complex():
         blank.fill_(float("nan"))
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(blank, tensor.requires_grad)
@@ -212,44 +197,54 @@ def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
 
 def parameter_counts(layers: Sequence[Layer]) -> list[int]:
     """Number of parameters of each layer; factories are called on the meta device."""
+    counts = []
     for index, layer in enumerate(on_meta(layers)):
-        lazy = [key for key, p in layer.named_parameters() if nn.parameter.is_lazy(p)]
-        if lazy:
-            raise ValueError(
-                f"layers[{index}].{lazy[0]}: has no shape before the layer's first forward, so "
-                "balance='parameters' cannot count it; give balance='uniform' or a list of layers "
-                "per stage, or a layer with sizes, such as nn.Linear in place of nn.LazyLinear"
-            )
-    return [sum(p.numel() for p in layer.parameters()) for layer in on_meta(layers)]
+        for key, parameter in layer.named_parameters():
+            if nn.parameter.is_lazy(parameter):
+                raise ValueError(
+                    f"layers[{index}].{key}: has no shape before the layer's first forward, so "
+                    "balance='parameters' cannot count it; give balance='uniform' or a list of "
+                    "layers per stage, or a layer with sizes, such as nn.Linear"
+                )
+        counts.append(sum(p.numel() for p in layer.parameters()))
+    return counts
 
 
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     """Raise a ValueError if two stages share a parameter or buffer: each would change its own.
 
-    Also if a layer holds or names a layer of another stage besides. A tensor of a factory that is
-    not on the meta device exists already, so it can be shared.
+    Also if a layer holds or names a layer of another stage besides, and if two layers share a
+    tensor on the meta device: each makes its own. A tensor of a factory that is not on the meta
+    device exists already, so it can be shared.
     """
-    if len(balance) == 1:
-        return
-    # Tensor or module -> its first stage. It is kept, so that no other one gets its id.
-    owner: dict[int, tuple[int, Any]] = {}
+    # Tensor or module -> its first layer and stage. It is kept, so that no other one gets its id.
+    owner: dict[int, tuple[int, int, Any]] = {}
     stages = [j for j, count in enumerate(balance) for _ in range(count)]
-    for index, (j, layer) in enumerate(zip(stages, on_meta(layers), strict=True)):
-        for name, tensor in _tensors(layer):
+    several = len(balance) > 1
+    # With one stage no factory needs to be called.
+    modules = on_meta(layers) if several else layers
+    for index, (j, layer) in enumerate(zip(stages, modules, strict=True)):
+        for name, tensor in _tensors(layer) if isinstance(layer, nn.Module) else ():
             if tensor.is_meta and not isinstance(layers[index], nn.Module):
                 continue
-            first, _ = owner.setdefault(id(tensor), (j, tensor))
+            other, first, _ = owner.setdefault(id(tensor), (index, j, tensor))
             if first != j:
                 raise ValueError(
                     f"layers[{index}].{name}: shared by stages {first} and {j}; what is shared "
                     "must lie within one stage: choose a balance that keeps its users together, "
                     "or untie it"
                 )
-        for part in layer.modules():
-            owner.setdefault(id(part), (j, part))
+            if tensor.is_meta and other != index:
+                raise ValueError(
+                    f"layers[{index}].{name}: on the meta device and shared with layers[{other}], "
+                    "but each layer there is built on its own; untie it, put both into one layer, "
+                    "or give modules that are built already"
+                )
+        for part in layer.modules() if several and isinstance(layer, nn.Module) else ():
+            owner.setdefault(id(part), (index, j, part))
     for index, (j, layer) in enumerate(zip(stages, layers, strict=True)):
-        for found in _named_besides(layer) if isinstance(layer, nn.Module) else ():
-            first, _ = owner.get(id(found), (j, found))
+        for found in _named_besides(layer) if several and isinstance(layer, nn.Module) else ():
+            _, first, _ = owner.get(id(found), (index, j, found))
             if first != j:
                 raise ValueError(
                     f"layers[{index}]: uses {type(found).__name__} of stage {first}, and runs on "
@@ -263,22 +258,6 @@ def _named_besides(layer: nn.Module) -> Iterator[nn.Module | Tensor]:
     for part in layer.modules():
         values = [value for key, value in vars(part).items() if key not in OWN_KEYS]
         yield from reachable([*values, type(part).forward])
-
-
-def _refuse_shared_on_meta(layers: Sequence[Any]) -> None:
-    """Raise a ValueError if two layers share a tensor on the meta device: each makes its own."""
-    owner: dict[int, int] = {}  # tensor -> the first layer that has it
-    for index, layer in enumerate(layers):
-        if not isinstance(layer, nn.Module):
-            continue
-        for name, tensor in _tensors(layer):
-            first = owner.setdefault(id(tensor), index)
-            if tensor.is_meta and first != index:
-                raise ValueError(
-                    f"layers[{index}].{name}: on the meta device and shared with layers[{first}], "
-                    "but each layer there is built on its own; untie it, put both into one layer, "
-                    "or give modules that are built already"
-                )
 
 
 def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int) -> None:

@@ -47,12 +47,7 @@ class Weighted:
 
 
 def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None:
-    """Raise a ValueError if a loss names layers that other stages run: here they never run.
-
-    Args:
-        loss_fn: a loss, as the user gave it.
-        foreign: modules of the layers of other stages.
-    """
+    """Raise a ValueError if a loss names layers that other stages run: here they never run."""
     for found in reachable(loss_fn):
         modules = found.modules() if isinstance(found, nn.Module) else ()
         if any(module in foreign for module in modules):
@@ -96,18 +91,15 @@ class MeanLoss:
             )
         self.parts: list[Tree] = [None] * micro_batches
         if targets is not None:
-            target_examples = batch_size(targets, "targets")
-            if target_examples != examples:
-                raise ValueError(
-                    f"targets: {target_examples} examples, but the inputs have {examples}"
-                )
+            found = batch_size(targets, "targets")
+            if found != examples:
+                raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
             if micro_batches > 1:
                 refuse_uncut(targets, "targets", examples)
             self.parts = split(targets, micro_batches, "targets")
+        weights = [float(size) for size in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
-            weights = [_to_float(loss_fn.weight(part)) for part in self.parts]
-        else:
-            weights = [float(size) for size in sizes(examples, micro_batches)]
+            weights = [float(loss_fn.weight(part)) for part in self.parts]
         valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
         # Replicas add their sums, so that with one NaN all of them refuse.
         mini_batch_weight = total(sum(weights) if valid else math.nan)
@@ -122,14 +114,17 @@ class MeanLoss:
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
-        if not flatten(outputs)[0]:
+        tensors, _ = flatten(outputs)
+        if not tensors:
             raise ValueError(
                 f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
         if self._shares[i] == 0:
-            return _zero(outputs)
-        ends = [t.grad_fn for t in flatten(outputs)[0]]
+            # A sum of no elements, with gradients of zero: the outputs may be NaN.
+            empty = (t.flatten()[:0].sum() for t in tensors if t.is_floating_point())
+            return sum(empty, start=torch.zeros(()))
+        ends = [t.grad_fn for t in tensors]
         # A copy, as inputs get one: the loss may write to its targets, and R needs them again.
         targets = map_leaves(Tensor, copied, self.parts[i])
         try:
@@ -147,10 +142,10 @@ class MeanLoss:
             raise ValueError(
                 f"loss_fn: returned {returned}, needed is one number, the mean over the micro-batch"
             )
-        self._outputs_require_gradient |= any(t.requires_grad for t in flatten(outputs)[0])
+        self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
         self._loss_requires_gradient |= loss.requires_grad
         if i == 0 and loss.requires_grad:  # all micro-batches have the same loss
-            refuse_foreign_leaves([loss], [*flatten(outputs)[0], *self._parameters], ends)
+            refuse_foreign_leaves([loss], [*tensors, *self._parameters], ends)
         return loss * self._shares[i]
 
     def refuse_constant(self) -> None:
@@ -167,19 +162,3 @@ def _reduction(loss_fn: Any) -> object:
     loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
     named = loss.keywords if isinstance(loss, partial) else {}
     return named.get("reduction", getattr(loss, "reduction", None))
-
-
-def _to_float(weight: Any) -> float:
-    """A weight as a number; NaN, which is refused, if it is none."""
-    try:
-        return float(weight)
-    except (TypeError, ValueError, RuntimeError):
-        return math.nan
-
-
-def _zero(outputs: Tree) -> Tensor:
-    """Zero, with gradients of zero: a sum of no elements, since the outputs may be NaN."""
-    return sum(
-        (t.flatten()[:0].sum() for t in flatten(outputs)[0] if t.is_floating_point()),
-        start=torch.zeros(()),
-    )

@@ -32,24 +32,19 @@ class LiveBytes(TorchDispatchMode):
     ) -> None:
         """Count from what is alive already."""
         super().__init__()
-        self.now = 0
-        self.peak = 0
-        self._limit = limit
-        self._device = device
+        self.now = self.peak = 0
+        self._limit, self._device = limit, device
         self._sizes: dict[int, int] = {}  # of the storages that are alive
         for tensor in resident:
             # Inputs may be a slice of a data set; the rest of its storage does not count.
-            size = tensor.numel() * tensor.element_size()
-            self._add(tensor, min(tensor.untyped_storage().nbytes(), size))
+            self._add(tensor, tensor.numel() * tensor.element_size())
 
     def _add(self, tensor: Tensor, size: int | None = None) -> None:
-        if self._device and tensor.device.type != self._device:
-            return
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._sizes:
+        if key in self._sizes or (self._device and tensor.device.type != self._device):
             return
-        size = storage.nbytes() if size is None else size
+        size = storage.nbytes() if size is None else min(storage.nbytes(), size)
         self._sizes[key] = size
         self.now += size
         self.peak = max(self.peak, self.now)

@@ -105,41 +105,36 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
     A stage boundary keeps a tensor's values, shape and strides. The class and the attributes of a
     tensor or a container would be lost there, so only plain ones are accepted.
     """
-    if isinstance(tree, Tensor):
-        problem = _unplain(tree, tensor_types)
-        if problem:
-            raise ValueError(f"{what}: {problem}")
-        return
     if isinstance(tree, Whole):
         tree = (tree.value,)
-    if not isinstance(tree, tuple | list | dict):
-        return
-    named = isinstance(tree, tuple) and hasattr(tree, "_fields")
-    if type(tree) not in _CONTAINERS and not named:
-        raise ValueError(
-            f"{what}: holds a {type(tree).__name__}, which would become another type in a "
-            "micro-batch or behind a stage boundary; use plain tuples, lists and dicts"
-        )
-    for member in tree.values() if isinstance(tree, dict) else tree:
-        refuse_unplain(member, what, tensor_types)
-
-
-def _unplain(tensor: Tensor, types: Sequence[type]) -> str:
-    """What keeps a tensor from being plain, and what to do; or empty."""
-    dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
-    if not dense or tensor.is_meta:
-        return "a sparse, nested, quantized or meta tensor cannot be cut or sent; give a dense one"
-    if type(tensor) not in types:
-        return (
-            f"holds a {type(tensor).__name__}, which would become a plain tensor; give "
-            "x.as_subclass(torch.Tensor), of a parameter p give p.view_as(p)"
-        )
-    if vars(tensor):
-        return (
-            f"holds a tensor with an attribute {next(iter(vars(tensor)))!r}, which would be lost; "
-            "give it beside the tensor, in a tuple or dict"
-        )
-    return ""
+    kind, problem = type(tree).__name__, ""
+    if isinstance(tree, Tensor):
+        dense = tree.layout == torch.strided and not (tree.is_nested or tree.is_quantized)
+        if not dense or tree.is_meta:
+            problem = (
+                "a sparse, nested, quantized or meta tensor cannot be cut or sent; give a dense one"
+            )
+        elif type(tree) not in tensor_types:
+            problem = (
+                f"holds a {kind}, which would become a plain tensor; give "
+                "x.as_subclass(torch.Tensor), of a parameter p give p.view_as(p)"
+            )
+        elif vars(tree):
+            problem = (
+                f"holds a tensor with an attribute {next(iter(vars(tree)))!r}, which would be "
+                "lost; give it beside the tensor, in a tuple or dict"
+            )
+    elif isinstance(tree, tuple | list | dict):
+        named = isinstance(tree, tuple) and hasattr(tree, "_fields")
+        if type(tree) not in _CONTAINERS and not named:
+            problem = (
+                f"holds a {kind}, which would become another type in a micro-batch or behind a "
+                "stage boundary; use plain tuples, lists and dicts"
+            )
+        for member in tree.values() if isinstance(tree, dict) else tree:
+            refuse_unplain(member, what, tensor_types)
+    if problem:
+        raise ValueError(f"{what}: {problem}")
 
 
 def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
@@ -149,14 +144,16 @@ def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
     """
     if isinstance(tree, Tensor | Whole | str | bytes):
         return
+    members = list(tree) if isinstance(tree, tuple | list) else []
     if isinstance(tree, dict):
         members = list(tree.values())
     else:
-        members = list(tree) if isinstance(tree, tuple | list) else []
-        structure = hasattr(tree, "_fields") or any(
-            isinstance(leaf, Tensor | Whole) for leaf in leaves(members)
-        )
-        if not structure and _length(tree) == examples:
+        holds_tensors = any(isinstance(leaf, Tensor | Whole) for leaf in leaves(members))
+        try:
+            length = 0 if holds_tensors or hasattr(tree, "_fields") else len(tree)
+        except TypeError:  # a number; an array without dimensions has __len__, too
+            length = 0
+        if length == examples:
             raise ValueError(
                 f"{name}: a {type(tree).__name__} of length {examples}, the mini-batch, is not cut "
                 "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...) if it "
@@ -166,14 +163,6 @@ def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
         refuse_uncut(member, name, examples)
 
 
-def _length(value: object) -> int | None:
-    """How many items a value holds, None if it is a single one."""
-    try:
-        return len(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:  # an array without dimensions has __len__, too
-        return None
-
-
 def batch_size(tree: Tree, name: str = "inputs") -> int:
     """N: the first dimension that all tensors of the tree share, `Whole` members aside."""
     if tree is None:
@@ -181,7 +170,7 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
             f"{name}: None, but this stage reads the mini-batch; only the other stages may pass "
             "None"
         )
-    tensors, _ = flatten(map_leaves(Whole, lambda _whole: None, tree))
+    tensors, _ = flatten(tree)
     first_dimensions = {t.shape[0] if t.ndim else None for t in tensors}
     if len(first_dimensions) != 1 or None in first_dimensions:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "no tensor"
@@ -195,25 +184,13 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
 def split(tree: Tree, micro_batches: int, name: str = "inputs") -> list[Tree]:
     """Cut every tensor along its first dimension into M views."""
     cuts = sizes(batch_size(tree, name), micro_batches)
-    # What is inside a `Whole` is not cut, so it is put aside and its number left in its place.
-    wholes: list[Tree] = []
-
-    def put_aside(whole: Whole) -> Whole:
-        wholes.append(whole.value)
-        return Whole(len(wholes) - 1)
-
-    tensors, skeleton = flatten(map_leaves(Whole, put_aside, tree))
+    tensors, skeleton = flatten(tree)  # what is inside a `Whole` stays there, and is not cut
     pieces = [torch.split(t, cuts) for t in tensors]  # by tensor, then by micro-batch
-    micro = [unflatten([p[i] for p in pieces], skeleton) for i in range(micro_batches)]
-    return [map_leaves(Whole, lambda number: wholes[number.value], part) for part in micro]
+    return [unwrapped(unflatten([p[i] for p in pieces], skeleton)) for i in range(micro_batches)]
 
 
 def gather(parts: list[Tree]) -> Tree:
     """Join the outputs of all micro-batches along their first dimension."""
-    tensors_of_parts = [flatten(part)[0] for part in parts]
-    _, skeleton = flatten(parts[0])
-    joined = [
-        torch.cat(tensors) if tensors[0].ndim else torch.stack(tensors)
-        for tensors in zip(*tensors_of_parts, strict=True)
-    ]
-    return unflatten(joined, skeleton)
+    of_tensors = zip(*(flatten(part)[0] for part in parts), strict=True)
+    joined = [torch.cat(ts) if ts[0].ndim else torch.stack(ts) for ts in of_tensors]
+    return unflatten(joined, flatten(parts[0])[1])

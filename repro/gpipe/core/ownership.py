@@ -21,13 +21,8 @@ def refuse_foreign_leaves(
     outputs: Iterable[Tensor], own: Iterable[Tensor], ends: Iterable[Any] = ()
 ) -> None:
     """Raise a ValueError if the outputs' graph would give a gradient to a tensor besides `own`."""
-    todo: list[Any] = []
-    found: dict[int, Tensor] = {}
-    for tensor in outputs:
-        if tensor.grad_fn is not None:
-            todo.append(tensor.grad_fn)
-        elif tensor.requires_grad:
-            found[id(tensor)] = tensor
+    found = {id(t): t for t in outputs if t.requires_grad and t.grad_fn is None}
+    todo: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
     seen = set(ends)
     while todo:
         node = todo.pop()
@@ -37,9 +32,8 @@ def refuse_foreign_leaves(
         if node.name().endswith("AccumulateGrad"):
             found[id(node.variable)] = node.variable
         todo += [before for before, _ in node.next_functions if before is not None]
-    if found:
-        for tensor in own:
-            found.pop(id(tensor), None)
+    for tensor in own if found else ():
+        found.pop(id(tensor), None)
     for tensor in found.values():
         if len(gc.get_referrers(tensor)) == 1:  # `found`: a layer has made it, and dropped it
             continue
@@ -78,23 +72,19 @@ def _parts(value: Any) -> list[Any]:
         if isinstance(held, nn.Module) or not isinstance(function, FunctionType):
             return [held]
         attributes = getattr(held, "__dict__", {})
-        named = _names(function.__code__)
-        return [function, *(attributes[name] for name in named & attributes.keys())]
+        return [function, *(attributes[n] for n in _names(function.__code__) & attributes.keys())]
     if isinstance(value, FunctionType):
         if (value.__module__ or "").startswith("torch."):
             return []
-        named = _names(value.__code__) & value.__globals__.keys()
-        parts = [value.__globals__[name] for name in named]
+        parts = [value.__globals__[n] for n in _names(value.__code__) & value.__globals__.keys()]
         for cell in value.__closure__ or ():
             with suppress(ValueError):  # of a name that is not set yet
                 parts.append(cell.cell_contents)
         return [*parts, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     if isinstance(value, partial):
         return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, list | tuple | set | deque):
-        return list(value)[:_MOST]
-    if isinstance(value, dict):
-        return list(value.values())[:_MOST]
+    if isinstance(value, list | tuple | set | deque | dict):
+        return list(value.values() if isinstance(value, dict) else value)[:_MOST]
     method = vars(type(value)).get("__call__")
     # An object that is called like a function.
     return [MethodType(method, value)] if isinstance(method, FunctionType) else []
@@ -102,8 +92,5 @@ def _parts(value: Any) -> list[Any]:
 
 def _names(code: CodeType) -> set[str]:
     """Globals and attributes that a function's code names, functions inside it included."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names(constant)
-    return names
+    inside = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inside)

@@ -25,7 +25,6 @@ from repro.gpipe.checkpoint.optimizer_state import refuse_no_optimizer
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core import clip, memory
-from repro.gpipe.core.autocast import left_for_a_step
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.layers import (
@@ -59,7 +58,7 @@ class Pipeline:
     """K stages of a model, of which this process runs one, or several of an interleaved schedule.
 
     Attributes:
-        config: K, M and so on.
+        config: K, M and so on; `stages`, `stages_per_rank`, `micro_batches` and `replicas` are its.
         layer_names: keys of all layers in the unsplit model, in order.
 
     Args:
@@ -100,21 +99,26 @@ class Pipeline:
             self.config = replace(config[0], **settings)
         else:
             self.config = PipelineConfig(*config, **settings)
+        self.stages, self.stages_per_rank = self.config.stages, self.config.stages_per_rank
+        self.micro_batches, self.replicas = self.config.micro_batches, self.config.replicas
         self.schedule = self.config.schedule_to_execute(len(entries))
         self._forward_only = self.schedule.forward_only()
         self.allow_nonfinite = allow_nonfinite
-        K, D, T = self.config.stages, self.config.replicas, self.config.tensor_parallel
 
         # Which part of which rank of which replica this process is, and where it runs. Each part
         # of a replica's stages is a chain of its own: it has its own links, and the same messages.
-        chain, self.rank = place(K, D, T)
+        K, T = self.stages, self.config.tensor_parallel
+        chain, self.rank = place(K, self.replicas, T)
         self.replica, self.part = divmod(chain, T)
+        self.is_first, self.is_last = self.rank == 0, self.rank == K - 1
         self._everyone = ControlChannel(self.config.processes, chain * K + self.rank)
         self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
             torch.cuda.set_device(self.device)
-        status.who = self._who()
+        kind = "stage" if self.stages_per_rank == 1 else "rank"
+        self._who = rank_name(kind, self.rank, self.replica, self.replicas)
+        status.who = self._who
 
         if self.config.processes > 1:
             must_be_alike = self.config.arguments | {
@@ -130,17 +134,17 @@ class Pipeline:
             self.device,
             self.config.transport,
             self.config.throttle,
-            ring=self.config.stages_per_rank > 1,
+            ring=self.stages_per_rank > 1,
         )
-        profile = partial(self._profile, entries, links, seed, sample)
         self.cut = choose(
             entries,
             self.config.total_stages,
             self.config.balance,
             self.config.partitioner,
-            profile,
+            partial(self._profile, entries, links, seed, sample),
         )
         self.balance = self.cut.counts
+        self._bounds = [0, *accumulate(self.balance)]
         if self._everyone.rank == 0:
             _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
@@ -148,22 +152,19 @@ class Pipeline:
         self.layer_names = names(layers)
         self.held = self._build_stages(entries, seed, divide)
         copies = None
-        if D > 1:
+        if self.replicas > 1:
             first = self.part * K + self.rank  # of the same part, in the first replica
             copies = Replicas(range(first, self.config.processes, K * T), self.device)
+        own = set(self.held.modules)
+        of_model = (layer for layer in entries if isinstance(layer, nn.Module))
         self.engine = Engine(
             self.held,
             links,
-            self.config.total_stages,
-            self.config.micro_batches,
+            self.config,
             copies,
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
-        )
-        own = set(self.held.modules)
-        of_model = (layer for layer in entries if isinstance(layer, nn.Module))
-        self.engine.foreign = WeakSet(
-            m for layer in of_model for m in layer.modules() if m not in own
+            foreign=WeakSet(m for layer in of_model for m in layer.modules() if m not in own),
         )
         self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
@@ -171,10 +172,7 @@ class Pipeline:
     def _profile(
         self, layers: list[Layer], links: Links, seed: int, sample: Tree | None
     ) -> tuple[Profile, LinkSpeed]:
-        """Times of the layers and the slowest link, the same on every rank.
-
-        The layers are timed on the first rank of the first replica.
-        """
+        """Times of the layers on the first rank, and the slowest link; the same on every rank."""
         profile = None
         if self._everyone.rank == 0:
             if sample is None:
@@ -199,68 +197,32 @@ class Pipeline:
         seed: int,
         divide: Callable[[nn.Module], nn.Module] | None,
     ) -> HeldStages:
-        bounds = [0, *accumulate(self.balance)]
-        of_stages: dict[int, dict[int, nn.Module]] = {}
-        for stage in range(self.rank, self.config.total_stages, self.stages):
-            indices = range(bounds[stage], bounds[stage + 1])
-            of_stages[stage] = {n: build(layers[n], n, seed, self.device) for n in indices}
-            for n, layer in of_stages[stage].items():
-                refuse_unfit(layer, n, self.stages, self.micro_batches)
+        own = range(self.rank, self.config.total_stages, self.stages)
+        indices = {stage: range(self._bounds[stage], self._bounds[stage + 1]) for stage in own}
+        modules = {n: build(layers[n], n, seed, self.device) for ns in indices.values() for n in ns}
+        for n, module in modules.items():
+            refuse_unfit(module, n, self.stages, self.micro_batches)
         if self.config.processes > self.stages:
             # Whole layers, before they are divided into parts.
-            copies = range(self.rank, self.config.processes, self.stages)
-            start_equal([of_stage[n] for of_stage in of_stages.values() for n in of_stage], copies)
+            start_equal(modules.values(), range(self.rank, self.config.processes, self.stages))
         if divide is not None:
-            of_stages = {
-                stage: {n: divide(layer) for n, layer in of_stage.items()}
-                for stage, of_stage in of_stages.items()
-            }
-        modules = {n: module for of_stage in of_stages.values() for n, module in of_stage.items()}
+            modules = {n: divide(module) for n, module in modules.items()}
+        of_stages = {stage: {n: modules[n] for n in ns} for stage, ns in indices.items()}
         held = HeldStages(of_stages, [self.layer_names[n] for n in modules], self.device, seed)
         held.first = self.replica * self.micro_batches
         return held
 
-    @property
-    def _kind_of_part(self) -> str:
-        """What messages call a rank: "stage" if it runs only one."""
-        return "stage" if self.stages_per_rank == 1 else "rank"
-
-    def _who(self) -> str:
-        """Name of this rank, or of its only stage, in messages."""
-        return rank_name(self._kind_of_part, self.rank, self.replica, self.replicas)
-
     def __repr__(self) -> str:
-        bounds = [0, *accumulate(self.balance)]
-        ranges = [f"{bounds[j]} to {bounds[j + 1] - 1}" for j in self.held.stages]
+        ranges = [f"{self._bounds[j]} to {self._bounds[j + 1] - 1}" for j in self.held.stages]
         layers = ", ".join(
             f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
         )
         return (
             f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
             f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
-            f"here: {self._who()} on {self.device}, layers "
+            f"here: {self._who} on {self.device}, layers "
             f"{' and '.join(ranges)}: {shorten(layers, 80, placeholder=' ...')}"
         )
-
-    @property
-    def stages(self) -> int:
-        """K, the number of ranks."""
-        return self.config.stages
-
-    @property
-    def stages_per_rank(self) -> int:
-        """How many stages each rank runs; 1 unless the schedule is interleaved."""
-        return self.config.stages_per_rank
-
-    @property
-    def micro_batches(self) -> int:
-        """M."""
-        return self.config.micro_batches
-
-    @property
-    def replicas(self) -> int:
-        """D."""
-        return self.config.replicas
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this rank's stages, for an optimizer."""
@@ -288,10 +250,10 @@ class Pipeline:
         the layers and the loss run in the lower precision, and everything else as outside.
 
         Args:
-            inputs: read on the first stage of each replica; tensors of shape [N, ...], nested as
-                the first layer takes them. Members marked `Whole` reach every micro-batch uncut.
-                Other stages may pass None.
-            targets: read on the last stage; [N, ...] likewise, or None. Other stages may pass None.
+            inputs: read on the first stage of each replica, others may pass None; tensors of shape
+                [N, ...], nested as the first layer takes them. Members marked `Whole` reach every
+                micro-batch uncut.
+            targets: read on the last stage, others may pass None; [N, ...] likewise, or None.
             loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage.
                 Micro-batches weigh by their numbers of examples, or as a `Weighted` loss says.
             optimizer: of this stage's parameters. None leaves the gradients to the caller, and does
@@ -304,16 +266,14 @@ class Pipeline:
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, in inference
                 mode, or if the optimizer would discard gradients that steps without one have left.
-            NonFiniteError: on every rank, if the loss or a gradient is inf or nan. It names the
-                stage and, where it is known, the micro-batch. Weights, optimizer state, buffers,
-                gradients and the number of steps are as before, so training can go on with another
-                mini-batch.
+            NonFiniteError: on every rank, if the loss or a gradient is inf or nan. Nothing has
+                changed, so training can go on with another mini-batch.
         """
         self._refuse_update(optimizer, scaler)
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        with left_for_a_step(self.held):
-            self.engine.run(
-                self.schedule, inputs, targets, loss_fn, optimizer, trace=trace, scaler=scaler
+        with self.held.autocast_left():
+            self.engine.train(
+                self.schedule, inputs, targets, loss_fn, optimizer, scaler, trace=trace
             )
         self._updated = optimizer is not None
         return self._result(trace=trace)
@@ -350,8 +310,7 @@ class Pipeline:
         """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
         Call it on every rank, between `train_step` without an optimizer and `optimizer.step()`. It
-        is torch.nn.utils.clip_grad_norm_ of the unsplit model. The norm has the same bits for every
-        K.
+        is torch.nn.utils.clip_grad_norm_ of the unsplit model, with the same bits for every K.
 
         Args:
             max_norm: at least 0; inf only measures.
@@ -359,10 +318,6 @@ class Pipeline:
 
         Returns:
             The norm before clipping, a scalar on this stage's device.
-
-        Raises:
-            ValueError: if an argument is out of range or differs between ranks, or if the last
-                `train_step` has updated the weights already.
         """
         self._refuse_parts("clip_grad_norm_")
         total = clip.clip_grad_norm_(
@@ -378,14 +333,13 @@ class Pipeline:
     def grad_scaler(self, **options: Any) -> GradScaler:
         """A torch.amp.GradScaler for `train_step`; an inf on one stage skips the update on all.
 
-        Args:
-            options: those of torch.amp.GradScaler, the same on every rank: `init_scale`,
-                `growth_factor`, `backoff_factor`, `growth_interval`, `enabled`.
+        Its options are those of torch.amp.GradScaler, the same on every rank.
         """
         return GradScaler(self.device, self._everyone, **options)
 
     @report_errors_to_all()
     def _result(self, *, trace: bool) -> StepResult:
+        """What a step returns, on the clock of the first rank of all."""
         recorder = self.engine.recorder
         spans = recorder.finish()
         loss = self.engine.loss()
@@ -413,24 +367,14 @@ class Pipeline:
         modes = [(m, m.training) for m in self.module.modules()]
         self.module.eval()
         try:
-            with left_for_a_step(self.held):
-                self.engine.run(self._forward_only, inputs, targets, loss_fn, evaluate=True)
+            with self.held.autocast_left():
+                self.engine.evaluate(self._forward_only, inputs, targets, loss_fn)
         finally:
             for module, training in modes:
                 module.training = training
         outputs = self.engine.outputs
         joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
         return EvaluationResult(self.engine.loss(), joined)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank reads the inputs, for the first stage."""
-        return self.rank == 0
-
-    @property
-    def is_last(self) -> bool:
-        """Whether this rank computes the loss, on the last stage."""
-        return self.rank == self.stages - 1
 
     @in_call()
     def measure_memory(
@@ -441,11 +385,10 @@ class Pipeline:
         optimizer: torch.optim.Optimizer | None = None,
         limit: int | None = None,
     ) -> list[int]:
-        """Peak bytes on each rank during one training step, which this runs.
+        """Peak bytes on each rank during one training step, which this runs, slower than usual.
 
         Counted are parameters, buffers, gradients, optimizer state, activations and messages: on
-        the CPU live storages of tensors, on a GPU what the allocator handed out. The step is slower
-        than usual, so do not time it.
+        the CPU live storages of tensors, on a GPU what the allocator handed out.
 
         Raises:
             MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes. The
@@ -459,10 +402,7 @@ class Pipeline:
     def resident(
         self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
     ) -> Iterator[Tensor]:
-        """What is in this stage's memory between steps.
-
-        An iterator, since a list would keep alive what a step releases.
-        """
+        """What is in this stage's memory between steps; a list would keep it alive in a step."""
         yield from self.module.parameters()
         yield from self.module.buffers()
         yield from (p.grad for p in self.module.parameters() if p.grad is not None)
@@ -484,10 +424,9 @@ class Pipeline:
     def sent_bytes(self) -> dict[str, int]:
         """Bytes that this process has sent so far: activations, gradients, and "all-reduce".
 
-        The difference of two calls counts the messages between stages exactly. The first call also
-        has what the Pipeline sent when it was built, to set up and, with balance="time", to time
-        its links. An all-reduce of gradients over D replicas counts as a ring sends it, 2 (D-1)/D
-        times the gradients. Announcements of a few bytes are left out.
+        The difference of two calls counts the messages between stages exactly; the first call also
+        has what was sent while the Pipeline was built. An all-reduce of gradients over D replicas
+        counts as a ring sends it, 2 (D-1)/D times the gradients.
         """
         sent = self.engine.links.sent_bytes()
         if self.engine.replicas is not None:
@@ -504,11 +443,8 @@ class Pipeline:
     ) -> None:
         """Write a checkpoint that any K can load; call it on every rank.
 
-        It replaces the checkpoint in the folder, if there is one.
-
         Args:
-            folder: one that all hosts see. Each stage writes its own part. Replicas after the first
-                only wait.
+            folder: one that all hosts see. A checkpoint in it is replaced.
             optimizer: of this stage; its state is saved too.
             extra: anything of yours that JSON can hold, such as the epoch.
 
@@ -570,11 +506,7 @@ class Pipeline:
 
     @in_call()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load this stage's part of the unsplit model's state dict; call it on every rank.
-
-        Raises:
-            ValueError: if a key is missing, has another shape, or belongs to no layer.
-        """
+        """Load this stage's part of the unsplit model's state dict; call it on every rank."""
         self.module.load_state_dict(save_load.own_part(state_dict, self.module, self.layer_names))
 
     @in_call()
@@ -585,8 +517,5 @@ class Pipeline:
         self._everyone.all_gather(None)
 
     def close(self) -> None:
-        """End this pipeline's helper thread and connections, but not the process group.
-
-        No step can follow.
-        """
+        """End this pipeline's helper thread and connections; no step can follow."""
         self.engine.links.close()

@@ -6,6 +6,7 @@ a list, about a microsecond.
 """
 
 import time
+from typing import Any
 
 import torch
 
@@ -26,17 +27,14 @@ class Recorder:
 
     def start(self, step: int, *, enabled: bool) -> None:
         """Begin a step; if enabled, a GPU first finishes earlier work, to align the clocks."""
-        self.step = step
-        self.enabled = enabled
-        self._marks: list[tuple[str, int, int, float, float]] = []
-        self._events: list[tuple[str, int, int, torch.cuda.Event, torch.cuda.Event]] = []
+        self.step, self.enabled = step, enabled
+        self._marks: list[tuple[str, int, int, Any, Any]] = []  # between two results of `now`
         if self.device.type == "cuda" and enabled:
             torch.cuda.synchronize(self.device)
-            self._zero = torch.cuda.Event(enable_timing=True)
-            self._zero.record()
+            self._zero = self.now()
         self.began = self.ended = time.perf_counter()
 
-    def now(self) -> float | torch.cuda.Event:
+    def now(self) -> Any:
         """The start of a span, for `span`; without meaning when not enabled."""
         if not self.enabled:
             return 0.0
@@ -46,31 +44,23 @@ class Recorder:
         event.record()
         return event
 
-    def span(
-        self, kind: str, stage: int, micro_batch: int, start: float | torch.cuda.Event
-    ) -> None:
+    def span(self, kind: str, stage: int, micro_batch: int, start: Any) -> None:
         """Record what was done since `start`."""
         if self.enabled:
-            end = self.now()
-            if isinstance(start, torch.cuda.Event):
-                assert isinstance(end, torch.cuda.Event)
-                self._events.append((kind, stage, micro_batch, start, end))
-            else:
-                assert not isinstance(end, torch.cuda.Event)
-                self._marks.append((kind, stage, micro_batch, start, end))
+            self._marks.append((kind, stage, micro_batch, start, self.now()))
 
     def finish(self) -> list[Span]:
         """End the step, and return its spans in the order in which they began."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.ended = time.perf_counter()
-        for kind, stage, i, first, last in self._events:
-            start = self.began + 1e-3 * self._zero.elapsed_time(first)
-            end = self.began + 1e-3 * self._zero.elapsed_time(last)
-            self._marks.append((kind, stage, i, start, end))
-        self._events.clear()
         spans = [
-            Span(kind, stage, i, start, end, self.step)
+            Span(kind, stage, i, self._seconds(start), self._seconds(end), self.step)
             for kind, stage, i, start, end in self._marks
         ]
         return sorted(spans, key=lambda s: (s.start, s.end))
+
+    def _seconds(self, mark: Any) -> float:
+        if isinstance(mark, float):
+            return mark
+        return self.began + 1e-3 * self._zero.elapsed_time(mark)

@@ -47,19 +47,18 @@ def start_equal(layers: Iterable[nn.Module], members: Sequence[int]) -> None:
         for layer in layers
         for name, tensor in chain(layer.named_parameters(), layer.named_buffers())
     ]
-    lazy = next((name for name, tensor in named if is_lazy(tensor)), None)
-    if lazy is not None:
-        raise ValueError(
-            f"{lazy}: has no values before the layer's first forward, so replicas would start with "
-            "other ones each; give sizes: nn.Linear in place of nn.LazyLinear, say"
-        )
+    for name, tensor in named:
+        if is_lazy(tensor):
+            raise ValueError(
+                f"{name}: has no values before the layer's first forward, so replicas would start "
+                "with other ones each; give sizes: nn.Linear in place of nn.LazyLinear, say"
+            )
     bare = group(tuple(members), "gloo")
-    first = members[0]
     forms = repr([(name, tuple(t.shape), t.dtype, t.layout) for name, t in named])
     form = bytearray(blake2b(forms.encode(), digest_size=8).digest())
     own = torch.frombuffer(form, dtype=torch.uint8)
     received = [torch.empty_like(own) for _ in members]
-    wait(bare.allgather([received], [own]), own, first)
+    wait(bare.allgather([received], [own]), own, members[0])
     if any(not torch.equal(own, other) for other in received):
         raise ValueError(
             "layers: the replicas of a stage have other parameters or buffers each; build the same "
@@ -69,7 +68,7 @@ def start_equal(layers: Iterable[nn.Module], members: Sequence[int]) -> None:
         for _, tensor in named:
             if tensor.layout == torch.strided:
                 value = tensor.detach().cpu().contiguous()
-                wait(bare.broadcast([elements(value)]), value, first)
+                wait(bare.broadcast([elements(value)]), value, members[0])
                 tensor.copy_(value)
 
 
@@ -108,7 +107,7 @@ class Replicas:
     def last_backward(self, final: Iterable[nn.Parameter] = ()) -> None:
         """Before the last backward: from now on a gradient is final when it was added to."""
         trained = [p for p in reversed(self._parameters) if p.requires_grad]
-        self._buckets = list(_buckets(trained))
+        self._buckets = _buckets(trained)
         self._bucket_of = {p: n for n, bucket in enumerate(self._buckets) for p in bucket}
         self._missing = [len(bucket) for bucket in self._buckets]  # gradients that are not final
         for parameter in final:
@@ -166,8 +165,7 @@ class Replicas:
 
         Behind the gradients of a bucket stands, for each parameter, whether it has a gradient.
         """
-        while len(self._started) < len(self._buckets):
-            n = len(self._started)
+        for n in range(len(self._started), len(self._buckets)):
             if self._missing[n] and not everything:
                 return
             bucket = self._buckets[n]
@@ -178,14 +176,14 @@ class Replicas:
             self._started.append((self._group.allreduce([flat]), flat))
 
 
-def _buckets(parameters: Sequence[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Consecutive parameters of one dtype, of at most `BUCKET` bytes unless it is one."""
-    bucket: list[nn.Parameter] = []
+    buckets: list[list[nn.Parameter]] = []
     for parameter in parameters:
-        full = sum(p.nbytes for p in bucket) + parameter.nbytes > BUCKET
-        if bucket and (full or parameter.dtype != bucket[0].dtype):
-            yield bucket
-            bucket = []
-        bucket.append(parameter)
-    if bucket:
-        yield bucket
+        last = buckets[-1] if buckets else []
+        fits = sum(p.nbytes for p in last) + parameter.nbytes <= BUCKET
+        if last and fits and parameter.dtype == last[0].dtype:
+            last.append(parameter)
+        else:
+            buckets.append([parameter])
+    return buckets

@@ -11,21 +11,19 @@ import torch.distributed as dist
 from repro.gpipe.runtime import health
 
 
-def place(stages: int, replicas: int, tensor_parallel: int = 1) -> tuple[int, int]:
+def place(stages: int, replicas: int, tensor_parallel: int) -> tuple[int, int]:
     """The chain of stages that this process is in, and its stage, as numbers from 0.
 
     There is a chain for each of the T parts of each replica.
     """
-    if not isinstance(replicas, int) or replicas < 1:
-        raise ValueError(f"replicas={replicas!r}: must be a whole number, at least 1")
-    if not isinstance(tensor_parallel, int) or tensor_parallel < 1:
-        raise ValueError(f"tensor_parallel={tensor_parallel!r}: must be a whole number, at least 1")
+    arguments = f"stages={stages}"
+    for name, count in (("replicas", replicas), ("tensor_parallel", tensor_parallel)):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name}={count!r}: must be a whole number, at least 1")
+        arguments += f", {name}={count}" if count > 1 else ""
     world = dist.get_world_size() if dist.is_initialized() else 1
     needed = stages * replicas * tensor_parallel
     if needed > world:
-        arguments = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
-        if tensor_parallel > 1:
-            arguments += f", tensor_parallel={tensor_parallel}"
         raise ValueError(
             f"{arguments}: only {world} process(es) here and {needed} are needed; start them with "
             f"repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
@@ -54,13 +52,10 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
         chosen = torch.device(device)
     except (RuntimeError, TypeError):  # no such kind, or none in this build
         chosen = torch.device("meta")
-    if chosen.type == "cpu":
+    if chosen.type == "cuda" and gpus and chosen.index is None:
+        return in_turn
+    if chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < gpus):
         return chosen
-    if chosen.type == "cuda" and gpus:
-        if chosen.index is None:
-            return in_turn
-        if chosen.index < gpus:
-            return chosen
     allowed = "'cpu', for torch can use no GPU here"
     if gpus:
         allowed = f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'"

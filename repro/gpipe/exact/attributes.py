@@ -1,15 +1,15 @@
 """What a forward leaves in its layers besides buffers: parameters, and plain attributes.
 
-R runs a layer once more. It must find what F found, and leave what F left: a moving average would
-otherwise move twice for each micro-batch. Buffers and plain numbers are put back, see `buffers`.
-Nothing else is, so a layer that leaves other values in R than in F is refused. A tensor that is
-only written, such as activations that a layer keeps for debugging, does no harm.
+R runs a layer once more. It must find what F found, and make and leave what F did: a moving average
+would otherwise move twice for each micro-batch. Buffers and plain numbers are put back, see
+`buffers`. Nothing else is, so a layer that leaves other values in R than in F is refused. A tensor
+that is only written, such as activations that a layer keeps for debugging, does no harm.
 """
 
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -17,43 +17,52 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from repro.gpipe.exact.grad_mode import sums_of_bits
-
 OWN_KEYS = frozenset(vars(nn.Module()))  # attributes that every module has
 _PIECE = 2**22  # elements that are read at once, so that no second copy of a tensor is needed
 
 
 def digest(tensor: Tensor) -> bytes:
     """A hash of a tensor's bits in row-major order; equal bits have equal hashes."""
+    if is_lazy(tensor):
+        return b""
     text = f"{tensor.dtype} {tuple(tensor.shape)}"
     hashed = blake2b(text.encode(), digest_size=16)
     if tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
         return hashed.digest()
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    for piece in plain.reshape(-1).split(_PIECE):
-        values: Any = piece.contiguous().cpu().view(torch.uint8).numpy()
-        hashed.update(values)
+    with torch.no_grad():
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        for piece in plain.reshape(-1).split(_PIECE):
+            values: Any = piece.contiguous().cpu().view(torch.uint8).numpy()
+            hashed.update(values)
     return hashed.digest()
 
 
 class LeftBehind:
-    """Held against each other: what F and R of one micro-batch leave in the modules of a stage."""
+    """What F of one micro-batch made and left in the modules of a stage, to hold R against.
+
+    With `values`, it is also looked for writes to parameters through `.data`.
+    """
 
     def __init__(self, stage: nn.Module, *, values: bool) -> None:
         self._stage = stage
         self._values = values
         self._before = self._traces()
+        self._made: list[bytes] = []
         self._left: dict[str, object] = {}
 
-    def after_forward(self) -> None:
-        """Note what F has changed."""
+    def after_forward(self, outputs: Sequence[Tensor]) -> None:
+        """Note what F has made and changed."""
         moved = {name for name, trace in self._traces().items() if trace != self._before.get(name)}
         self._left = self._contents(moved)
+        self._made = [digest(t) for t in outputs]
 
-    def after_recompute(self) -> str:
-        """The name of what R has left otherwise than F did; empty if there is none."""
+    def after_recompute(self, outputs: Sequence[Tensor]) -> str:
+        """The beginning of a sentence about what R has made otherwise than F; empty if nothing."""
         now = self._contents(set(self._left))
-        return next((name for name, left in self._left.items() if now.get(name) != left), "")
+        for name, left in self._left.items():
+            if now.get(name) != left:
+                return f"{name} is"
+        return "" if [digest(t) for t in outputs] == self._made else "its outputs are"
 
     def _traces(self) -> dict[str, object]:
         """By name: something that is another one once the parameter or attribute has changed."""
@@ -63,8 +72,8 @@ class LeftBehind:
                 traces[name] = _content(value)
             elif not is_lazy(value):
                 hooks = len(value._backward_hooks or ())
-                sums = sums_of_bits(value) if self._values else []
-                traces[name] = value.data_ptr(), value._version, hooks, sums
+                bits = digest(value) if self._values else b""
+                traces[name] = value.data_ptr(), value._version, hooks, bits
         return traces
 
     def _contents(self, names: set[str]) -> dict[str, object]:
@@ -84,14 +93,12 @@ def _held(stage: nn.Module) -> Iterator[tuple[str, Any]]:
 def _content(value: Any, depth: int = 4) -> object:
     """What changes if a tensor, generator or container does; None of anything else."""
     if isinstance(value, Tensor):
-        if is_lazy(value):
-            return None
         return digest(value), len(value._backward_hooks or ())
+    numpy: Any = sys.modules.get("numpy")  # nothing else could have made one of its objects
     if isinstance(value, torch.Generator):
-        return value.get_state().numpy().tobytes()
+        return digest(value.get_state())
     if isinstance(value, random.Random):
         return value.getstate()
-    numpy: Any = sys.modules.get("numpy")  # nothing else could have made one of its objects
     if numpy and isinstance(value, numpy.random.Generator):
         return repr(value.bit_generator.state)
     if numpy and isinstance(value, numpy.random.RandomState):
@@ -103,9 +110,7 @@ def _content(value: Any, depth: int = 4) -> object:
     if isinstance(value, list | tuple | set | deque) and depth:
         # Parameters in a list, as recurrent layers have one, are held by the module, too.
         return [
-            _named(member)
-            if isinstance(member, nn.Parameter)
-            else _content(member, depth - 1) or _named(member)
+            (not isinstance(member, nn.Parameter) and _content(member, depth - 1)) or _named(member)
             for member in value
         ]
     return None
@@ -113,6 +118,5 @@ def _content(value: Any, depth: int = 4) -> object:
 
 def _named(member: object) -> str:
     """A number or a string as text; anything else as which object it is."""
-    return (
-        repr(member) if isinstance(member, bool | int | float | complex | str) else str(id(member))
-    )
+    plain = isinstance(member, bool | int | float | complex | str)
+    return repr(member) if plain else str(id(member))

@@ -30,10 +30,10 @@ Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 def owns(module: nn.Module, buffer: str) -> bool:
     """Whether a buffer of this name is one of the running statistics that are updated here."""
     names = ("running_mean", "running_var", "num_batches_tracked")
-    return buffer in names and is_torchs_own(module)
+    return buffer in names and _is_torchs_own(module)
 
 
-def is_torchs_own(module: nn.Module) -> bool:
+def _is_torchs_own(module: nn.Module) -> bool:
     """Whether a module normalises by torch's own forward."""
     return (
         isinstance(module, BATCH_NORMS + INSTANCE_NORMS)
@@ -48,8 +48,7 @@ class _Norm:
     def __init__(self, module: Any, scratch: tuple[Tensor, Tensor]) -> None:
         self.module = module
         self.running = module.running_mean, module.running_var
-        self.momentum = module.momentum
-        self.tracked = module.num_batches_tracked
+        self.momentum, self.tracked = module.momentum, module.num_batches_tracked
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
@@ -60,21 +59,6 @@ class _Norm:
     def put_aside(self) -> None:
         """Give the layer the scratch buffers."""
         self._give(1.0, self._scratch, None)
-
-    def take(self, output: Tensor) -> None:
-        """Note that a forward has left the statistics of its micro-batch."""
-        self.fresh = output.numel() // (
-            output.shape[1] if self.pooled else output.shape[1:].numel()
-        )
-
-    def merge_weights(self) -> tuple[float, float, float]:
-        """Weights with which to merge the fresh statistics, which count as merged from now on."""
-        before, fresh = self.count, self.fresh
-        self.count, self.fresh = before + fresh, 0
-        if not fresh:
-            return 0.0, 0.0, 0.0
-        share = fresh / self.count
-        return share, fresh - self.pooled, self.pooled * before * share
 
     def restore(self) -> None:
         """Give the layer its own buffers back."""
@@ -89,16 +73,14 @@ class _Norm:
         buffers["running_mean"], buffers["running_var"] = running
         buffers["num_batches_tracked"] = tracked
 
-    @property
-    def counter(self) -> Tensor | None:
-        """The layer's number of mini-batches, if it counts them."""
-        return self.tracked if self.pooled else None
-
-    def factor(self) -> float:
-        """Share of the new statistics in the running ones, once this mini-batch is counted."""
-        if self.momentum is None and self.counter is not None:
-            return 1.0 / self.counter.item()
-        return self.momentum or 0.0
+    def merge_weights(self) -> tuple[float, float, float]:
+        """Weights with which to merge the fresh statistics, which count as merged from now on."""
+        before, fresh = self.count, self.fresh
+        self.count, self.fresh = before + fresh, 0
+        if not fresh:
+            return 0.0, 0.0, 0.0
+        share = fresh / self.count
+        return share, fresh - self.pooled, self.pooled * before * share
 
 
 class Statistics:
@@ -106,14 +88,17 @@ class Statistics:
 
     Attributes:
         counting: True while F runs and False while R does, so that a micro-batch counts once.
+        tensors: in memory only while a step runs; their size does not depend on M.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self.counting = False
         by_dtype: dict[torch.dtype, list[Any]] = {}
-        tracking: Iterator[Any] = filter(_tracks, modules)
-        for module in tracking:
-            by_dtype.setdefault(module.running_mean.dtype, []).append(module)
+        for module in modules:
+            norm: Any = module
+            tracks = _is_torchs_own(norm) and norm.training and norm.track_running_stats
+            if tracks and norm.running_mean is not None:
+                by_dtype.setdefault(norm.running_mean.dtype, []).append(norm)
         ordered = [module for same in by_dtype.values() for module in same]
         device = ordered[0].running_mean.device if ordered else None
         # Type of the statistics -> channels of each norm.
@@ -131,11 +116,11 @@ class Statistics:
             torch.zeros(2, sum(same), dtype=dtype, device=device)
             for dtype, same in self._sizes.items()
         ]
-        self._norms: dict[int, _Norm] = {}  # by the id of their module
-        for module, (mean, variance) in zip(ordered, self._of_norms(self._scratch), strict=True):
-            # Views share a version counter; `data` has one of its own. With a shared one autograd
-            # would refuse the backward of a batch norm once an instance norm wrote to its views.
-            self._norms[id(module)] = _Norm(module, (mean.data, variance.data))
+        self.tensors = [self._merged, *self._scratch]
+        # Views share a version counter; `data` has one of its own. With a shared one autograd would
+        # refuse the backward of a batch norm once an instance norm wrote to its views.
+        scratch = [(mean.data, variance.data) for mean, variance in self._of_norms(self._scratch)]
+        self._norms = {id(m): _Norm(m, own) for m, own in zip(ordered, scratch, strict=True)}
         self._hooks = [module.register_forward_pre_hook(self._before) for module in ordered]
         # First of the layer's hooks, so that all others find its own buffers.
         self._hooks += [
@@ -166,7 +151,9 @@ class Statistics:
         norm = self._norms[id(module)]
         norm.restore()
         if self.counting:
-            norm.take(output)
+            norm.fresh = output.numel() // output.shape[1]
+            if not norm.pooled:
+                norm.fresh = output.shape[0]
 
     @torch.no_grad()
     def _merge(self) -> None:
@@ -186,11 +173,6 @@ class Statistics:
         mean.add_(of_distance.mul_(distance))
         spread.add_(of_variance.mul_(fresh_variance))
         spread.add_(of_square.mul_(distance.square_()))
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Tensors that are in memory only while a step runs; their size does not depend on M."""
-        return [self._merged, *self._scratch]
 
     @property
     def nbytes(self) -> int:
@@ -219,32 +201,29 @@ class Statistics:
         total = counts.sum(0)
         mean = (counts * means).sum(0) / total
         spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * pooled
-        variance = spread / (total - pooled)
+        new = torch.stack([mean, spread / (total - pooled)])
         channels = [sum(same) for same in self._sizes.values()]
-        by_dtype = torch.stack([mean, variance]).split(channels, dim=1)
-        converted = [part.to(dtype) for part, dtype in zip(by_dtype, self._sizes, strict=True)]
+        by_dtype = zip(new.split(channels, dim=1), self._sizes, strict=True)
+        of_norms = self._of_norms([part.to(dtype) for part, dtype in by_dtype])
         # A norm that did not run here may have run on another replica.
-        last_channels = self._channels.cumsum(0) - 1
-        ran = (total[last_channels] > 0).tolist()
-        self._update(
-            [
-                (norm, new)
-                for norm, new, norm_ran in zip(norms, self._of_norms(converted), ran, strict=True)
-                if norm_ran
-            ]
-        )
+        ran = (total[self._channels.cumsum(0) - 1] > 0).tolist()
+        pairs = zip(norms, of_norms, strict=True)
+        self._update([pair for pair, yes in zip(pairs, ran, strict=True) if yes])
 
     def _update(self, ran: Sequence[tuple[_Norm, tuple[Tensor, Tensor]]]) -> None:
         """Move the running statistics of norms that ran towards the new mean and variance.
 
         All norms of one factor at once: in a loop of Python it would take as long as a small layer.
         """
-        counters = [norm.counter for norm, _ in ran if norm.counter is not None]
+        counters = [norm.tracked for norm, _ in ran if norm.pooled and norm.tracked is not None]
         if counters:
             torch._foreach_add_(counters, 1)
         running: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
         for norm, new in ran:
-            old_of_factor, new_of_factor = running.setdefault(norm.factor(), ([], []))
+            factor = norm.momentum or 0.0  # share of the new ones
+            if norm.momentum is None and norm.pooled and norm.tracked is not None:
+                factor = 1.0 / norm.tracked.item()
+            old_of_factor, new_of_factor = running.setdefault(factor, ([], []))
             old_of_factor += norm.running
             new_of_factor += new
         for factor, (old_values, new_values) in running.items():
@@ -256,13 +235,6 @@ class Statistics:
         tensor = torch.tensor(values, dtype=torch.float64).t()
         moved = tensor.to(self._merged.device, non_blocking=True)  # without waiting for a GPU
         return moved.repeat_interleave(self._channels, dim=1, output_size=self._merged.shape[1])
-
-
-def _tracks(module: nn.Module) -> bool:
-    """Whether a layer will update running statistics in this step."""
-    if not (is_torchs_own(module) and module.training):
-        return False
-    return bool(module.track_running_stats) and module.running_mean is not None
 
 
 @contextmanager
@@ -278,3 +250,6 @@ def once_per_mini_batch(
         raise
     statistics.restore()
     statistics.commit(gather)
+
+
+NO_STATISTICS = Statistics([])

@@ -5,7 +5,7 @@ module that are numbers or strings, such as a counter, are treated as buffers. T
 statistics that `batchnorm` updates do not change in a forward.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,33 +22,40 @@ Snapshot = list[tuple[nn.Module, str, Any]]
 
 
 @dataclass
-class _Constant:
-    """A buffer that no forward has changed so far, with a copy of it."""
+class _Seen:
+    """A buffer or a plain attribute as it was before a forward, with a copy."""
 
     module: nn.Module
     name: str
-    buffer: Tensor
+    value: Any
     version: int
-    copy: Tensor
+    copy: Any
 
     @classmethod
-    def of(cls, module: nn.Module, name: str) -> "_Constant":
-        buffer = getattr(module, name)
-        return cls(module, name, buffer, buffer._version, buffer.clone())
+    def of(cls, module: nn.Module, name: str) -> "_Seen":
+        value = getattr(module, name, None)
+        return cls(module, name, value, _version(value), _copied(value))
 
-    @property
-    def changed(self) -> bool:
-        """Whether it was replaced or written to since it was copied; `.data` hides writes."""
-        now = getattr(self.module, self.name)
-        return now is not self.buffer or now._version != self.version
+    def changed(self, *, closely: bool = False) -> bool:
+        """Whether it is another one now; `closely` also sees a write through `.data`."""
+        now = getattr(self.module, self.name, None)
+        if not isinstance(self.value, Tensor):
+            return isinstance(now, Tensor) or now != self.value
+        if now is not self.value or _version(now) != self.version:
+            return True
+        return closely and not torch.equal(self.value, self.copy)
+
+    def put_back(self) -> None:
+        """The same object with the former values."""
+        is_tensor = isinstance(self.value, Tensor)
+        setattr(self.module, self.name, self.value.copy_(self.copy) if is_tensor else self.copy)
 
 
 class Changing:
     """The buffers and numbers of modules, and which of them a forward changes.
 
-    An F that is looked at closely shows which change, see `learning`. What is known to change is
-    copied before each F. All other buffers are copied once; where one changes for the first time,
-    that copy is from before the F.
+    A watched F shows which change. What is known to change is copied before each F. All other
+    buffers are copied once; where one changes for the first time, that copy is from before the F.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -57,90 +64,58 @@ class Changing:
         # Plain tensors that change. They are put back if a step is refused, and not for R: a layer
         # that computes with one is refused, see `attributes`.
         self._tensors: list[tuple[nn.Module, str]] = []
-        self._constants: list[_Constant] | None = None
-        self._before_step: list[tuple[nn.Module, str, Any, Any]] = []  # with the object itself
+        self._constants: list[_Seen] | None = None
+        self._before_step: list[_Seen] = []
 
     def begin_step(self) -> None:
         """Copy what a step may change, for `undo`."""
         if self._constants is None:
-            self._constants = [
-                _Constant.of(module, name)
-                for module in self._modules
-                for name, _ in module.named_buffers(recurse=False)
-                if not owns(module, name)
-            ]
+            buffers = [(m, name) for m in self._modules for name in m._buffers if not owns(m, name)]
+            self._constants = [_Seen.of(*b) for b in buffers if getattr(*b) is not None]
         # The user may have changed some between two steps.
         self._constants = [
-            _Constant.of(c.module, c.name) if c.changed else c for c in self._constants
+            _Seen.of(c.module, c.name) if c.changed() else c for c in self._constants
         ]
-        self._before_step = []
-        for module, name in self._names + self._tensors:
-            value = getattr(module, name, None)
-            self._before_step.append((module, name, value, _copied(value)))
+        self._before_step = [_Seen.of(*named) for named in self._names + self._tensors]
 
+    @torch.no_grad()
     def undo(self) -> None:
         """Put back what was there before the step, in the same objects."""
-        with torch.no_grad():
-            for module, name, value, copy in self._before_step:
-                setattr(module, name, value.copy_(copy) if isinstance(value, Tensor) else copy)
+        for seen in self._before_step:
+            seen.put_back()
 
     def snapshot(self) -> Snapshot:
         """Copies of what is known to change, for an F that will be recomputed."""
         return [(m, name, _copied(getattr(m, name, None))) for m, name in self._names]
 
-    def first_changes(self) -> Snapshot:
-        """After an F: what was changed for the first time, as it was before."""
-        if not self._constants:
-            return []
-        first = [constant for constant in self._constants if constant.changed]
+    def before_forward(self, *, closely: bool) -> list[_Seen]:
+        """What is not known to change; `closely` also numbers, and tensors that are no buffers."""
+        if not closely:
+            return self._constants or []
+        known = {*self._names, *self._tensors}
+        return [_Seen.of(*named) for named in self._all() if named not in known]
+
+    def after_forward(self, before: Sequence[_Seen], *, closely: bool) -> Snapshot:
+        """What a forward changed for the first time and R must find, as it was before."""
+        first = [seen for seen in before if seen.changed(closely=closely)]
         if not first:
             return []
-        self._constants = [constant for constant in self._constants if not constant.changed]
-        for c in first:
-            self._note(c.module, c.name, c.buffer, c.copy)
-        return [(c.module, c.name, _copied(c.copy)) for c in first]
+        for seen in first:
+            is_plain = isinstance(seen.copy, Tensor) and seen.name not in seen.module._buffers
+            (self._tensors if is_plain else self._names).append((seen.module, seen.name))
+        self._before_step += first
+        names = {*self._names}
+        self._constants = [c for c in self._constants or () if (c.module, c.name) not in names]
+        return [(s.module, s.name, s.copy) for s in first if (s.module, s.name) in names]
 
-    @contextmanager
-    def learning(self) -> Iterator[Snapshot]:
-        """Around an F: find out what it changes, also through `.data`, which leaves no trace.
-
-        Afterwards the list holds what was changed for the first time, as it was before.
-        """
-        before = [
-            (module, name, value, _version(value), _copied(value))
-            for module, name, value in self._all()
-        ]
-        first: Snapshot = []
-        yield first
-        known = {*self._names, *self._tensors}
-        for module, name, value, version, copy in before:
-            now = getattr(module, name, None)
-            changed = now is not value or _version(now) != version
-            if isinstance(copy, Tensor) and not changed:
-                changed = not torch.equal(value, copy)
-            elif not isinstance(copy, Tensor):
-                changed = now != copy
-            if changed and (module, name) not in known:
-                self._note(module, name, value, copy)
-                if (module, name) in self._names:
-                    first.append((module, name, _copied(copy)))
-        changing = set(self._names)
-        self._constants = [c for c in self._constants or () if (c.module, c.name) not in changing]
-
-    def _note(self, module: nn.Module, name: str, value: Any, copy: Any) -> None:
-        """From now on something is known to change; before this step it was a copy."""
-        is_plain = isinstance(copy, Tensor) and name not in module._buffers
-        (self._tensors if is_plain else self._names).append((module, name))
-        self._before_step.append((module, name, value, copy))
-
-    def _all(self) -> Iterator[tuple[nn.Module, str, Any]]:
+    def _all(self) -> Iterator[tuple[nn.Module, str]]:
         """All buffers, and all plain attributes that are numbers or tensors."""
         for module in self._modules:
-            for name, buffer in module.named_buffers(recurse=False):
-                yield module, name, buffer
+            for name, _ in module.named_buffers(recurse=False):
+                yield module, name
             for name, value in vars(module).items():
                 if name not in OWN_KEYS and isinstance(value, _Number | Tensor):
-                    yield module, name, value
+                    yield module, name
 
 
 def copies(snapshot: Snapshot) -> Snapshot:

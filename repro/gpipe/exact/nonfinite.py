@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -59,26 +59,21 @@ def _real_values(tensor: Tensor) -> Tensor:
 def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
     """Raise a ValueError if a checkpoint would hold inf or nan, which must not replace a good one.
 
-    Buffers other than running statistics may be infinite, such as masks.
+    Looked at is what training changes: weights, running statistics, optimizer state. Other buffers
+    may be infinite, such as masks.
     """
-    for name, tensor in _trained(module, optimizer):
-        if not is_finite(tensor):
+    tensors: list[tuple[str, object]] = []
+    for name, parameter in module.named_parameters():
+        tensors += [(name, parameter)] if parameter.requires_grad else []
+        state = {} if optimizer is None else optimizer.state.get(parameter, {})
+        tensors += [(f"{key} of {name} in the optimizer", value) for key, value in state.items()]
+    for path, part in module.named_modules():
+        for key, buffer in part.named_buffers(recurse=False):
+            if owns(part, key):
+                tensors.append((f"{path}.{key}".lstrip("."), buffer))
+    for name, tensor in tensors:
+        if isinstance(tensor, Tensor) and not is_finite(tensor):
             raise ValueError(
                 f"{name} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True "
                 "saves it"
             )
-
-
-def _trained(module: nn.Module, optimizer: Optimizer | None) -> Iterator[tuple[str, Tensor]]:
-    """What training changes: weights, running statistics, optimizer state."""
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            yield name, parameter
-        state = {} if optimizer is None else optimizer.state.get(parameter, {})
-        for key, value in state.items():
-            if isinstance(value, Tensor):
-                yield f"{key} of {name} in the optimizer", value
-    for path, part in module.named_modules():
-        for key, buffer in part.named_buffers(recurse=False):
-            if owns(part, key):
-                yield f"{path}.{key}".lstrip("."), buffer

@@ -5,15 +5,15 @@ they were.
 
 torch's generators are seeded for every layer: `default_generator.manual_seed` takes about a
 microsecond, `torch.manual_seed` a hundred times as much. Seeding Python's and NumPy's generators
-takes longer. It is done for layers that drew from them while shapes were learnt, and for layers
-with an attribute that says so, `draws_from = ("python", "numpy")`.
+takes longer. It is done on stages that were seen to draw from them, and where a layer has an
+attribute that says so, `draws_from = ("python", "numpy")`.
 """
 
 import pickle
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -25,7 +25,6 @@ from torch import nn
 
 from repro.gpipe.errors import one_of
 
-OTHERS = ("python", "numpy")
 INITIALISATION = -1  # the "step" under which layers are initialised
 
 
@@ -83,47 +82,36 @@ def other_sources() -> dict[str, Source]:
     return sources
 
 
-def declared(layer: nn.Module) -> set[str]:
-    """The names in `draws_from` of a layer and its submodules, each one of `OTHERS`."""
-    names = {name for module in layer.modules() for name in getattr(module, "draws_from", ())}
+def declared(module: nn.Module) -> set[str]:
+    """The names in `draws_from` of a module and its submodules."""
+    names = {name for part in module.modules() for name in getattr(part, "draws_from", ())}
     for name in names:
-        one_of("draws_from", name, OTHERS)
+        one_of("draws_from", name, ("python", "numpy"))
     return names
 
 
 @contextmanager
-def preserved(device: torch.device, others: Sequence[Source] = ()) -> Iterator[None]:
-    """Put the generators back as they were at the end."""
+def preserved(
+    device: torch.device, others: Mapping[str, Source] | None = None
+) -> Iterator[set[str]]:
+    """Put the generators back at the end; the set then has the names of others that have moved."""
     cpu = torch.default_generator.get_state()
     cuda = None
     if device.type == "cuda":
         cuda = torch.cuda.default_generators[_index(device)].get_state()
-    states = [(source, source.state()) for source in others]
+    others = others or {}
+    states = {name: source.state() for name, source in others.items()}
+    moved: set[str] = set()
     try:
-        yield
+        yield moved
     finally:
         torch.default_generator.set_state(cpu)
         if cuda is not None:
             torch.cuda.default_generators[_index(device)].set_state(cuda)
-        for source, state in states:
-            source.restore(state)
-
-
-@contextmanager
-def unmoved(sources: Mapping[str, Source]) -> Iterator[list[str]]:
-    """Around a step: put sources back that something drew from.
-
-    Afterwards the list holds their names.
-    """
-    before = {name: source.state() for name, source in sources.items()}
-    moved: list[str] = []
-    try:
-        yield moved
-    finally:
-        for name, source in sources.items():
-            if not _same(before[name], source.state()):
-                source.restore(before[name])
-                moved.append(name)
+        for name, source in others.items():
+            if not _same(states[name], source.state()):
+                source.restore(states[name])
+                moved.add(name)
 
 
 def _index(device: torch.device) -> int:

@@ -22,27 +22,27 @@ class Rollback:
     def __init__(self, parameters: Sequence[Tensor], changing: Changing) -> None:
         self._parameters, self._changing = parameters, changing
         changing.begin_step()
-        self._accumulated = [(p, p.grad) for p in parameters if p.grad is not None]
-        for parameter, _ in self._accumulated:
+        self._before = [(p, p.grad) for p in parameters if p.grad is not None]
+        for parameter, _ in self._before:
             parameter.grad = None
 
     @property
     def accumulated(self) -> list[Tensor]:
         """The gradients of earlier steps."""
-        return [gradient for _, gradient in self._accumulated]
+        return [gradient for _, gradient in self._before]
 
     def undo(self) -> None:
         """Leave everything as it was before the step."""
         for parameter in self._parameters:
             parameter.grad = None
-        for parameter, before in self._accumulated:
+        for parameter, before in self._before:
             parameter.grad = before
         self._changing.undo()
 
     @torch.no_grad()
     def keep(self) -> None:
         """Add the step's gradients to those of earlier steps, in their memory where possible."""
-        for parameter, before in self._accumulated:
+        for parameter, before in self._before:
             added = parameter.grad
             if added is None:
                 parameter.grad = before

@@ -7,8 +7,7 @@ from itertools import accumulate, pairwise
 
 from repro.gpipe.core.layers import Layer, parameter_counts
 from repro.gpipe.errors import one_of
-from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
-from repro.gpipe.partition.layer_counts import BALANCES, check_balance
+from repro.gpipe.partition.layer_costs import BALANCES, LinkSpeed, Profile, check_balance
 from repro.gpipe.partition.partition import PARTITIONERS, Cost, additive, check_stages
 
 _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
@@ -58,27 +57,21 @@ def choose(
     """Cut the model."""
     one_of("partitioner", partitioner, PARTITIONERS)
     check_stages(len(layers), stages)
-    if isinstance(balance, str):
-        cost, what, unit = _named_cost(layers, balance, profile)
-    elif callable(balance):
+    if callable(balance):
         cost, what, unit = balance, "given cost", ""
-    else:
+    elif not isinstance(balance, str):
         return Cut(tuple(check_balance(balance, len(layers), stages)), "as given")
+    elif balance == "uniform":
+        cost, what, unit = additive([1] * len(layers)), "count", "layers"
+    elif balance == "parameters":
+        cost, what, unit = additive(parameter_counts(layers)), "parameters", "parameters"
+    else:
+        one_of("balance", balance, BALANCES)
+        measured, link = profile()
+        cost, what, unit = measured.cost(link), "time", "s"
     counts = PARTITIONERS[partitioner](cost, len(layers), stages)
     costs = tuple(cost(a, b) for a, b in pairwise([0, *accumulate(counts)]))
     return Cut(tuple(counts), f"by {what} ({partitioner})", costs, unit)
-
-
-def _named_cost(
-    layers: Sequence[Layer], balance: str, profile: Callable[[], tuple[Profile, LinkSpeed]]
-) -> tuple[Cost, str, str]:
-    one_of("balance", balance, BALANCES)
-    if balance == "uniform":
-        return additive([1] * len(layers)), "count", "layers"
-    if balance == "parameters":
-        return additive(parameter_counts(layers)), "parameters", "parameters"
-    measured, link = profile()
-    return measured.cost(link), "time", "s"
 
 
 def _with_prefix(costs: Sequence[float], unit: str) -> str:

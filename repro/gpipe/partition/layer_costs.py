@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -11,6 +11,19 @@ from repro.io.untrusted import short
 
 # Limits of seconds, bytes and bytes per second; products and quotients of these stay finite.
 LEAST, MOST = 1e-30, 1e30
+BALANCES = ("parameters", "time", "uniform")  # what a cut may make even
+
+
+def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
+    """The given number of layers of each stage, checked."""
+    counts: list[int] = [*balance] if isinstance(balance, Sequence) else [balance]
+    are_integers = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
+    if not are_integers or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
+        raise ValueError(
+            f"balance={' '.join(str(counts).split())}: needs {stages} positive numbers that sum to "
+            f"the model's {layers} layers, or a cost(a, b), or a name: {', '.join(BALANCES)}"
+        )
+    return counts
 
 
 @dataclass(frozen=True)
@@ -81,15 +94,13 @@ class Profile:
         at that pace. Otherwise both add up.
         """
         F = [0.0, *accumulate(self.forward)]
-        recompute_and_backward = zip(self.recompute, self.backward, strict=True)
-        RB = [0.0, *accumulate(r + b for r, b in recompute_and_backward)]
-        send_activations = [link.seconds(size) for size in self.activation_bytes] + [0.0]
-        send_gradients = [0.0] + [link.seconds(size) for size in self.gradient_bytes]
+        RB = [0.0, *accumulate(map(operator.add, self.recompute, self.backward))]
+        send_activations = [*map(link.seconds, self.activation_bytes), 0.0]
+        send_gradients = [0.0, *map(link.seconds, self.gradient_bytes)]
         together: Callable[[float, float], float] = max if link.overlap else operator.add
 
         def seconds(a: int, b: int) -> float:
             forward = together(F[b] - F[a], send_activations[b - 1])
-            backward = together(RB[b] - RB[a], send_gradients[a])
-            return forward + backward
+            return forward + together(RB[b] - RB[a], send_gradients[a])
 
         return seconds

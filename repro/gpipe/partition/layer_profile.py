@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,54 +32,36 @@ def measure(
 
     An error inside a layer has a note that names the layer.
     """
-    assert repeats >= 1
     value = map_leaves(Tensor, lambda t: t.detach().to(device), unwrapped(sample))
-    forward: list[float] = []
-    backward: list[float] = []
-    activation_bytes: list[int] = []
-    gradient_bytes: list[int] = []
+    seconds: list[tuple[float, float]] = []
+    sent: list[tuple[int, int]] = []
     for index, layer in enumerate(layers):
+        if isinstance(layer, nn.Module):
+            layer = deepcopy(layer)  # it is the user's, with gradients, statistics and a device
         with rng.preserved(device), torch.enable_grad():
-            f, b, value = _measure_layer(layer, index, value, device, seed, repeats)
-        forward.append(f)
-        backward.append(b)
-        outputs, _ = flatten(value)
-        activation_bytes.append(sum(t.nbytes for t in outputs))
-        gradient_bytes.append(sum(t.nbytes for t in outputs if t.requires_grad))
-    return Profile(
-        tuple(forward),
-        tuple(forward) if recompute else (0.0,) * len(forward),
-        tuple(backward),
-        tuple(activation_bytes[:-1]),
-        tuple(gradient_bytes[:-1]),
-    )
-
-
-def _measure_layer(
-    layer: Layer, index: int, value: Tree, device: torch.device, seed: int, repeats: int
-) -> tuple[float, float, Tree]:
-    """Seconds of F and of B, and the outputs without their graph."""
-    if isinstance(layer, nn.Module):
-        layer = deepcopy(layer)  # it is the user's, with gradients, running statistics and a device
-    module = build(layer, index, seed, device)
-    forward = backward = math.inf
-    outputs: Tree = None
-    try:
-        for attempt in range(repeats + 1):
-            f, b, outputs = _run(module, value, device)
-            if attempt:
-                forward, backward = min(forward, f), min(backward, b)
-    except Exception as error:
-        error.add_note(
-            f"layers[{index}]: {type(module).__name__} failed on the sample while it was timed"
-        )
-        raise
-    detached = map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), outputs)
-    return forward, backward, detached
+            module = build(layer, index, seed, device)
+            forward = backward = math.inf
+            outputs: Tree = None
+            try:
+                for attempt in range(repeats + 1):
+                    f, b, outputs = _run(module, value, device)
+                    if attempt:
+                        forward, backward = min(forward, f), min(backward, b)
+            except Exception as error:
+                error.add_note(f"layers[{index}]: {type(module).__name__} failed on the sample")
+                raise
+        seconds.append((forward, backward))
+        value, tensors = outputs, flatten(outputs)[0]
+        back = sum(t.nbytes for t in tensors if t.requires_grad)
+        sent.append((sum(t.nbytes for t in tensors), back))
+    forwards, backwards = zip(*seconds, strict=True)
+    activations, gradients = zip(*sent, strict=True)
+    again = forwards if recompute else (0.0,) * len(forwards)
+    return Profile(forwards, again, backwards, activations[:-1], gradients[:-1])
 
 
 def _run(module: nn.Module, value: Tree, device: torch.device) -> tuple[float, float, Tree]:
-    """Run F and B once; seconds of each, and the outputs."""
+    """Run F and B once; seconds of each, and the outputs without their graph."""
     tensors, skeleton = flatten(value)
     received = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
     copies = unflatten([t.clone() for t in received], skeleton)  # layers may work in place
@@ -87,10 +70,11 @@ def _run(module: nn.Module, value: Tree, device: torch.device) -> tuple[float, f
     backward, _ = _timed(
         device, lambda: torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
     )
-    return forward, backward, outputs
+    detached = map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), outputs)
+    return forward, backward, detached
 
 
-def _timed(device: torch.device, call: Callable[[], Tree]) -> tuple[float, Tree]:
+def _timed(device: torch.device, call: Callable[[], Any]) -> tuple[float, Any]:
     _synchronise(device)
     start = time.perf_counter()
     result = call()
