@@ -293,7 +293,8 @@ def ends(what: str) -> None:
         "state in a list": ([counting(), linear], 2),
     }[what]
     pipe = Pipeline(layers, K, M, replicas=2 // K, device="cpu", balance="uniform")
-    pipe.train_step(*(t[:N] for t in batch(0)), MSE)
+    x, y = (t[:N] for t in batch(0))
+    pipe.train_step(x, y, MSE)
 
 
 def throttled() -> tuple[float, float, float]:

@@ -177,7 +177,7 @@ def writing(make: Blocks) -> Blocks:
 
 def encoder(draw: random.Random, wide: int) -> list[nn.Module]:
     """A transformer layer, perhaps frozen in part, perhaps in eval mode for good."""
-    options = {"batch_first": draw.random() < 0.5, "norm_first": draw.random() < 0.5}
+    options: Any = {"batch_first": draw.random() < 0.5, "norm_first": draw.random() < 0.5}
     made: Any = nn.TransformerEncoderLayer(wide, 2, 2 * wide, 0.1, **options)
     if draw.random() < 0.5:
         made.self_attn.requires_grad_(False)

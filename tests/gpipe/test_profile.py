@@ -91,7 +91,7 @@ def test_a_stage_pays_for_its_layers_and_for_what_it_sends():
     free = profile.cost(LinkSpeed())
     assert [free(0, 1), free(1, 2), free(0, 3)] == [4.0, 8.0, 28.0]
     cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0, overlap=False))
-    assert [cost(0, 3), cost(0, 1), cost(1, 2), cost(1, 3)] == [28.0, 5.5, 13.0, 25.0]
+    assert [cost(0, 3), cost(0, 1), cost(1, 2), cost(1, 3)] == [28.0, 5.5, 12.5, 25.0]
     assert cost(2, 3) == 16.0, "no gradient crosses, so no message does"
     # Where sending takes no time of its own, only a slower message counts.
     cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0))
