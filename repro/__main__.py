@@ -11,7 +11,7 @@ from repro.io.temporary import own_folder
 
 
 def main() -> int:
-    """Entry point; imports the rest only when Ctrl-C is already heeded."""
+    """Install the handlers of signals before slow imports."""
     signals.install_handlers()
     try:
         # Libraries put files of their own into the temporary folder. They go with ours, at exit and

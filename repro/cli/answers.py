@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from repro.harness.terminal import show, table_of
+from repro.harness.text import seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,19 +44,40 @@ def same(value: object, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
+def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
+    """Fields as a terminal shows them: a line for each value, and a table for each list of rows."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    tables: list[RenderableType] = []
+    for name, value in fields.items():
+        title = name.removesuffix("_s").replace("_", " ")
+        if not isinstance(value, list):
+            grid.add_row(title, _cell(name, value))
+        elif value:
+            columns = list(value[0])
+            words = [each for each in columns if isinstance(value[0][each], str)]
+            cells = [[_cell(each, row[each]) for each in columns] for row in value]
+            tables += [f"\n{title}", table_of(columns, cells, words)]
+    return [grid, *tables]
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_cell(name, part)}" for key, part in value.items())
+    if not isinstance(value, float):
+        return "-" if value is None else str(value)
+    return seconds(value) if name.endswith("_s") else f"{value:.1%}"
+
+
 def rows(
     items: Iterable[Item],
     columns: Mapping[str, Callable[[Item], object]],
     left: Sequence[str] = (),
     wrapped: Sequence[str] = (),
 ) -> "RenderableType":
-    """A table with a line for each item.
-
-    Args:
-        items: what the lines are about.
-        columns: title -> what stands there for an item.
-        left: titles of columns that hold words.
-        wrapped: titles of columns whose cells may take several lines.
-    """
+    """A table with a line for each item: title -> what stands in that column for an item."""
     lines = [[str(cell(item)) for cell in columns.values()] for item in items]
     return table_of(tuple(columns), lines, left, wrapped=wrapped)

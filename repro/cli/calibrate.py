@@ -2,22 +2,21 @@
 
 import dataclasses
 import math
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 from annotated_types import Interval
 
-from repro.cli.answers import rows
+from repro.cli.answers import shown
 from repro.cli.options import parse_named
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import RunSpec, slug
-from repro.harness.terminal import show
-from repro.io.untrusted import open_regular
+from repro.harness.terminal import show, table_of
+from repro.harness.text import seconds, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,30 +60,31 @@ class Origin(NamedTuple):
 
     @property
     def text(self) -> str:
-        devices = self.machine.count
-        kind = "one thread each" if self.machine.device == "cpu" else f"{devices} GPUs"
-        shared = f"; only {devices} devices, so they share them" if devices < self.K else ""
+        here = self.machine
+        kind = "one thread each" if here.device == "cpu" else f"{here.count} GPUs"
+        shared = f"; only {here.count} devices, so they share them" if here.count < self.K else ""
         return (
-            f"{self.machine.kind}, K={self.K} processes at once, {kind}, float32, torch "
-            f"{self.machine.torch}{shared}"
+            f"{here.kind}, K={self.K} processes at once, {kind}, float32, torch {here.torch}"
+            f"{shared}"
         )
 
 
 def main(arguments: list[str]) -> int:
     hint = "try `repro calibrate transformer`"
     options = parse_named(CalibrateOptions, arguments, "calibrate", "model", hint, needed=False)
-    if options.output is not None and options.output.suffix.lower() != ".json":
-        raise ValueError(
-            f"--output {options.output}: allowed is the path of a .json file; try "
-            f"{options.output}.json"
-        )
+    if options.smallest > options.N:
+        raise ValueError(f"--smallest {options.smallest}: allowed is 1 to {options.N}")
     devices = machine.detect("node" if machine.gpus() else "laptop")
     origin = Origin(devices, options.K or max(2, devices.count))
     folder = options.results / devices.slug
     answer = (_layers if options.model else _machine)(options, origin, folder)
-    if machine.torchrun_rank() in (None, 0):
-        show(answer)
+    if _writes():
+        show([f"{origin.text}\n", *answer])
     return 0
+
+
+def _writes() -> bool:
+    return machine.torchrun_rank() in (None, 0)
 
 
 def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> list["RenderableType"]:
@@ -94,30 +94,26 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> list["R
     path = _file_to_write(options.output or folder / "device.json")
     rates = launch(bench.run, origin.machine.device, stages=origin.K)
     device = profile(rates, origin, _memory(origin))
-    if machine.torchrun_rank() in (None, 0):
+    if _writes():
         device.save(path)
     use = (
-        f"wrote {path}; in a run's spec it is profile={str(path)!r}, and\n`repro simulate "
+        f"\nwrote {path}; in a run's spec it is profile={str(path)!r}, and\n`repro simulate "
         f"transformer --device {path} --K {origin.K}` simulates a step on such devices"
     )
-    return [f"{origin.text}\n", _rates(rates, device), f"\n{use}"]
+    return [*shown(_rates(device)), use]
 
 
 def _file_to_write(path: Path) -> Path:
-    """Make the folder of a file, and check that the file can be written, before measuring.
-
-    Raises:
-        ValueError: one line, if it cannot be written, or if a pipe or a device has this path.
-    """
-    if machine.torchrun_rank() not in (None, 0):  # only the first rank writes
-        return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            open_regular(path).close()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no regular file"
-        raise ValueError(f"--output {path}: {reason}; choose another path") from None
+    """Make the folder of a .json file, and check that the file can be written, before measuring."""
+    if path.suffix.lower() != ".json":
+        raise ValueError(f"--output {path}: allowed is the path of a .json file; try {path}.json")
+    if _writes():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--output {path}: {error.strerror}; choose another path") from None
+        if path.exists() and not path.is_file():
+            raise ValueError(f"--output {path}: is no regular file; choose another path")
     return path
 
 
@@ -138,43 +134,26 @@ def _memory(origin: Origin) -> int:
     return int(doctor.memory()[0]) // origin.K
 
 
-def _rates(rates: "list[Rates]", device: "Device") -> "RenderableType":
-    """A table of the measured cases and of the values in the profile."""
-    lines: list[tuple[str, str, str]] = []
-    for title, table, unit, median in (
-        ("matrices, convolutions", "matmul", "GFLOP/s", device.matmul_flops.value),
-        ("other operators, elements", "other", "G/s", device.other_flops.value),
-    ):
-        for case in getattr(rates[0], table):
-            value = fmean(getattr(rate, table)[case] for rate in rates)
-            lines.append((f"  {case}", f"{value / 1e9:,.2f} {unit}", ""))
-        lines.append((title, f"{median / 1e9:,.2f} {unit}", "median of the above"))
-    link, launch_us = device.link, 1e6 * device.launch_s.value
-    bandwidth, speed = device.bytes_per_second.value / 1e9, link.bytes_per_second / 1e9
-    lines += [
-        ("memory bandwidth", f"{bandwidth:,.2f} GB/s", "c = a + b beyond caches"),
-        ("launch of an operator", f"{launch_us:,.2f} us", "x + x of one element"),
-        ("link between stages", f"{speed:,.2f} GB/s", "there and back, 1 MiB"),
-        ("  latency", f"{1e6 * link.latency:,.1f} us", "the same, 4 KiB"),
-        ("memory of a stage", f"{device.memory.value / 2**30:,.1f} GiB", ""),
-    ]
-    columns = {
-        "what": lambda line: line[0],
-        "attained": lambda line: line[1],
-        "how": lambda line: line[2],
+def _rates(device: "Device") -> dict[str, str]:
+    link = device.link
+    return {
+        "matrices, convolutions": f"{device.matmul_flops.value / 1e9:,.2f} GFLOP/s",
+        "other operators": f"{device.other_flops.value / 1e9:,.2f} G elements/s",
+        "memory bandwidth": f"{device.bytes_per_second.value / 1e9:,.2f} GB/s",
+        "launch of an operator": seconds(device.launch_s.value),
+        "link between stages": f"{link.bytes_per_second / 1e9:,.2f} GB/s",
+        "latency of a message": seconds(link.latency),
+        "memory of a stage": size(device.memory.value),
+        "how": device.matmul_flops.source,
     }
-    return rows(lines, columns, left=("what", "how"))
 
 
 def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> list["RenderableType"]:
     """Time a model's layers and write the calibration; returns the answer for the terminal."""
-    from repro.cli import layer_times
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
     from repro.harness.schema import CalibrationFile
 
-    if options.smallest > options.N:
-        raise ValueError(f"--smallest {options.smallest}: allowed is 1 to {options.N}")
     model, args = options.model, pairs("model_args", options.model_args)
     M = options.N // options.smallest
     spec = RunSpec(
@@ -199,13 +178,12 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> list["Re
         unit=record.unit,
         calibration=record.calibration,
     )
-    if machine.torchrun_rank() in (None, 0):
+    if _writes():
         path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
     trust = " --trust" if model.startswith("import:") else ""  # the file names code
     command = f"repro simulate --calibration {path} --K {origin.K}{trust}"
-    use = f"wrote {path}; `{command}` simulates steps with these times"
-    tables = layer_times.tables(spec, record, folder / "device.json")
-    return [f"{origin.text}\n", *tables, f"\n{use}"]
+    use = f"\nwrote {path}; `{command}` simulates steps with these times"
+    return [_times(record), use]
 
 
 def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
@@ -218,3 +196,20 @@ def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
     record = calibrate.run(Job(RunSpec(**plain), device=kind), dist.get_rank(), []).record
     assert isinstance(record, CalibrateRound)
     return record
+
+
+def _times(record: "CalibrateRound") -> "RenderableType":
+    """Milliseconds of F, R and B of each layer in micro-batches of each size."""
+    of, alone = record.calibration, record.calibration.alone
+    assert alone is not None
+    columns: dict[str, Sequence[float]] = {}
+    for kind, letter in (("forward", "F"), ("recompute", "R"), ("backward", "B")):
+        for n, times in zip(of.sizes, getattr(of, kind), strict=True):
+            columns[f"{letter} n={n}"] = times
+        columns[f"{letter} alone"] = getattr(alone, kind)[-1]
+    rows = [[str(layer), *each] for layer, each in enumerate(zip(*columns.values(), strict=True))]
+    rows.append(["all", *map(sum, columns.values())])
+    cells = [[name, *(f"{1e3 * seconds:,.2f}" for seconds in times)] for name, *times in rows]
+    examples = record.unit.partition("/")[0]
+    title = f"F, R and B of each layer (ms), micro-batches of n {examples}, measured"
+    return table_of(["layer", *columns], cells, ("layer",), title)

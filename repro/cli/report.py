@@ -32,7 +32,8 @@ class ReportOptions:
         tyro.conf.arg(name="with", metavar="FILE"),
         tyro.conf.UseAppendAction,
     ] = ()
-    """also show the results in a file of `repro pack`, or in a folder of such files; repeatable"""
+    """also show the results in a file of `repro results --pack`, or in a folder of such files;
+    repeatable"""
 
 
 def main(arguments: list[str]) -> int:
@@ -44,12 +45,12 @@ def main(arguments: list[str]) -> int:
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0
     check_folder(options.results)
-    up_to_date = stamp.is_current(options.results, options.plots)
-    if not up_to_date:
+    done = "up to date"
+    if not stamp.is_current(options.results, options.plots):
+        done = "written"
         page.write(options.results, options.plots)
         stamp.put(options.results, options.plots)
     say_verdicts(options.plots)
-    done = "up to date" if up_to_date else "written"
     print(f"open {options.plots / 'report.html'} ({done})")
     return 0
 
@@ -72,24 +73,17 @@ def _with_bundles(options: ReportOptions) -> int:
             "--with and --reference: the reference holds no bundle; drop --reference and add "
             f"--results {REFERENCE_RESULTS}"
         )
-    files = [file for path in options.bundles for file in _files(path)]
+    files = [
+        file
+        for path in options.bundles
+        for file in (sorted(path.glob("*.zip")) if path.is_dir() else [path])
+    ]
     with own_folder() as folder:
         results, lines = bundle.merge(options.results, files, folder)
         if not results.runs:
-            raise ValueError(
-                f"--with {files[0]}: it holds no run that can be read; ask for it again"
-            )
+            raise ValueError(f"--with {options.bundles[0]}: no .zip file with a run is there")
         options.plots.mkdir(parents=True, exist_ok=True)
         print(f"wrote {page.write_loaded(results, options.plots)}")
     stamp.remove(options.plots)  # the next report without --with is another one
     print("\n".join(lines))
     return 0
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.glob("*.zip"))
-    if not files:
-        raise ValueError(f"--with {path}: no .zip file is in this folder; name a file")
-    return files

@@ -1,4 +1,4 @@
-"""`repro results`: all recorded runs as one table."""
+"""`repro results`: all recorded runs as one table, or as one file to send to somebody else."""
 
 import dataclasses
 import sys
@@ -10,28 +10,18 @@ import tyro
 
 from repro.cli.options import parse
 from repro.gpipe.errors import one_of
+from repro.harness.bundle import write_bundle
 from repro.harness.frame import rounds_frame
 from repro.harness.results import load_recorded
 from repro.report.table import guarded
 
-_SHOWN = [
-    "experiment",
-    "run",
-    "N",
-    "schedule",
-    "remat",
-    "fidelity",
-    "status",
-    "step_s",
-    "throughput",
-    "bubble_idle_over_total",
-    "peak_gib_max",
-]
+_RESULT = ("status", "step_s", "throughput", "bubble_idle_over_total", "peak_gib_max")
+_SHOWN = ("experiment", "run", "N", "schedule", "remat", "fidelity", *_RESULT)
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultsOptions:
-    """Print all recorded runs as one table, or as comma-separated values."""
+    """Print all recorded runs as one table, or as comma-separated values, or pack them."""
 
     results: Path = Path("results")
     """where measurements were recorded; results/reference for the committed ones"""
@@ -39,11 +29,16 @@ class ResultsOptions:
     """only the runs of this experiment"""
     csv: tyro.conf.FlagCreatePairsOff[bool] = False
     """a row for each run and round with all columns, as comma-separated values"""
+    pack: Path | None = None
+    """write all of them into this .zip file, for somebody else's `repro report --with`"""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(ResultsOptions, arguments, "repro results")
     results = load_recorded(options.results)
+    if options.pack is not None:
+        pack_results(options.results, options.pack)
+        return 0
     if options.experiment:
         experiments = {run.experiment for run in results.runs}
         one_of("experiment", options.experiment, sorted(experiments))
@@ -53,6 +48,16 @@ def main(arguments: list[str]) -> int:
         rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
         return 0
     lines = [{**{n: getattr(run, n, None) for n in _SHOWN}, "run": run.id} for run in results.runs]
-    shown = pd.DataFrame(lines, columns=_SHOWN)
+    shown = pd.DataFrame(lines, columns=list(_SHOWN))
     print(shown.to_string(index=False, na_rep="", float_format="%.4g"))
     return 0
+
+
+def pack_results(results: Path, file: Path) -> None:
+    """Write the file, and print what it holds and how to look into it."""
+    if file.is_dir():
+        raise ValueError(f"--pack {file}: that is a folder; name a file in it")
+    for place in write_bundle(results, file):
+        print(f"packed {place.experiment} of {place.machine}, scale {place.scale}")
+    kib = file.stat().st_size / 1024
+    print(f"wrote {file} ({kib:.0f} KiB) without logs; `repro report --with {file}` shows it")

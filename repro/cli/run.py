@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import tyro
 
 from repro.cli.choice import (
-    REFERENCE_PLOTS,
     PlanOptions,
     choose,
     plans_of,
@@ -20,18 +19,14 @@ from repro.cli.choice import (
     training_price,
 )
 from repro.gpipe.runtime.group import torchrun
-from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import crew, rehearsal, runner, wandb_summary
 from repro.harness.closing import closing as closing_words
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
 from repro.harness.progress import ProgressReporter
-from repro.harness.results import Results, load, of_journals, run_of
+from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.io import lock, signals
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 
@@ -91,26 +86,14 @@ def _measure(arguments: list[str]) -> int:
 
 @dataclasses.dataclass
 class Session:
-    """One `repro run`: shows what the runner does on the terminal, in W&B and in the report.
-
-    Attributes:
-        options: of the command.
-        reporter: the terminal.
-        failed: ids of the runs that failed.
-        address: of the W&B project, when online.
-    """
+    """One `repro run`: shows what the runner does on the terminal, in W&B and in the report."""
 
     options: RunOptions
     reporter: ProgressReporter
-    failed: list[str] = dataclasses.field(default_factory=list)
-    address: str | None = None
-    _before: list[tuple[Plan, int]] = dataclasses.field(default_factory=list)  # rounds at the start
+    rounds: int = 0  # recorded since the start
+    failed: list[str] = dataclasses.field(default_factory=list)  # ids of runs
+    address: str | None = None  # of the W&B project, when online
     _reported: float = 0.0  # when the report was written last, on the monotonic clock
-
-    @property
-    def rounds(self) -> int:
-        """How many were recorded since the start."""
-        return sum(len(plan.journal.rounds) - before for plan, before in self._before)
 
     def run(self, make_plans: Callable[[], Sequence[Plan]], command: str = "repro run") -> int:
         """Measure; 0 when all is done or skipped, else 1.
@@ -123,7 +106,7 @@ class Session:
         with lock.held(self.options.folder, command):
             plans = make_plans()
             rehearsal.check_plans(plans)
-            self._before = [(plan, len(plan.journal.rounds)) for plan in plans]
+            before = [len(plan.journal.rounds) for plan in plans]
             for plan in plans:
                 self.reporter.plan(plan)
             nonfinite = self.options.allow_nonfinite
@@ -134,6 +117,7 @@ class Session:
                         self._show(event)
                 finally:
                     self.reporter.end()
+                    self.rounds = sum(len(plan.journal.rounds) for plan in plans) - sum(before)
             for plan in plans:
                 self.reporter.closing(closing_words(plan))
         if not any(plan.open for plan in plans):
@@ -143,74 +127,79 @@ class Session:
     def say_where(self) -> None:
         """Write the report, if that is asked for, and say where everything is."""
         options, say = self.options, self.reporter.say
+        folder, hint = options.folder, ""
         if options.plots:
-            say(f"\nreport: {_up_to_date_report(options.folder, options.plots)}")
+            say(f"\nreport: {_up_to_date_report(folder, options.plots)}")
             if self.rounds:
-                self.address = _mirror_report(options) or self.address
-        say(f"\nresults: {options.folder}{_report_hint(options)}")
-        if where := _where_wandb(options, self.address):
-            say(f"W&B: {where}")
-        if self.failed:
+                names = dict.fromkeys(run.experiment for run in load(folder).runs)
+                found = wandb_summary.log_report(options.wandb, options.plots, names, folder)
+                self.address = found or self.address
+        else:
+            command = "--reference" if options.reference else f"--results {folder}"
+            hint = f"; `repro report {command}` makes tables, figures and report.html of them"
+        say(f"\nresults: {folder}{hint}")
+        mirrored = folder / "wandb"
+        if self.address:
+            say(f"W&B: {self.address}; `repro dashboard --push` makes a workspace there")
+        elif options.wandb != "disabled" and any(mirrored.glob("offline-run-*")):
             say(
-                f"failed: {', '.join(self.failed)}; the same command measures them again, and only "
-                "them"
+                f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "
+                f"with `.venv/bin/wandb sync {mirrored}`"
             )
+        if self.failed:
+            failed = ", ".join(self.failed)
+            say(f"failed: {failed}; the same command measures them again, and only them")
 
     def _show(self, event: runner.Event) -> None:
+        reporter = self.reporter
         match event:
             case runner.OtherLoad(share):
-                self.reporter.load(share)
+                reporter.load(share)
             case runner.Begun(plans):
-                self.reporter.begin(plans)
+                reporter.begin(plans)
             case runner.WorkersStarted():
-                self.reporter.started()
+                reporter.started()
             case runner.RoundBegun(plan, group, number, total):
-                self.reporter.round(plan, group, number, total)
+                reporter.round(plan, group, number, total)
             case runner.RunBegun(run):
-                self.reporter.run(run)
+                reporter.run(run)
             case runner.RunLeftOut(run):
-                self.reporter.dropped(run)
-            case runner.RunEnded():
-                self._show_ended(event)
+                reporter.dropped(run)
+            case runner.RunEnded(run, outcome, seconds, notes):
+                for note in notes:
+                    reporter.say(f"  {note}")
+                reporter.measured(run, outcome, seconds)
+                self.failed += [run.id] * (outcome.status != "done")
             case runner.RunsDone(plan, runs):
                 self._show_done(plan, runs)
             case runner.ExperimentDone():
                 self._show_experiment(event)
 
-    def _show_ended(self, event: runner.RunEnded) -> None:
-        for note in event.notes:
-            self.reporter.say(f"  {note}")
-        self.reporter.measured(event.run, event.outcome, event.seconds)
-        if event.outcome.status != "done":
-            self.failed.append(event.run.id)
-
     def _show_done(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
         # One picture stands for the group: of the widest run whose step is recorded.
         traced = [run for run in runs if run.spec.trace]
         pictured = max(traced, key=lambda run: (run.spec.K, run.spec.M), default=None)
+        results = of_journals([plan.journal])
+        recorded = {run.id: run for run in results.runs}
         for planned in runs:
-            # A run and its baselines are all that its line needs.
-            recorded = [
-                run_of(plan.journal, each, planned.differs_in)
-                for each in (planned.id, *planned.bases)
-            ]
-            run, results = recorded[0], Results(recorded, [plan.journal])
+            run = recorded[planned.id]
             self.reporter.result(run, results, draw=planned is pictured)
             if any(loss is None for round_ in run.rounds for loss in round_.losses):
                 self.reporter.warn(f"{run.id}: loss is not finite")
             # Simulated and counted runs are lines of one table, see `_show_experiment`.
-            if run.fidelity not in TIMED or self.options.wandb == "disabled":
-                continue
-            found = wandb_summary.log_run(
-                self.options.wandb, results, run, self.options.folder, _tags(plan), _picture
-            )
-            self.address = found or self.address
+            if run.fidelity in TIMED and self.options.wandb != "disabled":
+                from repro.report.gantt import picture  # matplotlib takes a second to load
+
+                folder, tags = self.options.folder, _tags(plan)
+                found = wandb_summary.log_run(
+                    self.options.wandb, results, run, folder, tags, picture
+                )
+                self.address = found or self.address
 
     def _show_experiment(self, event: runner.ExperimentDone) -> None:
         plan, options = event.plan, self.options
         if event.rounds and options.wandb != "disabled":
-            results = of_journals([plan.journal])
-            place = plan.journal.place
+            results, place = of_journals([plan.journal]), plan.journal.place
             found = wandb_summary.log_experiment(
                 options.wandb, results, place, options.folder, _tags(plan)
             )
@@ -246,42 +235,6 @@ def _up_to_date_report(results: Path, plots: Path) -> Path | str:
         return str(error)
 
 
-def _mirror_report(options: RunOptions) -> str | None:
-    assert options.plots
-    experiments = dict.fromkeys(run.experiment for run in load(options.folder).runs)
-    return wandb_summary.log_report(options.wandb, options.plots, experiments, options.folder)
-
-
-def _where_wandb(options: RunOptions, address: str | None) -> str:
-    """Where the W&B runs are and how to look at them; empty if there are none."""
-    if address:
-        return f"{address}; `repro dashboard --push` makes a workspace there"
-    folder = options.folder / "wandb"
-    if options.wandb == "disabled" or not any(folder.glob("offline-run-*")):
-        return ""
-    return (
-        f"offline, in {folder}; look with `.venv/bin/wandb leet {folder}`, send with "
-        f"`.venv/bin/wandb sync {folder}`"
-    )
-
-
-def _picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
-    from repro.report.gantt import picture
-
-    return picture(timeline, title, fidelity)
-
-
 def _tags(plan: Plan) -> tuple[str, ...]:
     """By which a user finds the W&B runs of an experiment."""
     return plan.experiment.paper, plan.scale, plan.machine.slug
-
-
-def _report_hint(options: RunOptions) -> str:
-    """How to get the report; empty if this command has written it."""
-    if options.plots:
-        return ""
-    if options.reference:
-        command, plots = "repro report --reference", REFERENCE_PLOTS
-    else:
-        command, plots = f"repro report --results {options.folder}", Path("plots")
-    return f"; `{command}` puts all tables and figures into {plots / 'report.html'}"

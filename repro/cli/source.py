@@ -15,8 +15,8 @@ from repro.io.redact import tilde_to_home
 
 if TYPE_CHECKING:
     from repro.harness.predict import Calibrated, Known, Roofline
+    from repro.harness.schema import CalibrationFile
     from repro.models import Model
-    from repro.simulate import Calibration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,33 +47,23 @@ class SourceOptions(ModelOptions):
     @property
     def link_speed(self) -> LinkSpeed | None:
         """The link that the user gives; None for the device's own."""
-        if self.link_gbps is None and self.link_latency_us:
-            raise ValueError(
-                f"--link-latency-us {self.link_latency_us:g}: needs --link-gbps; give both"
-            )
         if self.link_gbps is None:
+            if self.link_latency_us:
+                raise ValueError("--link-latency-us: needs --link-gbps; give both")
             return None
         return LinkSpeed(1e-6 * self.link_latency_us, 1e9 / 8 * self.link_gbps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """The model and the source of its layer times.
-
-    Attributes:
-        on: the source of the times, for the user.
-        memory: bytes of a device, if known.
-        profile: of the device, if there is one.
-        timed_on: of a calibration, the number of processes that computed at once.
-    """
+    """The model and the source of its layer times."""
 
     model: "Model"
     model_args: dict[str, Any]
-    on: str
-    memory: int | None = None
+    on: str  # the source of the times, for the user
+    memory: int | None = None  # bytes of a device, if known
     profile: str | None = None
-    calibration: "Calibration | None" = None
-    timed_on: int | None = None
+    calibration: "CalibrationFile | None" = None
 
     @property
     def title(self) -> str:
@@ -89,7 +79,7 @@ class Chosen:
         from repro.harness.predict import Calibrated, Known, Roofline
 
         if self.calibration is not None:
-            return Calibrated(self.calibration, self.model, optimizer, link)
+            return Calibrated(self.calibration.calibration, self.model, optimizer, link)
         if self.profile is None:
             return Known(self.model, link=link)
         return Roofline(device.load(tilde_to_home(self.profile)), self.model, optimizer, link=link)
@@ -102,24 +92,20 @@ class Chosen:
             examples: M -> examples in a micro-batch.
             optimizer: whose state counts.
         """
-        timed, calibration = self.timed_on, self.calibration
-        if timed is None or calibration is None:
+        if self.calibration is None:
             return
-        lines = []
+        lines, timed, sizes = [], self.calibration.K, self.calibration.calibration.sizes
         # One process alone was timed as well.
-        others = [count for count in dict.fromkeys(K) if count not in (1, timed)]
-        if others:
+        if others := ", ".join(str(count) for count in dict.fromkeys(K) if count not in (1, timed)):
             lines.append(
-                f"layers were timed with K={timed} processes at once; with K="
-                f"{', '.join(map(str, others))} another number would share the memory bandwidth: "
-                f"`repro calibrate {self.model.name} --K {others[0]}` times that"
+                f"layers were timed with K={timed} processes at once; with K={others} another "
+                "number would share the memory bandwidth: calibrate with another --K"
             )
-        outside = [str(M) for M, n in examples.items() if not calibration.covers(n)]
-        if outside:
+        covers = self.calibration.calibration.covers
+        if outside := ", ".join(str(M) for M, n in examples.items() if not covers(n)):
             lines.append(
-                f"layers were timed for micro-batches of {calibration.sizes[0]} to "
-                f"{calibration.sizes[-1]} examples; M={', '.join(outside)} is extrapolated: "
-                "calibrate with another --N"
+                f"layers were timed for micro-batches of {sizes[0]} to {sizes[-1]} examples; "
+                f"M={outside} is extrapolated: calibrate with another --N"
             )
         if optimizer != "sgd":
             lines.append(
@@ -175,22 +161,15 @@ def _calibrated(path: Path, name: str, args: dict[str, Any], *, trusted: bool) -
         file = read(Path(tilde_to_home(str(path))), CalibrationFile, LARGE)
     except ValueError as error:
         raise ValueError(f"--calibration {error}") from None
-    for field, given, own in (
-        ("model", name, file.model),
-        ("model_args", args, file.model_args),
-    ):
-        if given and given != own:
-            raise ValueError(
-                f"{field} = {given!r}: {path} is a calibration of {own!r}; leave it out"
-            )
+    if (name or file.model, args or file.model_args) != (file.model, file.model_args):
+        raise ValueError(
+            f"model = {name!r} with {assigned(args) or 'no arguments'}: {path} is a calibration of "
+            f"{file.model!r} ({assigned(file.model_args)}); leave both out"
+        )
     notice = consent(f"--calibration {path}", file.model, trusted=trusted)
     if notice:
         print(notice, file=sys.stderr)
     how = "" if file.calibration.alone is None else " and in turn"
-    return Chosen(
-        build(file.model, **tilde_to_home(file.model_args)),
-        dict(file.model_args),
-        f"layers timed on {file.date}, all processes at once{how}: {file.device}",
-        calibration=file.calibration,
-        timed_on=file.K,
-    )
+    on = f"layers timed on {file.date}, all processes at once{how}: {file.device}"
+    model = build(file.model, **tilde_to_home(file.model_args))
+    return Chosen(model, dict(file.model_args), on, calibration=file)

@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from annotated_types import Interval
 
+from repro.cli.answers import same
 from repro.cli.main import print_warnings_once
 from repro.cli.options import parse_named
 from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, slug
+from repro.harness.text import duration, number
 from repro.io import signals
 from repro.io.untrusted import message
 
@@ -111,27 +114,20 @@ def main(arguments: list[str]) -> int:
     processes = options.K * options.D
     try:
         settings, history = launch(_work, options, stages=processes, threads=options.threads)[0]
+    except KeyboardInterrupt:
+        print(_interrupted(options, arguments), file=sys.stderr)
+        return signals.exit_status()
     except StageError as error:
-        _end_live_line()
         # A mistake of the user in a stage; anything else is shown with its traceback.
         _, is_mistake, text = error.failure.text.partition("ValueError: ")
         if not is_mistake:
             raise
         raise ValueError(text) from None
-    except KeyboardInterrupt:
-        _end_live_line()
-        print(_interrupted(options, arguments), file=sys.stderr)
-        return signals.exit_status()
     if machine.torchrun_rank() not in (None, 0):
         return 0
     print(f"checkpoints: {options.folder}")
-    address = wandb_mirror.log_curves(
-        options.wandb,
-        options.folder.name,
-        settings | {"K": options.K, "D": options.D},
-        _points(history),
-        options.folder,
-    )
+    config, folder = settings | same(options, "K", "D"), options.folder
+    address = wandb_mirror.log_curves(options.wandb, folder.name, config, _points(history), folder)
     if address:
         print(f"W&B: {address}")
     return 0
@@ -145,12 +141,6 @@ def _check(options: TrainOptions) -> None:
             f"{options.micro_batches * options.D * 4}"
         )
     find(options.data)
-
-
-def _end_live_line() -> None:
-    """Leave the line that the first stage was writing, so that a message gets one of its own."""
-    if sys.stdout.isatty():
-        print()
 
 
 def _interrupted(options: TrainOptions, arguments: list[str]) -> str:
@@ -187,7 +177,6 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     """Settings and history of the whole training."""
     import torch.distributed as dist
 
-    from repro.cli.train_progress import TrainingProgress
     from repro.data.classification import count_classes, evaluation_images, open_images
     from repro.gpipe import NonFiniteError, Pipeline
     from repro.models import build
@@ -197,15 +186,8 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     print_warnings_once()
     size = options.image or (32 if options.data in _SMALL else 224)
     replica = dist.get_rank() // options.K
-    batches = open_images(
-        options.data,
-        size,
-        options.N,
-        options.seed,
-        augment=options.augment,
-        replica=replica,
-        replicas=options.D,
-    )
+    part = {"augment": options.augment, "replica": replica, "replicas": options.D}
+    batches = open_images(options.data, size, options.N, options.seed, **part)
     classes = count_classes(options.data)
     model = build(options.model, **_model_arguments(options, size, classes))
     if model.unit != "images/s":
@@ -227,13 +209,10 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     epoch = max(1, round(examples / options.N))
     steps = options.steps or max(1, round(options.epochs * epoch))
     settings = {
-        "model": options.model,
+        **same(options, "model", "augment", "N", "seed"),
         "model_args": list(options.model_args),
         "image": size,
-        "augment": options.augment,
-        "N": options.N,
         "M": options.micro_batches,
-        "seed": options.seed,
     }
     every = options.every or epoch
     trainer = Trainer(
@@ -255,14 +234,40 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
         print(f"{options.folder}: {begins}")
     if step == 0 and options.start_from is not None:
         trainer.start_from(options.start_from, options.new_layers)
-    progress = TrainingProgress(steps, model.unit) if shows else None
     try:
-        history = trainer.run(steps, progress)
+        history = trainer.run(steps, Progress(steps, model.unit) if shows else None)
     except NonFiniteError as error:
         raise ValueError(
             f"{error}; try a lower --lr, and --resume from the last checkpoint"
         ) from None
     return trainer.settings, history
+
+
+@dataclasses.dataclass
+class Progress:
+    """Prints a line every ten seconds, and one for each evaluation; called after each step."""
+
+    steps: int
+    unit: str  # of the throughput, such as "images/s"
+    printed_at: float = dataclasses.field(default_factory=time.monotonic)
+
+    def __call__(self, history: "History") -> None:
+        step, evaluated = history.steps[-1].step, history.evaluations[-1:]
+        is_new = bool(evaluated) and evaluated[0].step == step
+        if not is_new and time.monotonic() < self.printed_at + 10.0:
+            return
+        recent = history.steps[-20:]
+        parts = [f"step {step} of {self.steps}"]
+        parts.append(f"loss {sum(each.loss for each in recent) / len(recent):.3g}")
+        for name, value in evaluated[0].values.items() if evaluated else ():
+            is_share = name == "accuracy"
+            parts.append(f"accuracy {value:.1%}" if is_share else f"evaluated {name} {value:.3g}")
+        parts.append(f"{number(history.throughput())} {self.unit}")
+        seconds = sum(each.seconds for each in recent) / len(recent)
+        if step < self.steps:
+            parts.append(f"{duration(seconds * (self.steps - step))} left")
+        print(" · ".join(parts), flush=True)
+        self.printed_at = time.monotonic()
 
 
 def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:
@@ -277,17 +282,13 @@ def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str
 
 
 def _recipe(options: TrainOptions, examples: int) -> "Recipe":
-    from repro.io.untrusted import did_you_mean
+    from repro.gpipe.errors import one_of
     from repro.train.recipe import Recipe, imagenet
 
     recipe = imagenet(options.N, examples) if options.recipe == "imagenet" else Recipe(lr=0.05)
     changes = pairs("recipe_args", options.recipe_args) | {"precision": options.precision}
     if options.lr is not None:
         changes["lr"] = options.lr
-    known = recipe.as_dict()
     for name in changes:
-        if name not in known:
-            raise ValueError(
-                f"--recipe-args {name}: allowed are {', '.join(known)}{did_you_mean(name, known)}"
-            )
+        one_of("recipe_args", name, list(recipe.as_dict()))
     return dataclasses.replace(recipe, **changes)

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from repro.cli.answers import rows, same, tell
+from repro.cli.answers import same, shown, tell
 from repro.cli.options import parse_named
 from repro.harness.results import Results, Run, find_run
-from repro.harness.terminal import table_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from repro.gpipe.schedule.what_if import Explanation
     from repro.harness.variants import Variant
 
@@ -42,12 +39,12 @@ def main(arguments: list[str]) -> int:
     )
     results, run = find_run(options.run, options.results)
     fields = _fields(results, run, explain(results, run))
-    tell(fields, lambda: _parts(fields, run), as_json=options.json)
+    tell(fields, lambda: shown(_for_terminal(fields, run)), as_json=options.json)
     return 0
 
 
 def _fields(results: Results, run: Run, explanation: "Explanation") -> dict[str, Any]:
-    """What is found, in seconds.
+    """What is found, in seconds and in shares of K x step.
 
     Among it are the critical path: of each stage, kind -> seconds that the end of the step waited
     for; the recorded step replayed, as the changes are; and recorded runs that differ in one field,
@@ -57,14 +54,18 @@ def _fields(results: Results, run: Run, explanation: "Explanation") -> dict[str,
     from repro.gpipe.schedule.critical import by_stage
     from repro.harness.variants import variants_of
 
-    timeline, variants = explanation.timeline, variants_of(results, run, explanation)
+    spec, timeline = run.spec, explanation.timeline
+    variants = variants_of(results, run, explanation)
+    # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
+    work = spec.M * (spec.stages_per_rank or 1)
     return {
         "run": run.id,
-        **same(run.spec, "fidelity", "K", "M", "N", "D", "schedule", "checkpoint"),
+        **same(spec, "fidelity", "K", "M", "N", "D", "schedule", "stages_per_rank", "checkpoint"),
         "step_s": timeline.step_time,
         "bubble_idle_over_total": timeline.bubble_over_total,
+        "bubble_in_theory": (spec.K - 1) / (work + spec.K - 1),
         "breakdown": breakdown(timeline, explanation.schedule),
-        "critical_path": by_stage(explanation.path, run.spec.total_stages),
+        "critical_path": by_stage(explanation.path, spec.total_stages),
         "replayed_s": explanation.base_s,
         "changes": explanation.changes,
         "variants": variants,
@@ -72,74 +73,37 @@ def _fields(results: Results, run: Run, explanation: "Explanation") -> dict[str,
     }
 
 
-def _parts(fields: dict[str, Any], run: Run) -> list["RenderableType"]:
-    from rich.text import Text
-
+def _for_terminal(fields: dict[str, Any], run: Run) -> dict[str, Any]:
+    """The same, with the critical path in shares of the step, and with what the changes assume."""
     from repro.gpipe.schedule.what_if import CHANGES
 
-    step_s, fidelity, replayed_s = fields["step_s"], run.fidelity, fields["replayed_s"]
-    shares = ", ".join(f"{name} {share:.1%}" for name, share in fields["breakdown"].items())
-    changes = {
-        "change": lambda change: change.name,
-        "step (ms)": lambda change: _ms(change.step_s),
-        "gain": lambda change: f"{change.factor:.2f}x",
-        "what it assumes": lambda change: CHANGES[change.name],
+    step_s, path = fields["step_s"], fields["critical_path"]
+    kinds = [kind for kind in path[0] if any(stage[kind] for stage in path)]
+    return fields | {
+        "run": "/".join((*run.place, run.id)),
+        "critical_path": [
+            {"stage": str(j)} | {kind: stage[kind] / step_s for kind in kinds}
+            for j, stage in enumerate(path)
+        ],
+        "changes": [
+            {
+                "change": change.name,
+                "step_s": change.step_s,
+                "gain": f"{change.factor:.2f}x",
+                "what it assumes": CHANGES[change.name],
+            }
+            for change in fields["changes"]
+        ],
+        "variants": [
+            {
+                "change": variant.name,
+                "predicted": f"{variant.predicted:.2f}x" if variant.predicted else "-",
+                run.fidelity: variant.gain_text,
+                "run": variant.run,
+            }
+            for variant in fields["variants"]
+        ],
     }
-    parts: list[RenderableType] = [
-        _heading(run, step_s, fields["bubble_idle_over_total"]),
-        f"K x step: {shares}",
-        "bubble: idle time that equal stages with free messages would have as well; transfer: "
-        "the other idle time, for messages and for the runtime\n",
-        "Critical path: what the end of the step waited for, as shares of the step",
-        _path_table(fields["critical_path"], step_s),
-        f"\nWhat would change it: simulated with the {fidelity} costs, which give "
-        f"{_ms(replayed_s)} ms unchanged ({replayed_s / step_s - 1:+.1%})",
-        rows(fields["changes"], changes, ("change", "what it assumes"), ("what it assumes",)),
-    ]
-    if fields["variants"]:
-        variants = {
-            "change": lambda variant: variant.name,
-            "predicted": lambda v: f"{v.predicted:.2f}x" if v.predicted else "-",
-            fidelity: lambda variant: variant.gain_text,
-            "run": lambda variant: variant.run,
-        }
-        parts += [
-            "\nRecorded runs of the experiment that differ in one field: throughput over this "
-            f"one's, {fidelity}\nin the same rounds; [95 % interval] from five rounds on, ~ if it "
-            "shows no difference",
-            rows(fields["variants"], variants, left=("change", "run")),
-        ]
-    return [*parts, Text(f"\n{fields['verdict']}", style="bold")]
-
-
-def _path_table(of_stages: list[dict[str, float]], step_s: float) -> "RenderableType":
-    total = {kind: sum(stage[kind] for stage in of_stages) for kind in of_stages[0]}
-    kinds = [kind for kind, seconds in total.items() if seconds]
-
-    def row(name: str, seconds: dict[str, float]) -> list[str]:
-        cells = [f"{seconds[kind] / step_s:.1%}" if seconds[kind] else "" for kind in kinds]
-        return [name, *cells, f"{sum(seconds.values()) / step_s:.1%}"]
-
-    lines = [row(f"stage {j}", seconds) for j, seconds in enumerate(of_stages)]
-    titles = ("message" if kind == "transfer" else kind for kind in kinds)
-    return table_of(["", *titles, "all"], [*lines, row("all", total)], left=("",))
-
-
-def _heading(run: Run, step_s: float, idle: float) -> str:
-    spec, rounds = run.spec, len(run.rounds)
-    held, theory, work = "", "(K-1)/(M+K-1)", spec.M
-    if spec.stages_per_rank is not None:
-        # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
-        held = f" with v={spec.stages_per_rank} stages a rank"
-        theory, work = "(K-1)/(v M+K-1)", spec.M * spec.stages_per_rank
-    replicas = f", {spec.D} replicas" if spec.D > 1 else ""
-    which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
-    return (
-        f"{run.id} in {'/'.join(run.place)}\n{spec.fidelity}: K={spec.K}, M={spec.M}, N={spec.N}"
-        f"{replicas}, schedule {spec.schedule}{held}, recompute {spec.checkpoint}\nstep "
-        f"{_ms(step_s)} ms, the step recorded in {which}; idle {idle:.1%} of K x step, in theory "
-        f"{theory} = {(spec.K - 1) / (work + spec.K - 1):.1%}"
-    )
 
 
 def _verdict(explanation: "Explanation", variants: "list[Variant]") -> str:
@@ -156,11 +120,7 @@ def _verdict(explanation: "Explanation", variants: "list[Variant]") -> str:
 
 
 def explain(results: Results, run: Run) -> "Explanation":
-    """The recorded step of a run explained.
-
-    Raises:
-        ValueError: one line, if there is no timeline, or none that fits the spec.
-    """
+    """The recorded step of a run explained; a ValueError of one line if it has no timeline."""
     from repro.gpipe.schedule.what_if import Explanation
 
     timeline, spec = results.timeline(run), run.spec
@@ -177,7 +137,3 @@ def explain(results: Results, run: Run) -> "Explanation":
         return Explanation.of(timeline, spec.make_schedule(), spec.N // spec.D)
     except ValueError as error:
         raise ValueError(f"run = {run.id}: {error}") from None
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f}"

@@ -108,7 +108,7 @@ def _unpacked(raw: bytes) -> dict[Place, dict[str, bytes]]:
                 raise ValueError(f"holds more than {_LARGEST} bytes")
             contents.setdefault(Place(*match[1].split("/")), {})[match[2]] = data
     if not contents or any(NAME not in files for files in contents.values()):
-        raise ValueError(f"holds no {NAME}; give a file that `repro pack` wrote")
+        raise ValueError(f"holds no {NAME}; give a file that `repro results --pack` wrote")
     return contents
 
 

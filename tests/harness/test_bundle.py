@@ -152,8 +152,9 @@ def test_other_uses_are_one_line(local, tmp_path, capsys):
     empty = tmp_path / "empty"
     empty.mkdir()
     for arguments, text in {
-        ("pack", "--results", str(empty)): "nothing is recorded there",
-        ("report", "--with", str(empty)): "no .zip file is in this folder",
+        ("results", "--pack", "x.zip", "--results", str(empty)): "nothing is recorded there",
+        ("results", "--results", str(local), "--pack", str(empty)): "that is a folder",
+        ("report", "--with", str(empty)): "no .zip file with a run is there",
         ("report", "--with", str(tmp_path / "none.zip")): "not readable",
     }.items():
         assert main(list(arguments)) == 2

@@ -57,7 +57,7 @@ def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     for words in (
         "K=2 processes at once",
         "2.00 GFLOP/s",
-        "median of the above",
+        "median of a, b, c",
         f"--device {path}",
     ):
         assert words in told
@@ -94,7 +94,7 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     words += ["--smallest", "2", "--output", str(path), "--results", str(tmp_path)]
     assert main(words) == 0
     told = capsys.readouterr().out
-    for said in ("F of each layer (ms)", "B of each layer (ms)", "n=2", "n=4", "n=4 alone"):
+    for said in ("F, R and B of each layer (ms)", "B n=2", "B n=4", "F alone"):
         assert said in told
     file = read(path, CalibrationFile)
     assert file.model_args == {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}

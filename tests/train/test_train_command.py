@@ -1,6 +1,5 @@
 """`repro train` from end to end, on a small model and the digits."""
 
-import io
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 from repro.cli.main import main
-from repro.cli.train_progress import TrainingProgress
+from repro.cli.train import Progress
 from repro.data.classification import evaluation_images
 from repro.gpipe import whole_state_dict
 from repro.train import checkpoints
@@ -45,7 +44,7 @@ def test_a_training_learns_and_goes_on(tmp_path, capfd):
     assert train(tmp_path / "run", "--epochs", 2) == 0
     out = capfd.readouterr().out
     accuracy = [float(share) for share in re.findall(r"accuracy ([\d.]+)%", out)]
-    assert len(accuracy) == 2
+    assert len(accuracy) >= 2
     assert accuracy[-1] > 70
     assert out.splitlines()[-1] == f"checkpoints: {tmp_path / 'run'}"
 
@@ -118,7 +117,7 @@ def test_the_evaluated_loss_is_not_smoothed(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--recipe-args", "eam=null"], r"--recipe-args eam: .*did you mean 'ema'"),
+        (["--recipe-args", "eam=null"], r"recipe_args='eam': .*did you mean 'ema'"),
         (
             ["--model", "import:small_model:five_outputs"],
             r"have the shape \[32, 5\]; .* 10 or more",
@@ -177,26 +176,12 @@ def history(count):
     return History(steps, [Evaluation(n + 1, {"accuracy": 0.5}) for n in range(1, count, 2)])
 
 
-def test_without_a_terminal_plain_lines_are_rare():
-    out = io.StringIO()
-    progress = TrainingProgress(4, "images/s", out)
-    for count in range(1, 5):
+def test_a_line_at_each_evaluation_and_every_ten_seconds(capsys):
+    progress = Progress(4, "images/s")
+    for count in range(1, 4):
         progress(history(count))
-    assert out.getvalue().splitlines() == [
-        "step 2, evaluated: accuracy 50.0%",
-        "step 4, evaluated: accuracy 50.0%",
-    ]
-
-
-def test_on_a_terminal_a_line_is_rewritten():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    out = Terminal()
-    progress = TrainingProgress(4, "images/s", out)
+    progress.printed_at -= 10
     progress(history(3))
-    text = "step 3 of 4 · loss 2 · accuracy 50.0% · 32.0 images/s · 1 s left"
-    assert out.getvalue().endswith(f"\r\x1b[2K{text}")
-    progress(history(4))
-    assert out.getvalue().endswith("step 4, evaluated: accuracy 50.0%\n")
+    of_second, of_third = capsys.readouterr().out.splitlines()
+    assert of_second == "step 2 of 4 · loss 2 · accuracy 50.0% · 32.0 images/s · 1 s left"
+    assert of_third.startswith("step 3 of 4 · loss 2 · accuracy 50.0%")
