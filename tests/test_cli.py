@@ -75,7 +75,7 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
     for spec in (run.id, str(tmp_path / "theirs.json")):
         assert main(["run", "--spec", spec, *results, *ONCE]) == 0
     assert load(tmp_path).listings["replay"].commands == [f"--spec {run.id}", "--spec theirs.json"]
-    found = load(tmp_path).rows
+    found = all_runs(load(tmp_path))
     found = found[found["experiment"] == "replay"]
     assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 4), (2, 1), (2, 4)]
     assert set(found["status"]) == {"done"}
