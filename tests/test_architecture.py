@@ -18,7 +18,7 @@ MODULES = {
 ALLOWED = {
     "io": set(),
     "gpipe": {"io"},
-    "data": set(),
+    "data": {"io"},
     "models": {"io", "gpipe", "data"},
     "paper": {"gpipe"},
     "claims": {"paper"},

@@ -13,7 +13,7 @@ SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 1, "paper": 5}
 
 
 class Task(NamedTuple):
-    """Classes, the share of the most frequent one, and which digits (`open_images`)."""
+    """Classes, the share of the most frequent one, and which digits (`ImageTask`)."""
 
     outputs: int
     chance: float

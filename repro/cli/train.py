@@ -177,7 +177,7 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     """Settings and history of the whole training."""
     import torch.distributed as dist
 
-    from repro.data.classification import count_classes, evaluation_images, open_images
+    from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
     from repro.gpipe import NonFiniteError, Pipeline
     from repro.models import build
     from repro.train.losses import accuracy, classification
@@ -186,9 +186,9 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     print_warnings_once()
     size = options.image or (32 if options.data in _SMALL else 224)
     replica = dist.get_rank() // options.K
-    part = {"augment": options.augment, "replica": replica, "replicas": options.D}
-    batches = open_images(options.data, size, options.N, options.seed, **part)
-    classes = count_classes(options.data)
+    task = ImageTask(name=options.data, size=size, augment=options.augment)
+    batches = open_images(task, options.N, options.seed, replica, options.D)
+    classes = count_classes(task)
     model = build(options.model, **_model_arguments(options, size, classes))
     if model.unit != "images/s":
         raise ValueError(
@@ -222,7 +222,7 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
         batches,
         folder=options.folder,
         save_every=every,
-        evaluation=evaluation_images(options.data, size, options.N),
+        evaluation=evaluation_images(task, options.N),
         evaluate_every=every,
         metrics={"loss": classification(), "accuracy": accuracy},
         settings=settings,
@@ -282,13 +282,11 @@ def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str
 
 
 def _recipe(options: TrainOptions, examples: int) -> "Recipe":
-    from repro.gpipe.errors import one_of
     from repro.train.recipe import Recipe, imagenet
 
     recipe = imagenet(options.N, examples) if options.recipe == "imagenet" else Recipe(lr=0.05)
-    changes = pairs("recipe_args", options.recipe_args) | {"precision": options.precision}
+    changed = recipe.as_dict() | pairs("recipe_args", options.recipe_args)
+    changed["precision"] = options.precision
     if options.lr is not None:
-        changes["lr"] = options.lr
-    for name in changes:
-        one_of("recipe_args", name, list(recipe.as_dict()))
-    return dataclasses.replace(recipe, **changes)
+        changed["lr"] = options.lr
+    return Recipe(**changed)

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,13 +28,10 @@ class Augmentation:
     """
 
     def __init__(self, name: Augment, mean: float | Tensor, std: float | Tensor) -> None:
-        if name not in get_args(Augment):
-            raise ValueError(f"augment={name!r}: allowed are {', '.join(get_args(Augment))}")
+        self.random = name != "none"  # the images change from epoch to epoch
         self.mean, self.std = mean, std
         self._on_pixels: list[Callable[[Any], Any]] = []
         self._on_input: list[Callable[[Tensor], Tensor]] = []
-        if name == "none":
-            return
         if name == "autoaugment":
             from timm.data.auto_augment import auto_augment_transform
             from torchvision.transforms.functional import pil_to_tensor, to_pil_image
@@ -44,41 +41,24 @@ class Augmentation:
         if name == "cutout":
             from timm.data.random_erasing import RandomErasing
 
+            area: Any = {"min_area": _CUTOUT_AREA, "max_area": _CUTOUT_AREA, "min_aspect": 1.0}
             # In normalised input zero is the mean colour.
-            self._on_input.append(
-                RandomErasing(
-                    probability=1.0,
-                    min_area=_CUTOUT_AREA,
-                    max_area=_CUTOUT_AREA,
-                    min_aspect=1.0,
-                    mode="const",
-                    device="cpu",
-                )
-            )
-        from torchvision.transforms import RandomHorizontalFlip
+            self._on_input.append(RandomErasing(1.0, **area, mode="const", device="cpu"))
+        if self.random:
+            from torchvision.transforms import RandomHorizontalFlip
 
-        self._on_pixels.append(RandomHorizontalFlip())
-
-    @property
-    def random(self) -> bool:
-        """The images change from epoch to epoch."""
-        return bool(self._on_pixels)
+            self._on_pixels.append(RandomHorizontalFlip())
 
     def __call__(self, pixels: Tensor, keys: list[tuple[int, ...]]) -> Tensor:
         """Change and normalise uint8 [n, 3, height, width] to float32.
 
         A key of each image is what its changes depend on, such as (seed, epoch, example).
         """
-        if not self.random:
-            return self.normalise(pixels)
         images = []
         with _generators_kept():
             for image, key in zip(pixels, keys, strict=True):
                 _seed_all(key)
-                for change in self._on_pixels:
-                    image = change(image)
-                image = self.normalise(image)
-                for change in self._on_input:
+                for change in (*self._on_pixels, self.normalise, *self._on_input):
                     image = change(image)
                 images.append(image)
         return torch.stack(images)
@@ -95,13 +75,13 @@ def _generators_kept() -> Iterator[None]:
     timm and torchvision draw from these. Seeding only torch's generator of the CPU leaves those of
     GPUs, which belong to dropout, alone.
     """
-    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    states = random.getstate(), np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        torch.default_generator.set_state(states[2])
 
 
 def _seed_all(key: tuple[int, ...]) -> None:

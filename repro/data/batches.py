@@ -39,11 +39,10 @@ class Batches:
     Args:
         counts: examples of each table.
         read: gives (inputs, targets) of examples.
-        N: examples of a mini-batch over all replicas.
+        N: examples of a mini-batch over all replicas, a multiple of their number.
         seed: fixes the tables drawn, and the order within each.
         labels: facts that every result must state, such as {"data": "scikit-learn digits"}.
-        replica: number of this replica.
-        replicas: D.
+        replica, replicas: number of this replica, and D.
         probabilities: of each table; they add up to 1.
     """
 
@@ -58,11 +57,7 @@ class Batches:
         replicas: int = 1,
         probabilities: Sequence[float] = (1.0,),
     ) -> None:
-        if N < 1 or N % replicas:
-            raise ValueError(
-                f"N={N}: must be a positive multiple of the number of replicas, {replicas}; try "
-                f"N={max(N - N % replicas, replicas)}"
-            )
+        assert N % replicas == 0
         size = N // replicas
         self.labels = dict(labels)
         self._part = slice(replica * size, (replica + 1) * size)
@@ -70,12 +65,7 @@ class Batches:
         self._read = read
         self._batches = 0
         self._positions = [0] * len(counts)
-        self._identity = {
-            "N": N,
-            "seed": seed,
-            "examples": list(counts),
-            "p": list(probabilities),
-        }
+        self._identity = {"N": N, "seed": seed, "examples": [*counts], "p": [*probabilities]}
 
     def next(self) -> tuple[Any, Any]:
         """Inputs and targets of this replica's part of the next mini-batch: N / D examples."""
@@ -98,11 +88,7 @@ class Batches:
         return {**self._identity, "batches": self._batches, "positions": positions}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken.
-
-        Raises:
-            ValueError: the state belongs to another order.
-        """
+        """Continue where `state` was taken; raises a ValueError if it belongs to another order."""
         for name, value in self._identity.items():
             if state.get(name) != value:
                 raise ValueError(
@@ -117,15 +103,10 @@ class Evaluation(Sequence[tuple[Any, Any]]):
     """All examples once, in their own order, read when asked for; the last batch may be shorter."""
 
     def __init__(self, count: int, read: Callable[[np.ndarray], tuple[Any, Any]], N: int) -> None:
-        if N < 1:
-            raise ValueError(f"N={N}: must be a positive number of examples; try N=100")
-        self._count, self._N, self._read = count, N, read
+        self._places, self._read = np.split(np.arange(count), range(N, count, N)), read
 
     def __len__(self) -> int:
-        return -(-self._count // self._N)
+        return len(self._places)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        start = range(0, self._count, self._N)[index]
-        return self._read(np.arange(start, min(start + self._N, self._count)))
+        return self._read(self._places[index])

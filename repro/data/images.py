@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 
 LABEL = "scikit-learn digits"
-NUM_CLASSES = 10
 
 # Mean and standard deviation of the 8x8 originals, scaled to [0, 1].
 GREY_MEAN, GREY_STD = 0.3053, 0.3760

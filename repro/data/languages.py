@@ -20,9 +20,9 @@ Split = Literal["train", "test"]
 
 _LARGEST = 20_000  # training pairs of the language of rank 1
 _EXPONENT = 2  # of Zipf's law: rank r has _LARGEST / r ** _EXPONENT pairs
-_TIERS = ("high", "middle", "low")
 _SHARED = 0.7  # of the roots of a language are its family's
 _TEST = 10  # one meaning in so many is a test meaning
+_TEST_PAIRS = 200
 _ADJECTIVE, _PLURAL, _DEFINITE, _PLACE, _PAST = 0.5, 0.4, 0.5, 0.5, 0.5  # probabilities
 
 # Concepts, the frequent ones first: the r-th of a list is drawn with probability ~ 1 / r.
@@ -111,11 +111,6 @@ class Language:
         """Sentence pairs of the training set."""
         return round(_LARGEST / self.rank**_EXPONENT)
 
-    @property
-    def tier(self) -> str:
-        """One of "high", "middle", "low": three languages each."""
-        return _TIERS[(self.rank - 1) // 3]
-
 
 _GREEK = ("βγδζκλμνπρστφχ", "αειου")
 _CYRILLIC = ("бвгджзклмнпрст", "аеиоу")
@@ -143,32 +138,27 @@ LANGUAGES = {
 }
 
 
-def corpus(
-    language: str, count: int | None = None, seed: int = 0, split: Split = "train"
-) -> list[tuple[str, str]]:
-    """Sentences of a language and their English translations.
+@cache
+def corpus(language: str, split: Split = "train") -> list[tuple[str, str]]:
+    """Sentences of a language and their English translations: its training set, or 200 to test.
 
-    By default these are as many as the language's size, or 200 of a test set. No meaning is in both
-    splits, and a test set has the same meanings in every language.
+    No meaning is in both splits, and a test set has the same meanings in every language.
 
     Returns:
         Pairs (sentence, English sentence) of 5 to 10 words each; no meaning comes twice.
     """
     if language not in LANGUAGES:
         raise ValueError(
-            f"language={language!r}: no toy language has this name; allowed are "
+            f"data='toy:{language}': no toy language has this name; allowed are "
             f"{', '.join(LANGUAGES)}"
         )
-    default = LANGUAGES[language].size if split == "train" else 200
-    number = default if count is None else count
-    if number < 1:
-        raise ValueError(f"count={number}: a language with no sentences; try count={default}")
-    source = seed if split == "test" else f"{seed} {language}"
+    count = LANGUAGES[language].size if split == "train" else _TEST_PAIRS
+    source = "test 0" if split == "test" else f"train 0 {language}"
     pairs: dict[Meaning, tuple[str, str]] = {}
-    for meaning in _meanings(f"{split} {source}"):
+    for meaning in _meanings(source):
         if split_of(meaning) == split and meaning not in pairs:
             pairs[meaning] = (say(language, meaning), say(ENGLISH, meaning))
-            if len(pairs) == number:
+            if len(pairs) == count:
                 break
     return list(pairs.values())
 

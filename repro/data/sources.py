@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from repro.data.registry import DataSet, offline
+from repro.data.registry import DataSet
 
 TEST_EVERY = 5  # without a test set: one example (of each class) in so many is a test example
 
@@ -23,24 +23,20 @@ def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
     Raises:
         ValueError: the data is not there. One line, which names what needs no network.
     """
-    from datasets import concatenate_datasets, disable_progress_bars, load_dataset
+    from datasets import disable_progress_bars, load_dataset
 
-    if not entry.local:
-        with _explained(entry), _offline_without_a_network():
-            parts: list[Any] = [
-                load_dataset(entry.hub, entry.config, split=split, revision=entry.revision)
-                for split in (entry.train if train else (entry.test,))
-            ]
-            return (parts[0] if len(parts) == 1 else concatenate_datasets(parts)), False
-    path = Path(entry.path).expanduser()
-    if not path.is_dir():
-        raise ValueError(
-            f"data={entry.name!r}: the folder {path} does not exist; check the path; "
-            f"{offline(entry.kind)}"
-        )
-    disable_progress_bars()  # they call it a download
     with _explained(entry):
-        splits: Any = load_dataset(str(path))
+        if entry.hub:
+            with _offline_without_a_network():
+                split = entry.train if train else entry.test
+                return load_dataset(
+                    entry.hub, entry.config, split=split, revision=entry.revision
+                ), False
+        folder = Path(entry.folder).expanduser()
+        if not folder.is_dir():
+            raise FileNotFoundError(f"the folder {folder} does not exist")
+        disable_progress_bars()  # they call it a download
+        splits: Any = load_dataset(str(folder))
         test = next((splits[name] for name in ("test", "validation") if name in splits), None)
         return (splits["train"] if train or test is None else test), test is None
 
@@ -55,25 +51,16 @@ def _offline_without_a_network() -> Iterator[None]:
     from datasets import config
     from huggingface_hub import constants
 
-    if _is_reachable(str(urlsplit(constants.ENDPOINT).hostname)):
-        yield
-        return
     before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        if not getproxies():
+            socket.getaddrinfo(str(urlsplit(constants.ENDPOINT).hostname), 443)
+    except OSError:
+        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
-
-
-def _is_reachable(host: str) -> bool:
-    if getproxies():
-        return True
-    try:
-        socket.getaddrinfo(host, 443)
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager
@@ -90,6 +77,8 @@ def _explained(entry: DataSet) -> Iterator[None]:
             reason = "is not on the Hugging Face Hub, or needs a token: set HF_TOKEN"
             if "gated" in str(error):
                 reason = f"is gated: accept its terms at {entry.page} and set HF_TOKEN"
+        other = "digits" if entry.kind == "images" else "toy:alfa"
         raise ValueError(
-            f"data={entry.name!r}: {entry.hub or entry.path} {reason}; {offline(entry.kind)}"
+            f"data={entry.name!r}: {entry.hub or entry.folder} {reason}; without a network try "
+            f"{other}"
         ) from None

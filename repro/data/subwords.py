@@ -5,7 +5,6 @@ The paper has a vocabulary of 64k sub-words (section 5) and does not say how the
 
 import io
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 from repro.data.tokens import BOS, EOS, PAD, UNK
@@ -15,14 +14,9 @@ class Subwords:
     """A trained vocabulary. `len` is its size: the rows of an embedding."""
 
     def __init__(self, model: bytes) -> None:
-        self.model = model
-        """The serialized sentencepiece model."""
-
-    @cached_property
-    def _processor(self) -> Any:
         from sentencepiece import SentencePieceProcessor
 
-        return SentencePieceProcessor(model_proto=self.model)
+        self._processor: Any = SentencePieceProcessor(model_proto=model)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
@@ -52,8 +46,6 @@ def learn(sentences: Sequence[str], size: int) -> Subwords:
     """
     from sentencepiece import SentencePieceTrainer
 
-    if not any(sentence.strip() for sentence in sentences):
-        raise ValueError("no text to learn sub-words from: every sentence is empty; try --data toy")
     model = io.BytesIO()
     try:
         SentencePieceTrainer.train(

@@ -13,10 +13,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -26,7 +23,7 @@ from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness import rules
-from repro.io.explain import explain
+from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import short
 from repro.simulate import Link
@@ -75,25 +72,13 @@ UNLIMITED_MEMORY = 2**59
 _MOST_TEXT = 2**16  # characters of model_args as JSON
 
 
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    def __init__(self, /, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise ValueError(explain(error, type(self))) from None
-
-
 class Training(Frozen):
     """What a run of the task "learn" trains on and evaluates; `repro.harness.tasks.learn` does it.
 
     Attributes:
         data: names of data sets, see `repro.data.registry`: one of images, or several languages.
-        data_args: of images, arguments of `repro.data.classification.open_images`. Of languages:
-            vocabulary (ids), vocabulary_of (the languages that it is learnt from, by default those
-            of `data`), S, T, temperature, and test (evaluated pairs of each language, by default
-            all).
+        data_args: fields of `repro.data.classification.ImageTask`, or of
+            `repro.data.pairs.TranslationTask`, without what `data` and the model say.
         recipe: fields of `repro.train.recipe.Recipe`.
         steps: of a pretraining; that of a run is its own `steps`.
         decode: test sentences of each language that are translated and scored by BLEU; 0: none.
@@ -104,7 +89,7 @@ class Training(Frozen):
     """
 
     data: tuple[str, ...] = Field(min_length=1)
-    data_args: dict[str, Any] = {}
+    data_args: dict[str, Any] = Field(default={})
     recipe: dict[str, Any]
     steps: Count = 0
     decode: Count = 0
@@ -136,7 +121,9 @@ class RunSpec(Frozen):
     """
 
     model: str = Field(min_length=1, max_length=200)  # see `repro.models.build`
-    model_args: dict[str, Any] = {}  # `~` stands for the home folder, which is not recorded
+    model_args: dict[str, Any] = Field(
+        default={}
+    )  # `~` stands for the home folder, which is not recorded
     K: Devices
     M: Positive
     N: Positive  # examples of a mini-batch, of all replicas
@@ -356,7 +343,7 @@ class Experiment(Frozen):
     neurips: str = ""  # its number in the NeurIPS 2019 version
     needs: str = ""  # devices
     deviations: tuple[str, ...] = ()
-    minutes: dict[Scale, float] = {}
+    minutes: dict[Scale, float] = Field(default={})
     version: Positive = 1  # raised by hand when old results should not count any more
     rounds: Positive = 5  # of every group
     groups: tuple[Group, ...] = Field(min_length=1)

@@ -4,9 +4,21 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from repro.io.untrusted import did_you_mean, short
+
+
+class Frozen(BaseModel):
+    """Base of settings: immutable, no unknown fields, mistakes reported as one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise ValueError(explain(error, type(self))) from None
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:

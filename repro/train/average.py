@@ -19,7 +19,7 @@ class Average:
     numbers, such as batch norm's count of batches, are not averaged but copied.
 
     Args:
-        module: of the stage.
+        module: of the stage; its layers stay the same.
         decay: of the average, 0.9999 in the authors' code.
     """
 
@@ -38,18 +38,12 @@ class Average:
     def update(self, step: int) -> None:
         """Move towards the weights after an update; `step` counts the updates, with this one."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        averages: dict[_Owner, Tensor] = {}
         for owner, tensor in _tensors_of(self._module).items():
-            average = self._averages.get(owner)
-            if average is None or not _is_alike(average, tensor):
-                # Of a layer that replaced another one: its average begins here.
-                average = tensor.detach().clone()
-            elif tensor.is_floating_point():
+            average = self._averages[owner]
+            if tensor.is_floating_point():
                 average.lerp_(tensor, 1 - decay)
             else:
                 average.copy_(tensor)
-            averages[owner] = average
-        self._averages = averages
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
@@ -63,19 +57,16 @@ class Average:
     @torch.no_grad()
     def _swap(self) -> None:
         for owner, tensor in _tensors_of(self._module).items():
-            average = self._averages.get(owner)
-            if average is None or not _is_alike(average, tensor):
-                continue  # new since the last update, so it has no average yet
             kept = tensor.detach().clone()
-            tensor.copy_(average)
-            average.copy_(kept)
+            tensor.copy_(self._averages[owner])
+            self._averages[owner] = kept
 
 
 def _tensors_of(module: nn.Module) -> dict[_Owner, Tensor]:
     """The module's own tensors as they are now; one that has two names is there once.
 
-    A forward may assign a new tensor to a buffer, and a user may replace a layer. So tensors are
-    looked up in every step. `named_parameters` would take as long for that as the average itself.
+    A forward may assign a new tensor to a buffer, so tensors are looked up in every step.
+    `named_parameters` would take as long for that as the average itself.
     """
     tensors: dict[_Owner, Tensor] = {}
     known: set[int] = set()
@@ -85,7 +76,3 @@ def _tensors_of(module: nn.Module) -> dict[_Owner, Tensor]:
                 known.add(id(tensor))
                 tensors[part, name] = tensor
     return tensors
-
-
-def _is_alike(average: Tensor, tensor: Tensor) -> bool:
-    return average.shape == tensor.shape and average.dtype == tensor.dtype

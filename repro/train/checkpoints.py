@@ -8,15 +8,17 @@ The index is written last. So a folder without one is of a save that was interru
 nothing. All files but the history are those of `Pipeline.save`; the index has the history's digest.
 """
 
+import hashlib
 import shutil
 from pathlib import Path
-from typing import Any
 
 from repro.gpipe.checkpoint.files import INDEX, read_index, read_part
+from repro.io.files import write
 from repro.io.untrusted import read_bytes
-from repro.train.history import History, digest
+from repro.train.history import History
 
-AVERAGE, HISTORY = "average", "history.json"
+AVERAGE = "average"
+_HISTORY = "history.json"
 _LARGEST_HISTORY = 2**31  # bytes; about 30 million steps
 
 
@@ -55,19 +57,30 @@ def newest_usable(run: Path) -> tuple[Path | None, list[str]]:
     return None, []
 
 
-def read_extra(path: Path) -> dict[str, Any]:
-    """What the trainer saved beside the weights; raises a ValueError if the index is damaged."""
-    return read_index(path).extra
+def weights_of(folder: Path) -> Path:
+    """Where the weights to take from a run are: its moving average if it has one.
+
+    A folder that has no checkpoints is itself one of `Pipeline.save`.
+    """
+    path = newest_usable(folder)[0] or folder
+    return path / AVERAGE if (path / AVERAGE).exists() else path
+
+
+def write_history(path: Path, history: History) -> str:
+    """Write the history of a checkpoint; returns its SHA-256 for the index."""
+    data = history.as_json()
+    write(path / _HISTORY, data)
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_history(path: Path) -> History:
     """The history that belongs to a checkpoint; raises a ValueError if it is damaged."""
-    file = path / HISTORY
+    file = path / _HISTORY
     try:
         data = read_bytes(file, _LARGEST_HISTORY, path)
     except ValueError as error:
         raise ValueError(f"checkpoint {file}: {error}") from None
-    if digest(data) != read_extra(path).get("history"):
+    if hashlib.sha256(data).hexdigest() != read_index(path).extra.get("history"):
         raise ValueError(f"checkpoint {file}: it is damaged or of another save")
     return History.from_json(data)
 

@@ -20,13 +20,11 @@ def evaluate(
 ) -> dict[str, float]:
     """The mean of each metric over the batches of all replicas; call it on every rank.
 
-    Batches of inputs and targets are read once, from front to back; the last one may be smaller
-    than M. A metric is a mean over a batch's examples, from (outputs, targets); a `Weighted` one
-    says how much a batch weighs.
+    The last batch of inputs and targets may be smaller than M. A metric is a mean over a batch's
+    examples, from (outputs, targets); a `Weighted` one says how much a batch weighs.
 
     Raises:
-        ValueError: on every rank, if the ranks have different numbers of batches, or none; or if
-            there are fewer than `len(batches)`. One line.
+        ValueError: on every rank, if they have different numbers of batches, or none. One line.
     """
     lengths = everyone.all_gather(len(batches))
     if len(set(lengths)) > 1 or lengths[0] == 0:
@@ -35,24 +33,15 @@ def evaluate(
         )
     sums = dict.fromkeys(metrics, 0.0)
     weights = dict.fromkeys(metrics, 0.0)
-    reading = iter(batches)  # of a stream, `batches[n]` would read all batches before n again
     for n in range(len(batches)):
-        inputs = targets = None
-        if pipe.is_first or pipe.is_last:
-            # Reading may be slow, so only the two ends do it.
-            batch = next(reading, None)
-            if batch is None:
-                raise ValueError(
-                    f"evaluation: the data ended after {n} of {len(batches)} batches; give as many "
-                    "as its length says"
-                )
-            inputs, targets = batch
+        # Reading may be slow, so only the two ends do it.
+        inputs, targets = batches[n] if pipe.is_first or pipe.is_last else (None, None)
         padded = _padded(inputs, pipe.micro_batches) if pipe.is_first else None
         outputs = pipe.evaluate(padded, None, no_loss).outputs
         if not pipe.is_last:
             continue
         examples = batch_size(targets)
-        outputs = _without_padding(outputs, examples)
+        outputs = map_leaves(Tensor, lambda tensor, n=examples: tensor[:n], outputs)
         targets = map_leaves(Tensor, lambda tensor: tensor.to(pipe.device), targets)
         for name, metric in metrics.items():
             weight = float(metric.weight(targets)) if isinstance(metric, Weighted) else examples
@@ -79,7 +68,3 @@ def _padded(inputs: Any, least: int) -> Any:
         return inputs
     rows = torch.arange(least).clamp(max=examples - 1)
     return map_leaves(Tensor, lambda tensor: tensor[rows.to(tensor.device)], inputs)
-
-
-def _without_padding(outputs: Any, examples: int) -> Any:
-    return map_leaves(Tensor, lambda tensor: tensor[:examples], outputs)

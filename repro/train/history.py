@@ -1,6 +1,5 @@
 """What happened during training, as plain data."""
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -45,22 +44,15 @@ class History:
         return sum(step.count for step in last) / seconds if seconds else 0.0
 
     def as_json(self) -> bytes:
-        """As JSON: steps column by column, which is a third of the size of a list of objects."""
-        columns = {name: [getattr(step, name) for step in self.steps] for name in Step._fields}
-        evaluations = [{"step": each.step, "values": each.values} for each in self.evaluations]
-        return json.dumps({"steps": columns, "evaluations": evaluations}).encode()
+        """As JSON: columns, which are a third of the size of a list of objects."""
+        columns = [*zip(*self.steps, strict=True)]
+        return json.dumps({"steps": columns, "evaluations": self.evaluations}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> "History":
         """The history that `as_json` wrote."""
         content: dict[str, Any] = json.loads(data)
-        columns = [content["steps"][name] for name in Step._fields]
         return cls(
-            [Step(*row) for row in zip(*columns, strict=True)],
-            [Evaluation(each["step"], each["values"]) for each in content["evaluations"]],
+            [Step(*row) for row in zip(*content["steps"], strict=True)],
+            [Evaluation(*each) for each in content["evaluations"]],
         )
-
-
-def digest(data: bytes) -> str:
-    """SHA-256 in hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()

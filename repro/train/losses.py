@@ -16,29 +16,18 @@ from repro.models.amoebanet import AUX_LOSS_WEIGHT
 from repro.models.translation import cross_entropy, target_tokens
 
 
-def classification(
-    smoothing: float = 0.0, auxiliary_weight: float = AUX_LOSS_WEIGHT, classes: int | None = None
-) -> Loss:
+def classification(smoothing: float = 0.0, classes: int | None = None) -> Loss:
     """Mean cross-entropy of (outputs, classes int64 [N]).
 
     Outputs are logits [N, classes], or (logits, auxiliary logits) of a model with an auxiliary
-    head, whose cross-entropy is added.
+    head, whose cross-entropy is added with the authors' weight.
 
     Args:
-        smoothing: share of the probability that is spread evenly over all classes.
-        auxiliary_weight: of the auxiliary head's cross-entropy; 0.4 in the authors' code.
+        smoothing: share of the probability that is spread evenly over all classes, below 1.
         classes: of the data; the loss then refuses, in one line, a model with fewer outputs. None:
             the outputs are not looked at.
-
-    Raises:
-        ValueError: one line: an argument is out of range.
     """
-    _check_smoothing(smoothing)
-    if auxiliary_weight < 0:
-        raise ValueError(
-            f"auxiliary_weight={auxiliary_weight}: allowed is 0 or more; try auxiliary_weight=0.4"
-        )
-    return partial(_classification, smoothing, auxiliary_weight, classes)
+    return partial(_classification, smoothing, classes)
 
 
 def translation(smoothing: float = 0.0) -> Weighted:
@@ -46,12 +35,11 @@ def translation(smoothing: float = 0.0) -> Weighted:
 
     `smoothing` is the share of the probability that is spread evenly over the vocabulary.
     """
-    _check_smoothing(smoothing)
     return Weighted(partial(cross_entropy, label_smoothing=smoothing), target_tokens)
 
 
 # Negative log-likelihood of a target token in nats, as in Table 5 of arXiv:1811.06965v5.
-token_nll = Weighted(cross_entropy, target_tokens)
+token_nll = translation()
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -59,13 +47,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(1) == targets).float().mean()
 
 
-def _classification(
-    smoothing: float,
-    auxiliary_weight: float,
-    classes: int | None,
-    outputs: Any,
-    targets: Tensor,
-) -> Tensor:
+def _classification(smoothing: float, classes: int | None, outputs: Any, targets: Tensor) -> Tensor:
     heads = [outputs] if isinstance(outputs, Tensor) else [*outputs]
     for logits in heads:
         if classes is not None and (logits.dim() != 2 or logits.shape[1] < classes):
@@ -75,11 +57,4 @@ def _classification(
                 f"{classes} outputs"
             )
     losses = [functional.cross_entropy(t, targets, label_smoothing=smoothing) for t in heads]
-    return losses[0] if len(losses) == 1 else losses[0] + auxiliary_weight * losses[1]
-
-
-def _check_smoothing(smoothing: float) -> None:
-    if not 0 <= smoothing < 1:
-        raise ValueError(
-            f"smoothing={smoothing}: allowed is a number in [0, 1); try smoothing=0.1, the authors'"
-        )
+    return losses[0] if len(losses) == 1 else losses[0] + AUX_LOSS_WEIGHT * losses[1]

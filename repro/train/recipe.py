@@ -5,20 +5,19 @@ the step only, and training can go on after any step without a scheduler's state
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from repro.gpipe.errors import one_of, within
+from annotated_types import Interval
+from pydantic import ConfigDict
 
-OptimizerName = Literal["rmsprop", "adam", "sgd"]
-ScheduleName = Literal["constant", "exponential", "inverse-sqrt"]
-Precision = Literal["float32", "bfloat16", "float16"]
-_TOP = 1e12  # a limit for numbers that have none of their own
+from repro.io.explain import Frozen
+
+Share = Annotated[float, Interval(ge=0, le=1)]
+Positive = Annotated[float, Interval(ge=0)]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How weights are updated.
+class Recipe(Frozen):
+    """How weights are updated; a value that is not allowed is a one-line ValueError.
 
     Attributes:
         lr: the learning rate at its peak.
@@ -39,66 +38,40 @@ class Recipe:
         precision: in which layers and loss run; weights stay float32.
     """
 
-    lr: float
-    optimizer: OptimizerName = "sgd"
-    momentum: float = 0.9
-    square_decay: float = 0.9
-    epsilon: float = 1e-8
-    schedule: ScheduleName = "constant"
-    warm_up: int = 0
-    decay: float = 0.97
-    decay_steps: int = 1
-    floor: float = 0.0
-    weight_decay: float = 0.0
-    label_smoothing: float = 0.0
-    ema: float | None = None
-    clip: float | None = None
-    precision: Precision = "float32"
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    def __post_init__(self) -> None:
-        """Raise a one-line ValueError if a value is not allowed."""
-        one_of("optimizer", self.optimizer, get_args(OptimizerName))
-        one_of("schedule", self.schedule, get_args(ScheduleName))
-        one_of("precision", self.precision, get_args(Precision))
-        ranges = {
-            "lr": (0.0, _TOP),
-            "momentum": (0.0, 1.0),
-            "square_decay": (0.0, 1.0),
-            "epsilon": (0.0, _TOP),
-            "warm_up": (0, _TOP),
-            "decay": (0.0, 1.0),
-            "decay_steps": (1, _TOP),
-            "floor": (0.0, 1.0),
-            "weight_decay": (0.0, _TOP),
-            "label_smoothing": (0.0, 1.0),
-            "ema": (0.0, 1.0),
-            "clip": (0.0, _TOP),
-        }
-        for name, (least, most) in ranges.items():
-            value = getattr(self, name)
-            optional = name in ("ema", "clip")
-            if not (optional and value is None) and not within(value, least, most):
-                upper = f"to {most:g}" if most < _TOP else "up"
-                raise ValueError(f"{name}={value!r}: allowed is a number from {least:g} {upper}")
+    lr: Positive
+    optimizer: Literal["rmsprop", "adam", "sgd"] = "sgd"
+    momentum: Share = 0.9
+    square_decay: Share = 0.9
+    epsilon: Positive = 1e-8
+    schedule: Literal["constant", "exponential", "inverse-sqrt"] = "constant"
+    warm_up: Annotated[int, Interval(ge=0)] = 0
+    decay: Share = 0.97
+    decay_steps: Annotated[int, Interval(ge=1)] = 1
+    floor: Share = 0.0
+    weight_decay: Positive = 0.0
+    label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    ema: Share | None = None
+    clip: Positive | None = None
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
     def as_dict(self) -> dict[str, Any]:
         """All settings, for JSON."""
-        return asdict(self)
+        return self.model_dump()
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step; `step` counts the updates before it."""
-        return self.lr * max(self._share_of_peak(step), self.floor)
-
-    def _share_of_peak(self, step: int) -> float:
+        share = 1.0
         if self.schedule == "inverse-sqrt":
             # The Transformer counts from 1, and its warm-up ends where the two curves meet.
             peak = max(self.warm_up, 1)
-            return min((step + 1) / peak, math.sqrt(peak / (step + 1)))
-        if step < self.warm_up:
-            return step / self.warm_up  # as in TensorFlow's code the first step has the floor
-        if self.schedule == "exponential":
-            return self.decay ** (step // self.decay_steps)
-        return 1.0
+            share = min((step + 1) / peak, math.sqrt(peak / (step + 1)))
+        elif step < self.warm_up:
+            share = step / self.warm_up  # as in TensorFlow's code the first step has the floor
+        elif self.schedule == "exponential":
+            share = self.decay ** (step // self.decay_steps)
+        return self.lr * max(share, self.floor)
 
 
 def imagenet(N: int, examples: int) -> Recipe:
@@ -118,12 +91,9 @@ def imagenet(N: int, examples: int) -> Recipe:
     return Recipe(
         lr=0.015 * N / 32,
         optimizer="rmsprop",
-        momentum=0.9,
-        square_decay=0.9,
         epsilon=1.0,
         schedule="exponential",
         warm_up=round(3 * epoch),
-        decay=0.97,
         decay_steps=max(1, round(2.4 * epoch)),
         floor=1e-4,
         weight_decay=4e-5,
@@ -143,7 +113,6 @@ def translation(lr: float = 1e-3, warm_up: int = 4000) -> Recipe:
     return Recipe(
         lr=lr,
         optimizer="adam",
-        momentum=0.9,
         square_decay=0.98,
         epsilon=1e-9,
         schedule="inverse-sqrt",

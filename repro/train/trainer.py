@@ -22,15 +22,15 @@ from torch import Tensor
 
 from repro.data.tokens import PAD
 from repro.gpipe import Pipeline, whole_state_dict
+from repro.gpipe.checkpoint.files import read_index
 from repro.gpipe.checkpoint.save_load import together
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import batch_size
-from repro.io import files
 from repro.train import checkpoints
 from repro.train.average import Average
 from repro.train.evaluation import evaluate
-from repro.train.history import Evaluation, History, Step, digest
+from repro.train.history import Evaluation, History, Step
 from repro.train.optimizers import make_optimizer
 from repro.train.recipe import Recipe
 
@@ -39,12 +39,12 @@ Count = Callable[[Any, Any], int]  # (inputs, targets) -> examples, or tokens, f
 
 
 class MiniBatches(Protocol):
-    """What a replica trains on: mini-batches without end, such as `repro.data.batches.Batches`."""
+    """What a replica trains on: mini-batches without end, such as `repro.data.batches.Batches`.
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Facts that every result must state."""
-        ...
+    `labels` are facts that every result must state.
+    """
+
+    labels: dict[str, str]
 
     def next(self) -> tuple[Any, Any]:
         """Inputs and targets of this replica's part of the next mini-batch."""
@@ -94,7 +94,7 @@ class Trainer:
         history: losses, learning rates, seconds and evaluations so far.
         optimizer: of this stage.
         average: the moving average of this stage's weights, or None.
-        settings: those given, with the labels of the data and the recipe.
+        settings: those given, with D, the labels of the data and the recipe.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class Trainer:
         self._count = count
         all_settings = {
             **(settings or {}),
+            "D": pipe.replicas,
             **{f"data: {name}": value for name, value in batches.labels.items()},
             **{f"recipe: {name}": value for name, value in recipe.as_dict().items()},
         }
@@ -152,11 +153,8 @@ class Trainer:
     def run(self, steps: int, report: Report | None = None) -> History:
         """Train until so many steps are done in all, those before a restart included.
 
-        Evaluates and saves as often as asked for, and once more after the last step.
-
-        Args:
-            steps: in all.
-            report: called on every rank after each step, with the history.
+        Evaluates and saves as often as asked for, and once more after the last step. `report` is
+        called on every rank after each step, with the history.
 
         Raises:
             ValueError: one line, if the folder has checkpoints of another run, or a checkpoint
@@ -225,8 +223,6 @@ class Trainer:
         dtype = getattr(torch, self.recipe.precision)
         return torch.autocast(self.pipe.device.type, dtype=dtype)
 
-    # Evaluation.
-
     def evaluate(self, batches: Sequence[tuple[Any, Any]]) -> dict[str, float]:
         """Means of the loss and the metrics over some data; call it on every rank.
 
@@ -240,22 +236,23 @@ class Trainer:
     # Checkpoints.
 
     def save(self) -> Path:
-        """Write a checkpoint into a folder, then delete the oldest; call it on every rank.
+        """Write a checkpoint into the folder, then delete the oldest; call it on every rank.
 
         Raises:
             ValueError: one line, on every rank, if that is impossible, as on a full disk. The
                 checkpoints before it stay.
         """
-        run = self._run_folder()
+        run = self.folder
+        assert run is not None, "a checkpoint needs a folder; give Trainer a folder"
         path = checkpoints.checkpoint_folder(run, self.step)
         try:
             self._write(path)
         except (OSError, ValueError) as error:
-            if self._is_coordinator and path not in checkpoints.committed(run):
+            whole = checkpoints.committed(run)
+            if self._is_coordinator and path not in whole:
                 checkpoints.discard(path)
             if not isinstance(error, OSError):
                 raise
-            whole = checkpoints.committed(run)
             free = shutil.disk_usage(run if run.exists() else Path.cwd()).free
             raise ValueError(
                 f"{run}: the checkpoint of step {self.step} cannot be written ({error}); {free} "
@@ -269,15 +266,13 @@ class Trainer:
         return path
 
     def _write(self, path: Path) -> None:
-        def write_history() -> str:
-            history = self.history.as_json()
-            files.write(path / checkpoints.HISTORY, history)
-            return digest(history)
-
+        states = self._wire.all_gather(self.batches.state() if self._reads else None)
         extra = {
             "step": self.step,
-            "data": self._states_of_data(),
-            "history": self._first_of_all(path, write_history),
+            "data": states[:: self.pipe.stages],  # of the first stage of each replica
+            "history": self._first_of_all(
+                path, lambda: checkpoints.write_history(path, self.history)
+            ),
             "settings": self.settings,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
@@ -285,21 +280,6 @@ class Trainer:
             with self.average.in_place_of_weights():
                 self.pipe.save(path / checkpoints.AVERAGE)
         self.pipe.save(path, self.optimizer, extra)  # its index is what makes the checkpoint whole
-
-    def _states_of_data(self) -> list[dict[str, Any]]:
-        """Where the data of each replica stand; raises a ValueError if its two ends differ."""
-        states = self._wire.all_gather(self.batches.state() if self._reads else None)
-        of_replicas = []
-        for replica in range(self.pipe.replicas):
-            first = states[replica * self.pipe.stages]
-            last = states[(replica + 1) * self.pipe.stages - 1]
-            if first != last:
-                raise ValueError(
-                    f"batches: on the first stage they stand at {first}, on the last at {last}; "
-                    "give both stages the same data and seed"
-                )
-            of_replicas.append(first)
-        return of_replicas
 
     def resume(self) -> int:
         """Go on from the newest checkpoint that is not damaged; call it on every rank.
@@ -314,17 +294,19 @@ class Trainer:
             ValueError: one line, on every rank, if all checkpoints are damaged, or if the newest
                 usable one is of another model, recipe, data or number of replicas.
         """
-        run = self._run_folder()
-        path: Path | None
-        path, damaged = self._first_of_all(run, lambda: checkpoints.newest_usable(run))
+        run = self.folder
+        assert run is not None, "a checkpoint needs a folder; give Trainer a folder"
+        path, damaged, other = self._first_of_all(run, lambda: self._find_checkpoint(run))
         for damage in damaged if self._is_coordinator else ():
             warnings.warn(f"{damage}; going on from {path}", stacklevel=2)
         self._may_write = True
         if path is None:
             return 0
-        refusal = self._first_of_all(path, lambda: self._find_other_setting(path))
-        if refusal:
-            raise ValueError(f"checkpoint {path}: {refusal}")
+        for name, before, now in other:
+            raise ValueError(
+                f"checkpoint {path}: it was trained with {name} = {before!r}, not {now!r}; resume "
+                "it as it was begun, or begin another run from its weights"
+            )
         if self.average is not None:
             self.pipe.load(path / checkpoints.AVERAGE)
             self.average.restart()
@@ -335,6 +317,19 @@ class Trainer:
         self.history = checkpoints.read_history(path)
         self.step = extra["step"]
         return self.step
+
+    def _find_checkpoint(
+        self, run: Path
+    ) -> tuple[Path | None, list[str], list[tuple[str, Any, Any]]]:
+        """The one to go on from, why newer ones are damaged, and which settings are others."""
+        path, damaged = checkpoints.newest_usable(run)
+        saved = self.settings if path is None else read_index(path).extra["settings"]
+        other = [
+            (name, saved.get(name), self.settings.get(name))
+            for name in sorted(saved.keys() | self.settings.keys())
+            if saved.get(name) != self.settings.get(name)
+        ]
+        return path, damaged, other
 
     def start_from(self, source: Path | str | Mapping[str, Tensor], new_layers: int = 0) -> None:
         """Begin with another run's weights; call it on every rank, before the first step.
@@ -357,22 +352,18 @@ class Trainer:
                 f"new_layers={new_layers}: allowed is 0 to {len(layers) - 1}, since the model has "
                 f"{len(layers)} layers"
             )
-        state = source if isinstance(source, Mapping) else self._read_weights(Path(source))
+        if not isinstance(source, Mapping):
+            folder = Path(source)
+            source = whole_state_dict(
+                self._first_of_all(folder, lambda: checkpoints.weights_of(folder))
+            )
         new = set(layers[len(layers) - new_layers :])
-        merged = {key: value for key, value in state.items() if key.split(".")[0] not in new}
         here = self.pipe.module.state_dict()
+        merged = {key: value for key, value in source.items() if key.split(".")[0] not in new}
         merged |= {key: value for key, value in here.items() if key.split(".")[0] in new}
         self.pipe.load_state_dict(merged)
         if self.average is not None:
             self.average.restart()
-
-    def _read_weights(self, folder: Path) -> Mapping[str, Tensor]:
-        def choose() -> Path:
-            path = checkpoints.newest_usable(folder)[0] or folder
-            average = path / checkpoints.AVERAGE
-            return average if average.exists() else path
-
-        return whole_state_dict(self._first_of_all(folder, choose))
 
     def _refuse_other_run(self, run: Path) -> None:
         """Raise a ValueError if a run that was not resumed would replace its checkpoints."""
@@ -383,30 +374,6 @@ class Trainer:
                 "choose another folder"
             )
         self._may_write = True
-
-    def _find_other_setting(self, path: Path) -> str:
-        """Why a checkpoint is of another training, and what to do; empty if it is of this one."""
-        extra = checkpoints.read_extra(path)
-        saved = extra["settings"]
-        for name in sorted(saved.keys() | self.settings.keys()):
-            before, now = saved.get(name), self.settings.get(name)
-            if before != now:
-                return (
-                    f"it was trained with {name} = {before!r}, not {now!r}; resume it as it was "
-                    "begun, or begin another run from its weights"
-                )
-        replicas = len(extra["data"])
-        if replicas != self.pipe.replicas:
-            return (
-                f"it was trained with D={replicas}, not {self.pipe.replicas}; resume it with "
-                f"D={replicas}"
-            )
-        return ""
-
-    def _run_folder(self) -> Path:
-        if self.folder is None:
-            raise ValueError("folder=None: a checkpoint needs a folder; give Trainer a folder")
-        return self.folder
 
     def _first_of_all(self, where: Path, call: Callable[[], Any]) -> Any:
         """Call a function on the first rank only; every rank returns or raises what it did."""

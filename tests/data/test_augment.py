@@ -4,18 +4,15 @@ from typing import Any
 import pytest
 import torch
 
-from repro.data.classification import open_images
+from repro.data.classification import ImageTask, open_images
 
 
 @pytest.mark.parametrize("augment", ["flip", "cutout", "autoaugment"])
 def test_augmentation_depends_on_seed_epoch_and_example_only(augment):
-    fifty: Any = {"classes": range(5), "per_class": 10, "augment": augment}
+    task = ImageTask(size=16, classes=(0, 4), per_class=10, augment=augment)
 
     def epoch_of_50(seed=0, replicas=1):
-        parts = [
-            open_images("digits", 16, 10, seed, replica=r, replicas=replicas, **fifty)
-            for r in range(replicas)
-        ]
+        parts = [open_images(task, 10, seed, replica, replicas) for replica in range(replicas)]
         return torch.cat([part.next()[0] for _ in range(5) for part in parts])
 
     whole = epoch_of_50()
@@ -23,17 +20,16 @@ def test_augmentation_depends_on_seed_epoch_and_example_only(augment):
     random.random()
     assert torch.equal(whole, epoch_of_50(replicas=2))
     assert not torch.equal(whole, epoch_of_50(seed=1))
-    batches = open_images("digits", 16, 50, 0, **fifty)
+    batches = open_images(task, 50, 0)
     first, second = batches.next()[0], batches.next()[0]
     images = [{tuple(x.flatten().tolist()) for x in epoch} for epoch in (first, second)]
     assert len(images[0] - images[1]) > 5
 
 
 def test_flip_and_cutout_do_what_they_say():
-    plain, flipped, cut = (
-        open_images("digits", 16, 64, 0, augment=augment).next()[0]
-        for augment in ("none", "flip", "cutout")
-    )
+    names: Any = ("none", "flip", "cutout")
+    tasks = [ImageTask(size=16, augment=augment) for augment in names]
+    plain, flipped, cut = (open_images(task, 64, 0).next()[0] for task in tasks)
     mirrored = [torch.equal(x, y.flip(2)) for x, y in zip(plain, flipped, strict=True)]
     same = [torch.equal(x, y) for x, y in zip(plain, flipped, strict=True)]
     assert all(a or b for a, b in zip(mirrored, same, strict=True))

@@ -26,25 +26,16 @@ def test_sizes_and_classes_are_those_of_the_paper():
 def test_names_choose_languages():
     assert find("opus100:de-en").config == find("opus100:en-de").config == "de-en"
     assert find("opus100:gl-en").config == "en-gl"
-    assert find("opus100:gl-en").columns == ("translation", "gl")
-    assert find("folder:some/where").path == "some/where"
+    assert find("folder:some/where").folder == "some/where"
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("cifra10", "did you mean 'cifar10'"),
-        ("mnist", "allowed are digits, cifar10"),
-        ("digits:0-4", "digits has no parts; try digits"),
-        ("folder:", "try folder:some/folder"),
-        ("wmt14-de-en:fr", "try wmt14-de-en"),
-    ],
+    [("cifra10", "did you mean 'cifar10'"), ("folder:", "allowed are digits.* and folder:PATH")],
 )
 def test_a_wrong_name_is_one_line(name, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=f"^data={name!r}.*{message}.*$"):
         find(name)
-    assert "\n" not in str(error.value)
-    assert repr(name) in str(error.value)
 
 
 @pytest.mark.network
@@ -55,7 +46,7 @@ def test_the_hub_has_the_columns_that_are_read(name):
     entry = find(name)
     if not entry.hub or entry.name in ("opus100", "imagenet"):
         pytest.skip("not on the Hub, needs a language, or needs a token")
-    for split in (*entry.train, entry.test):
+    for split in (entry.train, entry.test):
         rows = load_dataset(
             entry.hub, entry.config, split=split, revision=entry.revision, streaming=True
         )
@@ -63,4 +54,4 @@ def test_the_hub_has_the_columns_that_are_read(name):
         if entry.kind == "images":
             assert set(entry.columns) <= set(row)
         else:
-            assert set(row["translation"]) == {entry.columns[1], "en"}
+            assert set(row["translation"]) == {"de", "en"}

@@ -29,9 +29,7 @@ def test_without_a_network_nothing_is_tried_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(sources, "getproxies", dict)
-    with pytest.raises(
-        ValueError, match=r"Couldn't reach it.*; without a network try --data digits"
-    ):
+    with pytest.raises(ValueError, match=r"Couldn't reach it.*; without a network try digits"):
         sources.open_rows(find("cars"), train=True)
     assert modes == [(not network, not network)]
     assert (config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE) == (False, False)

@@ -7,7 +7,6 @@ data. The two sides of a ratio take turns, so that a slow minute slows both. As 
 what came out to results/reference/<machine>/training_speed.json.
 """
 
-import argparse
 import json
 import math
 import statistics
@@ -22,11 +21,11 @@ import torch
 from torch import nn
 
 from repro.data.batches import Batches
-from repro.data.classification import open_images
-from repro.data.pairs import learn_vocabulary, open_pairs
+from repro.data.classification import ImageTask, open_images
+from repro.data.pairs import TranslationTask, open_pairs
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import split
+from repro.gpipe.core.microbatch import gather, map_leaves, split
 from repro.harness import machine
 from repro.harness.statistics import interval
 from repro.io.files import write
@@ -40,7 +39,9 @@ REFERENCE = Path(__file__).parents[2] / "results/reference"
 GOALS = {"Trainer over a plain loop, K=1": 0.97, "K=2 over K=1, M=8": 1.6}
 RECIPE = Recipe(lr=1e-3, optimizer="adam")
 N, M = 64, 8
-WARM_UP = 3  # steps that are not timed
+ROUNDS, STEPS, WARM_UP = 5, 8, 3  # steps of each side in a round, and steps that are not timed
+
+Loop = Callable[[int], object]  # does so many steps
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ class Task:
     per_example: int
 
 
+PAIRS = TranslationTask(names=("toy:alfa",), vocabulary=256, S=24, T=24)
 TASKS = {
     "images": Task(
         "amoebanet-b",
         {"L": 3, "D": 16, "image": 32, "num_classes": 10},
-        lambda: open_images("digits", 32, N, seed=0),
+        lambda: open_images(ImageTask(size=32), N, seed=0),
         classification(),
         "images/s",
         1,
@@ -67,7 +69,7 @@ TASKS = {
     "tokens": Task(
         "translation",
         {"L": 3, "d": 64, "H": 128, "A": 4, "head_dim": 16, "V": 256, "S": 24, "T": 24},
-        lambda: open_pairs("toy:alfa", learn_vocabulary("toy:alfa", 256), 24, 24, N, seed=0),
+        lambda: open_pairs(PAIRS, N, seed=0),
         translation(),
         "tokens/s",
         24,
@@ -75,23 +77,21 @@ TASKS = {
 }
 
 
-def plain_loop(task: Task) -> Callable[[int], float]:
-    """A usual training loop on tensors in memory: does so many steps, and returns the last loss."""
+def plain_loop(task: Task) -> Loop:
+    """A usual training loop on tensors in memory."""
     torch.manual_seed(0)
     model = nn.Sequential(*(layer() for layer in build(task.name, **task.arguments).layers))
     optimizer = make_optimizer(model, RECIPE)
     batches = _endless(task)
 
-    def run(steps: int) -> float:
-        last = math.nan
+    def run(steps: int) -> None:
         for _ in range(steps):
             inputs, targets = next(batches)
             optimizer.zero_grad()
-            value = task.loss(model(inputs), targets)
-            value.backward()
+            loss = task.loss(model(inputs), targets)
+            loss.backward()
             optimizer.step()
-            last = value.item()
-        return last
+            loss.item()
 
     return run
 
@@ -99,20 +99,13 @@ def plain_loop(task: Task) -> Callable[[int], float]:
 def _endless(task: Task) -> Iterator[tuple[Any, Any]]:
     """The task's batches out of tensors of all examples, shuffled in each epoch."""
     batches = task.data()
-    read = [batches.next() for _ in range(20)]
-    targets = torch.cat([target for _, target in read])
-    if isinstance(read[0][0], torch.Tensor):
-        images = torch.cat([inputs for inputs, _ in read])
-        while True:
-            for rows in torch.randperm(len(targets)).split(N):
-                yield images[rows], targets[rows]
-    source, target_in = (torch.cat([inputs[part] for inputs, _ in read]) for part in (0, 1))
+    everything = gather([batches.next() for _ in range(20)])
     while True:
-        for rows in torch.randperm(len(targets)).split(N):
-            yield (source[rows], target_in[rows]), targets[rows]
+        for rows in torch.randperm(20 * N).split(N):
+            yield map_leaves(torch.Tensor, lambda tensor, rows=rows: tensor[rows], everything)
 
 
-def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Callable[[int], float]:
+def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Loop:
     """The same by `Trainer` on K stages, which are cut by measured times."""
     torch.manual_seed(0)
     batches = task.data()
@@ -127,79 +120,65 @@ def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Callable[[int],
         sample=split(inputs, M)[0],
     )
     trainer = Trainer(pipe, task.loss, RECIPE, batches)
-
-    def run(steps: int) -> float:
-        return trainer.run(trainer.step + steps).steps[-1].loss
-
-    return run
+    return lambda steps: trainer.run(trainer.step + steps)
 
 
-def seconds_of(loop: Callable[[int], float], steps: int) -> float:
-    """Seconds of a step, the mean over so many."""
+def seconds_of(loop: Loop) -> float:
+    """Seconds of a step, the mean over a round's."""
     began = time.perf_counter()
-    loop(steps)
-    return (time.perf_counter() - began) / steps
+    loop(STEPS)
+    return (time.perf_counter() - began) / STEPS
 
 
-def two_stages(steps: int) -> dict[str, float]:
+def two_stages() -> dict[str, float]:
     """Seconds of a step of each task in this stage of two."""
     torch.set_num_threads(1)
     seconds = {}
     for name, task in TASKS.items():
         loop = trainer_loop(task, 2, M, "always")
         loop(WARM_UP)
-        seconds[name] = seconds_of(loop, steps)
+        seconds[name] = seconds_of(loop)
     return seconds
 
 
-def measure(rounds: int, steps: int) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Throughputs of every round: comparison -> task -> its two sides in each round."""
+def measure() -> dict[tuple[str, str], list[dict[str, float]]]:
+    """Throughputs of the two sides of a comparison and a task, in each round."""
     plain = {name: plain_loop(task) for name, task in TASKS.items()}
     whole = {name: trainer_loop(task, 1, 1, "never") for name, task in TASKS.items()}
     cut = {name: trainer_loop(task, 1, M, "always") for name, task in TASKS.items()}
     for loop in (*plain.values(), *whole.values(), *cut.values()):
         loop(WARM_UP)
-    results: dict[str, dict[str, list[dict[str, float]]]] = {
-        comparison: {name: [] for name in TASKS} for comparison in GOALS
-    }
-    for number in range(rounds):
-        on_two = launch(two_stages, steps, stages=2)[0]
+    results = {(comparison, name): [] for comparison in GOALS for name in TASKS}
+    for number in range(ROUNDS):
+        on_two = launch(two_stages, stages=2)[0]
         for name, task in TASKS.items():
             # Whoever comes second has warmer caches, so the two sides change places.
             sides = {"plain": plain[name], "trainer": whole[name]}
             order = sorted(sides, reverse=number % 2 == 1)
-            seconds = {side: seconds_of(sides[side], steps) for side in order}
-            seconds_k = {"K=1": seconds_of(cut[name], steps), "K=2": on_two[name]}
+            seconds = {side: seconds_of(sides[side]) for side in order}
+            seconds_k = {"K=1": seconds_of(cut[name]), "K=2": on_two[name]}
             for comparison, taken in zip(GOALS, (seconds, seconds_k), strict=True):
                 examples = N * task.per_example
-                results[comparison][name].append({side: examples / taken[side] for side in taken})
+                rates = {side: examples / s for side, s in sorted(taken.items())}
+                results[comparison, name].append(rates)
     return results
 
 
-def record(results: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, Any]:
-    """The content of training_speed.json: medians, ratios with 95 % intervals, and the goals."""
+def main() -> None:
+    """Measure, print, and write the record."""
+    torch.set_num_threads(1)
     here = machine.detect("laptop")
     comparisons = []
-    for comparison, tasks in results.items():
-        for name, rounds in tasks.items():
-            base, other = rounds[0]
-            ratio, *ends = interval([each[other] / each[base] for each in rounds])
-            low, high = (None if math.isnan(end) else end for end in ends)
-            comparisons.append(
-                {
-                    "comparison": comparison,
-                    "task": name,
-                    "unit": TASKS[name].unit,
-                    base: statistics.median(each[base] for each in rounds),
-                    other: statistics.median(each[other] for each in rounds),
-                    "ratio": ratio,
-                    "low": low,
-                    "high": high,
-                    "rounds": len(rounds),
-                    "goal": GOALS[comparison],
-                }
-            )
-    return {
+    for (comparison, name), rounds in measure().items():
+        base, other = rounds[0]
+        ratio, *ends = interval([each[other] / each[base] for each in rounds])
+        low, high = (None if math.isnan(end) else end for end in ends)
+        row = {"comparison": comparison, "task": name, "unit": TASKS[name].unit}
+        row |= {side: statistics.median(each[side] for each in rounds) for side in (base, other)}
+        row |= {"ratio": ratio, "low": low, "high": high, "rounds": len(rounds)}
+        comparisons.append(row | {"goal": GOALS[comparison]})
+        print(comparisons[-1])
+    record = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": machine.commit(),
         "machine": here.slug,
@@ -207,20 +186,8 @@ def record(results: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, A
         "fidelity": "measured",
         "comparisons": comparisons,
     }
-
-
-def main() -> None:
-    """Measure, print, and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8, help="of each side in each round")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    content = record(measure(options.rounds, options.steps))
-    for row in content["comparisons"]:
-        print(row)
-    path = REFERENCE / machine.detect("laptop").slug / "training_speed.json"
-    write(path, json.dumps(content, indent=1).encode() + b"\n")
+    path = REFERENCE / here.slug / "training_speed.json"
+    write(path, json.dumps(record, indent=1).encode() + b"\n")
     print(f"wrote {path}")
 
 

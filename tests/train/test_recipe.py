@@ -11,11 +11,13 @@ def test_the_image_recipe_at_the_authors_size():
     """Batch 32 on ImageNet: the defaults of the authors' code."""
     recipe = imagenet(32, 1281167)
     epoch = 1281167 / 32
-    assert (recipe.lr, recipe.warm_up, recipe.decay_steps) == (
+    assert (recipe.lr, recipe.momentum, recipe.square_decay, recipe.decay) == (
         0.015,
-        round(3 * epoch),
-        round(2.4 * epoch),
+        0.9,
+        0.9,
+        0.97,
     )
+    assert (recipe.warm_up, recipe.decay_steps) == (round(3 * epoch), round(2.4 * epoch))
     assert recipe.learning_rate(0) == pytest.approx(0.015 * 1e-4)  # the floor
     assert recipe.learning_rate(recipe.warm_up // 2) == pytest.approx(0.0075, rel=1e-4)
     # 3 epochs of warm-up end after the first stair of 2.4.
@@ -37,20 +39,17 @@ def test_the_translation_recipe_is_the_transformers():
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"optimizer": "rmsprob"}, r"optimizer='rmsprob': choose one of .*did you mean 'rmsprop'"),
-        ({"schedule": "cosine"}, "schedule='cosine': choose one of"),
-        ({"precision": "int8"}, "precision='int8'"),
-        ({"lr": -1.0}, "lr=-1.0: allowed is a number from 0 up"),
-        ({"lr": float("nan")}, "lr=nan"),
-        ({"ema": 1.5}, "ema=1.5: allowed is a number from 0 to 1"),
-        ({"decay_steps": 0}, "decay_steps=0: allowed is a number from 1 up"),
-        ({"label_smoothing": True}, "label_smoothing=True"),
+        ({"optimizer": "rmsprob"}, "optimizer = 'rmsprob': .*did you mean 'rmsprop'"),
+        ({"eam": None}, "no field 'eam' .*did you mean 'ema'"),
+        ({"lr": -1.0}, "lr = -1.0: .* greater than or equal to 0"),
+        ({"lr": float("nan")}, "lr = nan"),
+        ({"decay_steps": 0}, "decay_steps = 0: .* greater than or equal to 1"),
+        ({"label_smoothing": True}, "label_smoothing = True"),
     ],
 )
 def test_a_wrong_value_is_one_line(change, problem):
-    with pytest.raises(ValueError, match=problem) as caught:
+    with pytest.raises(ValueError, match=f"^{problem}.*$"):
         Recipe(**{"lr": 0.1, **change})
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "adam", "sgd"])

@@ -16,8 +16,9 @@ from torch import nn
 
 from repro.cli.main import main
 from repro.cli.train import Progress
-from repro.data.classification import evaluation_images
+from repro.data.classification import ImageTask, evaluation_images
 from repro.gpipe import whole_state_dict
+from repro.gpipe.checkpoint.files import read_index
 from repro.train import checkpoints
 from repro.train.history import Evaluation, History, Step
 
@@ -101,11 +102,11 @@ def test_the_evaluated_loss_is_not_smoothed(tmp_path):
     quick = [MODEL, "--wandb", "disabled", "--out", str(tmp_path)]
     assert main(["train", *quick, *SGD, *data]) == 0
     (kept,) = checkpoints.committed(tmp_path)
-    assert checkpoints.read_extra(kept)["settings"]["image"] == 32
+    assert read_index(kept).extra["settings"]["image"] == 32
     model = nn.Sequential(*(make() for make in small_model.layers(10, 32)))
     model.load_state_dict(whole_state_dict(kept))
     inputs, targets = (
-        torch.cat(part) for part in zip(*evaluation_images("digits", 32, 64), strict=True)
+        torch.cat(part) for part in zip(*evaluation_images(ImageTask(), 64), strict=True)
     )
     with torch.no_grad():
         expected = nn.functional.cross_entropy(model(inputs), targets).item()
@@ -117,7 +118,7 @@ def test_the_evaluated_loss_is_not_smoothed(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--recipe-args", "eam=null"], r"recipe_args='eam': .*did you mean 'ema'"),
+        (["--recipe-args", "eam=null"], r"no field 'eam'.*did you mean 'ema'"),
         (
             ["--model", "import:small_model:five_outputs"],
             r"have the shape \[32, 5\]; .* 10 or more",

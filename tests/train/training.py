@@ -8,8 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from repro.data.tokens import BOS, EOS, PAD, SPECIAL
 from repro.gpipe import Pipeline
+from repro.models import build
+from repro.train.decode import greedy
 from repro.train.history import History
+from repro.train.losses import translation
 from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
@@ -93,9 +97,7 @@ def state(trainer: Trainer) -> dict[str, Any]:
 
 
 def interrupted(folder: Path, steps: int, stop: int, K: int, D: int = 1) -> tuple[Any, Any]:
-    """The state after all steps in one go, and after a stop and a resume."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    assert world == K * D
+    """State and history after all steps in one go, and after a stop and a resume."""
     options: dict[str, Any] = {"evaluation": [Numbers().next()], "evaluate_every": 2, "D": D}
     whole = make(None, K, **options)
     whole.run(steps)
@@ -104,21 +106,60 @@ def interrupted(folder: Path, steps: int, stop: int, K: int, D: int = 1) -> tupl
     after = make(folder, K, **options)
     assert after.resume() == stop
     after.run(steps)
-    expected = without_seconds(whole.history)
-    # The interrupted run was asked for a shorter training, whose end was evaluated.
-    resumed = without_seconds(after.history)
-    resumed.evaluations = [each for each in resumed.evaluations if each.step % 2 == 0]
-    expected.evaluations = [each for each in expected.evaluations if each.step % 2 == 0]
-    return (state(whole), expected), (state(after), resumed)
+    histories = without_seconds(whole.history), without_seconds(after.history)
+    for history in histories:
+        # The interrupted run was asked for a shorter training, whose end was evaluated.
+        history.evaluations = [each for each in history.evaluations if each.step % 2 == 0]
+    return (state(whole), histories[0]), (state(after), histories[1])
 
 
-def saved_by(folder: Path, K: int, steps: int) -> dict[str, Any]:
-    """Train and save on K stages."""
-    trainer = make(folder, K)
-    trainer.run(steps)
-    return state(trainer)
+def on_two_processes(folder: Path) -> dict[str, Any]:
+    """Interrupted trainings with K = 2 and with D = 2, and translations with K = 2."""
+    return {
+        "K=2": interrupted(folder / "stages", 5, 3, 2),
+        "D=2": interrupted(folder / "replicas", 5, 3, 1, D=2),
+        "translations": translated(2),
+    }
 
 
 def endless(folder: Path) -> None:
     """Train until somebody kills it."""
     make(folder, dist.get_world_size(), save_every=1).run(10**9)
+
+
+# Translation.
+
+LENGTH, V = 3, 20
+T = LENGTH + 1
+TRANSLATION = {"L": 1, "d": 32, "H": 64, "A": 2, "head_dim": 16, "V": V, "S": LENGTH, "T": T}
+SEED = 3
+
+
+def to_copy(n: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Sentences of one to LENGTH random tokens, which are their own translations."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(SPECIAL, V, (n, LENGTH), generator=generator)
+    lengths = torch.randint(1, LENGTH + 1, (n, 1), generator=generator)
+    source[torch.arange(LENGTH) >= lengths] = PAD
+    targets = torch.cat((source, torch.full((n, 1), PAD)), 1).scatter(1, lengths, EOS)
+    decoder_input = torch.cat((torch.full((n, 1), BOS), source), 1)
+    return (source, decoder_input), targets
+
+
+def translated(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """Translations after three steps with dropout, and the weights of this stage.
+
+    Only the first stage has the sources.
+    """
+    layers = build("translation", **TRANSLATION, dropout=0.5).layers
+    pipe = Pipeline(layers, stages, 4, device="cpu", seed=SEED)
+    optimizer = torch.optim.Adam(pipe.parameters(), lr=1e-3)
+    for step in range(3):
+        inputs, targets = to_copy(9, step + 1)
+        pipe.train_step(inputs, targets, translation(0.1), optimizer)
+    sources = to_copy(9, 0)[0][0]
+    tokens = greedy(pipe, sources if pipe.is_first else None, T)
+    assert pipe.module.training
+    weights = dict(pipe.module.state_dict())
+    pipe.close()
+    return tokens, weights

@@ -17,13 +17,13 @@ from torch import Tensor
 from repro.data.batches import Batches
 from repro.data.bleu import score
 from repro.data.classification import (
+    ImageTask,
     check_classes,
     count_classes,
     evaluation_images,
     open_images,
 )
-from repro.data.pairs import evaluation_pairs, learn_vocabulary, open_pairs
-from repro.data.subwords import Subwords
+from repro.data.pairs import TranslationTask, evaluation_pairs, open_pairs
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import split
@@ -38,8 +38,6 @@ from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
-# Arguments of training images that test images do not have.
-_ONLY_TRAINING = ("per_class", "augment")
 
 
 class Data(NamedTuple):
@@ -119,46 +117,23 @@ def _trainer(job: Job, rank: int) -> Trainer:
 
 
 def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
-    arguments, size = dict(training.data_args), spec.model_args["image"]
     (name,) = training.data
-    if "classes" in arguments:  # from the first to the last
-        first, last = arguments["classes"]
-        arguments["classes"] = range(first, last + 1)
-    classes = count_classes(name, arguments.get("classes"), arguments.get("labels", "identity"))
+    task = ImageTask(name=name, size=spec.model_args["image"], **training.data_args)
+    classes = count_classes(task)
     check_classes(spec.model_args.get("num_classes", classes), classes)
-    shard: dict[str, Any] = {"replica": rank // spec.K, "replicas": spec.D}
-    batches = open_images(name, size, spec.N, spec.seed, **arguments, **shard)
-    asked = {key: value for key, value in arguments.items() if key not in _ONLY_TRAINING}
-    test = evaluation_images(name, size, _TEST_BATCH, **asked)
+    batches = open_images(task, spec.N, spec.seed, rank // spec.K, spec.D)
+    test = evaluation_images(task, _TEST_BATCH)
     loss = classification(recipe.label_smoothing)
     return Data(batches, test, {"loss": classification(), "accuracy": accuracy}, loss)
 
 
 def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
-    names, arguments, vocabulary = training.data, training.data_args, _vocabulary(training)
-    S, T = arguments["S"], arguments["T"]
-    batches = open_pairs(
-        names,
-        vocabulary,
-        S,
-        T,
-        spec.N,
-        spec.seed,
-        temperature=arguments.get("temperature", 1.0),
-        replica=rank // spec.K,
-        replicas=spec.D,
-    )
-    tested = arguments.get("test")
-    sets = [evaluation_pairs(name, vocabulary, S, T, _TEST_BATCH, tested) for name in names]
+    task = TranslationTask(names=training.data, **training.data_args)
+    batches = open_pairs(task, spec.N, spec.seed, rank // spec.K, spec.D)
+    sets = [evaluation_pairs(task, name, _TEST_BATCH, task.test) for name in task.names]
     test = [batch for each in sets for batch in each.batches]
     metrics = {"loss": token_nll, "nll": token_nll}
     return Data(batches, test, metrics, translation(recipe.label_smoothing))
-
-
-def _vocabulary(training: Training) -> Subwords:
-    arguments = training.data_args
-    names = arguments.get("vocabulary_of", training.data)
-    return learn_vocabulary(tuple(names), arguments["vocabulary"])
 
 
 def _pretrain(job: Job, rank: int) -> Pretrained | None:
@@ -188,17 +163,15 @@ def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tens
 
 def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], str]:
     """BLEU of each language and its mean, with sacrebleu's signature."""
-    pipe, arguments = trainer.pipe, training.data_args
-    vocabulary, S, T = _vocabulary(training), arguments["S"], arguments["T"]
+    pipe, task = trainer.pipe, TranslationTask(names=training.data, **training.data_args)
     tests = {
-        name: evaluation_pairs(name, vocabulary, S, T, training.decode, training.decode)
-        for name in training.data
+        name: evaluation_pairs(task, name, training.decode, training.decode) for name in task.names
     }
     # Languages together: a forward of many short sentences takes little longer than of few.
     sources = torch.cat([test.batches[0][0][0] for test in tests.values()])
     parts = sources.tensor_split(max(1, len(sources) // max(_TEST_BATCH, pipe.micro_batches)))
-    translations = [row for part in parts for row in greedy(pipe, part, T).tolist()]
-    texts = iter([vocabulary.decode(row) for row in translations])
+    translations = [row for part in parts for row in greedy(pipe, part, task.T).tolist()]
+    texts = iter([task.subwords.decode(row) for row in translations])
     scores, signature = {}, ""
     for name, test in tests.items():
         hypotheses = list(islice(texts, len(test.references)))
