@@ -6,7 +6,7 @@ shown: a number that is not whole never stands among others.
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -17,7 +17,6 @@ from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import (
-    FitRound,
     Modelled,
     PlanEvent,
     RoundEvent,
@@ -34,6 +33,22 @@ GIB = 2**30
 _MOST_LISTED = 5  # runs in a message
 
 
+def _median_of_steps(name: str) -> "cached_property[float]":
+    return cached_property(
+        lambda round_: math.nan if round_.shared else _median(round_.values.get(name, ()))
+    )
+
+
+def _median_of_rounds(name: str) -> "cached_property[float]":
+    """NaN where one of a run's rounds lacks the number."""
+    return cached_property(lambda run: _median([getattr(round_, name) for round_ in run.rounds]))
+
+
+def _of_newest(name: str, otherwise: Any) -> Any:
+    """A field of a run's newest record; what it is otherwise, where nothing was recorded."""
+    return property(lambda run: run.newest.get(name, otherwise))
+
+
 @dataclass(frozen=True, eq=False)
 class Round:
     """One run in one round. A number is NaN where nothing was timed."""
@@ -46,29 +61,19 @@ class Round:
     load: float = math.nan
     shared: bool = False  # whether no time counts, see `RunSpec.shared`
 
+    # Medians over the steps of the round.
+    step_s = _median_of_steps("step_s")
+    bubble_idle_over_total = _median_of_steps("bubble_idle_over_total")
+    bubble_idle_over_work = _median_of_steps("bubble_idle_over_work")
+
     @cached_property
     def record(self) -> RoundRecord:
         return round_record(self.values)
-
-    @cached_property
-    def step_s(self) -> float:
-        """Median seconds of the round's steps."""
-        return self._median_of("step_s")
 
     @property
     def throughput(self) -> float:
         """Examples per second."""
         return self.N / self.step_s
-
-    @cached_property
-    def bubble_idle_over_total(self) -> float:
-        """Median share of K x step in which a stage does nothing."""
-        return self._median_of("bubble_idle_over_total")
-
-    @cached_property
-    def bubble_idle_over_work(self) -> float:
-        """The same idle time over the busy time."""
-        return self._median_of("bubble_idle_over_work")
 
     @property
     def losses(self) -> Sequence[float | None]:
@@ -90,14 +95,6 @@ class Round:
     def modelled(self) -> Modelled | None:
         """What the cost model gave, of a simulated or emulated run."""
         return self.record.modelled if isinstance(self.record, TrainRound) else None
-
-    def _median_of(self, name: str) -> float:
-        return math.nan if self.shared else _median(self.values.get(name, ()))
-
-
-def _over_rounds(name: str) -> Callable[["Run"], float]:
-    """The median of a number over a run's rounds; NaN where one of them lacks it."""
-    return lambda run: _median([getattr(round_, name) for round_ in run.rounds])
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,11 +121,12 @@ class Run:
     remat = property(attrgetter("spec.checkpoint"))
     library = property(attrgetter("spec.library"))
     fidelity = property(attrgetter("spec.fidelity"))
-    # Medians over rounds of what `Round` has.
-    step_s = cached_property(_over_rounds("step_s"))
-    throughput = cached_property(_over_rounds("throughput"))
-    bubble_idle_over_total = cached_property(_over_rounds("bubble_idle_over_total"))
-    bubble_idle_over_work = cached_property(_over_rounds("bubble_idle_over_work"))
+    step_s = _median_of_rounds("step_s")
+    throughput = _median_of_rounds("throughput")
+    bubble_idle_over_total = _median_of_rounds("bubble_idle_over_total")
+    bubble_idle_over_work = _median_of_rounds("bubble_idle_over_work")
+    unit = _of_newest("unit", "")  # of throughput
+    labels = _of_newest("labels", {})  # what the model says of itself
 
     @property
     def named(self) -> str:
@@ -144,7 +142,7 @@ class Run:
     @property
     def N(self) -> int:
         """Examples of a mini-batch; where a cost model chose it, the one that it chose."""
-        modelled = self._newest.get("modelled")
+        modelled = self.newest.get("modelled")
         return modelled["batch"] if modelled else self.spec.N
 
     @property
@@ -172,14 +170,9 @@ class Run:
         return ", ".join(dict.fromkeys(round_.commit for round_ in self.rounds))
 
     @property
-    def unit(self) -> str:
-        """Of throughput; empty without rounds."""
-        return self._newest.get("unit", "")
-
-    @property
     def balance(self) -> tuple[int, ...]:
         """Layers of each stage; empty where nothing was recorded."""
-        return tuple(self._newest.get("balance", ()))
+        return tuple(self.newest.get("balance", ()))
 
     @property
     def cut_by(self) -> str:
@@ -189,32 +182,27 @@ class Run:
         return ", ".join(filter(None, (self.spec.balance, self.spec.partitioner)))
 
     @property
-    def labels(self) -> dict[str, Any]:
-        """What the model says of itself."""
-        return self._newest.get("labels", {})
-
-    @property
-    def fit(self) -> FitRound | None:
-        """The newest record of a search for the largest model."""
-        record = self.rounds[-1].record if self.spec.task == "fit" and self.rounds else None
-        return record if isinstance(record, FitRound) else None
+    def fit(self) -> Mapping[str, Any] | None:
+        """The newest answer of a search for the largest model, see `schema.Fitted`."""
+        return self.newest.get("fit")
 
     @property
     def size(self) -> str:
         """The largest model that fits, `L=24`; empty for other tasks."""
         if self.fit is None:
             return ""
-        largest = self.fit.fit.largest
-        return self.spec.chosen_arguments(largest.args) if largest else "nothing fits"
+        largest = self.fit["largest"]
+        return self.spec.chosen_arguments(largest["args"]) if largest else "nothing fits"
 
     @property
     def parameters(self) -> float:
         """Of the largest model that fits; NaN for other tasks."""
-        largest = self.fit.fit.largest if self.fit else None
-        return float(largest.parameters) if largest else math.nan
+        largest = self.fit and self.fit["largest"]
+        return float(largest["parameters"]) if largest else math.nan
 
     @property
-    def _newest(self) -> Mapping[str, Any]:
+    def newest(self) -> Mapping[str, Any]:
+        """The newest record as plain values; empty without rounds."""
         return self.rounds[-1].values if self.rounds else {}
 
 

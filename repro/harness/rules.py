@@ -4,7 +4,7 @@ A rule is two settings, each field -> its values: where a run has the first, it 
 second. What a library accepts is said in `repro.methods.named`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from repro.gpipe.schedule.kinds import SCHEDULES
@@ -76,23 +76,27 @@ RULES: list[tuple[Setting, Setting]] = [
 
 def check(spec: Spec) -> None:
     """Raise a one-line ValueError where fields of a run do not go together."""
-    _check_sizes(spec)
+    for mistake in _mistakes(spec):
+        raise ValueError(mistake)
+
+
+def _mistakes(spec: Spec) -> Iterator[str]:
+    yield from _wrong_sizes(spec)
     for where, needed in RULES:
         if not all(_has(spec, field, values) for field, values in where.items()):
             continue
-        for field, values in needed.items():
-            if not _has(spec, field, values):
-                causes = ", ".join(f"{name} = {getattr(spec, name)!r}" for name in where)
-                allowed = "a value" if values is GIVEN else " or ".join(map(repr, values))
-                others = [
-                    f"leave {name} out" if only is GIVEN else f"set another {name}"
-                    for name, only in where.items()
-                ]
-                raise ValueError(
-                    f"{field} = {short(getattr(spec, field))} with {causes}: allowed is {allowed}; "
-                    f"set that, or {' or '.join(others)}"
-                )
-    _check_division(spec)
+        for field in (field for field, values in needed.items() if not _has(spec, field, values)):
+            causes = ", ".join(f"{name} = {getattr(spec, name)!r}" for name in where)
+            allowed = "a value" if needed[field] is GIVEN else " or ".join(map(repr, needed[field]))
+            others = (
+                f"leave {name} out" if only is GIVEN else f"set another {name}"
+                for name, only in where.items()
+            )
+            yield (
+                f"{field} = {short(getattr(spec, field))} with {causes}: allowed is {allowed}; "
+                f"set that, or {' or '.join(others)}"
+            )
+    yield from _wrong_divisions(spec)
 
 
 def _has(spec: Spec, field: str, values: tuple[Any, ...]) -> bool:
@@ -100,50 +104,38 @@ def _has(spec: Spec, field: str, values: tuple[Any, ...]) -> bool:
     return value is not None if values is GIVEN else value in values
 
 
-def _check_sizes(spec: Spec) -> None:
-    """Raise a ValueError for numbers of stages and examples that no run can have."""
+def _wrong_sizes(spec: Spec) -> Iterator[str]:
+    """Numbers of stages and examples that no run can have."""
     K, M, N, D = spec.K, spec.M, spec.N, spec.D
     if K * M > MOST_CELLS:
-        raise ValueError(
-            f"K = {K} x M = {M}: allowed is a product of up to {MOST_CELLS}; choose a smaller K or "
-            "M"
-        )
-    if D > N:
-        raise ValueError(
-            f"D = {D} replicas of a mini-batch of N = {N}: each needs at least one example, so D "
-            f"may be 1 to {N}; choose fewer replicas or a larger N"
-        )
+        yield f"K = {K} x M = {M}: allowed is a product of up to {MOST_CELLS}; choose smaller ones"
     if M * D > N:
-        replicas = f" on each of D = {D} replicas" if D > 1 else ""
-        raise ValueError(
-            f"M = {M} micro-batches{replicas} of a mini-batch of N = {N}: each needs at least one "
-            f"example, so M may be 1 to {N // D}; choose a smaller M or a larger N"
+        on = f" on each of D = {D} replicas" if D > 1 else ""
+        yield (
+            f"M = {M} micro-batches{on} of a mini-batch of N = {N}: each needs at least one "
+            f"example, so M x D may be 1 to {N}; choose smaller ones or a larger N"
         )
-    if isinstance(spec.balance, tuple) and len(spec.balance) != spec.total_stages:
-        raise ValueError(
-            f"balance = {short(list(spec.balance))} has {len(spec.balance)} entries for "
-            f"{spec.stages_text}: give one layer count per stage, or balance='time'"
-        )
-    if isinstance(spec.balance, tuple) and spec.partitioner is not None:
-        raise ValueError(
-            f"partitioner = '{spec.partitioner}' with balance = {short(list(spec.balance))}: these "
-            "stages are cut already; leave it out"
-        )
+    if isinstance(spec.balance, tuple):
+        given = f"balance = {short(list(spec.balance))}"
+        if len(spec.balance) != spec.total_stages:
+            yield (
+                f"{given} has {len(spec.balance)} entries for {spec.stages_text}: give one layer "
+                "count per stage, or balance='time'"
+            )
+        if spec.partitioner is not None:
+            yield f"partitioner = '{spec.partitioner}' with {given}: these stages are cut already"
 
 
-def _check_division(spec: Spec) -> None:
-    """Raise a ValueError for numbers that have to divide each other, and do not."""
+def _wrong_divisions(spec: Spec) -> Iterator[str]:
+    """Numbers that have to divide each other, and do not."""
     K, M, N = spec.K, spec.M, spec.N
     if spec.zero is not None and spec.D == 1:
-        raise ValueError(
-            "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more, "
-            "or leave zero out"
-        )
+        yield "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more"
     if spec.task == "learn" and N % spec.D:
-        raise ValueError(f"N = {N} with task = 'learn': allowed is a multiple of D = {spec.D}")
+        yield f"N = {N} with task = 'learn': allowed is a multiple of D = {spec.D}"
     alike = spec.modelled or spec.task == "check" or spec.library == "deepspeed"
     if alike and N % M:
-        raise ValueError(
+        yield (
             f"N = {N}, M = {M} with fidelity = '{spec.fidelity}', task = '{spec.task}', library = "
             f"'{spec.library}': micro-batches have one size there, so N must be a multiple of M; "
             f"try N={N - N % M}"
@@ -160,7 +152,4 @@ def _check_division(spec: Spec) -> None:
     }
     fits, needed = at_least.get(spec.library, (True, ""))
     if not fits:
-        raise ValueError(
-            f"M = {M}, K = {K} with library = '{spec.library}': it needs {needed}, or "
-            "library='repro'"
-        )
+        yield f"M = {M}, K = {K} with library = '{spec.library}': it needs {needed}"

@@ -215,9 +215,10 @@ def plan_line(journal: Journal) -> bytes:
 
 
 def files_of(results: Path) -> list[str]:
-    """Everything that lies there, without digests; a temporary or a worker's log would show."""
+    """All that lies there but logs of workers, without digests; a temporary would show."""
     paths = (str(path.relative_to(results)) for path in results.rglob("*"))
-    return sorted(re.sub(r"-[0-9a-f]{12}\.json\.gz$", "", path) for path in paths)
+    names = (re.sub(r"-[0-9a-f]{12}\.json\.gz$", "", path) for path in paths)
+    return sorted(name for name in names if "/logs" not in name)
 
 
 def spans(timeline: Timeline | None) -> list[tuple[str, int, int, int]]:

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,19 @@ def run_noted(note: Path, arguments: list[str]) -> int:
         def say(phase: str) -> None:
             file.write(f"{phase} {time.monotonic()}\n")
 
-        note_phase(Crew, "ready", say, "starting workers", "measuring")
-        note_phase(Journal, "commit", say, "recording", "measuring")
+        note_phase(Crew, "ready", say, "starting workers")
+        note_phase(Journal, "commit", say, "recording")
         return main(arguments)
 
 
-def note_phase(
-    owner: type, name: str, say: Callable[[str], None], phase: str, following: str
-) -> None:
-    """Have a method say that its phase begins, and that the next one does when it ends."""
+def note_phase(owner: type, name: str, say: Callable[[str], None], phase: str) -> None:
+    """Have a method say that its phase begins, and when it ends that measuring goes on."""
     method = getattr(owner, name)
 
-    @wraps(method)
     def wrapped(*arguments: Any, **options: Any) -> Any:
         say(phase)
         returned = method(*arguments, **options)
-        say(following)
+        say("measuring")
         return returned
 
     setattr(owner, name, wrapped)

@@ -60,32 +60,24 @@ def changed(source: Path, target: Path, change: Callable[[dict[str, bytes]], obj
     return target
 
 
-def test_both_machines_are_shown_and_named(local, sent, tmp_path, capsys):
+def test_both_machines_are_shown_and_never_divided_by_each_other(local, sent, tmp_path, capsys):
     plots = tmp_path / "plots"
-    assert (
-        main(["report", "--results", str(local), "--plots", str(plots), "--with", str(sent)]) == 0
-    )
+    report = ["report", "--results", str(local), "--plots", str(plots)]
+    assert main([*report, "--with", str(sent)]) == 0
     assert f"{sent}: tiny of 2x-h100" in capsys.readouterr().out
     page = (plots / "report.html").read_text()
     assert "test-cpu-2c" in page
     assert "2x-h100" in page
-    lines = (plots / "runs.csv").read_text().splitlines()
-    of_machine = {name: [line for line in lines if name in line] for name in ("cpu-2c", "x-h100")}
-    assert [len(rows) for rows in of_machine.values()] == [2, 2]
-    assert all("measured" in line for rows in of_machine.values() for line in rows)
     # The next report is without the bundle.
-    assert main(["report", "--results", str(local), "--plots", str(plots)]) == 0
+    assert main(report) == 0
     assert "2x-h100" not in (plots / "report.html").read_text()
-
-
-def test_runs_of_two_machines_are_never_divided_by_each_other(local, sent, tmp_path):
     results, _ = bundle.merge(local, [sent], tmp_path)
+    assert len({run.machine for run in results.runs}) == 2
     for wide in [each for each in results.runs if each.K == 2]:
         assert results.timeline(wide) is not None
         base = results.baseline(wide, K=1, M=1)
         assert base is not None
         assert base.machine == wide.machine
-    assert len({run.machine for run in results.runs}) == 2
 
 
 def test_the_same_results_are_shown_once(local, sent, tmp_path):

@@ -206,12 +206,9 @@ def test_a_full_disk_leaves_it_as_before(journal: Journal, monkeypatch: pytest.M
 
 
 def test_what_kills_left_behind_is_removed_by_the_next_run(results: Path, whole: Any):
-    left = [
-        folder_in(results) / "timelines" / f"{RUN}-0123456789ab.json.gz",
-        folder_in(results) / "timelines" / f".{RUN}-0123456789ab.json.gz.23",
-    ]
+    timelines = folder_in(results) / "timelines"
+    left = [timelines / f"{name}-0123456789ab.json.gz" for name in (RUN, f".{RUN}")]
     for path in left:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     assert seen(results) == whole
     again(results)

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from crew import MACHINE, Crew, experiment, measure, spec
+from crew import Crew, experiment, measure, spec
 
-from repro.harness import plan
 from repro.harness.frame import all_runs
 from repro.harness.own_code import code_of
 from repro.harness.results import load
@@ -33,14 +32,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_an_edit_of_what_it_imports_is_another_model(folder: Path, name: str):
-    before = code_of(MODEL)
-    (folder / name).write_text(FILES[name] + "# edited\n")
-    assert (code_of(MODEL) == before) == (name in ("mine/other.py", "unrelated.py"))
-
-
-def test_what_is_no_source_of_the_user_s_has_no_digest(folder: Path):
+def test_an_edit_of_what_it_imports_is_another_model(folder: Path):
+    for name, text in FILES.items():
+        before = code_of(MODEL)
+        (folder / name).write_text(text + "# edited\n")
+        assert (code_of(MODEL) == before) == (name in ("mine/other.py", "unrelated.py"))
     (folder / "broken.py").write_text("def (")
     assert code_of("import:broken:layers")
     assert code_of("import:not_there:layers") is None
@@ -52,8 +48,6 @@ def test_an_edited_model_is_measured_again_beside_the_old_one(
 ):
     monkeypatch.setattr("repro.harness.rehearsal.check_plans", lambda _: None)
     own = experiment(spec(1, 1), spec(1, 1, model=MODEL, model_args={}))
-    built_in, mine = (run.id for run in plan.make(own, "smoke", MACHINE, folder / "r").runs)
-    assert built_in == spec(1, 1).run_id(1, MACHINE.identity)
 
     def jobs() -> int:
         crew = Crew()
@@ -65,4 +59,4 @@ def test_an_edited_model_is_measured_again_beside_the_old_one(
     assert (jobs(), jobs()) == (2, 0)
     rows = all_runs(load(folder / "r")).set_index("run")
     assert list(rows["rounds"]) == [2, 2, 2]
-    assert "figures=" in rows.loc[mine, "differs_in"]
+    assert rows["differs_in"].str.contains("figures=").sum() == 2

@@ -2,14 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from crew import spec
 
 from repro.cli.main import main
 from repro.harness import machine, rehearsal
-from repro.harness.spec import RunSpec
 
 MODELS = """
 from functools import partial
@@ -25,10 +23,6 @@ def shapes(width=8):
 
 def refuses(width=8):
     raise ValueError(f"width = {width}: must be a multiple of 16")
-
-def late(width=8):
-    encoder = partial(nn.TransformerEncoderLayer, width, 3)
-    return [nn.Flatten, partial(nn.Linear, 3072, width), encoder]
 
 def targets(width=8):
     batch = lambda N, seed: (torch.rand(N, 3072), torch.rand(N, 3))
@@ -70,19 +64,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("rehearsed_models", None)
 
 
-def own(name: str, **changed: Any) -> RunSpec:
-    return spec(model=f"import:rehearsed_models:{name}", model_args={}, **changed)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--model", "resnet50"], "did you mean 'timm:resnet50'"),
         (["--model-args", "Q=3"], "Q=3: transformer has no such argument"),
-        (["--model", "import:no_where:f"], "no module no_where in"),
         (["--model", "import:rehearsed_models:refuses"], "width = 8: must be a multiple of 16"),
         (["--model", "import:rehearsed_models:shapes"], "layers[2] (Linear) cannot be counted"),
-        (["--model", "import:rehearsed_models:late"], "layers[2] (TransformerEncoderLayer) "),
         (["--model", "import:rehearsed_models:targets"], "loss (MSELoss) cannot be counted"),
         (["--model", "import:rehearsed_models:no_data"], "FileNotFoundError: no data.bin here"),
         (["--model", "import:rehearsed_models:fails"], r"RuntimeError: \x1b[31mred\x1b[0m"),
@@ -102,12 +90,14 @@ def test_plan_refuses_what_run_refuses(
 
 @pytest.mark.parametrize("name", ["good", "needs_values", "needs_numpy"])
 def test_what_works_or_needs_values_is_planned(name: str):
-    rehearsal.check([own(name, K=K) for K in (1, 2)])
+    model = f"import:rehearsed_models:{name}"
+    rehearsal.check([spec(K, model=model, model_args={}) for K in (1, 2)])
 
 
-def test_each_distinct_model_passes_once(monkeypatch: pytest.MonkeyPatch):
-    passed = []
-    monkeypatch.setattr(rehearsal, "_rehearse", lambda spec, *_: passed.append(spec))
-    wide = own("good").model_copy(update={"model_args": {"width": 16}})
-    rehearsal.check([own("good", K=K, M=M) for K in (1, 2) for M in (1, 4)] + [wide, spec(1, 4)])
-    assert passed == [own("good"), wide]
+def test_what_waits_is_emulated_and_what_computes_is_measured():
+    for wrong, words in (
+        (spec(model="timed", model_args={}), "'measured': the layers of timed wait, so allowed is"),
+        (spec(fidelity="emulated"), "'emulated': the layers of transformer compute"),
+    ):
+        with pytest.raises(ValueError, match=f"^fidelity = {words}"):
+            rehearsal.check([wrong])
