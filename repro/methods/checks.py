@@ -17,8 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import Weighted
-from repro.gpipe.core.layers import Layer, build
+from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.methods.method import Method, Setup
@@ -35,10 +34,10 @@ _DROPOUTS = (*_PLAIN, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 @dataclass(frozen=True)
 class Check:
-    """Result of a check: "none" if the model has nothing to check; `value`: greatest difference."""
+    """Result of a check; the verdict is "none" if the model has nothing to check."""
 
     verdict: Verdict
-    value: float | None
+    value: float | None  # the greatest difference
     evidence: str
 
 
@@ -47,12 +46,9 @@ def examine(
 ) -> dict[str, Check]:
     """All checks, by name; every process of the library calls this and gets the same result.
 
-    Args:
-        make: builds the library's method.
-        setup: model and cut; its checkpoint and optimizer are not used.
-        batch: (N, seed) -> (inputs, targets).
-        N: mini-batch size, a multiple of M; the check of unequal micro-batches has one more.
-        spare: a process group for that check, which may leave its group unusable.
+    The checkpoint and the optimizer of the setup are not used. N is a multiple of M; the check of
+    unequal micro-batches has one example more. As that check may leave its process group unusable,
+    it has a `spare` one.
     """
     without_dropout = replace(
         setup,
@@ -111,14 +107,16 @@ def _evaluation(method: Method, setup: Setup, inputs: Tree, targets: Tree, state
     with torch.no_grad():
         unsplit = gather([model(part) for part in method.cut(inputs)])
     outputs = [part for part in method.gather(result.outputs) if part is not None][-1]
-    text = "outputs with the statistics that training left"
-    return _compare(_numbered(outputs), _numbered(unsplit), text)
+    actual, expected = (
+        {str(n): tensor.cpu() for n, tensor in enumerate(flatten(tree)[0])}
+        for tree in (outputs, unsplit)
+    )
+    return _compare(actual, expected, "outputs with the statistics that training left")
 
 
 def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
     """Compare gradients with and without recomputation: are the same activations dropped?"""
-    modules = _unsplit(setup).modules()
-    if not any(isinstance(module, _DROPOUTS) and module.p for module in modules):
+    if not any(isinstance(part, _DROPOUTS) and part.p for part in _unsplit(setup).modules()):
         return Check("none", None, "the model has no dropout")
     gradients: dict[str, State] = {}
     for checkpoint in ("always", "never"):
@@ -130,23 +128,19 @@ def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
             if refusal:
                 return Check("refused", None, refusal)
             gradients[checkpoint] = _from_all(method, _gradients_of(method.module))
-    text = "gradients, always against never recomputed"
-    return _compare(gradients["always"], gradients["never"], text)
+    return _compare(*gradients.values(), "gradients, always against never recomputed")
 
 
 def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tuple[State, State]:
     """One step of the unsplit model on this library's own micro-batches.
 
-    Returns:
-        Its gradients and loss, and the expected running statistics of batch norm: updated once, by
-        the mini-batch's mean and unbiased variance.
+    Besides its gradients and loss there are the expected running statistics of batch norm: updated
+    once, by the mini-batch's mean and unbiased variance.
     """
     model = _unsplit(setup)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     norms: dict[str, Any] = {
         name: module for name, module in model.named_modules() if isinstance(module, BATCH_NORMS)
-    }
-    before = {
-        name: (norm.running_mean.clone(), norm.running_var.clone()) for name, norm in norms.items()
     }
     # Inputs of each batch norm, over all micro-batches.
     seen: dict[str, list[Tensor]] = {name: [] for name in norms}
@@ -154,26 +148,24 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tup
         norm.register_forward_pre_hook(
             lambda _norm, inputs, name=name: seen[name].append(inputs[0].detach())
         )
-    weight = setup.loss.weight if isinstance(setup.loss, Weighted) else batch_size
-    total, loss = float(weight(targets)), 0.0
-    for part, target in zip(method.cut(inputs), method.cut(targets), strict=True):
-        share = setup.loss(model(part), target) * (float(weight(target)) / total)
-        share.backward()
-        loss += share.item()
+    loss = 0.0
+    target_parts = method.cut(targets)
+    shares = setup.shares(target_parts)
+    for part, target, share in zip(method.cut(inputs), target_parts, shares, strict=True):
+        part_of_loss = setup.loss(model(part), target) * share
+        part_of_loss.backward()
+        loss += part_of_loss.item()
     running: State = {}
     for name, norm in norms.items():
         values = torch.cat(seen[name]).transpose(0, 1).flatten(1)  # [C, values]
         factor = 1.0 if norm.momentum is None else norm.momentum
-        mean, variance = before[name]
-        running[f"{name}.running_mean"] = mean.lerp(values.mean(1), factor).cpu()
-        running[f"{name}.running_var"] = variance.lerp(values.var(1), factor).cpu()
+        for key, value in (("running_mean", values.mean(1)), ("running_var", values.var(1))):
+            running[f"{name}.{key}"] = before[f"{name}.{key}"].lerp(value, factor).cpu()
     return {**_gradients_of(model), "loss": torch.tensor(loss)}, running
 
 
 def _unsplit(setup: Setup) -> nn.Sequential:
-    return nn.Sequential(
-        *(build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers))
-    )
+    return setup.build_stage([len(setup.layers)], 0)
 
 
 def _without_dropout(layer: Layer) -> Layer:
@@ -189,11 +181,6 @@ def _without_dropout(layer: Layer) -> Layer:
 
 def _gradients_of(module: nn.Module) -> State:
     return {n: p.grad.cpu() for n, p in module.named_parameters() if p.grad is not None}
-
-
-def _numbered(tree: Tree) -> State:
-    """The tensors of a tree on the CPU, by number."""
-    return {str(number): tensor.cpu() for number, tensor in enumerate(flatten(tree)[0])}
 
 
 def _try(method: Method, action: Callable[[], Any]) -> tuple[Any, str]:

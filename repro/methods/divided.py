@@ -24,17 +24,13 @@ from repro.gpipe.core.layers import Layer, on_meta
 
 
 class Parts:
-    """The T processes that have parts of the same stage.
-
-    `number` is t, of this process, `count` is T, and `summed_bytes` were handed to all-reduces so
-    far.
-    """
+    """The T processes that have parts of the same stage."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
-        self.number = dist.get_rank(group)
-        self.count = dist.get_world_size(group)
-        self.summed_bytes = 0
+        self.number = dist.get_rank(group)  # t
+        self.count = dist.get_world_size(group)  # T
+        self.summed_bytes = 0  # handed to all-reduces so far
         # For the watch over hanging processes: a sum waits for all others, so name the next.
         self._next = dist.get_global_rank(group, (self.number + 1) % self.count)
 
@@ -84,7 +80,7 @@ class ColumnLinear(nn.Module):
         self.bias = None if whole.bias is None else parts.of(whole.bias, 0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The part's channels; what reads `x` besides it gets the summed gradient by f."""
+        """The part's channels."""
         return functional.linear(x, self.weight, self.bias)
 
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
+from repro.gpipe import EvaluationResult, PipelineConfig, StepResult, Weighted
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.layers import Layer, as_layers, build
-from repro.gpipe.core.microbatch import Tree, map_leaves, split
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, map_leaves, split
 from repro.gpipe.partition.balance import choose
 from repro.methods.traffic import SentBytes
 
@@ -24,34 +24,24 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Setup:
-    """A model and the options of its training, the same for every method.
+    """A model and the options of its training, the same for every method."""
 
-    Attributes:
-        layers: of the unsplit model; factories are initialised from (seed, layer index).
-        loss: (outputs, targets) of a micro-batch -> its mean loss.
-        config: how the pipeline is cut and run. A peer takes K, M, the balance and the checkpoint
-            rule of it; the other settings are only for ours, and so is the balance "time".
-        sample: inputs of one micro-batch.
-        device: of this process.
-        seed: of initial weights, and of random numbers inside layers.
-        optimizer: makes an optimizer from parameters; None: gradients are not applied.
-        group: process group of the processes that exchange more than neighbours do, if there are
-            any: the K stages (torch's pipelines), the D replicas of a stage (ddp, fsdp, ZeRO), or
-            the T parts of a stage.
-        zero: shard the optimizer's state over the replicas of a stage (ZeRO-1).
-        allow_nonfinite: train on if loss or gradients are inf or nan; only ours refuses that.
-    """
-
+    # Of the unsplit model; factories are initialised from (seed, layer index).
     layers: Sequence[Layer]
-    loss: Callable[[Any, Any], Tensor]
+    loss: Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
+    # How the pipeline is cut and run. A peer takes K, M, the balance and the checkpoint rule of it;
+    # the other settings are only for ours, and so is the balance "time".
     config: PipelineConfig
-    sample: Tree
-    device: torch.device
-    seed: int = 0
-    optimizer: MakeOptimizer | None = None
+    sample: Tree  # inputs of one micro-batch
+    device: torch.device  # of this process
+    seed: int = 0  # of initial weights, and of random numbers inside layers
+    optimizer: MakeOptimizer | None = None  # None: gradients are not applied
+    # Of processes that exchange more than neighbours do: the K stages (torch's pipelines), the D
+    # replicas of a stage (ddp, fsdp, ZeRO), or the T parts of a stage.
     group: dist.ProcessGroup | None = None
+    # Train on if loss or gradients are inf or nan; only ours refuses that.
     allow_nonfinite: bool = False
-    zero: bool = False
+    zero: bool = False  # shard the optimizer's state over the replicas of a stage (ZeRO-1)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
         """The optimizer of a stage; None if there is none, or the stage has no parameters."""
@@ -81,19 +71,21 @@ class Setup:
         layers = {str(n): build(self.layers[n], n, self.seed, self.device) for n in numbers}
         return nn.Sequential(OrderedDict(layers))
 
+    def shares(self, targets: Sequence[Tree]) -> list[float]:
+        """The share of each micro-batch in the mean over the mini-batch."""
+        weight = self.loss.weight if isinstance(self.loss, Weighted) else batch_size
+        weights = [float(weight(part)) for part in targets]
+        return [weight / sum(weights) for weight in weights]
+
 
 class Method(ABC):
-    """Training on one process; every method is called on every process that takes part.
+    """Training on one process; every method is called on every process that takes part."""
 
-    Attributes:
-        module: the layers of this process, with the keys of the unsplit nn.Sequential.
-        balance: layers per stage.
-        wrappers: classes of tensors that run their operators on other tensors, which are counted.
-    """
-
+    # Classes of tensors that run their operators on other tensors, which are counted.
     wrappers: ClassVar[tuple[type, ...]] = ()
-    module: nn.Module
-    balance: tuple[int, ...]
+    module: nn.Module  # the layers of this process, with the keys of the unsplit nn.Sequential
+    balance: tuple[int, ...]  # layers per stage
+    _optimizer: torch.optim.Optimizer | None = None
 
     def __init__(self, setup: Setup, processes: int, rank: int) -> None:
         self._setup = setup
@@ -155,6 +147,60 @@ class Method(ABC):
         if self._setup.device.type == "cuda":
             torch.cuda.synchronize(self._setup.device)
         return perf_counter()
+
+    def _resident(self, *data: Tree) -> Iterator[Tensor]:
+        """What is in this process's memory between steps: of the stage, and of a mini-batch."""
+        yield from map(self._occupied, self.module.parameters())
+        yield from self.module.buffers()
+        yield from (self._occupied(p.grad) for p in self.module.parameters() if p.grad is not None)
+        if self._optimizer is not None:
+            states = [list(state.values()) for state in self._optimizer.state.values()]
+            yield from map(self._occupied, flatten(states)[0])
+        yield from flatten(data)[0]
+
+    def _occupied(self, tensor: Tensor) -> Tensor:
+        """A tensor of the memory that another one takes in this process."""
+        return tensor
+
+
+class Peer(Method):
+    """One half of every adapter of a library; its subclass says how F and B are run."""
+
+    _model: nn.Module  # the library's, whose mode is switched
+    # Whether gradients are freed between steps, instead of set to zero.
+    frees_gradients: ClassVar[bool] = True
+
+    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+        """See `Method`."""
+        assert not trace, "only our own pipeline records spans"
+        start = self._now()
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=self.frees_gradients)
+        loss = self._forward_backward(inputs, targets)
+        if self._optimizer is not None:
+            self._optimizer.step()
+        end = self._now()
+        return StepResult(self._of_all(loss), start, end)
+
+    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
+        """See `Method`; the outputs are those that this process has."""
+        self._model.eval()
+        with torch.no_grad():
+            loss, outputs = self._forward(inputs, targets)
+        self._model.train()
+        return EvaluationResult(self._of_all(loss), outputs)
+
+    @abstractmethod
+    def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
+        """F and B of a mini-batch; returns this process's part of the loss."""
+
+    @abstractmethod
+    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
+        """F of a mini-batch; returns this process's part of the loss, and its outputs."""
+
+    def _of_all(self, loss: float) -> float:
+        """The loss of the mini-batch by this process's part of it."""
+        return loss
 
 
 class Asynchronous(Method):

@@ -8,10 +8,9 @@ B is done. Stages may use different versions for one micro-batch (the paper's "v
 prevents that, is not its default).
 
 The pipe stays filled between steps: K - 1 - j micro-batches stay in flight on stage j until the
-next step, and only the first step has nothing to do backwards at its beginning. So there is no
-bubble, but for this: whoever times a step lets all stages begin together. Stage j then waits for
-the first activations, and a timed step takes (K - 1) F longer than M (F + B). Trained without that
-barrier, M micro-batches take M (F + B).
+next step. So there is no bubble, but for this: whoever times a step lets all stages begin together.
+Stage j then waits for the first activations, and a timed step takes (K - 1) F longer than the
+M (F + B) that it takes without that barrier.
 """
 
 from collections import deque
@@ -22,14 +21,15 @@ from math import ceil
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from repro.gpipe import EvaluationResult, StepResult, Weighted
+from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import Forms
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import as_layers, refuse_shared
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves
+from repro.gpipe.core.microbatch import Tree, flatten, gather, map_leaves
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.buffers import as_before
 from repro.gpipe.schedule.actions import Cell
@@ -45,27 +45,19 @@ class _Version:
     """
 
     updates: int
-    weights: list[nn.Parameter]
+    weights: dict[str, nn.Parameter]
 
 
 @dataclass
 class _InFlight:
-    """A micro-batch between its F and its B on this stage.
+    """A micro-batch between its F and its B on this stage."""
 
-    Attributes:
-        cell: this stage, and the micro-batch's index in its step.
-        number: counted over all steps; the random numbers inside layers depend on it.
-        inputs: what entered the stage.
-        targets: on the last stage.
-        version: weights of its F.
-        outputs: tensors that left the stage, or the loss, with their graph; None before R.
-    """
-
-    cell: Cell
-    number: int
+    cell: Cell  # this stage, and the micro-batch's index in its step
+    number: int  # counted over all steps; the random numbers inside layers depend on it
     inputs: Tree
-    targets: Tree
-    version: _Version
+    targets: Tree  # on the last stage
+    version: _Version  # of its F
+    # Tensors that left the stage, or the loss, with their graph; None before R.
     outputs: list[Tensor] | None = None
 
 
@@ -93,15 +85,7 @@ class PipeDream(Asynchronous):
         self._requiring: list[bool] = []  # which outputs require a gradient, by the first F
         self._forms = Forms()
         self._step_bytes: dict[str, int] = {}  # sent in the last step
-
-        self._parameters = list(self.module.parameters())
-        numbers = {id(p): n for n, p in enumerate(self._parameters)}
-        # Every place in a module that holds a parameter, and the number of the parameter.
-        self._places = [
-            (part, name, numbers[id(p)])
-            for part in self.module.modules()
-            for name, p in part.named_parameters(recurse=False)
-        ]
+        self._parameters = dict(self.module.named_parameters())
         self._newest = self._version(updates=0)
         self._greatest_staleness = 0
         self._most_stashed = 0  # bytes
@@ -111,10 +95,9 @@ class PipeDream(Asynchronous):
 
         The loss is the mean over the mini-batch, each micro-batch with the weights of its F.
         """
-        assert not trace, "pipedream records no spans"
+        assert not trace, "only our own pipeline records spans"
         start = self._now()
-        target_parts = self._target_parts(targets)
-        shares = self._shares(target_parts)
+        target_parts, shares = self._scored(targets)
         losses: list[Tensor] = []
         sent = self._links.sent_bytes()
         left = 0 if self._setup.optimizer is None else self._lag
@@ -129,7 +112,6 @@ class PipeDream(Asynchronous):
             while len(self._in_flight) > left:
                 self._backward(returned, shares)
         end = self._now()
-        self._install(self._parameters)
         now_sent = self._links.sent_bytes()
         self._step_bytes = {what: size - sent[what] for what, size in now_sent.items()}
         loss = torch.stack(losses).sum().item() if losses else 0.0
@@ -148,13 +130,11 @@ class PipeDream(Asynchronous):
                     self._send(i, *flatten(value), evaluate=True)
         self.module.train()
         self._links.flush()
-        loss = 0.0
-        if self._is_last:
-            parts = self._target_parts(targets)
-            scored = zip(outputs, parts, self._shares(parts), strict=True)
-            loss = sum(self._setup.loss(value, t).item() * share for value, t, share in scored)
-        whole = gather(outputs) if self._is_last else None
-        return EvaluationResult(self._wire.from_last(loss), whole)
+        if not self._is_last:
+            return EvaluationResult(self._wire.from_last(0.0), None)
+        scored = zip(outputs, *self._scored(targets), strict=True)
+        loss = sum(self._setup.loss(value, part).item() * share for value, part, share in scored)
+        return EvaluationResult(self._wire.from_last(loss), gather(outputs))
 
     def staleness(self) -> list[int]:
         """K - 1 - j on stage j once the pipe was full; see `Asynchronous`."""
@@ -170,7 +150,8 @@ class PipeDream(Asynchronous):
         config = self._setup.config
         # The first K micro-batches share a version. K more are needed until all have their own.
         steps = ceil(2 * config.stages / config.micro_batches)
-        with memory.peak_memory(self._setup.device, self._resident(inputs, targets), limit) as peak:
+        data = inputs if self._is_first else (), targets if self._is_last else ()
+        with memory.peak_memory(self._setup.device, self._resident(data), limit) as peak:
             for _ in range(steps):
                 self.train_step(inputs, targets)
             self._drain()
@@ -189,8 +170,7 @@ class PipeDream(Asynchronous):
 
     def _forward(self, i: int, inputs: Tree, targets: Tree) -> list[Tensor]:
         """F of a micro-batch with the newest weights; its activations are sent."""
-        cell = (self._rank, i)
-        micro_batch = _InFlight(cell, self._forwards, inputs, targets, self._newest)
+        micro_batch = _InFlight((self._rank, i), self._forwards, inputs, targets, self._newest)
         self._forwards += 1
         self._in_flight.append(micro_batch)
         # The graph of the first F tells which outputs require a gradient.
@@ -215,10 +195,10 @@ class PipeDream(Asynchronous):
 
         Layers get copies of the inputs, because they may work in place.
         """
-        self._install(micro_batch.version.weights)
         seed = rng.hashed(self._setup.seed, 0, micro_batch.number, self._rank)
         rng.reseed(seed, self._setup.device)
-        value = self.module(map_leaves(Tensor, torch.clone, micro_batch.inputs))
+        inputs = map_leaves(Tensor, torch.clone, micro_batch.inputs)
+        value = functional_call(self.module, micro_batch.version.weights, (inputs,))
         if self._is_last:
             value = self._setup.loss(value, micro_batch.targets)
         return flatten(value)
@@ -226,6 +206,7 @@ class PipeDream(Asynchronous):
     def _backward(self, returned: Inbox | None, shares: Sequence[float]) -> None:
         """B of the oldest micro-batch in flight; its gradients are sent, then the stage updates."""
         micro_batch = self._in_flight.popleft()
+        i = micro_batch.cell[1]
         if self._recomputes:
             self._recompute(micro_batch)
         assert micro_batch.outputs is not None
@@ -237,7 +218,7 @@ class PipeDream(Asynchronous):
         else:
             (loss,) = micro_batch.outputs
             # Gradients that are only collected are those of the mini-batch mean.
-            share = shares[micro_batch.cell[1]] if self._setup.optimizer is None else 1.0
+            share = shares[i] if self._setup.optimizer is None else 1.0
             torch.autograd.backward([loss], [torch.full_like(loss, share)])
         if not self._is_first:
             gradients = [
@@ -245,10 +226,9 @@ class PipeDream(Asynchronous):
                 for t in flatten(micro_batch.inputs)[0]
                 if t.requires_grad
             ]
-            i = micro_batch.cell[1]
             message = self._forms.message(("gradients", i), *flatten(gradients))
             self._links.send_gradients(message, (None, (self._rank - 1, i)))
-        self._update(micro_batch)
+        self._update(micro_batch.version)
 
     def _recompute(self, micro_batch: _InFlight) -> None:
         """R: F once more with a graph. It changes copies of buffers such as running statistics."""
@@ -260,31 +240,37 @@ class PipeDream(Asynchronous):
         with torch.enable_grad(), as_before(copies):
             micro_batch.outputs, _ = self._run(micro_batch)
 
-    def _update(self, micro_batch: _InFlight) -> None:
-        used = micro_batch.version
-        gradients = [weight.grad for weight in used.weights]
-        for weight in used.weights:
-            weight.grad = None
-        if self._setup.optimizer is None:
-            for p, gradient in zip(self._parameters, gradients, strict=True):
+    def _update(self, used: _Version) -> None:
+        """The update by a micro-batch of which B is done, with the gradients of its weights."""
+        kept = {other.version.updates for other in self._in_flight}
+        for name, p in self._parameters.items():
+            gradient, used.weights[name].grad = used.weights[name].grad, None
+            if self._setup.optimizer is None:
                 if gradient is not None:
                     p.grad = gradient if p.grad is None else p.grad + gradient
-            return
-        staleness = self._newest.updates - used.updates
-        self._greatest_staleness = max(self._greatest_staleness, staleness)
-        if any(other.version is self._newest for other in self._in_flight):
-            # The optimizer will write to a copy, and micro-batches in flight keep what they use.
-            for p in self._parameters:
-                if p.requires_grad:
-                    p.data = p.data.clone()
-        for p, gradient in zip(self._parameters, gradients, strict=True):
+                continue
             p.grad = gradient
+            if self._newest.updates in kept and p.requires_grad:
+                # The optimizer writes to a copy, and micro-batches in flight keep what they use.
+                p.data = p.data.clone()
+        if self._setup.optimizer is None:
+            return
         if self._optimizer is not None:
             self._optimizer.step()
+        self._greatest_staleness = max(
+            self._greatest_staleness, self._newest.updates - used.updates
+        )
         self._newest = self._version(self._newest.updates + 1)
-        stashed = {other.version.updates for other in self._in_flight}
-        size = sum(p.nbytes for p in self._parameters if p.requires_grad)
-        self._most_stashed = max(self._most_stashed, len(stashed) * size)
+        size = sum(p.nbytes for p in self._parameters.values() if p.requires_grad)
+        self._most_stashed = max(self._most_stashed, len(kept) * size)
+
+    def _version(self, updates: int) -> _Version:
+        """The present weights as tensors of their own, which share their memory."""
+        weights = {
+            name: nn.Parameter(p.data, requires_grad=p.requires_grad)
+            for name, p in self._parameters.items()
+        }
+        return _Version(updates, weights)
 
     def _drain(self) -> None:
         """Do the backwards and updates of all micro-batches in flight."""
@@ -292,20 +278,7 @@ class PipeDream(Asynchronous):
         with rng.preserved(self._setup.device):
             while self._in_flight:
                 self._backward(returned, ())
-        self._install(self._parameters)
         self._links.flush()
-
-    # Versions of the weights.
-
-    def _version(self, updates: int) -> _Version:
-        """The present weights as tensors of their own, which share their memory."""
-        weights = [nn.Parameter(p.data, requires_grad=p.requires_grad) for p in self._parameters]
-        return _Version(updates, weights)
-
-    def _install(self, weights: Sequence[nn.Parameter]) -> None:
-        """Let the layers compute with these weights."""
-        for part, name, number in self._places:
-            part._parameters[name] = weights[number]
 
     # Messages and mini-batches.
 
@@ -327,29 +300,9 @@ class PipeDream(Asynchronous):
         order += [(self._rank, i) for i in coming]
         return Inbox(self._links.gradients_in, order[: max(0, len(order) - left)])
 
-    def _target_parts(self, targets: Tree) -> list[Tree]:
-        """Targets of each micro-batch on the last stage, else None for each."""
+    def _scored(self, targets: Tree) -> tuple[list[Tree], list[float]]:
+        """Targets of each micro-batch, and its share in the loss; none but on the last stage."""
         if not self._is_last:
-            return [None] * self._setup.config.micro_batches
-        return self.cut(self._to_device(targets))
-
-    def _shares(self, target_parts: Sequence[Tree]) -> list[float]:
-        """The share of each micro-batch in the mean over the mini-batch; empty without targets."""
-        if not self._is_last:
-            return []
-        loss = self._setup.loss
-        weight = loss.weight if isinstance(loss, Weighted) else batch_size
-        weights = [float(weight(part)) for part in target_parts]
-        return [weight / sum(weights) for weight in weights]
-
-    def _resident(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
-        """What is in this stage's memory while nothing is in flight."""
-        yield from self.module.parameters()
-        yield from self.module.buffers()
-        yield from (p.grad for p in self._parameters if p.grad is not None)
-        if self._optimizer is not None:
-            yield from flatten([list(s.values()) for s in self._optimizer.state.values()])[0]
-        if self._is_first:
-            yield from flatten(inputs)[0]
-        if self._is_last:
-            yield from flatten(targets)[0]
+            return [None] * self._setup.config.micro_batches, []
+        parts = self.cut(self._to_device(targets))
+        return parts, self._setup.shares(parts)

@@ -1,4 +1,4 @@
-"""What methods without a pipeline share: every process runs all layers, micro-batch by micro-batch.
+"""Methods without a pipeline: every process runs all layers, micro-batch by micro-batch.
 
 Each of the D replicas trains on its part of the mini-batch, cut into M micro-batches whose
 gradients are accumulated. Random numbers in layers belong to (seed, step, micro-batch, layer), as
@@ -6,7 +6,6 @@ in our pipeline with D replicas, so that both drop the same activations.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -14,34 +13,24 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.core import memory
-from repro.gpipe.core.layers import build
 from repro.gpipe.core.loss import MeanLoss
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather
+from repro.gpipe.core.microbatch import Tree, batch_size, gather
 from repro.gpipe.exact import rng
-from repro.methods.method import Method, Setup
+from repro.methods.method import Peer, Setup
 
 
 class SeededLayers(nn.Sequential):
-    """All layers, each with the random numbers of its step, micro-batch and place.
-
-    Attributes:
-        step: number of the training step.
-        micro_batch: counted over all replicas.
-    """
+    """All layers, each with the random numbers of its step, micro-batch and place."""
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(
-            OrderedDict(
-                (str(n), build(layer, n, setup.seed, setup.device))
-                for n, layer in enumerate(setup.layers)
-            )
-        )
+        whole = setup.build_stage([len(setup.layers)], 0)
+        super().__init__(OrderedDict(whole.named_children()))
         self.step = 0
-        self.micro_batch = 0
+        self.micro_batch = 0  # counted over all replicas
         self._seed = setup.seed
         self._device = setup.device
         self._recompute = setup.config.checkpoint == "always"
@@ -63,16 +52,10 @@ class SeededLayers(nn.Sequential):
         return layer(value)
 
 
-class Unpipelined(Method):
-    """One of the processes of a group that all run every layer.
+class Unpipelined(Peer):
+    """One of the processes of a group that all run every layer."""
 
-    Attributes:
-        meter: of the CPU's memory.
-        frees_gradients: whether gradients are freed between steps, instead of set to zero.
-    """
-
-    meter: ClassVar[type[memory.LiveBytes]] = memory.LiveBytes
-    frees_gradients: ClassVar[bool] = True
+    meter: ClassVar[type[memory.LiveBytes]] = memory.LiveBytes  # of the CPU's memory
 
     def __init__(self, setup: Setup) -> None:
         assert setup.group is not None
@@ -94,13 +77,8 @@ class Unpipelined(Method):
         """Around forward and backward of a micro-batch, the last one of the step or another."""
         return nullcontext()
 
-    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """See `Method`."""
-        assert not trace, "no spans are recorded"
+    def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
         M = self._setup.config.micro_batches
-        start = self._now()
-        if self._optimizer is not None:
-            self._optimizer.zero_grad(set_to_none=self.frees_gradients)
         head = self._head(targets, batch_size(inputs))
         loss = 0.0
         with rng.preserved(self._setup.device):
@@ -111,20 +89,15 @@ class Unpipelined(Method):
                     # The library takes the mean over processes, and shares are made for a sum.
                     (share * self._replicas).backward()
                 loss += share.item()
-        if self._optimizer is not None:
-            self._optimizer.step()
         self._layers.step += 1
-        return StepResult(self._total(loss), start, self._now())
+        return loss
 
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F; the outputs are of this replica's part."""
+    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
         head = self._head(targets, batch_size(inputs))
-        self.module.eval()
-        with torch.no_grad(), rng.preserved(self._setup.device):
+        with rng.preserved(self._setup.device):
             outputs = [self._model(part) for part in self.cut(self._to_device(inputs))]
             loss = sum(head(i, output).item() for i, output in enumerate(outputs))
-        self.module.train()
-        return EvaluationResult(self._total(loss), gather(outputs))
+        return loss, gather(outputs)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
         """Peak memory of the fullest process."""
@@ -133,29 +106,41 @@ class Unpipelined(Method):
             self.train_step(inputs, targets)
         return [max(self.gather(peak.value))]
 
-    def _resident(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
-        """What is in this process's memory between steps."""
-        yield from map(self._occupied, self.module.parameters())
-        yield from self.module.buffers()
-        yield from (self._occupied(p.grad) for p in self.module.parameters() if p.grad is not None)
-        if self._optimizer is not None:
-            states = [list(state.values()) for state in self._optimizer.state.values()]
-            yield from map(self._occupied, flatten(states)[0])
-        yield from flatten((inputs, targets))[0]
-
-    def _occupied(self, tensor: Tensor) -> Tensor:
-        """A tensor of the memory that another one takes in this process."""
-        return tensor
-
     def _head(self, targets: Tree, examples: int) -> MeanLoss:
         """Weighs the losses of this replica's micro-batches in the mean over all replicas."""
         M = self._setup.config.micro_batches
-        return MeanLoss(self._setup.loss, self._to_device(targets), examples, M, self._total)
+        return MeanLoss(self._setup.loss, self._to_device(targets), examples, M, self._of_all)
 
-    def _total(self, value: float) -> float:
+    def _of_all(self, loss: float) -> float:
         """The sum of a number over all replicas."""
         if self._replicas == 1:
-            return value
-        total = torch.tensor([value], dtype=torch.float64, device=self._setup.device)
+            return loss
+        total = torch.tensor([loss], dtype=torch.float64, device=self._setup.device)
         dist.all_reduce(total, group=self._group)
         return total.item()
+
+
+class DataParallel(Unpipelined):
+    """Torch's `DistributedDataParallel`: D replicas whose gradients are all-reduced.
+
+    They are summed in the last micro-batch's backward, in buckets, beside the computation. Running
+    statistics of batch norm are those of the first replica, which the library broadcasts, and move
+    with every micro-batch, twice where it is recomputed.
+    """
+
+    _model: DistributedDataParallel
+    # A freed gradient would no longer be a view of its bucket, but take memory besides it.
+    frees_gradients = False
+
+    def _wrapped(self, module: SeededLayers) -> nn.Module:
+        # Without views the library keeps a second copy of all gradients, in its buckets.
+        return DistributedDataParallel(
+            module, process_group=self._group, gradient_as_bucket_view=True
+        )
+
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self._model.no_sync()
+
+    def _occupied(self, tensor: Tensor) -> Tensor:
+        # A gradient is a view of a bucket, which stays when the gradient is cleared.
+        return tensor.detach().new_empty(0).set_(tensor.untyped_storage())

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import split
-from repro.methods import Setup
 from repro.methods.checks import Check
+from repro.methods.method import Setup
 from repro.methods.pipedream import PipeDream
 from repro.methods.probe import probe
 

@@ -15,8 +15,9 @@ from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import batch_size, gather
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
-from repro.methods import Method, Setup, make
+from repro.methods import make
 from repro.methods.checks import Check, examine
+from repro.methods.method import Method, Setup
 from repro.methods.probe import probe
 
 

@@ -11,7 +11,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from repro.gpipe import Pipeline, PipelineConfig
 from repro.gpipe.core.microbatch import split
-from repro.methods import Method, Setup, make
+from repro.methods import make
+from repro.methods.method import Method, Setup
 from repro.models import Model, build
 
 SIZES = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8}

@@ -4,9 +4,9 @@ from functools import partial
 from importlib.util import find_spec
 
 import pytest
-from fakes import TORCH_SCHEDULES, deepspeed_ranks, examined, setup, two_ranks
+from fakes import TORCH_SCHEDULES, deepspeed_ranks, examined, two_ranks
 
-from repro.gpipe import LinkSpeed, launch
+from repro.gpipe import launch
 from repro.methods import make
 
 
@@ -66,15 +66,3 @@ def test_deepspeed_trains_as_ours_does():
         assert checks["unequal micro-batches"].verdict == "refused"
         assert theirs == pytest.approx(ours, abs=1e-6)
         assert ours[-1] < ours[0]
-
-
-def test_only_our_own_links_can_be_throttled():
-    # so it gets there
-    with pytest.raises(ValueError, match=r"^throttle=0\.5: must be a LinkSpeed"):
-        make("repro", setup(stages=1, balance=(4,), throttle=0.5))
-    for peer in ("torch", "torchgpipe"):
-        with pytest.raises(
-            ValueError,
-            match=rf"^throttle = LinkSpeed\(.*library '{peer}': only links of .*'repro' can.*$",
-        ):
-            make(peer, setup(throttle=LinkSpeed(0.001)))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from repro.gpipe import LinkSpeed
 from repro.harness.spec import RunSpec
 from repro.methods.named import ACCEPTS, METHODS, fields_of, name_of
 
@@ -49,7 +50,13 @@ def test_a_spec_has_only_what_its_library_accepts(library):
     accepted = ACCEPTS[library]
     fields: dict[str, Any] = {field: allowed[0] for field, allowed in accepted.items()}
     fields["library"] = library
-    others = {"D": 2, "trace": True, "transport": "gloo", "checkpoint": "except_last"}
+    others: dict[str, Any] = {
+        "D": 2,
+        "trace": True,
+        "transport": "gloo",
+        "checkpoint": "except_last",
+    }
+    others["link"] = LinkSpeed(0.001)
     if library == "tensor":
         fields["tensor_parallel"] = 2
     if library == "torch-interleaved":

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from repro.gpipe import PipelineConfig
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import split
-from repro.methods import Method, Setup, make
+from repro.methods import make
+from repro.methods.method import Method, Setup
 from repro.models import Model, build
 
 D, M = 2, 2  # replicas, and micro-batches of each

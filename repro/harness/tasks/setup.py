@@ -18,7 +18,7 @@ from repro.harness.job import Job
 from repro.harness.predict import counted_costs, waits
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.methods import Setup
+from repro.methods.method import Setup
 from repro.models import Model
 from repro.models.timed import TimedSGD
 

@@ -19,8 +19,8 @@ from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.emulate import Emulation
 from repro.harness.tasks.setup import setup_of
-from repro.methods import Method, make
-from repro.methods.method import Asynchronous
+from repro.methods import make
+from repro.methods.method import Asynchronous, Method
 from repro.models import Model, build
 
 

@@ -14,13 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather
-from repro.methods.method import Method, Setup
+from repro.methods.method import Peer, Setup
 from repro.methods.peers.flat import FlatStage, learn
 
 
-class DeepSpeedPipeline(Method):
+class DeepSpeedPipeline(Peer):
     """One stage under `deepspeed.pipe.PipelineModule` and its engine."""
 
     def __init__(self, setup: Setup) -> None:
@@ -44,14 +43,14 @@ class DeepSpeedPipeline(Method):
             activation_checkpoint_func=deepspeed.checkpointing.non_reentrant_checkpoint,
         )
         parameters = list(self.module.parameters())
-        # It trains only with an optimizer, and clears gradients after an update.
-        self._optimizer = setup.make_optimizer(parameters) or _Keeping(parameters)
+        # It trains only with an optimizer, steps it, and clears gradients after an update.
+        self._stepped = setup.make_optimizer(parameters) or _Keeping(parameters)
         M = setup.config.micro_batches
         size = batch_size(setup.sample)
-        self._engine: Any = deepspeed.initialize(
+        self._model = deepspeed.initialize(
             model=whole,
             model_parameters=parameters,
-            optimizer=self._optimizer,
+            optimizer=self._stepped,
             config={
                 "train_batch_size": M * size,
                 "train_micro_batch_size_per_gpu": size,
@@ -62,25 +61,20 @@ class DeepSpeedPipeline(Method):
             },
         )[0]
 
-    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """See `Method`."""
-        assert not trace, "DeepSpeed records no spans"
-        start = self._now()
-        loss = self._engine.train_batch(self._parts(inputs, targets))
-        if isinstance(self._optimizer, _Keeping):
-            self._optimizer.give_back()
-        return StepResult(end=self._now(), start=start, loss=float(loss))
+    def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
+        loss = self._model.train_batch(self._parts(inputs, targets))
+        if isinstance(self._stepped, _Keeping):
+            self._stepped.give_back()
+        return float(loss)
 
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """See `Method`."""
+    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
         self._outputs = []
-        loss = self._engine.eval_batch(self._parts(inputs, targets))
-        self._engine.train()
-        return EvaluationResult(float(loss), gather(self._outputs) if self._is_last else None)
+        loss = self._model.eval_batch(self._parts(inputs, targets))
+        return float(loss), gather(self._outputs) if self._is_last else None
 
     def close(self) -> None:
         """Remove the engine's hooks on parameters."""
-        self._engine.destroy()
+        self._model.destroy()
 
     def _parts(self, inputs: Tree, targets: Tree) -> Iterator[tuple[Any, Any]]:
         """Micro-batches as the engine reads them: tuples of tensors, and targets as they are."""

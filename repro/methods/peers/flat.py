@@ -17,10 +17,7 @@ from repro.methods.method import Setup
 
 
 class FlatStage(nn.Module):
-    """A stage's layers as a function from a flat tuple of tensors to a flat tuple.
-
-    `skeleton` is the structure of what the layers get.
-    """
+    """A stage's layers as a function from a flat tuple of tensors to a flat tuple."""
 
     def __init__(self, layers: nn.Sequential, skeleton: Tree, *, recompute: bool) -> None:
         super().__init__()
@@ -57,28 +54,20 @@ class Learnt:
 
 def learn(setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential) -> Learnt:
     """A stage that knows its boundaries; the stages before must call this at the same time."""
-    config = setup.config
+    config, device = setup.config, setup.device
     if number == 0:
-        tensors, skeleton = flatten(map_leaves(Tensor, lambda t: t.to(setup.device), setup.sample))
+        tensors, skeleton = flatten(map_leaves(Tensor, lambda t: t.to(device), setup.sample))
     else:
         received, skeleton = wire.recv_object((number - 1) % config.stages)
-        tensors = [t.to(setup.device).requires_grad_(flag) for t, flag in received]
+        tensors = [t.to(device).requires_grad_(flag) for t, flag in received]
     stage = FlatStage(layers, skeleton, recompute=config.checkpoint == "always")
-    outputs = _example_outputs(stage, setup.device, tensors)
+    saved = [(buffer, buffer.clone()) for buffer in stage.buffers()]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        outputs = stage.run_layers(*tensors)
+    with torch.no_grad():
+        for buffer, before in saved:
+            buffer.copy_(before)
     if number + 1 < config.total_stages:
         sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
         wire.send_object((sent, stage.output_skeleton), (number + 1) % config.stages)
     return Learnt(stage, tuple(tensors), outputs)
-
-
-def _example_outputs(
-    stage: FlatStage, device: torch.device, inputs: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """What a stage makes of the sample; buffers and generators are restored."""
-    saved = [(buffer, buffer.clone()) for buffer in stage.buffers()]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        outputs = stage.run_layers(*inputs)
-    with torch.no_grad():
-        for buffer, before in saved:
-            buffer.copy_(before)
-    return outputs

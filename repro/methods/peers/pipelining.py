@@ -20,9 +20,8 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
 )
 
-from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.core.microbatch import Tree, flatten
-from repro.methods.method import Method, Setup
+from repro.methods.method import Peer, Setup
 from repro.methods.peers.flat import learn
 
 
@@ -36,7 +35,7 @@ def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
     return [dist.new_group(range(stages), timeout=timeout) for timeout in timeouts]
 
 
-class Pipelining(Method):
+class Pipelining(Peer):
     """The stages of one rank under `torch.distributed.pipelining`.
 
     The schedule of the setup chooses the library's class: "gpipe", "1f1b", or "interleaved-1f1b",
@@ -54,7 +53,7 @@ class Pipelining(Method):
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
             stages.append(self._stage(number, part))
-        self.module = nn.Sequential(OrderedDict(layers))
+        self.module = self._model = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
         kind: Any = {
             "gpipe": ScheduleGPipe,
@@ -64,27 +63,18 @@ class Pipelining(Method):
         held = stages if config.schedule == "interleaved-1f1b" else stages[0]
         self._schedule: Any = kind(held, config.micro_batches, loss_fn=self._loss)
 
-    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """See `Method`."""
-        assert not trace, "torch.distributed.pipelining records no spans"
+    def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
         losses: list[Tensor] = []
-        start = self._now()
-        if self._optimizer is not None:
-            self._optimizer.zero_grad()
         self._schedule.step(**self._parts(inputs, targets), losses=losses, return_outputs=False)
-        if self._optimizer is not None:
-            self._optimizer.step()
-        return StepResult(end=self._now(), start=start, loss=self._mean(losses))
+        return _mean(losses)
 
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """See `Method`."""
+    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
         losses: list[Tensor] = []
-        self.module.eval()
-        with torch.no_grad():
-            outputs = self._schedule.eval(**self._parts(inputs, targets), losses=losses)
-        self.module.train()
-        whole = self._last.unflat(outputs) if self._is_last else None
-        return EvaluationResult(self._mean(losses), whole)
+        outputs = self._schedule.eval(**self._parts(inputs, targets), losses=losses)
+        return _mean(losses), self._last.unflat(outputs) if self._is_last else None
+
+    def _of_all(self, loss: float) -> float:
+        return self._wire.from_last(loss)
 
     def _parts(self, inputs: Tree, targets: Tree) -> dict[str, Any]:
         """The micro-batches that this stage reads, as arguments of the schedule."""
@@ -99,10 +89,6 @@ class Pipelining(Method):
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
         return self._setup.loss(self._last.unflat(outputs), targets)
 
-    def _mean(self, losses: list[Tensor]) -> float:
-        """Mean loss on every stage; the library assumes micro-batches of equal size."""
-        return self._wire.from_last(torch.stack(losses).mean().item() if losses else 0.0)
-
     def _stage(self, number: int, layers: nn.Sequential) -> PipelineStage:
         """A stage of the library; the stages before must be made at the same time."""
         learnt = learn(self._setup, self._wire, number, layers)
@@ -116,3 +102,8 @@ class Pipelining(Method):
             output_args=learnt.outputs,
             group=self._setup.group,
         )
+
+
+def _mean(losses: list[Tensor]) -> float:
+    """Of the last stage; the library assumes micro-batches of equal size."""
+    return torch.stack(losses).mean().item() if losses else 0.0

@@ -6,16 +6,12 @@ statistics are over the mini-batch.
 
 import warnings
 from importlib import import_module
-from time import perf_counter
 from typing import Any
 
-import torch
 from torch import nn
 
-from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import Tree, flatten, unflatten
-from repro.methods.method import Method, Setup
+from repro.methods.method import Peer, Setup
 
 with warnings.catch_warnings():  # written for torch 1.6
     warnings.simplefilter("ignore")
@@ -23,44 +19,31 @@ with warnings.catch_warnings():  # written for torch 1.6
     GPipe: Any = import_module("torchgpipe").GPipe
 
 
-class TorchGPipe(Method):
+class TorchGPipe(Peer):
     """All stages under `torchgpipe.GPipe`."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup, 1, 0)
         self.balance = setup.counts()
-        layers = [build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)]
-        self._pipe: Any = GPipe(
-            nn.Sequential(*layers),
+        self._model = GPipe(
+            setup.build_stage([len(setup.layers)], 0),
             [*self.balance],
             devices=[setup.device] * setup.config.stages,
             chunks=setup.config.micro_batches,
             checkpoint=setup.config.checkpoint,
             deferred_batch_norm=True,
         )
-        self.module = nn.Sequential(*self._pipe)
+        self.module = nn.Sequential(*self._model)
         self._optimizer = setup.make_optimizer(self.module.parameters())
 
-    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """See `Method`."""
-        assert not trace, "torchgpipe records no spans"
-        start = perf_counter()
-        if self._optimizer is not None:
-            self._optimizer.zero_grad()
-        loss = self._setup.loss(self._pipe(inputs), targets)
+    def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
+        loss = self._setup.loss(self._model(inputs), targets)
         loss.backward()
-        if self._optimizer is not None:
-            self._optimizer.step()
-        return StepResult(loss.item(), start, perf_counter())
+        return loss.item()
 
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """See `Method`."""
-        self._pipe.eval()
-        with torch.no_grad():
-            outputs = self._pipe(inputs)
-            loss = self._setup.loss(outputs, targets).item()
-        self._pipe.train()
-        return EvaluationResult(loss, outputs)
+    def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
+        outputs = self._model(inputs)
+        return self._setup.loss(outputs, targets).item(), outputs
 
     def cut(self, tree: Tree) -> list[Tree]:
         """The parts of `torch.chunk`."""
