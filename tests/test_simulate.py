@@ -14,7 +14,9 @@ from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
-from repro.simulate import FREE, Calibration, LayerTables, StageCosts, overlap, settle, simulate
+from repro.simulate.calibration import Calibration, LayerTables
+from repro.simulate.stage_costs import FREE, StageCosts
+from repro.simulate.step import overlap, settle, simulate
 
 AS_JSON = TypeAdapter(StageCosts)
 K, M = st.integers(1, 8), st.integers(1, 20)

@@ -21,8 +21,8 @@ from repro.harness.text import seconds, size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from repro.costs import Device
     from repro.costs.bench import Rates
+    from repro.costs.device import Device
     from repro.harness.schema import CalibrateRound
 
 

@@ -176,7 +176,7 @@ def _end(fields: dict[str, Any], found: "Fit", unit: str) -> str:
 
 def _table(cut: "Cut", unit: str) -> "RenderableType":
     """Memory of each stage by kind; one line for equal neighbours."""
-    from repro.costs import KINDS
+    from repro.costs.stage import KINDS
     from repro.costs.units import readable
 
     lines: dict[str, dict[str, int]] = {}  # stages -> bytes by kind

@@ -34,7 +34,7 @@ from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
 from repro.io import signals
 from repro.io.temporary import own_folder
-from repro.simulate import StageCosts
+from repro.simulate.stage_costs import StageCosts
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages

@@ -8,7 +8,9 @@ from repro.harness.schema import RoundRecord
 from repro.harness.spec import RunSpec
 
 if TYPE_CHECKING:
-    from repro.simulate import StageCosts  # which imports torch: too slow for `repro plan`
+    from repro.simulate.stage_costs import (
+        StageCosts,  # which imports torch: too slow for `repro plan`
+    )
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,14 @@ from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
 from repro.costs import device as devices
+from repro.costs import roofline
+from repro.costs.counter import Counter
+from repro.costs.device import Device
+from repro.costs.fake import mini_batch
 from repro.costs.fit import Tasks
-from repro.costs.stage_memory import micro_batch, peak_memory
+from repro.costs.roofline import LayerTime
+from repro.costs.stage_memory import Messages, Task, micro_batch, peak_memory
 from repro.gpipe import breakdown
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
@@ -31,15 +35,9 @@ from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import tilde_to_home
 from repro.models import Model, build
 from repro.models.timed import TimedLayer
-from repro.simulate import (
-    FREE,
-    Calibration,
-    StageCosts,
-    all_reduce_seconds,
-    exposed_seconds,
-    settle,
-    simulate,
-)
+from repro.simulate.calibration import Calibration
+from repro.simulate.stage_costs import FREE, StageCosts
+from repro.simulate.step import all_reduce_seconds, exposed_seconds, settle, simulate
 
 ALL_REDUCE = "all-reduce"  # seconds of a step with replicas that no span of its timeline shows
 _last_counter: Counter | None = None  # of this process; the next one uses its traces

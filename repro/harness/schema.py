@@ -16,7 +16,8 @@ from pydantic import (
 
 from repro.io.explain import explain
 from repro.io.untrusted import short
-from repro.simulate import Calibration, StageCosts
+from repro.simulate.calibration import Calibration
+from repro.simulate.stage_costs import StageCosts
 
 
 def _printable(text: str) -> str:

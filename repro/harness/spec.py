@@ -26,7 +26,7 @@ from repro.harness import rules
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import short
-from repro.simulate import Link
+from repro.simulate.stage_costs import Link
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU.
 Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]

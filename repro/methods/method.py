@@ -166,7 +166,7 @@ class Method(ABC):
 class Peer(Method):
     """One half of every adapter of a library; its subclass says how F and B are run."""
 
-    _model: nn.Module  # the library's, whose mode is switched
+    _model: Any  # the library's module, whose mode is switched
     # Whether gradients are freed between steps, instead of set to zero.
     frees_gradients: ClassVar[bool] = True
 

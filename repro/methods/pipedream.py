@@ -45,7 +45,7 @@ class _Version:
     """
 
     updates: int
-    weights: dict[str, nn.Parameter]
+    weights: dict[str, Tensor]
 
 
 @dataclass
@@ -266,7 +266,7 @@ class PipeDream(Asynchronous):
 
     def _version(self, updates: int) -> _Version:
         """The present weights as tensors of their own, which share their memory."""
-        weights = {
+        weights: dict[str, Tensor] = {
             name: nn.Parameter(p.data, requires_grad=p.requires_grad)
             for name, p in self._parameters.items()
         }

@@ -4,20 +4,3 @@ Nothing is run. `repro.gpipe.schedule.replay` gives the order and the moments of
 durations come from a cost model: a device profile (`repro.costs.roofline`), layers timed on this
 machine, or given numbers. Such a run has the fidelity "simulated".
 """
-
-from repro.simulate.calibration import Calibration, LayerTables
-from repro.simulate.stage_costs import FREE, Link, StageCosts
-from repro.simulate.step import all_reduce_seconds, exposed_seconds, overlap, settle, simulate
-
-__all__ = [
-    "FREE",
-    "Calibration",
-    "LayerTables",
-    "Link",
-    "StageCosts",
-    "all_reduce_seconds",
-    "exposed_seconds",
-    "overlap",
-    "settle",
-    "simulate",
-]

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from repro.costs import Counter, Messages, StageMemory, Task
-from repro.costs.counter import Optimizer
-from repro.costs.stage_memory import peak_memory
+from repro.costs.counter import Counter, Optimizer
+from repro.costs.stage_memory import Messages, StageMemory, Task, peak_memory
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.partition.balance import choose
 

@@ -8,8 +8,8 @@ import torch
 from counted import memory_of_ranks
 from torch import nn
 
-from repro.costs import Counter, Messages, StageMemory
-from repro.costs.stage_memory import micro_batch
+from repro.costs.counter import Counter
+from repro.costs.stage_memory import Messages, StageMemory, micro_batch
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.microbatch import flatten

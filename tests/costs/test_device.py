@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.costs import Device
-from repro.costs.device import Amount, Rate, load, names
+from repro.costs.device import Amount, Device, Rate, load, names
 from repro.gpipe.partition.layer_costs import LinkSpeed
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from counted import memory_of_ranks
 
-from repro.costs import Messages
+from repro.costs.stage_memory import Messages
 from repro.gpipe import Pipeline
 from repro.gpipe.core.config import PipelineConfig
 from repro.models import build

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repro.costs import Counter
+from repro.costs.counter import Counter
 from repro.costs.device import load
 from repro.costs.products import Extents, padding
 from repro.costs.roofline import operator_seconds

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from repro.costs import Counter, Device, Terms, mini_batch
-from repro.costs.device import load
-from repro.costs.roofline import TERMS, LayerTime, head, layers, operator_seconds, profile
+from repro.costs.counter import Counter
+from repro.costs.device import Device, load
+from repro.costs.fake import mini_batch
+from repro.costs.roofline import TERMS, LayerTime, Terms, head, layers, operator_seconds, profile
 from repro.costs.trace import Op
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.models import build

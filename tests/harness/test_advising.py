@@ -26,7 +26,7 @@ from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
-from repro.simulate import all_reduce_seconds, exposed_seconds
+from repro.simulate.step import all_reduce_seconds, exposed_seconds
 
 ARGS = {"L": 6, "d": 1024, "H": 4096, "heads": 8, "V": 64, "T": 128}
 SIZES = ["--model-args", *(f"{name}={value}" for name, value in ARGS.items())]

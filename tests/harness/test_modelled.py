@@ -19,7 +19,8 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks import simulate as modelled
 from repro.harness.tasks.emulate import MESSAGE, Emulation, emulate
 from repro.paper import theory
-from repro.simulate import StageCosts, simulate
+from repro.simulate.stage_costs import StageCosts
+from repro.simulate.step import simulate
 
 TIMED = {"L": 4, "forward_s": 0.25, "backward_s": 0.5, "elements": 16}
 
@@ -232,7 +233,7 @@ def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
 
 def slow(folder: Path) -> Path:
     """A device on which this model takes a fifth of a second."""
-    from repro.costs import Device
+    from repro.costs.device import Device
 
     figures: dict[str, Any] = {
         "matmul_flops": 1e8,

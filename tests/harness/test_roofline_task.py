@@ -8,7 +8,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.roofline import predicted
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
-from repro.simulate import simulate
+from repro.simulate.step import simulate
 
 SMALL = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
 

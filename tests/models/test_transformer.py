@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from repro.costs import Counter, mini_batch
+from repro.costs.counter import Counter
+from repro.costs.fake import mini_batch
 from repro.costs.stage_memory import micro_batch
 from repro.models import build
 

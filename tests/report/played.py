@@ -5,7 +5,8 @@ from typing import Any
 from repro.gpipe.schedule.actions import Action, Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
-from repro.simulate import StageCosts, simulate
+from repro.simulate.stage_costs import StageCosts
+from repro.simulate.step import simulate
 
 
 def schedule_of(case: dict[str, Any]) -> Schedule:

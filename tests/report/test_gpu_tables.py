@@ -17,7 +17,7 @@ from repro.harness.results import Results, load
 from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec, Scale
 from repro.report.table import Table
-from repro.simulate import StageCosts
+from repro.simulate.stage_costs import StageCosts
 
 H200 = Machine("cuda", "NVIDIA H200", 1, "gloo", "2.15.0", TF32)
 CPU = Machine("cpu", "Test CPU", 2, "shm", "2.15.0")

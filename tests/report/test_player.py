@@ -16,7 +16,8 @@ from repro.harness.results import load
 from repro.report import player as module
 from repro.report.compare import rows_of
 from repro.report.player import LOGIC, measured_steps, player, script
-from repro.simulate import StageCosts, simulate
+from repro.simulate.stage_costs import StageCosts
+from repro.simulate.step import simulate
 
 # Times of F, R and B; the last set has no round binary fractions.
 DURATIONS = ((1, 1, 2), (0.5, 1, 1), (2, 1.5, 0.5), (0.1, 0.7, 0.3))

@@ -15,7 +15,8 @@ from repro.harness.schema import round_record
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report.compare import rows_of
 from repro.report.style import styled
-from repro.simulate import FREE, Calibration, LayerTables
+from repro.simulate.calibration import Calibration, LayerTables
+from repro.simulate.stage_costs import FREE
 
 F = 0.01  # seconds of F and R of each layer, alone; B takes twice as long, and together everything
 OFF = (0.02, 0.05, 0.04, 0.06, 0.03)  # by how much the simulated step is too long, a round each

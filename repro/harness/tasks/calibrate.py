@@ -26,7 +26,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import device_of, facts_of
 from repro.models import Model, build
-from repro.simulate import Calibration, LayerTables
+from repro.simulate.calibration import Calibration, LayerTables
 
 KINDS = ("forward", "recompute", "backward")
 Pass = dict[str, list[float]]  # kind -> seconds of each layer

@@ -8,7 +8,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.schema import TrainRound
 from repro.models import Model, build
-from repro.simulate import FREE, StageCosts
+from repro.simulate.stage_costs import FREE, StageCosts
 
 MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
 

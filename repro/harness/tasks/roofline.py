@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from repro.costs import Device, bench
+from repro.costs import bench
+from repro.costs.device import Device
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.harness.job import Job, Measured
 from repro.harness.predict import Roofline
@@ -20,7 +21,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.calibrate import sizes
 from repro.harness.tasks.setup import facts_of
 from repro.models import Model, build
-from repro.simulate import Calibration
+from repro.simulate.calibration import Calibration
 
 
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:

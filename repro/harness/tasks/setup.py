@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.costs import Counter
+from repro.costs.counter import Counter
 from repro.gpipe import PipelineConfig
 from repro.gpipe.comm.transport import TIMEOUT
 from repro.gpipe.core.microbatch import split
