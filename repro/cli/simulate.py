@@ -58,9 +58,8 @@ def main(arguments: list[str]) -> int:
         if not values:
             raise ValueError(f"--{name}: allowed is one number or more; try --{name} 1 4")
     of = chosen(options)
-    steps, one_stage = _simulate(options, of)
+    steps, points = _simulate(options, of)
     of.warn(options.K, {M: options.N // M for M in options.M}, options.optimizer)
-    points = [_point(step, one_stage[step.spec.M], steps[0]) for step in steps]
     fields = {
         "fidelity": "simulated",
         "model": of.model.name,
@@ -74,8 +73,8 @@ def main(arguments: list[str]) -> int:
 
 def _simulate(
     options: SimulateOptions, of: Chosen
-) -> tuple[list["Prediction"], dict[int, "Prediction"]]:
-    """A step of every K and M, and of one stage by its M; all are checked before the first."""
+) -> tuple[list["Prediction"], list[dict[str, Any]]]:
+    """A step of every K and M, and what is told of it; all are checked before the first."""
     from repro.harness.predict import predict
 
     one_stage = {
@@ -97,27 +96,29 @@ def _simulate(
     for spec in specs:
         spec.check_depth(len(of.model.layers))
     source = of.source(options.optimizer, options.link_speed)
-    base = {M: predict(spec, source) for M, spec in one_stage.items()}
-    return [base[spec.M] if spec.K == 1 else predict(spec, source) for spec in specs], base
-
-
-def _point(step: "Prediction", one_stage: "Prediction", first: "Prediction") -> dict[str, Any]:
-    """The step of one K and M, with its ratios to K=1 and to the first point."""
-    assert step.source.model is not None
-    return {
-        "K": step.spec.K,
-        "M": step.spec.M,
-        "step_s": step.step_s,
-        "throughput": step.spec.N / step.step_s,
-        "unit": step.source.model.unit,
-        "speedup_vs_k1": one_stage.step_s / step.step_s,
-        "bubble_idle_over_total": step.timeline.bubble_over_total,
-        "breakdown": step.shares,
-        "peak_bytes": step.peaks,
-        "peak_bytes_k1": one_stage.peaks,
-        "balance": step.counts,
-        "speedup_vs_first": first.step_s / step.step_s,
-    }
+    bases = {M: predict(spec, source) for M, spec in one_stage.items()}
+    steps: list[Prediction] = []
+    points: list[dict[str, Any]] = []
+    for spec in specs:
+        base = bases[spec.M]
+        step = base if spec.K == 1 else predict(spec, source)
+        steps.append(step)
+        points.append(
+            {
+                **same(spec, "K", "M"),
+                "step_s": step.step_s,
+                "throughput": spec.N / step.step_s,
+                "unit": of.model.unit,
+                "speedup_vs_k1": base.step_s / step.step_s,
+                "bubble_idle_over_total": step.timeline.bubble_over_total,
+                "breakdown": step.shares,
+                "peak_bytes": step.peaks,
+                "peak_bytes_k1": base.peaks,
+                "balance": step.counts,
+                "speedup_vs_first": steps[0].step_s / step.step_s,
+            }
+        )
+    return steps, points
 
 
 def _parts(

@@ -54,36 +54,23 @@ def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     told = capsys.readouterr().out
     (path,) = tmp_path.glob("*/device.json")
     assert device.load(path).matmul_flops.value == 2e9
-    for words in (
-        "K=2 processes at once",
-        "2.00 GFLOP/s",
-        "median of a, b, c",
-        f"--device {path}",
-    ):
+    for words in ("K=2 processes at once", "2.00 GFLOP/s", f"--device {path}"):
         assert words in told
 
 
-@pytest.mark.parametrize("model", [[], ["transformer", "--model-args", *SIZES]])
-@pytest.mark.parametrize("kind", ["pipe", "folder", "below a file"])
-@pytest.mark.timeout(60)
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    kind, model, tmp_path, capfd, monkeypatch
+    tmp_path, capfd, monkeypatch
 ):
     measured = []
     monkeypatch.setattr("repro.gpipe.launch", lambda *_, **__: measured.append(1))
-    path = tmp_path / "x.json"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        (tmp_path / "file").touch()
-        path = tmp_path / "file" / "x.json"
-    assert main(["calibrate", *model, "--output", str(path)]) == 2
-    error = capfd.readouterr().err
-    assert error.startswith(f"error: --output {path}: ")
-    assert error.endswith("; choose another path\n")
-    assert error.count("\n") == 1
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "file").touch()
+    for name in ("pipe.json", "folder.json", "file/x.json"):
+        for model in ([], ["transformer", "--model-args", *SIZES]):
+            assert main(["calibrate", *model, "--output", str(tmp_path / name)]) == 2
+            (line,) = capfd.readouterr().err.splitlines()
+            assert line.startswith(f"error: --output {tmp_path / name}: ")
     assert measured == []
 
 

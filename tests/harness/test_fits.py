@@ -3,7 +3,6 @@ too large."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from crew import spec
@@ -19,28 +18,15 @@ MIB = 2**20
 
 
 def fit(K: int = 1, **changed: object) -> RunSpec:
-    usual = {
-        "M": 8,
-        "task": "fit",
-        "balance": "memory",
-        "memory": MIB,
-        "fidelity": "measured",
-        "model_args": SIZES,
-    }
-    return spec(K, **{**usual, **changed})
+    usual = {"M": 8, "task": "fit", "balance": "memory", "memory": MIB, "fidelity": "measured"}
+    return spec(K, **{**usual, "model_args": SIZES, **changed})
 
 
 def cut(size: int) -> CutModel | None:
     if size < 1:
         return None
-    values = {
-        "args": {"L": size},
-        "parameters": size,
-        "fullest": 10 * size,
-        "balance": [size],
-        "stages": [{"at": "B0", "total": 10 * size}],
-    }
-    return CutModel.model_validate(values)
+    values = {"args": {"L": size}, "parameters": size, "fullest": 10 * size, "balance": [size]}
+    return CutModel.model_validate(values | {"stages": [{"at": "B0", "total": 10 * size}]})
 
 
 def fit_round(fit: Fitted, size: int, peaks: list[int] | None = None) -> FitRound:
@@ -67,18 +53,11 @@ class Fake:
         size = job.spec.model_args["L"]
         assert job.balance == (size,)
         if size > self.real:
-            return Outcome(
-                "oom", "stage 0: MemoryError: 60 bytes of tensors at once, 55 are allowed"
-            )
-        trained = Tried(
-            args={"L": size},
-            parameters=0,
-            status="done",
-            reason="",
-            peak_bytes=[10 * size],
-            counted_bytes=[],
-            allocator_bytes=None,
-        )
+            reason = "stage 0: MemoryError: 60 bytes of tensors at once, 55 are allowed"
+            return Outcome("oom", reason)
+        values = {"args": {"L": size}, "parameters": 0, "status": "done", "reason": ""}
+        peaks = {"peak_bytes": [10 * size], "counted_bytes": [], "allocator_bytes": None}
+        trained = Tried.model_validate(values | peaks)
         record = fit_round(Fitted(largest=None, next=None, tried=[trained]), size, [10 * size])
         return Outcome("done", measured=Measured(record))
 
@@ -135,13 +114,6 @@ def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str):
     assert (outcome.status, outcome.reason) == (status, reason)
 
 
-def test_a_model_that_cannot_be_counted_fails():
-    uncountable = Job(fit(model="import:faulty:raises", model_args={}))
-    outcome = fit_search.search(Fake(9), uncountable, 1.0, lambda _: None)
-    assert outcome.status == "failed"
-    assert "layers[1] (_Goes) cannot be counted: RuntimeError: layer two" in outcome.reason
-
-
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     with Crew(2, tmp_path / "logs") as crew:
@@ -172,22 +144,3 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
         # 5 KiB of random state beside a tiny model
         assert counted == pytest.approx(visible, rel=0.1)
         assert everything >= visible
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"memory": None}, "memory = None with task = 'fit'"),
-        ({"balance": "time"}, "balance = 'time' with task = 'fit'"),
-        ({"fidelity": "simulated"}, "fidelity = 'simulated' with task = 'fit'"),
-        ({"task": "train"}, "task = 'train' with balance = 'memory'"),
-        (
-            {"task": "train", "balance": "time", "memory": None, "fidelity": "counted"},
-            "fidelity = 'counted'",
-        ),
-    ],
-)
-def test_half_a_fit_is_one_line(changed: dict[str, Any], words: str):
-    with pytest.raises(ValueError, match=words) as caught:
-        fit(**changed)
-    assert "\n" not in str(caught.value)

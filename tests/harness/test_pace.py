@@ -7,7 +7,6 @@ from repro.harness.pace import UNTIMED, Kind, TimeLeft, of_kinds, start_up
 from repro.harness.schema import RoundEvent
 from repro.harness.spec import Experiment, Group
 
-FIDELITIES = {"a": "measured", "b": "measured", "c": "simulated", "d": "simulated"}
 TIMED, MODELLED = Kind("tiny", "timed", "measured"), Kind("tiny", "modelled", "simulated")
 
 
@@ -19,28 +18,23 @@ def paces(minutes: float, *seconds: int) -> dict[Kind, float]:
         Group(name="modelled", runs=tuple(simulated)),
     )
     of = Experiment(name="tiny", title="", question="", minutes={"smoke": minutes}, groups=groups)
-    rounds = {"a": 5, "b": 5, "c": 1, "d": 1}
-    return of_kinds(of, "smoke", rounds, FIDELITIES, [event(each) for each in seconds])
+    events = [
+        RoundEvent.model_construct(
+            group="timed",
+            records={"a": {}, "b": {}},
+            started="2026-01-01T00:00:00+00:00",
+            ended=f"2026-01-01T00:00:{each:02d}+00:00",
+        )
+        for each in seconds
+    ]
+    fidelities = {"a": "measured", "b": "measured", "c": "simulated", "d": "simulated"}
+    return of_kinds(of, "smoke", {"a": 5, "b": 5, "c": 1, "d": 1}, fidelities, events)
 
 
-def event(seconds: int) -> RoundEvent:
-    return RoundEvent.model_construct(
-        group="timed",
-        records={"a": {}, "b": {}},
-        started="2026-01-01T00:00:00+00:00",
-        ended=f"2026-01-01T00:00:{seconds:02d}+00:00",
-    )
-
-
-def test_the_estimate_is_of_the_runs_on_a_clock():
+def test_a_pace_is_estimated_until_it_is_recorded():
+    assert paces(0) == {TIMED: 0.0, MODELLED: UNTIMED}
     assert paces(1) == {TIMED: pytest.approx((60 - 2 * UNTIMED) / 10), MODELLED: UNTIMED}
-    assert paces(0) == {TIMED: 0.0, MODELLED: UNTIMED}, "nothing is known of a clock"
-
-
-def test_a_recorded_pace_is_of_its_group_and_fidelity():
-    pace = paces(1, 20, 30, 58)
-    assert pace[TIMED] == 15.0, "the median of the rounds"
-    assert pace[MODELLED] == UNTIMED
+    assert paces(1, 20, 30, 58)[TIMED] == 15.0, "the median of the rounds"
 
 
 def test_a_cold_run_is_not_taken_for_the_pace_of_all():
@@ -52,10 +46,7 @@ def test_a_cold_run_is_not_taken_for_the_pace_of_all():
     left.started()
     left.done(TIMED, 18.0)
     assert announced / 2 < left.seconds < 1.5 * announced
-    for _ in range(200):
-        left.done(MODELLED, 0.02)
-    left.done(TIMED, None)  # left out
-    assert left.seconds == pytest.approx(18 * (5 * 3 + 18) / 6)
+    left.done(MODELLED, None)  # left out
     fresh = TimeLeft([TIMED] * 2, {}, 0.0)
     assert fresh.seconds == 0.0
     fresh.done(TIMED, 7.0)

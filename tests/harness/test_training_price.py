@@ -74,23 +74,17 @@ def test_downloads_are_named_with_what_must_be_known(tmp_path: Path):
         training(data=(name,), recipe=RECIPE) for name in ("digits", "cars", "pets", "birdsnap")
     ]
     priced = price(tmp_path, *sets, training(data=("imagenet",)))
-    assert priced.downloads == {
-        "cars": 1.96,
-        "pets": 0.81,
-        "birdsnap": None,
-        "imagenet": 147.0,
-    }
+    assert priced.downloads == {"cars": 1.96, "pets": 0.81, "birdsnap": None, "imagenet": 147.0}
     line = priced.lines[2]
     assert "cars 1.96 GB; pets 0.810 GB; birdsnap of unknown size; imagenet 147 GB (gated" in line
     assert "gated: accept its terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k" in line
     assert priced.one_line.endswith("150 GB of downloads and birdsnap, of unknown size")
-    assert price(tmp_path, training()).lines[2] == "downloads: none"
 
 
 def test_the_profile_is_that_of_the_gpus_here_and_may_be_too_small(tmp_path: Path):
-    assert price(tmp_path, training(), here=H200).profile == "h200"
     large = {"L": 3, "D": 2048, "image": 224, "num_classes": 5}
     priced = price(tmp_path, training(model_args=large, N=2048), here=H200)
+    assert priced.profile == "h200"
     assert "does NOT fit" in priced.lines[1]
 
 
@@ -114,14 +108,8 @@ def test_the_price_is_printed_before_anything_starts(
     monkeypatch.setattr(machine, "gpus", lambda: ())
     assert main(["plan", *arguments]) == 0
     out = capsys.readouterr().out
-    assert "skipped(needs a GPU)" in out
-    assert "GPU-hours, simulated on NVIDIA H100" in out
-    assert "downloads: 1.96 GB: cars 1.96 GB" in out
-    assert "`repro run` refuses this scale" in out
-    assert main(["run", *arguments, "--yes"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: scale = 'paper' needs GPUs that torch can use")
-
+    for words in ("GPU-hours, simulated on NVIDIA H100", "downloads: 1.96 GB: cars 1.96 GB"):
+        assert words in out
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H100",) * 2)
     on_cpu = lambda spec, _: predict.source_of(spec, "cpu")  # noqa: E731
     monkeypatch.setattr("repro.harness.training_price.source_of", on_cpu)
