@@ -79,7 +79,8 @@ def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():
         assert list(plan.peak_bytes) == record.peak_bytes
         assert plan.share("bubble") == pytest.approx(record.breakdown["bubble"])
     for K, M in ((1, 8), (2, 2), (2, 8)):
-        changed = {"fidelity": "simulated", "profile": "v100", "checkpoint": "never"}
+        changed: dict[str, Any] = {"fidelity": "simulated", "profile": "v100"}
+        changed["checkpoint"] = "never"
         other = RunSpec(model="transformer", model_args=ARGS, K=K, M=M, N=8, **changed)
         record = simulated(other, "cpu").record
         assert isinstance(record, TrainRound)
