@@ -69,9 +69,7 @@ def main(arguments: list[str]) -> int:
         options = dataclasses.replace(options, device=str(path), devices=devices)
     of = chosen(options)
     question, unit = _question(options, of)
-    from repro.harness.advise import advise
-
-    advice = advise(question, options.top)
+    advice = question.answer(options.top)
     best = advice.plans[0]
     of.warn((best.devices,), {best.spec.M: best.examples}, options.optimizer)
     if save is not None:

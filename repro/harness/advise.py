@@ -6,6 +6,7 @@ memory are those of `repro.harness.predict`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import inf
 from typing import Any
@@ -31,23 +32,6 @@ CHECKPOINTS: tuple[Checkpoint, ...] = ("always", "except_last", "never")
 # better.
 TIE = 0.005
 Family = tuple[str, int, int, str]  # schedule, K, D, checkpoint mode: plans that differ in M
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is to be planned."""
-
-    source: Source  # what the layers cost
-    model_args: Mapping[str, Any]
-    devices: int  # how many there are
-    memory: int  # bytes of each
-    batch: int  # mini-batch N of all replicas together
-    optimizer: Optimizer = "sgd"  # whose state counts
-
-    @property
-    def model(self) -> str:
-        assert self.source.model is not None
-        return self.source.model.name
 
 
 @dataclass(frozen=True)
@@ -147,25 +131,36 @@ def _reason(cause: str, plan: Plan, best: Plan) -> str:
     return f"{texts[cause]} {own:.0%} of the step instead of {others:.0%}"
 
 
-def advise(question: Question, top: int = 5) -> Advice:
-    """Search all plans, and keep the `top` best; a one-line ValueError if none fits."""
-    return _Search(question).best(top)
+@dataclass
+class Question:
+    """How some devices train a model best; `answer` searches all plans."""
 
+    source: Source  # what the layers cost
+    model_args: Mapping[str, Any]
+    devices: int  # how many there are
+    memory: int  # bytes of each
+    batch: int  # mini-batch N of all replicas together
+    optimizer: Optimizer = "sgd"  # whose state counts
+    examined: int = 0  # plans that were simulated
 
-class _Search:
-    def __init__(self, question: Question) -> None:
-        self._question, self._source = question, question.source
-        assert self._source.model is not None
-        self._L = len(self._source.model.layers)
-        arguments = dict(question.model_args)
-        fields = {"N": question.batch, "optimizer": question.optimizer, "model_args": arguments}
-        self._one_device = RunSpec(model=question.model, K=1, M=1, checkpoint="never", **fields)
-        self._examined = 0
+    @property
+    def model(self) -> str:
+        return self.source.model.name if self.source.model else ""
 
-    def best(self, top: int) -> Advice:
-        memory = self._question.memory
+    @cached_property
+    def _one_device(self) -> RunSpec:
+        fields = {"N": self.batch, "optimizer": self.optimizer, "checkpoint": "never"}
+        return RunSpec(model=self.model, model_args=dict(self.model_args), K=1, M=1, **fields)
+
+    @cached_property
+    def _L(self) -> int:
+        return len(self.source.counter)
+
+    def answer(self, top: int = 5) -> Advice:
+        """The `top` best plans; a one-line ValueError if none fits."""
+        memory = self.memory
         # The leanest plan has micro-batches of one example, 1F1B, and recomputes everything.
-        lean = {pair: self._leanest(*pair, self._question.batch // pair[1]) for pair in self._pairs}
+        lean = {pair: self._leanest(*pair, self.batch // pair[1]) for pair in self._pairs}
         needed = {pair: max(self._peaks(spec, self._evenest(spec))) for pair, spec in lean.items()}
         fitting_pairs = [pair for pair, size in needed.items() if size <= memory]
         if not fitting_pairs:
@@ -197,8 +192,8 @@ class _Search:
             tuple(fastest.values()),
             tuple(sorted(others, key=lambda plan: -plan.devices)),
             self._peaks(self._one_device, (self._L,))[0],
-            self._examined,
-            self._source.error(),
+            self.examined,
+            self.source.error(),
         )
 
     def _examine(self, specs: list[RunSpec], top: int) -> tuple[dict[Family, Plan], list[Plan]]:
@@ -217,7 +212,7 @@ class _Search:
             if rival is not None and plan.step_s > rival.step_s:
                 continue
             plan = self._with_memory(plan)
-            if plan.peak > self._question.memory:
+            if plan.peak > self.memory:
                 too_large.append(plan)
             elif rival is None or plan.order < rival.order:
                 fitting[_family(spec)] = plan
@@ -226,15 +221,15 @@ class _Search:
     @property
     def _pairs(self) -> list[tuple[int, int]]:
         """(K, D) that the devices and the mini-batch allow: K x D divides the devices."""
-        devices, N = self._question.devices, self._question.batch
+        devices = self.devices
         pairs = product(range(1, min(devices, self._L) + 1), range(1, devices + 1))
-        return [(K, D) for K, D in pairs if devices % (K * D) == 0 and N % D == 0]
+        return [(K, D) for K, D in pairs if devices % (K * D) == 0 and self.batch % D == 0]
 
     def _micro_batches(self, D: int) -> list[int]:
         """Values of M for a replica's part of the mini-batch: equal, and of sizes with times."""
-        replica = self._question.batch // D
+        replica = self.batch // D
         Ms = [M for M in range(1, replica + 1) if replica % M == 0]
-        return [M for M in Ms if self._source.covers(replica // M)]
+        return [M for M in Ms if self.source.covers(replica // M)]
 
     def _leanest(self, K: int, D: int, M: int) -> RunSpec:
         lean = {"K": K, "D": D, "M": M, "schedule": "1f1b", "checkpoint": "always"}
@@ -266,9 +261,9 @@ class _Search:
         Of the naive schedule it is the work of all ranks, since one computes at a time. With a
         calibration it is zero, since layers are faster while other ranks wait.
         """
-        if isinstance(self._source, Calibrated):
+        if isinstance(self.source, Calibrated):
             return 0.0
-        layers = self._source.layers(spec.N // spec.D // spec.M, spec.checkpoint)
+        layers = self.source.layers(spec.N // spec.D // spec.M, spec.checkpoint)
         work = [F + B for F, B in zip(layers.forward, layers.backward, strict=True)]
         if spec.checkpoint == "always":
             work = [seconds + R for seconds, R in zip(work, layers.recompute, strict=True)]
@@ -278,35 +273,35 @@ class _Search:
 
     def _plan(self, spec: RunSpec, counts: tuple[int, ...] = ()) -> Plan:
         """Simulate a plan, cut by time unless a cut is given."""
-        self._examined += 1
-        step = predict(spec, self._source, counts)
+        self.examined += 1
+        step = predict(spec, self.source, counts)
         spec = spec.model_copy(update={"balance": step.counts})
         return Plan(spec, step.step_s, step.parts, step.timeline.bubble_over_total)
 
     def _with_memory(self, plan: Plan) -> Plan:
         """Count the memory of a plan; where it does not fit, of the cut that takes the least."""
-        memory, spec = self._question.memory, plan.spec
+        spec = plan.spec
         assert isinstance(spec.balance, tuple)
         counted = replace(plan, peak_bytes=self._peaks(spec, spec.balance))
-        if counted.peak <= memory or spec.stages_per_rank is not None:
+        if counted.peak <= self.memory or spec.stages_per_rank is not None:
             return counted
-        if self._source.cuts_by_memory(spec, plan.examples).pack(memory) is None:
+        if self.source.cuts_by_memory(spec, plan.examples).pack(self.memory) is None:
             return counted
         counts = self._evenest(spec)
         peaks = self._peaks(spec, counts)
-        if max(peaks) > memory:
+        if max(peaks) > self.memory:
             return counted
         return replace(self._plan(spec, counts), peak_bytes=peaks)
 
     def _evenest(self, spec: RunSpec) -> tuple[int, ...]:
-        return self._source.cuts_by_memory(spec, spec.N // spec.D // spec.M).evenest()
+        return self.source.cuts_by_memory(spec, spec.N // spec.D // spec.M).evenest()
 
     def _peaks(self, spec: RunSpec, counts: Sequence[int]) -> tuple[int, ...]:
-        return tuple(self._source.peaks(spec, spec.N // spec.D // spec.M, counts) or ())
+        return tuple(self.source.peaks(spec, spec.N // spec.D // spec.M, counts) or ())
 
     def _nothing_fits(self, K: int, D: int, size: int) -> ValueError:
         return ValueError(
-            f"memory = {readable(self._question.memory, 'GB')}: nothing fits; the leanest plan "
+            f"memory = {readable(self.memory, 'GB')}: nothing fits; the leanest plan "
             f"(K={K}, D={D}, all recomputed, the smallest micro-batches) takes "
             f"{readable(size, 'GB')} on its fullest device; try that much memory, more devices or "
             "a smaller mini-batch"
@@ -314,10 +309,10 @@ class _Search:
 
     def _not_timed(self) -> ValueError:
         """The error of a mini-batch that no timed size of micro-batches divides."""
-        assert isinstance(self._source, Calibrated)
-        timed = self._source.calibration.sizes
+        assert isinstance(self.source, Calibrated)
+        timed = self.source.calibration.sizes
         return ValueError(
-            f"batch = {self._question.batch}: layers were timed for micro-batches of {timed[0]} to "
+            f"batch = {self.batch}: layers were timed for micro-batches of {timed[0]} to "
             f"{timed[-1]} examples, and no such size divides it; try a multiple of {timed[0]}, or "
             "calibrate with another --N and --smallest"
         )

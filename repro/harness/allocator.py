@@ -10,8 +10,7 @@ import weakref
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -23,17 +22,11 @@ from repro.io.temporary import own_folder
 OPERATOR, MESSAGE = "visible operator", "message "
 
 
-@dataclass(frozen=True)
-class Peak:
-    """Peak bytes above those at the start.
+class Peak(NamedTuple):
+    """Peak bytes above those at the start."""
 
-    Attributes:
-        visible: of tensors.
-        everything: of tensors and of kernels' workspace.
-    """
-
-    visible: int
-    everything: int
+    visible: int  # of tensors
+    everything: int  # of tensors and of kernels' workspace
 
 
 class _Markers(TorchDispatchMode):
@@ -47,11 +40,10 @@ class _Markers(TorchDispatchMode):
 def measure(step: Callable[[], Any]) -> Peak:
     """Run a step and return its peaks."""
     gc.collect()  # else leftovers of earlier steps may be freed in the middle of this one
+    on_cpu = [ProfilerActivity.CPU]
     with (
         _messages(),
-        profile(
-            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
-        ) as profiler,
+        profile(activities=on_cpu, profile_memory=True, acc_events=True) as profiler,
         _Markers(),
     ):
         step()
@@ -66,12 +58,16 @@ def _messages() -> Iterator[None]:
     """Mark when shared memory becomes a tensor and when that is freed; no allocator sees it."""
     receive = shm.Receiver.receive
 
+    def mark(size: int) -> None:
+        with record_function(f"{MESSAGE}{size}"):
+            pass
+
     def receive_and_mark(self: shm.Receiver, known: Any) -> tuple[Message, float]:
         message, ready = receive(self, known)
         if message.tensors:
             size = message.form.nbytes
-            _mark(size)
-            weakref.finalize(message.tensors[0].untyped_storage(), _mark, -size)
+            mark(size)
+            weakref.finalize(message.tensors[0].untyped_storage(), mark, -size)
         return message, ready
 
     shm.Receiver.receive = receive_and_mark
@@ -81,18 +77,16 @@ def _messages() -> Iterator[None]:
         shm.Receiver.receive = receive
 
 
-def _mark(size: int) -> None:
-    with record_function(f"{MESSAGE}{size}"):
-        pass
-
-
 def read(events: list[dict[str, Any]]) -> Peak:
     """The peaks in a Chrome trace with memory events."""
-    operators = sorted(
-        (e["ts"], e["ts"] + e["dur"])
-        for e in events
-        if e.get("name") == OPERATOR and e["ph"] == "X"
-    )
+    marked = [e for e in events if e.get("name") == OPERATOR and e["ph"] == "X"]
+    operators = sorted((e["ts"], e["ts"] + e["dur"]) for e in marked)
+
+    def operator_at(time: float) -> int | None:
+        """Index of the operator that runs at a time; None between operators."""
+        n = bisect(operators, (time, float("inf"))) - 1
+        return n if n >= 0 and time <= operators[n][1] else None
+
     memory = [e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 0]
     memory.sort(key=lambda e: e["args"]["Ev Idx"])
     changes = [(e["ts"], e["args"]["Bytes"], e["args"]["Addr"]) for e in memory]
@@ -107,25 +101,18 @@ def read(events: list[dict[str, Any]]) -> Peak:
             continue
         start = allocated.pop(address, None)
         if start is not None:
-            operator = _operator(operators, time)
-            same = operator is not None and operator == _operator(operators, changes[start][0])
+            operator = operator_at(time)
+            same = operator is not None and operator == operator_at(changes[start][0])
             is_workspace[start] = is_workspace[n] = same
     counted = [(changes[n][0], changes[n][1], hidden) for n, hidden in is_workspace.items()]
     for e in events:
         name = e.get("name", "")
         if name.startswith(MESSAGE):
             counted.append((e["ts"], int(name.removeprefix(MESSAGE)), False))
-    counted.sort(key=lambda change: change[0])
     visible = everything = 0
     peak = Peak(0, 0)
-    for _, size, hidden in counted:
+    for _, size, hidden in sorted(counted, key=lambda change: change[0]):
         everything += size
         visible += 0 if hidden else size
         peak = Peak(max(peak.visible, visible), max(peak.everything, everything))
     return peak
-
-
-def _operator(operators: list[tuple[float, float]], time: float) -> int | None:
-    """Index of the operator that runs at a time; None between operators."""
-    n = bisect(operators, (time, float("inf"))) - 1
-    return n if n >= 0 and time <= operators[n][1] else None

@@ -97,21 +97,16 @@ def _table(
     bases: Mapping[str, Mapping[str, int]],
     settings: Sequence[str],
 ) -> list["RenderableType"]:
-    """Runs, a row each, below a line with what they have in common.
+    """Runs, a row each, below what they have in common.
 
-    Of the settings, those in which the runs differ are columns. A column has no place where its
-    values are unknown in all rows.
+    The settings in which they differ are columns. A column of unknown values is left out.
     """
     if not runs:
         return []
     first, various = runs[0].spec, _varied(runs)
     differing = [name for name in settings if name in various]
-    common = {
-        "model": first.model,
-        "fidelity": first.fidelity,
-        "N": f"N={first.N}",
-        "checkpoint": f"recompute {first.checkpoint}",
-    }
+    common = {"model": first.model, "fidelity": first.fidelity, "N": f"N={first.N}"}
+    common["checkpoint"] = f"recompute {first.checkpoint}"
     words = [title] if title not in ("", slug(first.model)) else []
     words += [word for field, word in common.items() if field not in various]
     units = {run.unit for run in runs}

@@ -49,7 +49,7 @@ class CpuShare:
 
 
 def is_busy(share: float | None) -> bool:
-    """True if this share disturbs measurements; an unknown share counts as no."""
+    """Whether this share disturbs measurements; an unknown one does not."""
     return share is not None and share > BUSY
 
 

@@ -32,15 +32,8 @@ def of_kinds(
 ) -> dict[Kind, float]:
     """Seconds of one run in one round, for each kind.
 
-    Args:
-        experiment: of the runs.
-        scale: chooses the experiment's estimate.
-        rounds: run id -> number of rounds; without the runs that cannot be measured here.
-        fidelities: run id -> fidelity, of all runs.
-        events: recorded on this machine.
-
-    Returns:
-        The median of recorded rounds, else the experiment's estimate; 0 if neither exists.
+    It is the median of the rounds that this machine has recorded, else the experiment's estimate,
+    or 0. `fidelities` has all runs, `rounds` has how often those are measured that can be here.
     """
     recorded = _recorded(experiment.name, fidelities, events)
     timed = sum(count for run, count in rounds.items() if fidelities[run] in TIMED)
@@ -98,7 +91,7 @@ class TimeLeft:
         self._took: dict[Kind, list[float]] = {}
 
     def started(self) -> None:
-        """Note that the workers have started."""
+        """The workers have started."""
         self._start_up = 0.0
 
     def done(self, kind: Kind, seconds: float | None) -> None:

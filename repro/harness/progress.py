@@ -46,12 +46,9 @@ _WIDTH = 72
 
 
 class ProgressReporter:
-    """Prints what happens during `repro run`.
+    """Prints what happens during `repro run`; with `verbose` also the median step of every run.
 
-    Args:
-        console: where to print; by default standard output.
-        verbose: draw the median step of every run, instead of one in each group.
-        quiet_s: without a terminal, seconds of silence until a line says what runs.
+    Without a terminal a line says what runs after `quiet_s` seconds of silence.
     """
 
     def __init__(
@@ -118,11 +115,9 @@ class ProgressReporter:
             threading.Thread(target=self._break_silence, daemon=True, name="progress").start()
 
     def started(self) -> None:
-        """Note that the workers are there."""
         self._left.started()
 
     def end(self) -> None:
-        """Remove the live line."""
         self._ended.set()
         self._progress.stop()
 
@@ -237,11 +232,7 @@ def plan_table(plan: Plan) -> "RenderableType":
 
 
 def result_line(run: Run, results: Results) -> str:
-    """A run's numbers in one line, with the names that they have in the table at the end.
-
-    Such as `transformer-K2-M4-3fa9c1 (d=64): step 512 ms, sequences/s 62.5, over K=1 1.62x [1.58,
-    1.66], idle 21%, peak 1.00 GiB, rounds 5`.
-    """
+    """A run's numbers in one line, with the names that they have in the table at the end."""
     found = {name: text for name, text in numbers(run, results, OVER_K1).items() if text != "-"}
     shown = [f"{run.unit if name == 'throughput' else name} {found[name]}" for name in found]
     return f"  {run.named}: {', '.join(shown)}"

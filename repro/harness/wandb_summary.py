@@ -44,7 +44,6 @@ def places(results: Results) -> list[Place]:
 
 
 def runs_table(experiment: str) -> str:
-    """The name of the table of all runs of an experiment."""
     return f"runs/{experiment}"
 
 
@@ -148,11 +147,10 @@ class Report(NamedTuple):
         return self.plots / "report.html"
 
     def tables(self, experiment: str = "") -> dict[str, Path]:
-        """The tables of an experiment; by default all, those about several experiments too."""
+        """Of an experiment; by default all, those about several experiments too."""
         return self._files("tables", "csv", experiment)
 
     def figures(self, experiment: str = "") -> dict[str, Path]:
-        """The figures of an experiment; by default all."""
         return self._files("figures", "png", experiment)
 
     def claims(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from repro.costs.device import load as load_device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import error_bars, machine, plan_file, runner
-from repro.harness.advise import CHECKPOINTS, Plan, Question, advise, why_slower
+from repro.harness.advise import CHECKPOINTS, Plan, Question, why_slower
 from repro.harness.machine import Machine
 from repro.harness.plan_file import PlanFile
 from repro.harness.predict import ALL_REDUCE, Roofline
@@ -69,7 +69,7 @@ def test_its_plans_are_ranked_and_fit(capsys):
 
 
 def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():
-    plans = advise(question(ARGS, 8), top=30).plans
+    plans = question(ARGS, 8).answer(top=30).plans
     assert {plan.spec.checkpoint for plan in plans} == set(CHECKPOINTS)
     for plan in (plan for plan in plans if plan.spec.D == 1):
         changed = {"fidelity": "simulated", "profile": "v100", "balance": "time"}
@@ -115,7 +115,7 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
     cuts: dict[Any, set[Any]] = {}
     while True:
         try:
-            plans = advise(asked, top=30).plans
+            plans = asked.answer(top=30).plans
         except ValueError:
             break
         for plan in plans:

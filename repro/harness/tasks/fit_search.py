@@ -97,13 +97,8 @@ def search(
 ) -> Outcome:
     """Measure a fit; what became of it, and every size that was tried.
 
-    Args:
-        crew: trains the sizes.
-        job: the fit.
-        deadline: in seconds, of each size.
-        tell: takes a line about each.
-        count: counts in this process, since the crew's are started afresh after each size that was
-            too large.
+    The crew trains each size within `deadline` seconds, and `tell` takes a line about it. `count`
+    counts in this process, since the crew's are started afresh after each size that was too large.
     """
     climb = _Climb(crew, job, deadline, tell, count)
     try:
