@@ -132,24 +132,18 @@ def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
 def test_layers_are_cut_into_stages():
     layers = Profile((1, 2, 3), (1, 2, 3), (2, 4, 6), (10, 20), (11, 21))
     found = StageCosts.of(layers, (1, 2), LinkSpeed(0.5, 10), (7, 8, 9), setup=0.25)
-    assert found.forward == (1, 5)
-    assert found.backward == (2, 10)
+    assert (found.forward, found.backward, found.update) == ((1, 5), (2, 10), (7, 17))
     assert (found.activations, found.gradients) == ((10,), (11,))
-    assert found.update == (7, 17)
-    assert AS_JSON.validate_python(AS_JSON.dump_python(found, mode="json")) == found
-    free = StageCosts.uniform(2)
-    assert AS_JSON.validate_python(AS_JSON.dump_python(free, mode="json")) == free
-    uneven = replace(found, backward_weight=(0.5, 9.0))
-    assert AS_JSON.validate_python(AS_JSON.dump_python(uneven, mode="json")) == uneven
+    free, uneven = StageCosts.uniform(2), replace(found, backward_weight=(0.5, 9.0))
+    for costs in (found, free, uneven):
+        assert AS_JSON.validate_python(AS_JSON.dump_python(costs, mode="json")) == costs
     assert uneven.scaled(2).backward_input == (3.0, 2.0)
-    before_there_was_w = {
-        k: v for k, v in AS_JSON.dump_python(found, mode="json").items() if k != "backward_weight"
-    }
+    before_there_was_w = AS_JSON.dump_python(found, mode="json")
+    del before_there_was_w["backward_weight"]
     assert AS_JSON.validate_python(before_there_was_w) == found
     assert AS_JSON.dump_python(free, mode="json")["link"]["bytes_per_second"] is None
-    once, slow = (
-        simulate(make_schedule("gpipe", 2, 4), c).step_time for c in (found, found.scaled(3))
-    )
+    schedule = make_schedule("gpipe", 2, 4)
+    once, slow = (simulate(schedule, costs).step_time for costs in (found, found.scaled(3)))
     assert slow == pytest.approx(3 * once)
 
 
@@ -199,16 +193,11 @@ def test_a_calibration_is_mixed_by_what_computes_at_once():
     assert unrecomputed.forward == (1, 2)  # F as R takes, in the company of F
 
 
-def test_one_stage_alone_takes_what_layers_take_alone():
-    settled = settle(
-        make_schedule("gpipe", 1, 3), lambda t: calibration().stages((2,), 1, overlap=t)
-    )
-    assert (settled.forward, settled.backward) == ((3,), (6,))
-
-
 @pytest.mark.parametrize("kind", ["gpipe", "gpipe-late", "1f1b"])
 def test_with_m_1_only_early_recompute_has_company(kind):
     """F and B of two stages are in turn; an early R of the first overlaps work of the second."""
+    one = settle(make_schedule(kind, 1, 3), lambda t: calibration().stages((2,), 1, overlap=t))
+    assert (one.forward, one.backward) == ((3,), (6,)), "one stage is alone"
     settled = settle(
         make_schedule(kind, 2, 1), lambda t: calibration().stages((1, 1), 1, overlap=t)
     )
@@ -228,24 +217,11 @@ def test_mixed_lies_between_alone_and_together(slower, M, kind):
     assert all_ / slower - 1e-9 <= mixed <= all_ + 1e-9
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ((1, 2), (1,), (1, 1)),
-        ((1, 2), (1, 1), (1, 1), (5, 5)),
-        ((1, math.nan), (1, 1), (1, 1)),
-        ((), (), ()),
-        ((1, 1), (1, 1), (1, -1)),
-        ((1,), (1,), (2,), (), (), FREE, (), (), (3,)),
-    ],
-)
-def test_wrong_costs_are_refused(arguments):
-    with pytest.raises(ValueError, match="StageCosts"):
-        StageCosts(*arguments)
-
-
 def test_what_does_not_fit_the_layers_or_the_schedule_is_refused():
     layers = Profile((1, 2, 3), (1, 2, 3), (2, 4, 6), (10, 20), (11, 21))
+    for wrong in (((1, 2), (1,), (1, 1)), ((1, math.nan), (1, 1), (1, 1)), ((), (), ())):
+        with pytest.raises(ValueError, match="StageCosts"):
+            StageCosts(*wrong)
     with pytest.raises(ValueError, match="sum to the model's 3 layers"):
         StageCosts.of(layers, (1, 1))
     with pytest.raises(ValueError, match="K=3 stages, costs those of 2"):

@@ -78,22 +78,17 @@ class Advice:
     Attributes:
         plans: those that fit, from the best on: of each schedule, K, D and checkpoint mode the best
             M. The worst are left out.
-        reference: the best naive model parallelism that fits; None if none does.
-        too_large: plans that would be faster than the best one, but do not fit, from the fastest
-            on.
+        too_large: plans that would be faster than the best one, but do not fit; fastest first.
         do_not_fit: the leanest plan of each (K, D) that does not fit at all, most devices first.
-        one_device_bytes: what one device needs without a pipeline and without recomputation.
-        examined: how many plans were simulated.
-        error: how far such steps were off where the true length is known.
     """
 
     plans: tuple[Plan, ...]
-    reference: Plan | None
+    reference: Plan | None  # the best naive model parallelism that fits
     too_large: tuple[Plan, ...]
     do_not_fit: tuple[Plan, ...]
-    one_device_bytes: int
-    examined: int
-    error: ErrorBar | None
+    one_device_bytes: int  # needed without a pipeline and without recomputation
+    examined: int  # plans that were simulated
+    error: ErrorBar | None  # how far such steps were off where the true length is known
 
 
 def why_slower(plan: Plan, best: Plan) -> str:

@@ -58,22 +58,15 @@ class Included(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """A predicted step.
-
-    Attributes:
-        examples: in a micro-batch; 0 where not even one fits into the spec's memory.
-        counts: layers of each stage.
-        timeline: of one replica.
-        exposed_s: seconds by which the sums of gradients over replicas outlast the last backward.
-    """
+    """A predicted step."""
 
     spec: RunSpec
     source: "Source"
-    examples: int
-    counts: tuple[int, ...]
+    examples: int  # in a micro-batch; 0 where not even one fits into the spec's memory
+    counts: tuple[int, ...]  # layers of each stage
     costs: StageCosts
-    timeline: Timeline
-    exposed_s: float
+    timeline: Timeline  # of one replica
+    exposed_s: float  # by which the sums of gradients over replicas outlast the last backward
 
     @property
     def step_s(self) -> float:
@@ -99,13 +92,10 @@ class Prediction:
 class Source:
     """What a model's layers cost; memory and parameters are counted on fake tensors.
 
-    Attributes:
-        model: None where only the times of its layers are known.
-        link: between two stages.
-        memory: bytes of a device; None where the layers are those of no device.
+    `model` is None where only the times of its layers are known, `link` is between two stages.
     """
 
-    memory: float | None = None
+    memory: float | None = None  # bytes of a device; None where the layers are those of no device
 
     def __init__(
         self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None

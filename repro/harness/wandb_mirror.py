@@ -42,9 +42,7 @@ def mirror(
     """Start a W&B run in the folder `wandb` of a directory, fill it and end it.
 
     `group` is the experiment, and `kind`, W&B's job type, is the fidelity, "all runs" or "report".
-
-    Returns:
-        The project's address when online, else None. Never raises: trouble is one line on stderr.
+    Returns the project's address when online. Never raises: trouble is one line on stderr.
     """
     if mode == "disabled":
         return None
@@ -159,11 +157,8 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
     log_artifact = run.log_artifact
 
     def log_without_folders(artifact: "wandb.Artifact", *arguments: Any, **options: Any) -> Any:
-        """Name the files of a table or artifact from the current folder on, not in full.
-
-        W&B uploads these names, so they may not hold the path of a home folder. `wandb sync` finds
-        the files when it is started in the same folder.
-        """
+        # W&B uploads the names of the files of a table or artifact, so they begin in the current
+        # folder and may not name a home. `wandb sync` finds them if started in the same folder.
         for entry in artifact.manifest.entries.values():
             if entry.local_path:
                 entry.local_path = os.path.relpath(entry.local_path)

@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from crew import Crew, experiment, measure, metrics, spec
 from PIL import Image
 
+from repro.cli import run
 from repro.cli.main import main
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import wandb_mirror, wandb_summary
@@ -27,10 +29,8 @@ pytestmark = [
     pytest.mark.usefixtures("own_home"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-
-REPORT = wandb_summary.Report(Path("plots"), ("tiny",))
+RESULTS, PLOTS = Path("results"), Path("plots")
 HOST, KEY = "heartofgold-7", "zq7" * 14
-TIMED = {"L": 2, "forward_s": 0.01}
 LEARN: dict[str, Any] = {"task": "learn", "loss": [3.0, 2.0, 1.0], "digest": "0" * 64}
 LEARN |= {"metrics": {"accuracy": 0.5, "bleu toy:alfa": 20.0}, "parameters": 10, "seconds": 1.0}
 LEARN |= {"examples": 24, "balance": [2], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
@@ -51,56 +51,18 @@ class Teacher(Crew):
 
 
 def plan_of() -> Any:
-    """Measured and simulated runs, and a training."""
-    measured = [spec(K, M) for K in (1, 2) for M in (1, 4)]
+    """Two measured and four simulated runs, and a training."""
     waits: dict[str, Any] = {"model": "timed", "fidelity": "simulated", "balance": "uniform"}
     simulated = [
-        RunSpec(**waits, model_args=TIMED | {"L": K}, K=K, M=M, N=M) for K in (2, 4) for M in (1, 4)
+        RunSpec(**waits, model_args={"L": K, "forward_s": 0.01}, K=K, M=M, N=M)
+        for K in (2, 4)
+        for M in (1, 4)
     ]
     args = {"L": 3, "D": 8, "image": 16, "num_classes": 5}
     fields: dict[str, Any] = {"model": "amoebanet-b", "model_args": args, "K": 1, "M": 1, "N": 8}
     training = Training(data=("digits",), recipe={"optimizer": "sgd", "lr": 0.01})
     learnt = RunSpec(**fields, task="learn", trace=False, training=training)
-    return experiment(*measured, *simulated, learnt, rounds=2)
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a user: results, and a report with tables, one picture and three claims."""
-    project = tmp_path_factory.mktemp("project")
-    assert measure(project / "results", Teacher(), plan_of()) == 0
-    plots = project / "plots"
-    plots.mkdir()
-    home = os.path.expanduser("~")  # noqa: PTH111
-    (plots / "report.html").write_text(f"<html><body>made in {home}/x</body></html>")
-    (plots / "tiny_speed.csv").write_text("K,speedup,why\n1,1.0,\n2,1.9,nan\n")
-    (plots / "tiny_secret.csv").write_text(f"why\n{KEY} on {HOST} in {home}\n")
-    (plots / "claims.csv").write_text("id,verdict\na,reproduced\nb,not tested here\nc,reproduced\n")
-    # What is not of the report stays here.
-    (plots / "salaries.csv").write_text("name,salary\nme,1\n")
-    for name in ("tiny_bars", "me"):
-        Image.effect_noise((64, 64), 50).save(plots / f"{name}.png")
-    return project
-
-
-@pytest.fixture(autouse=True)
-def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
-    """The results of that folder, which is the current one."""
-    monkeypatch.chdir(project)
-    return load(Path("results"))
-
-
-def picture(_timeline: Timeline, title: str, fidelity: str) -> Image.Image:
-    assert title.startswith("transformer")
-    assert fidelity == "measured"
-    return Image.effect_noise((64, 64), 50)
-
-
-def log(mode: wandb_mirror.Mode, recorded: Results, directory: Path) -> None:
-    """Mirror one measured run."""
-    run = next(run for run in recorded.runs if (run.K, run.M, run.fidelity) == (2, 4, "measured"))
-    tags = ("Table 2", "")
-    assert wandb_summary.log_run(mode, recorded, run, directory, tags, picture) is None
+    return experiment(spec(1, 4), spec(2, 4), *simulated, learnt, rounds=2)
 
 
 class Mirrored:
@@ -113,10 +75,8 @@ class Mirrored:
         self.history = [each["item"] for each in self.all("history")]
 
     def _inspect(self, *flags: str) -> str:
-        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags]
-        return subprocess.run(
-            [*command, str(self.path)], check=True, capture_output=True, text=True
-        ).stdout
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags, self.path]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -139,30 +99,59 @@ class Mirrored:
 
 
 @pytest.fixture(scope="module")
-def logged(project: Path) -> dict[str, Mirrored]:
-    """All that is mirrored, by job type, on a host with secrets."""
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a user on a host with secrets: results and a report, all of it mirrored."""
+    project = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         patch.setenv("WANDB_API_KEY", KEY)
         patch.setattr(socket, "gethostname", lambda: HOST)
-        results, directory = load(Path("results")), Path("results")
-        log("offline", results, directory)
-        trained = next(run for run in results.runs if run.spec.task == "learn")
-        wandb_summary.log_run("offline", results, trained, directory)
-        (place,) = wandb_summary.places(results)
-        wandb_summary.log_experiment("offline", results, place, directory, ("Table 2",))
-        wandb_summary.log_report("offline", Path("plots"), ["tiny"], directory)
-    runs = [Mirrored(path) for path in sorted(project.glob("results/wandb/*/*.wandb"))]
-    return {
-        "training" if "amoebanet" in run.run["display_name"] else run.run["job_type"]: run
-        for run in runs
-    }
+        patch.setattr(run, "_picture", lambda *_: Image.effect_noise((64, 64), 50))
+        for _ in range(2):  # the second time nothing is measured, and nothing is mirrored again
+            assert measure(RESULTS, Teacher(), plan_of(), session={"wandb": "offline"}) == 0
+        PLOTS.mkdir()
+        home = os.path.expanduser("~")  # noqa: PTH111
+        claims = "id,verdict\na,reproduced\nb,not tested here\nc,reproduced\n"
+        files = {
+            "report.html": f"<html><body>made in {home}/x</body></html>",
+            "tiny_speed.csv": "K,speedup,why\n1,1.0,\n2,1.9,nan\n",
+            "tiny_secret.csv": f"why\n{KEY} on {HOST} in {home}\n",
+            "claims.csv": claims,
+            "salaries.csv": "name,salary\nme,1\n",  # what is not of the report stays here
+        }
+        for name, text in files.items():
+            (PLOTS / name).write_text(text)
+        for name in ("tiny_bars", "me"):
+            Image.effect_noise((64, 64), 50).save(PLOTS / f"{name}.png")
+        wandb_summary.log_report("offline", PLOTS, ["tiny"], RESULTS)
+    return project
+
+
+@pytest.fixture(scope="module")
+def logged(project: Path) -> dict[str, Mirrored]:
+    """All that is mirrored, by name; of a measured or trained run by its model, K and M."""
+    runs = [Mirrored(path) for path in project.glob("results/wandb/offline-run-*/*.wandb")]
+    named = {re.sub("-[0-9a-f]{6}$", "", each.run["display_name"]): each for each in runs}
+    assert len(named) == len(runs)
+    return named
+
+
+@pytest.fixture(autouse=True)
+def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """The results of that folder, which is the current one."""
+    monkeypatch.chdir(project)
+    return load(RESULTS)
+
+
+def test_only_timed_runs_are_runs_there(logged: dict[str, Mirrored]):
+    timed = {"transformer-K1-M4", "transformer-K2-M4", "amoebanet-b-K1-M1"}
+    assert logged.keys() == timed | {"tiny, all runs", "report"}
 
 
 def test_a_measured_run_and_a_training(logged: dict[str, Mirrored]):
-    mirrored = logged["measured"]
+    mirrored, trained = logged["transformer-K2-M4"], logged["amoebanet-b-K1-M1"]
     assert mirrored.about["project"] == wandb_mirror.PROJECT
-    assert mirrored.about["tags"] == ["Table 2"]
+    assert mirrored.about["tags"] == ["smoke", "test-cpu-2c"]
     assert mirrored.about["config"]["K"] == 2
     values = mirrored.about["summary"]
     assert values["step_s"] == 0.75
@@ -177,19 +166,19 @@ def test_a_measured_run_and_a_training(logged: dict[str, Mirrored]):
     assert points[0]["bubble/theory"] == pytest.approx(1 / 5)
     globs = {metric.get("glob_name") for metric in mirrored.all("metric")}
     assert {"bubble/*", "memory/*"} <= globs
-    losses = [point.get("train/loss") for point in logged["training"].history]
+    losses = [point.get("train/loss") for point in trained.history]
     assert [loss for loss in losses if loss is not None] == LEARN["loss"]
-    assert logged["training"].about["summary"]["test/bleu_toy_alfa"] == 20.0
+    assert trained.about["summary"]["test/bleu_toy_alfa"] == 20.0
 
 
 def test_all_runs_are_lines_of_a_table(recorded: Results, logged: dict[str, Mirrored]):
-    table = json.loads(logged["all runs"].file("runs/tiny").read_text())
+    table = json.loads(logged["tiny, all runs"].file("runs/tiny").read_text())
     assert len(table["data"]) == len(recorded.runs)
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     simulated = [row for row in rows if row["fidelity"] == "simulated"]
     assert {row["bubble_idle_over_total"] for row in simulated} == {0.5}
     assert simulated[0]["speedup_vs_k1"] is None
-    assert len(logged["all runs"].all("artifact")) == 2, "the table and the timelines"
+    assert len(logged["tiny, all runs"].all("artifact")) == 2, "the table and the timelines"
 
 
 def test_the_report_is_tables_pictures_a_page_and_counts(logged: dict[str, Mirrored]):
@@ -221,11 +210,7 @@ def test_nothing_private_is_mirrored_or_written_to_the_home(
 
 @pytest.mark.parametrize("key", [None, "0" * 40])
 def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
-    key: str | None,
-    recorded: Results,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    key: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ):
     start = wandb_mirror._start
 
@@ -237,10 +222,10 @@ def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
         monkeypatch.setattr(wandb_mirror, "_start", refuse_online)
-    log("disabled", recorded, tmp_path / "out")
+    assert wandb_mirror.log_curves("disabled", "x", {}, [], tmp_path / "out") is None
     assert not (tmp_path / "out").exists()
     for _ in range(2):
-        log("online", recorded, tmp_path / "out")
+        assert wandb_mirror.log_curves("online", "x", {}, [{"step": 1}], tmp_path / "out") is None
     assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -248,8 +233,6 @@ def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
 
 
 CLOUD, OWN = "https://api.forge.coreweave.com", "https://wandb.example.org/"
-
-
 ENTRY = "machine {} login user password x\n"
 
 
@@ -270,20 +253,21 @@ def test_has_key(server: str, key: str | None, netrc: str, expected: bool, tmp_p
     assert wandb_mirror.has_key(server, environ) is expected
 
 
-def test_the_dry_dashboard(
-    recorded: Results, logged: dict[str, Mirrored], capfd: pytest.CaptureFixture[str]
-):
-    shown = sections(recorded, REPORT)
+def test_the_dry_dashboard(recorded: Results, logged: dict[str, Mirrored], capfd: Any):
+    shown = sections(recorded, wandb_summary.Report(PLOTS, ("tiny",)))
     panels = [panel for section in shown for panel in section.panels]
     wanted = {name for panel in panels for name in panel.metrics}
     wanted |= {axis for panel in panels if panel.kind == "line plot" for axis in panel.axes}
     assert wanted <= {name for run in logged.values() for name in run.names}
-    assert logged["all runs"].names | logged["report"].names <= wanted
+    assert logged["tiny, all runs"].names | logged["report"].names <= wanted
     assert main(["dashboard"]) == 0
     text = capfd.readouterr().out
-    assert "tiny: A tiny sweep" in text
-    assert "chart      speedup over K=1 against K" in text
-    assert "nothing was sent" in text
+    for words in (
+        "tiny: A tiny sweep",
+        "chart      speedup over K=1 against K",
+        "nothing was sent",
+    ):
+        assert words in text
     assert main(["dashboard", "--json"]) == 0
     made = json.loads(capfd.readouterr().out)["section"]["panelBankConfig"]["sections"]
     assert [section["name"] for section in made] == [section.title for section in shown]
@@ -293,9 +277,7 @@ def test_the_dry_dashboard(
             assert all(f'"{name}"' in text for name in (*panel.metrics, *panel.axes)), panel
 
 
-def test_a_refused_push_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
+def test_a_refused_push_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: Any):
     workspaces = pytest.importorskip("wandb_workspaces.workspaces")
 
     def refuse(_: Any) -> None:
