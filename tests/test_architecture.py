@@ -180,7 +180,7 @@ def test_a_model_s_name_that_is_read_passes_the_gate_before_it_is_built():
                 "repro.harness.tasks.emulate",
             } & imported(tree)
             assert asks or not builds, module
-    assert readers >= {"repro.cli.choice", "repro.cli.source"}
+    assert readers >= {"repro.cli.plan", "repro.cli.source"}
 
 
 def test_no_circles():

@@ -11,9 +11,3 @@ def test_the_orders_print_what_the_page_shows(capsys):
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE, flags=re.S)
     exec(program, {})
     assert capsys.readouterr().out == shown
-
-
-def test_tables_have_at_most_four_columns():
-    heads = re.findall(r"^(\|.*)\n\|---", PAGE, flags=re.M)
-    assert heads
-    assert all(head.count("|") <= 5 for head in heads)

@@ -129,8 +129,7 @@ def _memory(origin: Origin) -> int:
     from repro.cli import doctor
 
     if origin.machine.device == "cuda":
-        stages_per_gpu = math.ceil(origin.K / origin.machine.count)
-        return int(machine.gpu_memory()) // stages_per_gpu
+        return machine.gpu_memory() // math.ceil(origin.K / origin.machine.count)
     return int(doctor.memory()[0]) // origin.K
 
 

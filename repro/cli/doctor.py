@@ -20,6 +20,7 @@ from repro.cli.answers import shown
 from repro.cli.options import parse
 from repro.harness import contention, machine, wandb_mirror
 from repro.harness.contention import CpuShare
+from repro.harness.terminal import show
 from repro.harness.text import size
 
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
@@ -166,8 +167,7 @@ def examine(results: Path, load: float | None) -> tuple[dict[str, str], list[str
         "python": f"{sys.version.split()[0]}; {listed}",
         "torch": f"{torch.threads} threads; CUDA build {torch.cuda or 'none'}; {backends}",
         "GPUs, by torch": ", ".join(torch.gpus) or "none",
-        "GPUs, by driver": ", ".join(driver.gpus) or "none",
-        "driver": driver.version or "none",
+        f"GPUs, by driver {driver.version}": ", ".join(driver.gpus) or "none",
         "W&B": f"offline unless --wandb online; API key {key}",
         "results": f"{results}: {writable}",
         "measures": f"scale {scale} when none is asked for: {why}; a larger K is skipped",
@@ -177,31 +177,24 @@ def examine(results: Path, load: float | None) -> tuple[dict[str, str], list[str
     return facts, [line for line in problems if line]
 
 
-def print_report(results: Path) -> int:
-    from repro.harness.terminal import console_for, show
-
-    load = CpuShare().share_soon()
-    facts, errors = examine(results, load)
-    show(shown(facts))
-    console = console_for(markup=False)
-    for line in errors:
-        console.print(f"ERROR: {line}", style="bold red", soft_wrap=True)
-    if contention.is_busy(load):
-        console.print(
-            "WARNING: this machine is busy, see load: steps measured now would take longer and "
-            "differ more; end other processes first",
-            style="bold yellow",
-            soft_wrap=True,
-        )
-    if errors:
-        return 1
-    console.print("Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green")
-    return 0
-
-
 def main(arguments: list[str]) -> int:
+    from rich.text import Text
+
     options = parse(DoctorOptions, arguments, "repro doctor")
-    status = print_report(options.results)
+    load = CpuShare().share_soon()
+    facts, errors = examine(options.results, load)
+    show(shown(facts))
+    for line in errors:
+        show([Text(f"ERROR: {line}", style="bold red")])
+    if contention.is_busy(load):
+        warning = (
+            "WARNING: this machine is busy, see load: steps measured now would take longer and "
+            "differ more; end other processes first"
+        )
+        show([Text(warning, style="bold yellow")])
+    if not errors:
+        print("Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.")
+    status = 1 if errors else 0
     if options.check:
         from repro.cli.doctor_check import print_checks  # imports torch
 

@@ -1,14 +1,198 @@
-"""`repro plan`: what would be measured."""
+"""`repro plan`: what would be measured; and what `repro run` shares with it."""
 
-from repro.cli.choice import PlanOptions, choose, plans_of, say_scale, training_price
-from repro.harness import catalog, machine
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+
+import tyro
+
+from repro.cli import doctor
+from repro.cli.options import parse
+from repro.harness import catalog, machine, plan_file
+from repro.harness.outside import read
+from repro.harness.plan import Plan, make
 from repro.harness.progress import plan_table, summary
-from repro.harness.terminal import console_for
+from repro.harness.spec import SCALES, Experiment, RunSpec, Scale
+from repro.harness.terminal import show
+
+if TYPE_CHECKING:
+    from repro.harness.results import Run
+    from repro.harness.training_price import TrainingPrice
+
+P = TypeVar("P", bound="PlanOptions")
+REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
+_NAMES = (
+    "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own, "
+    "which is code and is run; none means all."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """Show which runs would be measured, are recorded, or cannot run on this machine."""
+
+    scale: Scale | None = None
+    """how large everything is; by default node where two GPUs are usable, else laptop"""
+    only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """only runs with all these fields, such as K=2,M=4, and their baselines (K=1); repeatable"""
+    rounds: int | None = None
+    """rounds of each group, instead of the experiment's own number"""
+    results: Path = Path("results")
+    """where measurements are recorded"""
+    reference: tyro.conf.FlagCreatePairsOff[bool] = False
+    """record into results/reference, which is committed"""
+    force: tyro.conf.FlagCreatePairsOff[bool] = False
+    """measure again what is done"""
+    spec: str = ""
+    """measure a recorded run again, with its baselines: its id, or a .json file with its spec"""
+    plan: Path | None = None
+    """measure a plan for this machine: the .json file that `repro advise --save` wrote"""
+    trust: tyro.conf.FlagCreatePairsOff[bool] = False
+    """allow --spec or --plan to name code: its model is import:package.module:function"""
+
+    @property
+    def folder(self) -> Path:
+        return REFERENCE_RESULTS if self.reference else self.results
+
+
+class Chosen(NamedTuple):
+    build: Callable[[Scale], Experiment]
+    accumulate: bool  # whether results add up over commands with different parameters
+    command: str  # what a user types after `repro run` to get it
+
+
+def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chosen]]:
+    """The options, and the experiments that are named before them.
+
+    A single experiment brings its own parameters as options.
+    """
+    count = next((n for n, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    names, rest = arguments[:count], arguments[count:]
+    sources = [catalog.find(name) for name in names]
+    single = sources[0] if len(sources) == 1 else None
+    description = f"{kind.__doc__}\n\n{single.about if single else _NAMES}"
+    extra = single.flags() if single else []
+    prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
+    options = parse(kind, rest, prog, description, extra)
+    files = {"spec": options.spec, "plan": options.plan}
+    given = [f"--{name} {path}" for name, path in files.items() if path]
+    if given and len(given + names) > 1:
+        given += [f"experiment = '{name}'" for name in names[:1]]
+        raise ValueError(f"{' with '.join(given)}: allowed is one of the two; drop one")
+    if given:
+        return options, [_from_file(options)]
+    if single:
+        values = single.values({name: getattr(options, name) for name, _, _ in extra})
+        build = partial(single.build, **values)
+        return options, [Chosen(build, bool(single.parameters), single.command(values))]
+    if not sources:
+        # Of all experiments, only those that have minutes at this scale: a sweep has none.
+        scale = scale_of(options)[0]
+        known = [catalog.find(name) for name in catalog.names()]
+        sources = [source for source in known if source.build(scale).minutes.get(scale)]
+    return options, [
+        Chosen(source.build, bool(source.parameters), source.command({})) for source in sources
+    ]
+
+
+def _from_file(options: PlanOptions) -> Chosen:
+    """The experiment that measures a recorded run or a plan; names its model if that is code."""
+    # The command is recorded, so a path loses its folders.
+    if options.plan is not None:
+        here = machine.detect(scale_of(options)[0])
+        source = plan_file.planned(options.plan, here, trusted=options.trust)
+        command = ["--plan", options.plan.name]
+    elif options.spec.endswith(".json"):
+        path = Path(options.spec)
+        source = catalog.replay(read(path, RunSpec), f"--spec {path}", trusted=options.trust)
+        command = ["--spec", path.name]
+    else:
+        spec = _recorded_run(options).spec
+        source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
+        command = ["--spec", options.spec]
+    if source.notice:
+        print(source.notice)
+    return Chosen(source.build, accumulate=True, command=shlex.join(command))
+
+
+@cache
+def _recorded_run(options: PlanOptions) -> "Run":
+    # pandas takes half a second to load.
+    from repro.harness.results import find_run
+
+    return find_run(options.spec, options.folder)[1]
+
+
+def plans_of(
+    options: PlanOptions, chosen: list[Chosen], *, without_gpus: bool = False
+) -> list[Plan]:
+    """What is left to measure of each chosen experiment on this machine.
+
+    With `without_gpus`, scale paper is planned also where torch can use no GPU: all is skipped.
+    """
+    scale = scale_of(options)[0]
+    if without_gpus and scale == "paper" and not machine.gpus():
+        devices = machine.without_gpus()
+    else:
+        devices = machine.detect(scale)
+    return [
+        make(
+            each.build(scale),
+            scale,
+            devices,
+            options.folder,
+            options.only,
+            options.rounds,
+            force=options.force,
+            accumulate=each.accumulate,
+            command=each.command,
+        )
+        for each in chosen
+    ]
+
+
+def training_price(plans: list[Plan]) -> "TrainingPrice | None":
+    """What the trainings of scale node or paper would take; None if there are none."""
+    large = [plan for plan in plans if plan.scale in ("node", "paper")]
+    if all(run.spec.task != "learn" for plan in large for run in plan.runs):
+        return None
+    # It imports torch, which planning other runs does without.
+    from repro.harness.training_price import price_trainings
+
+    return price_trainings(plans)
+
+
+def scale_of(options: PlanOptions) -> tuple[Scale, str]:
+    """The scale, and a line that says why."""
+    if options.scale is not None:
+        return options.scale, f"scale: {options.scale}, as asked for"
+    if options.spec and not options.spec.endswith(".json"):
+        scale = _recorded_run(options).scale
+        if scale in SCALES:
+            return scale, f"scale: {scale}, that of the recorded run (--scale chooses another)"
+    scale, why = machine.default_scale()
+    return scale, f"scale: {scale}, because {why} (--scale chooses another)"
+
+
+def say_scale(options: PlanOptions) -> None:
+    """Print the scale and why; warn of a GPU that torch cannot use.
+
+    Without the warning, stages would compute on the CPU and nobody would know why.
+    """
+    print(scale_of(options)[1])
+    trouble = doctor.trouble_here()
+    if trouble:
+        print(f"WARNING: {trouble}", file=sys.stderr)
 
 
 def main(arguments: list[str]) -> int:
+    from rich.text import Text
+
     options, chosen = choose(PlanOptions, "plan", arguments)
-    console = console_for(markup=False)
     say_scale(options)
     plans = plans_of(options, chosen, without_gpus=True)
     # Models that a user chose are checked. An experiment of the project with its own parameters is
@@ -21,17 +205,13 @@ def main(arguments: list[str]) -> int:
         check_plans(unchecked)
     trainings = training_price(plans)
     for plan in plans:
-        console.print(
-            f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n",
-            style="bold",
-        )
-        console.print(plan_table(plan))
-        console.print("\n".join([summary(plan), *plan.notes]), soft_wrap=True)
+        of = plan.experiment
+        title = Text(f"\n{of.name}: {of.title}\n{of.question}\n", style="bold")
+        show([title, plan_table(plan), summary(plan), *plan.notes])
     if trainings is not None:
-        console.print("\n" + "\n".join(trainings.lines), soft_wrap=True)
+        show(["", *trainings.lines])
     if any(plan.machine == machine.without_gpus() for plan in plans):
-        console.print(
-            "\ntorch can use no GPU here, so `repro run` refuses this scale; --scale laptop runs",
-            soft_wrap=True,
+        show(
+            ["\ntorch can use no GPU here, so `repro run` refuses this scale; --scale laptop runs"]
         )
     return 0

@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from repro.cli.choice import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.cli.options import parse
+from repro.cli.plan import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.harness import bundle, terminal
 from repro.harness.results import check_folder
 from repro.io.temporary import own_folder

@@ -10,7 +10,7 @@ from typing import Literal
 
 import tyro
 
-from repro.cli.choice import (
+from repro.cli.plan import (
     PlanOptions,
     choose,
     plans_of,

@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -119,25 +119,18 @@ def _redactor(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[
 
 def _secrets() -> Secrets:
     """Secrets of this process and user."""
-    return _secrets_of(tuple(os.environ.items()), _stored())
+    return _secrets_of(tuple(os.environ.items()))
 
 
 @lru_cache(maxsize=2)
-def _secrets_of(environment: tuple[tuple[str, str], ...], stored: Secrets) -> Secrets:
-    secrets = [*stored]
+def _secrets_of(environment: tuple[tuple[str, str], ...]) -> Secrets:
+    """Those of the environment, and those that `wandb login` and `hf auth login` have stored."""
+    secrets = []
     for name, value in environment:
         place = f"the environment variable {name}"
         if name not in _NO_SECRET and _SECRET.search(name.upper()):
             secrets.append((place, value))
         secrets += [(place, password) for password in _IN_ADDRESS.findall(value)]
-    secrets = [(place, secret) for place, secret in secrets if len(secret) >= _SHORTEST]
-    return tuple(sorted(secrets, key=lambda pair: -len(pair[1])))
-
-
-@cache
-def _stored() -> Secrets:
-    """Secrets that `wandb login` and `hf auth login` have stored in the user's files."""
-    secrets = []
     with suppress(OSError, netrc.NetrcParseError, ValueError, RuntimeError):
         path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
         open_regular(path).close()  # refuses a pipe, for which netrc would wait
@@ -148,7 +141,8 @@ def _stored() -> Secrets:
     with suppress(ValueError, RuntimeError):
         path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
         secrets.append(("your Hugging Face token", read_text(path, SMALL).strip()))
-    return tuple(secrets)
+    secrets = [(place, secret) for place, secret in secrets if len(secret) >= _SHORTEST]
+    return tuple(sorted(secrets, key=lambda pair: -len(pair[1])))
 
 
 def _homes() -> tuple[str, ...]:

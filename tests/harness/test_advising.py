@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from crew import Crew
 
-from repro.cli.choice import PlanOptions, choose
 from repro.cli.main import main
+from repro.cli.plan import PlanOptions, choose
 from repro.costs.device import load as load_device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline

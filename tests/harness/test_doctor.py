@@ -54,7 +54,7 @@ def test_this_machine(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.setattr(machine, "cores", lambda: 2)
     monkeypatch.setattr(contention.CpuShare, "share_soon", lambda _: 0.8 if busy else 0.0)
     monkeypatch.setenv("WANDB_API_KEY", "a-secret-key")
-    assert doctor.print_report(tmp_path / "new" / "results") == 0
+    assert doctor.main(["--results", str(tmp_path / "new" / "results")]) == 0
     out = capsys.readouterr().out
     for words in ("2 usable cores of", "gloo yes", "API key set", "scale laptop when none"):
         assert words in out

@@ -4,7 +4,6 @@ write."""
 import gzip
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from crew import Crew, spec
 from repro.cli.main import main
 from repro.harness import runner
 from repro.harness.journal import journals
-from repro.io import redact as module
 from repro.io.redact import redact, redacted, tilde_to_home
 
 SECRETS = {
@@ -62,7 +60,7 @@ def experiment(scale="smoke"):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with a telling name, and an environment full of secrets."""
     made = tmp_path / HOME
     made.mkdir()
@@ -70,9 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    module._stored.cache_clear()
-    yield made
-    module._stored.cache_clear()
+    return made
 
 
 def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
@@ -111,7 +107,6 @@ def test_what_logins_have_left_in_files_is_secret(home: Path, monkeypatch: pytes
     (home / ".netrc").chmod(0o600)
     (home / ".cache" / "huggingface").mkdir(parents=True)
     (home / ".cache" / "huggingface" / "token").write_text("hf_marvinsToken\n")
-    module._stored.cache_clear()
     assert redact("trillian4242 hf_marvinsToken") == "*** ***"
     with pytest.raises(ValueError, match=r"the password for api\.wandb\.ai in your \.netrc"):
         spec(model_args={"key": "trillian4242"})
