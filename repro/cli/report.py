@@ -28,9 +28,7 @@ class ReportOptions:
     reference: tyro.conf.FlagCreatePairsOff[bool] = False
     """from results/reference into plots/reference, both committed, with the README's animation"""
     bundles: Annotated[
-        tuple[Path, ...],
-        tyro.conf.arg(name="with", metavar="FILE"),
-        tyro.conf.UseAppendAction,
+        tuple[Path, ...], tyro.conf.arg(name="with", metavar="FILE"), tyro.conf.UseAppendAction
     ] = ()
     """also show the results in a file of `repro results --pack`, or in a folder of such files;
     repeatable"""

@@ -10,14 +10,7 @@ from typing import Literal
 
 import tyro
 
-from repro.cli.plan import (
-    PlanOptions,
-    choose,
-    plans_of,
-    say_scale,
-    scale_of,
-    training_price,
-)
+from repro.cli.plan import PlanOptions, choose, plans_of, say_scale, scale_of, training_price
 from repro.gpipe.runtime.group import torchrun
 from repro.harness import crew, rehearsal, runner, wandb_summary
 from repro.harness.closing import closing as closing_words
