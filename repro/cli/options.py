@@ -26,17 +26,9 @@ def parse(
 ) -> T:
     """Parse the fields of a dataclass, whose docstrings are the help texts.
 
-    A number in a field `Annotated[..., Interval(ge=..., le=...)]` is held to its interval.
-
-    Args:
-        kind: the dataclass.
-        arguments: of the command line.
-        prog: the command, for `--help` and errors.
-        description: shown above the options; by default the docstring of `kind`.
-        extra: name, type and default of further fields, such as the parameters of an experiment.
-
-    Raises:
-        ValueError: one line, for the first mistake.
+    A number in a field `Annotated[..., Interval(ge=..., le=...)]` is held to its interval. `extra`
+    are name, type and default of further fields, such as the parameters of an experiment. The first
+    mistake is a ValueError of one line.
     """
     description = description or kind.__doc__
     assert dataclasses.is_dataclass(kind)
@@ -74,15 +66,9 @@ def parse(
 def parse_named(
     kind: type[T], arguments: list[str], verb: str, field: str, hint: str, *, needed: bool = True
 ) -> T:
-    """Parse the options of a verb, one of which may also stand first, without its flag.
+    """Parse the options of a verb, of which `field` may also stand first, without its flag.
 
-    Args:
-        kind: the dataclass of the options.
-        arguments: of the command line, after the verb.
-        verb: its name.
-        field: the option that may stand first.
-        hint: the end of the error where it is given twice, or needed and not given.
-        needed: whether that option must be given.
+    `hint` ends the error where that field is given twice, or needed and not given.
     """
     flag, shown = f"--{field}", f"[{field.upper()}]"
     if arguments and not arguments[0].startswith("-"):

@@ -87,10 +87,7 @@ class Chosen:
     def warn(self, K: tuple[int, ...], examples: dict[int, int], optimizer: str) -> None:
         """Say on stderr what is predicted from other conditions than layers were timed in.
 
-        Args:
-            K: numbers of processes.
-            examples: M -> examples in a micro-batch.
-            optimizer: whose state counts.
+        `examples` are M -> examples in a micro-batch.
         """
         if self.calibration is None:
             return

@@ -46,9 +46,7 @@ def main(arguments: list[str]) -> int:
 def _fields(results: Results, run: Run, explanation: "Explanation") -> dict[str, Any]:
     """What is found, in seconds and in shares of K x step.
 
-    Among it are the critical path: of each stage, kind -> seconds that the end of the step waited
-    for; the recorded step replayed, as the changes are; and recorded runs that differ in one field,
-    with measured and predicted gain.
+    The critical path is of each stage: kind -> seconds that the end of the step waited for.
     """
     from repro.gpipe.schedule.breakdown import breakdown
     from repro.gpipe.schedule.critical import by_stage

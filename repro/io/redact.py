@@ -93,7 +93,6 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 @lru_cache(maxsize=2)
 def _redactor(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[str], str]:
-    """For the environment as it is now; it costs much to make and little to use."""
     # As it is, on one line, and as Python prints it.
     forms = [form for _, s in secrets for form in (s, " ".join(s.split()), repr(s)[1:-1])]
     patterns = [*map(re.escape, forms), *(f"(?P<home{n}>{_path(h)})" for n, h in enumerate(homes))]
@@ -118,7 +117,6 @@ def _redactor(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[
 
 
 def _secrets() -> Secrets:
-    """Secrets of this process and user."""
     return _secrets_of(tuple(os.environ.items()))
 
 

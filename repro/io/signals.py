@@ -22,7 +22,6 @@ def install_handlers() -> None:
 
 
 def was_signalled() -> bool:
-    """True once a signal came."""
     return bool(_received)
 
 

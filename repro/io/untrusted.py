@@ -23,9 +23,6 @@ def inside(path: Path, folder: Path) -> Path:
     """The same path without links, of something in a folder that others may have filled.
 
     The folder may itself be a link, and so may what is in it where the link stays in it.
-
-    Raises:
-        ValueError: one line, where a link leads out of the folder.
     """
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(folder)):
@@ -34,15 +31,10 @@ def inside(path: Path, folder: Path) -> Path:
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
-    """Open a regular file for reading, without waiting for the other end of a pipe.
+    """Open a file for reading, without waiting for the other end of a pipe.
 
-    Args:
-        path: of the file.
-        within: a folder that no link may lead out of, see `inside`.
-
-    Raises:
-        OSError: the file cannot be opened.
-        ValueError: it is no regular file; a pipe or a device may never end.
+    Where `within` is given, no link may lead out of that folder. A ValueError says that it is no
+    regular file: a pipe or a device may never end.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
     if within is not None:
@@ -56,11 +48,7 @@ def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
 
 
 def read_bytes(path: Path, limit: int, within: Path | None = None) -> bytes:
-    """The content of a regular file of at most `limit` bytes; `within` as of `open_regular`.
-
-    Raises:
-        ValueError: one line, without the path of the file.
-    """
+    """The content of a regular file of at most `limit` bytes, or a ValueError without the path."""
     try:
         with open_regular(path, within) as file:
             raw = file.read(limit + 1)

@@ -8,9 +8,9 @@ from crew import metrics
 
 from repro.cli import doctor, doctor_check
 from repro.cli.doctor import Driver, Torch, gpu_trouble
-from repro.cli.doctor_check import Bench, Broken
+from repro.cli.doctor_check import Broken
 from repro.harness import contention, machine
-from repro.harness.job import Job, Measured, Outcome
+from repro.harness.job import Measured, Outcome
 from repro.harness.schema import CheckRound, Finding, RoundRecord
 
 DRIVER = Driver(("NVIDIA H200", "NVIDIA H200"), "580.82")
@@ -87,7 +87,7 @@ def check_all(device: str) -> str:
 def test_every_check_is_good_here():
     lines = check_all("cpu")
     assert "gradients, batch norm, evaluation, dropout, unequal micro-batches" in lines
-    assert "differ by 0e+00, K=2 against K=1" in lines
+    assert "differ by 0e+00; peak memory" in lines
     assert "stage's name" in lines
 
 
@@ -96,33 +96,18 @@ def test_every_check_is_good_on_gpus():
     check_all("cuda")
 
 
-class Answers:
-    """Gives these outcomes, one for each run that is asked for."""
-
-    def __init__(self, *answers: Outcome | RoundRecord) -> None:
-        self.outcomes = [
-            answer if isinstance(answer, Outcome) else Outcome("done", measured=Measured(answer))
-            for answer in answers
-        ]
-
-    def ready(self) -> None:
-        return None
-
-    def measure(self, job: Job, deadline: float) -> Outcome:
-        return self.outcomes.pop(0)
+def done(record: RoundRecord) -> Outcome:
+    return Outcome("done", measured=Measured(record))
 
 
-def bench(*answers: Outcome | RoundRecord, device: str = "cpu") -> Bench:
-    return Bench(Answers(*answers), 2, device, 1.0)
+def found(verdict: str) -> Outcome:
+    checks = {"gradients": Finding(verdict=verdict, value=1.0, evidence="off by 1")}
+    facts = {"balance": [1, 1], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
+    return done(CheckRound(checks=checks, **facts))
 
 
-def found(verdict: str) -> CheckRound:
-    findings = {"gradients": Finding(verdict=verdict, value=1.0, evidence="off by 1")}
-    return CheckRound(checks=findings, balance=[1, 1], setup_s=0.1, unit="examples/s", labels={})
-
-
-def losses(off: float) -> tuple[RoundRecord, RoundRecord]:
-    return metrics(1, 2, loss=[1.0, 1.0 + off]), metrics(1, 1, loss=[1.0, 1.0])
+def losses(off: float) -> tuple[Outcome, Outcome]:
+    return done(metrics(1, 2, loss=[1.0, 1.0 + off])), done(metrics(1, 1, loss=[1.0, 1.0]))
 
 
 def failed(stage: int, ago: float) -> Outcome:
@@ -131,16 +116,16 @@ def failed(stage: int, ago: float) -> Outcome:
 
 
 def test_what_is_wrong_is_judged():
-    assert doctor_check.unsplit(bench(found("ok"))) == "gradients"
-    assert "losses of 3 steps" in doctor_check.one_stage(bench(*losses(0)))
-    assert "losses of 3 steps" in doctor_check.one_stage(bench(*losses(4e-6), device="cuda"))
-    for check, answers, words in (
-        (doctor_check.unsplit, bench(found("wrong")), r"gradients: off by 1 \(try another"),
-        (doctor_check.unsplit, bench(Outcome("timeout", "no result")), r"no result \(try GLOO"),
-        (doctor_check.one_stage, bench(*losses(4e-6)), "losses of 3 steps differ by"),
-        (doctor_check.one_stage, bench(*losses(1e-4), device="cuda"), "losses of 3 steps differ"),
-        (doctor_check.failure, bench(failed(1, ago=9)), "reported after 9"),
-        (doctor_check.failure, bench(failed(0, ago=0)), "reported was only: stage 0"),
+    assert doctor_check.unsplit("cpu", found("ok")) == "gradients"
+    assert "losses of 3 steps" in doctor_check.one_stage("cpu", *losses(0))
+    assert "losses of 3 steps" in doctor_check.one_stage("cuda", *losses(4e-6))
+    for check, device, outcomes, words in (
+        (doctor_check.unsplit, "cpu", [found("wrong")], "gradients: off by 1"),
+        (doctor_check.unsplit, "cpu", [Outcome("timeout", "no result")], "no result"),
+        (doctor_check.one_stage, "cpu", losses(4e-6), "losses of 3 steps differ by"),
+        (doctor_check.one_stage, "cuda", losses(1e-4), "losses of 3 steps differ by"),
+        (doctor_check.failure, "cpu", [failed(1, ago=9)], "reported after 9"),
+        (doctor_check.failure, "cpu", [failed(0, ago=0)], "reported was only: stage 0"),
     ):
         with pytest.raises(Broken, match=words):
-            check(answers)
+            check(device, *outcomes)
