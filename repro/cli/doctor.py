@@ -172,7 +172,7 @@ def examine(results: Path, load: float | None) -> tuple[dict[str, str], list[str
         "results": f"{results}: {writable}",
         "measures": f"scale {scale} when none is asked for: {why}; a larger K is skipped",
         "on the CPU": f"K up to {cores} stages, one core each (--scale smoke, laptop)",
-        "on GPUs": f"K up to {len(torch.gpus)}, one GPU each (--scale node, paper)",
+        "on GPUs": f"K up to {len(torch.gpus) or 'none'}, one GPU each (--scale node, paper)",
     }
     return facts, [line for line in problems if line]
 

@@ -96,7 +96,7 @@ def messages(_device: str, outcome: Outcome) -> str:
 def failure(_device: str, outcome: Outcome) -> str:
     """A stage that fails is reported within seconds, with its name and its error."""
     reported = time.time()
-    injected = re.search(r"stage [1-9]\d*: .*injected failure at ([\d.]+)", outcome.reason)
+    injected = re.search(r"stage [1-9].*injected failure at ([\d.]+)", outcome.reason)
     if injected is None:
         found = outcome.reason or outcome.status
         raise Broken(f"reported was only: {found}")

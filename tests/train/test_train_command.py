@@ -14,7 +14,6 @@ from PIL import Image
 from repro.cli.main import main
 from repro.cli.train import Progress
 from repro.gpipe import whole_state_dict
-from repro.gpipe.checkpoint.files import read_index
 from repro.train import checkpoints
 from repro.train.history import Evaluation, History, Step
 
