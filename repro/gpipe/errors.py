@@ -23,14 +23,11 @@ class LostNeighbourError(ConnectionError):
 
 
 class RefusedError(ValueError, EveryRankError):
-    """A step that no rank takes, such as one of a closed pipeline, or with wrong inputs."""
+    """A step that no rank takes, such as one with wrong inputs."""
 
 
 class NonFiniteError(FloatingPointError, EveryRankError):
-    """A training step gave inf or nan. It was refused and changed nothing.
-
-    The message names the step, the stage and, where it is known, the micro-batch.
-    """
+    """A training step gave inf or nan; it was refused and changed nothing."""
 
 
 def within(value: object, least: float, most: float) -> TypeGuard[Any]:

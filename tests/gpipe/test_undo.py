@@ -1,11 +1,13 @@
 """A refused step leaves buffers and gradients as they were, values and objects."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from torch import nn
 
 from repro.gpipe.exact.buffers import Changing
-from repro.gpipe.exact.rollback import Rollback
+from repro.gpipe.exact.rollback import undone_if_refused
 
 
 class Counter(nn.Module):
@@ -24,16 +26,14 @@ class Counter(nn.Module):
 
 def run(module: Counter, *, good: bool) -> None:
     changing = Changing([module])
-    rollback = Rollback(list(module.parameters()), changing)
-    before = changing.before_forward(closely=True)
-    module.here += 1
-    module.other = module.here
-    changing.after_forward(before, closely=True)
-    (module.weight.sum() * 2).backward()
-    if good:
-        rollback.keep()
-    else:
-        rollback.undo()
+    with suppress(KeyboardInterrupt), undone_if_refused(list(module.parameters()), changing):
+        before = changing.before_forward(closely=True)
+        module.here += 1
+        module.other = module.here
+        changing.after_forward(before, closely=True)
+        (module.weight.sum() * 2).backward()
+        if not good:
+            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("gradient", [None, torch.ones(2)])

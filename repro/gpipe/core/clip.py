@@ -15,23 +15,18 @@ def clip_grad_norm_(
     parameters: Sequence[Sequence[nn.Parameter]],
     max_norm: float,
     norm_type: float,
-    *,
-    updated: bool,
+    problem: str,
     everyone: ControlChannel,
     ranks: int,
 ) -> Tensor:
     """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
     The norms of all gradients are put into one vector in layer order; the norm of that vector is
-    the total. So the total has the same bits for every K. Call it on every rank.
+    the total. So the total has the same bits for every K. A problem of one rank is an error on all
+    of them. Call it on every rank.
     """
     limit = kind = math.nan
-    problem, norms = "", [torch.zeros(0) for _ in parameters]
-    if updated:
-        problem = (
-            "clip_grad_norm_: train_step has updated the weights already; call train_step without "
-            "an optimizer, then clip_grad_norm_, then optimizer.step()"
-        )
+    norms = [torch.zeros(0) for _ in parameters]
     try:
         limit, kind = _to_float("max_norm", max_norm), _to_float("norm_type", norm_type)
         if kind == 0:
@@ -42,7 +37,6 @@ def clip_grad_norm_(
     except ValueError as error:
         problem = str(error)
 
-    # A problem of one rank is an error on all of them.
     gathered = everyone.all_gather(({"max_norm": limit, "norm_type": kind}, problem, norms))
     first = gathered[0][0]
     for rank, (theirs, their_problem, _) in enumerate(gathered):

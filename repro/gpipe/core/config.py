@@ -15,9 +15,6 @@ from repro.gpipe.schedule.replay import check
 class PipelineConfig:
     """How a model is cut, scheduled and connected, in the paper's letters.
 
-    `Pipeline` runs it, `repro.costs` counts its memory, `repro.methods` trains with it, and a
-    `RunSpec` of the harness has one.
-
     Attributes:
         stages: K, at most the number of processes and of layers. 1 needs no process group. With
             `stages_per_rank` K is the number of ranks, and each of them runs that many stages.
@@ -35,10 +32,9 @@ class PipelineConfig:
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
             gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
             otherwise, or with "gloo", pinned host memory.
-        throttle: the speed of every link between neighbours, to emulate a slow network on the CPUs
-            of one Linux host. The two directions are separate links. A link carries one message at
-            a time, and the message arrives `latency` later. Without `overlap` its sender does not
-            compute meanwhile. Small messages of the runtime itself are not throttled.
+        throttle: the speed of every link between neighbours, in either direction, to emulate a slow
+            network on the CPUs of one Linux host. A link carries one message at a time, which
+            arrives `latency` later. Without `overlap` its sender does not compute meanwhile.
         stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
             v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
         tensor_parallel: T processes for each stage, which do the same steps with the same
@@ -73,27 +69,13 @@ class PipelineConfig:
         return self.stages * self.replicas * self.tensor_parallel
 
     def make_schedule(self) -> Schedule:
-        """Every action of every rank.
-
-        Raises:
-            ValueError: one line, for an unknown schedule, or for K, M or the stages of a rank out
-                of range.
-        """
+        """Every action of every rank."""
         check_counts(stages=self.stages, stages_per_rank=self.stages_per_rank)
-        return make_schedule(
-            self.schedule,
-            self.total_stages,
-            self.micro_batches,
-            self.checkpoint,
-            self.stages_per_rank,
-        )
+        counts = self.total_stages, self.micro_batches
+        return make_schedule(self.schedule, *counts, self.checkpoint, self.stages_per_rank)
 
     def schedule_to_execute(self, layers: int) -> Schedule:
-        """The schedule of a Pipeline of L layers.
-
-        Raises:
-            ValueError: also if it cannot be executed, or there are too few layers.
-        """
+        """The schedule of a Pipeline of L layers, if it can be executed."""
         if self.schedule in SCHEDULES and not SCHEDULES[self.schedule].executed:
             raise ValueError(
                 f"schedule={self.schedule!r}: can be drawn and simulated, but is not executed yet, "

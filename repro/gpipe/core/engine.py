@@ -29,7 +29,7 @@ from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
 from repro.gpipe.exact.nonfinite import all_finite, is_finite
-from repro.gpipe.exact.rollback import Rollback
+from repro.gpipe.exact.rollback import undone_if_refused
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Action, Program, Schedule
@@ -115,26 +115,23 @@ class Engine:
         self._scaler = scaler
         self._begin(schedule, loss_fn, evaluate=False, trace=trace)
         self._read(inputs, targets, loss_fn, optimizer)
-        rollback = Rollback(self._parameters, self.held.changing)
         gather = self.replicas.gather if self.replicas is not None else None
-        with once_per_mini_batch(self.held.modules, gather) as self.held.statistics:
-            try:
-                with self.held.generators_preserved(watch=True):
-                    if self.replicas is not None:
-                        self.replicas.begin(self._parameters)
-                    self._do_actions()
-                    if self._is_last:
-                        self._mean_loss.refuse_constant()
-                    if self.replicas is not None:
-                        # Before statistics are gathered: replicas must meet in the same order.
-                        self.replicas.finish()
-                outcome = self._vote(rollback.accumulated)
-                if outcome != _GOOD:
-                    self._raise_refusal(outcome)
-            except BaseException:
-                rollback.undo()
-                raise
-            rollback.keep()
+        with (
+            once_per_mini_batch(self.held.modules, gather) as self.held.statistics,
+            undone_if_refused(self._parameters, self.held.changing) as accumulated,
+        ):
+            with self.held.generators_preserved(watch=True):
+                if self.replicas is not None:
+                    self.replicas.begin(self._parameters)
+                self._do_actions()
+                if self._is_last:
+                    self._mean_loss.refuse_constant()
+                if self.replicas is not None:
+                    # Before statistics are gathered: replicas must meet in the same order.
+                    self.replicas.finish()
+            outcome = self._vote(accumulated)
+            if outcome != _GOOD:
+                self._raise_refusal(outcome)
         self._return_to_user()
         self._update(optimizer)
         self._flush()
@@ -372,10 +369,10 @@ class Engine:
                 return 0, 0, f"{name} on {status.who} was inf or nan before it; load a checkpoint"
         trees: list[tuple[int, str, list[Tree]]] = []
         if self._is_first:
-            trees.append((1, "the inputs", [message.tensors for message in self._inputs]))
+            trees = [(1, "the inputs", [message.tensors for message in self._inputs])]
         if self._is_last:
-            trees.append((2, "the targets", self._mean_loss.parts))
-            trees.append((3, "outputs or loss", [self.losses[i] for i in sorted(self.losses)]))
+            losses = [self.losses[i] for i in sorted(self.losses)]
+            trees += [(2, "the targets", self._mean_loss.parts), (3, "outputs or loss", losses)]
         for order, what, of_micro_batches in trees:
             for i, tree in enumerate(of_micro_batches):
                 # Inputs may hold masks, which are made of -inf.
@@ -387,10 +384,9 @@ class Engine:
         return 4, -self._rank, f"{what}; {advice}"
 
     def _update(self, optimizer: torch.optim.Optimizer | None) -> None:
-        scaler = self._scaler
-        update = optimizer is not None
-        if scaler is not None:
-            update = scaler.agree(self._parameters, update=update)
+        scaler, updates = self._scaler, optimizer is not None
+        if scaler is not None:  # whether any rank updates
+            updates = scaler.agree(self._parameters, update=updates)
         if optimizer is not None:
             started = self.recorder.now()
             if scaler is None:
@@ -398,16 +394,14 @@ class Engine:
             else:
                 scaler.step(optimizer)
             self.recorder.span("U", self._rank, -1, started)
-        if scaler is not None and update:
+        if scaler is not None and updates:
             scaler.update()
 
     def _return_to_user(self) -> None:
         """Backpropagate from the inputs' gradients to what the user computed the inputs from."""
         pairs = [(given, leaf.grad) for given, leaf in self._user_inputs if leaf.grad is not None]
         if pairs:
-            torch.autograd.backward(
-                [given for given, _ in pairs], [gradient for _, gradient in pairs]
-            )
+            torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
 
     def _own_loss(self) -> float:
         """The mini-batch's mean loss on the last rank, added in the order of the micro-batches."""

@@ -68,9 +68,6 @@ class MeanLoss:
         micro_batches: M.
         total: sums a number over all replicas.
         parameters: those that the loss may use besides the outputs.
-
-    Attributes:
-        parts: the targets of each micro-batch.
     """
 
     def __init__(
@@ -109,8 +106,8 @@ class MeanLoss:
                 "least 0, and the mini-batch's more than 0: a mean over nothing is none"
             )
         self._shares = [weight / mini_batch_weight for weight in weights]
-        self._outputs_require_gradient = False  # of any micro-batch so far
-        self._loss_requires_gradient = False  # likewise
+        # Of any micro-batch so far.
+        self._outputs_require_gradient = self._loss_requires_gradient = False
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""

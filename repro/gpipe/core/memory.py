@@ -59,18 +59,20 @@ class LiveBytes(TorchDispatchMode):
         self.ended(key, size)
 
     def resized(self, key: int, size: int) -> None:
-        """A storage has another size now; for subclasses that look for that."""
+        """A storage has another size now."""
         self.now += size - self._sizes[key]
         self._sizes[key] = size
 
+    # For subclasses.
+
     def began(self, key: int, size: int) -> None:
-        """A storage is seen for the first time; for subclasses."""
+        """A storage is seen for the first time."""
 
     def ended(self, key: int, size: int) -> None:
-        """A storage is gone; for subclasses."""
+        """A storage is gone."""
 
     def ran(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """An operator ran; for subclasses."""
+        """An operator ran."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -64,16 +64,13 @@ def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
     """
     if isinstance(tree, Tensor):
         return [tree], Slot(0)
-    slots: dict[int, Slot] = {}
-    tensors: list[Tensor] = []
+    found: dict[int, tuple[Slot, Tensor]] = {}
 
     def slot(tensor: Tensor) -> Slot:
-        if id(tensor) not in slots:
-            slots[id(tensor)] = Slot(len(tensors))
-            tensors.append(tensor)
-        return slots[id(tensor)]
+        return found.setdefault(id(tensor), (Slot(len(found)), tensor))[0]
 
-    return tensors, map_leaves(Tensor, slot, tree)
+    skeleton = map_leaves(Tensor, slot, tree)
+    return [tensor for _, tensor in found.values()], skeleton
 
 
 def unflatten(tensors: list[Any], skeleton: Tree) -> Tree:
@@ -166,10 +163,7 @@ def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
 def batch_size(tree: Tree, name: str = "inputs") -> int:
     """N: the first dimension that all tensors of the tree share, `Whole` members aside."""
     if tree is None:
-        raise ValueError(
-            f"{name}: None, but this stage reads the mini-batch; only the other stages may pass "
-            "None"
-        )
+        raise ValueError(f"{name}: None, but this stage reads the mini-batch; only others may not")
     tensors, _ = flatten(tree)
     first_dimensions = {t.shape[0] if t.ndim else None for t in tensors}
     if len(first_dimensions) != 1 or None in first_dimensions:

@@ -59,22 +59,21 @@ class Pipeline:
 
     Attributes:
         config: K, M and so on; `stages`, `stages_per_rank`, `micro_batches` and `replicas` are its.
+        is_first, is_last: whether this rank reads the inputs, and computes the loss.
         layer_names: keys of all layers in the unsplit model, in order.
 
     Args:
         layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes
             one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
-            Factories are called only for the layers that run here. They are initialised from
-            (seed, layer), the same for every K.
+            Factories are called only where their layers run, initialised from (seed, layer).
         config: a `PipelineConfig`, or its first fields.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least, for balance="time".
         divide: called with each layer of this stage once it is built; gives the layer that computes
-            with one of T parts of the matrices, and returns what the whole layer would. The stage
-            is cut as if layers were whole.
+            with one of T parts of the matrices, and returns what the whole layer would.
         allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
-            training nor when saving; for a loss scale of your own, say.
+            training nor when saving.
         settings: fields of `PipelineConfig` by name.
 
     Raises:
@@ -96,22 +95,22 @@ class Pipeline:
         entries = as_layers(layers)
         rng.check_seed(seed)
         if len(config) == 1 and isinstance(config[0], PipelineConfig):
-            self.config = replace(config[0], **settings)
+            how = replace(config[0], **settings)
         else:
-            self.config = PipelineConfig(*config, **settings)
-        self.stages, self.stages_per_rank = self.config.stages, self.config.stages_per_rank
-        self.micro_batches, self.replicas = self.config.micro_batches, self.config.replicas
-        self.schedule = self.config.schedule_to_execute(len(entries))
+            how = PipelineConfig(*config, **settings)
+        self.config, self.stages, self.stages_per_rank = how, how.stages, how.stages_per_rank
+        self.micro_batches, self.replicas = how.micro_batches, how.replicas
+        self.schedule = how.schedule_to_execute(len(entries))
         self._forward_only = self.schedule.forward_only()
         self.allow_nonfinite = allow_nonfinite
 
         # Which part of which rank of which replica this process is, and where it runs. Each part
         # of a replica's stages is a chain of its own: it has its own links, and the same messages.
-        K, T = self.stages, self.config.tensor_parallel
+        K, T = how.stages, how.tensor_parallel
         chain, self.rank = place(K, self.replicas, T)
         self.replica, self.part = divmod(chain, T)
         self.is_first, self.is_last = self.rank == 0, self.rank == K - 1
-        self._everyone = ControlChannel(self.config.processes, chain * K + self.rank)
+        self._everyone = ControlChannel(how.processes, chain * K + self.rank)
         self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
@@ -120,29 +119,19 @@ class Pipeline:
         self._who = rank_name(kind, self.rank, self.replica, self.replicas)
         status.who = self._who
 
-        if self.config.processes > 1:
-            must_be_alike = self.config.arguments | {
-                "balance": "a cost" if callable(self.config.balance) else self.config.balance,
+        if how.processes > 1:
+            must_be_alike = how.arguments | {
+                "balance": "a cost" if callable(how.balance) else how.balance,
                 "layers": len(entries),
                 "seed": seed,
                 "allow_nonfinite": allow_nonfinite,
             }
             refuse_unlike(self._everyone.rank, must_be_alike)
 
-        links = Links(
-            ControlChannel(K, self.rank, chain),
-            self.device,
-            self.config.transport,
-            self.config.throttle,
-            ring=self.stages_per_rank > 1,
-        )
-        self.cut = choose(
-            entries,
-            self.config.total_stages,
-            self.config.balance,
-            self.config.partitioner,
-            partial(self._profile, entries, links, seed, sample),
-        )
+        wire, ring = ControlChannel(K, self.rank, chain), how.stages_per_rank > 1
+        links = Links(wire, self.device, how.transport, how.throttle, ring=ring)
+        profile = partial(self._profile, entries, links, seed, sample)
+        self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, profile)
         self.balance = self.cut.counts
         self._bounds = [0, *accumulate(self.balance)]
         if self._everyone.rank == 0:
@@ -154,13 +143,13 @@ class Pipeline:
         copies = None
         if self.replicas > 1:
             first = self.part * K + self.rank  # of the same part, in the first replica
-            copies = Replicas(range(first, self.config.processes, K * T), self.device)
+            copies = Replicas(range(first, how.processes, K * T), self.device)
         own = set(self.held.modules)
         of_model = (layer for layer in entries if isinstance(layer, nn.Module))
         self.engine = Engine(
             self.held,
             links,
-            self.config,
+            how,
             copies,
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
@@ -192,10 +181,7 @@ class Pipeline:
         return gathered[0][0], slowest
 
     def _build_stages(
-        self,
-        layers: list[Layer],
-        seed: int,
-        divide: Callable[[nn.Module], nn.Module] | None,
+        self, layers: list[Layer], seed: int, divide: Callable[[nn.Module], nn.Module] | None
     ) -> HeldStages:
         own = range(self.rank, self.config.total_stages, self.stages)
         indices = {stage: range(self._bounds[stage], self._bounds[stage + 1]) for stage in own}
@@ -320,15 +306,15 @@ class Pipeline:
             The norm before clipping, a scalar on this stage's device.
         """
         self._refuse_parts("clip_grad_norm_")
-        total = clip.clip_grad_norm_(
-            [self.held.parameters_of(stage) for stage in self.held.stages],
-            max_norm,
-            norm_type,
-            updated=bool(self._updated),
-            everyone=self._everyone,
-            ranks=self.stages,
-        )
-        return total.to(self.device)
+        of_stages = [self.held.parameters_of(stage) for stage in self.held.stages]
+        problem = ""
+        if self._updated:
+            problem = (
+                "clip_grad_norm_: train_step has updated the weights already; call train_step "
+                "without an optimizer, then clip_grad_norm_, then optimizer.step()"
+            )
+        how = max_norm, norm_type, problem
+        return clip.clip_grad_norm_(of_stages, *how, self._everyone, self.stages).to(self.device)
 
     def grad_scaler(self, **options: Any) -> GradScaler:
         """A torch.amp.GradScaler for `train_step`; an inf on one stage skips the update on all.
@@ -345,18 +331,12 @@ class Pipeline:
         loss = self.engine.loss()
         if self._clock_offset is None:
             self._clock_offset = self._everyone.clock_offset()
-        offset = self._clock_offset
-        start, end = recorder.began + offset, recorder.ended + offset
-        if not trace:
-            return StepResult(loss, start, end)
-        spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
-        of_ranks = self.engine.wire.all_gather(spans)
-        timeline = Timeline(
-            tuple(span for spans in of_ranks for span in spans),
-            self.config.total_stages,
-            self.stages_per_rank,
-        )
-        return StepResult(loss, start, end, timeline)
+        offset, timeline = self._clock_offset, None
+        if trace:
+            spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
+            of_all = tuple(s for of_rank in self.engine.wire.all_gather(spans) for s in of_rank)
+            timeline = Timeline(of_all, self.config.total_stages, self.stages_per_rank)
+        return StepResult(loss, recorder.began + offset, recorder.ended + offset, timeline)
 
     @in_call()
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:

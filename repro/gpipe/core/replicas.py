@@ -1,10 +1,7 @@
 """D copies of a pipeline (data parallelism): each rank sums its gradients with its copies'.
 
 The gradients of a rank become final during its last backward. As soon as a bucket of them is
-final, its all-reduce starts. It runs beside the rest of that backward and beside the backwards of
-the ranks before.
-
-Sparse gradients, as of nn.Embedding(sparse=True), are refused.
+final, its all-reduce starts, beside the rest of that backward and those of the ranks before.
 """
 
 from collections.abc import Iterable, Sequence
@@ -82,11 +79,8 @@ class Replicas:
         # leads to the one that is missing.
         self._next = members[(members.index(dist.get_rank()) + 1) % len(members)]
         self._device = device if nccl else torch.device("cpu")
-        self._parameters: list[nn.Parameter] = []
         self._hooks: dict[nn.Parameter, RemovableHandle] = {}
-        self._buckets: list[list[nn.Parameter]] = []  # in the order in which they are summed
         self._started: list[tuple[dist.Work, Tensor]] = []  # all-reduces of the first buckets
-        self._in_last_backward = False
         self.summed_bytes = 0  # handed to all-reduces so far
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -96,9 +90,8 @@ class Replicas:
         replace or add some.
         """
         self._in_last_backward = False
-        self._parameters = list(parameters)
-        listed = set(parameters)
-        for parameter in self._hooks.keys() - listed:
+        self._parameters = parameters
+        for parameter in self._hooks.keys() - set(parameters):
             self._hooks.pop(parameter).remove()
         for parameter in parameters:
             if parameter.requires_grad and parameter not in self._hooks:
@@ -106,14 +99,14 @@ class Replicas:
 
     def last_backward(self, final: Iterable[nn.Parameter] = ()) -> None:
         """Before the last backward: from now on a gradient is final when it was added to."""
-        trained = [p for p in reversed(self._parameters) if p.requires_grad]
-        self._buckets = _buckets(trained)
+        # In the order in which they are summed.
+        self._buckets = _buckets([p for p in reversed(self._parameters) if p.requires_grad])
         self._bucket_of = {p: n for n, bucket in enumerate(self._buckets) for p in bucket}
         self._missing = [len(bucket) for bucket in self._buckets]  # gradients that are not final
         for parameter in final:
             if parameter in self._bucket_of:
                 self._missing[self._bucket_of[parameter]] -= 1
-        self._started = []
+        self._started.clear()
         self._in_last_backward = True
 
     def finish(self) -> None:

@@ -12,8 +12,7 @@ class StepResult:
 
     Attributes:
         loss: mean over the mini-batches of all replicas.
-        start: when this stage began, in seconds on the clock of the first stage of all
-            (time.perf_counter there).
+        start: when this stage began, in seconds of time.perf_counter on the first stage of all.
         end: when it ended, on the same clock; its device was done then.
         timeline: spans of all stages of this replica, if traced.
     """

@@ -15,9 +15,8 @@ from repro.gpipe.exact.nonfinite import all_finite
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler for one stage of a pipeline, made by `Pipeline.grad_scaler`.
 
-    `train_step(..., scaler=scaler)` scales the loss, so `scale(loss)` is not needed. It also asks
-    all stages whether their gradients are finite. If one stage says no, `step` skips the update on
-    all of them. `update` changes the scale alike on all stages. Everything else is torch's.
+    `train_step(..., scaler=scaler)` scales the loss, so `scale(loss)` is not needed, and asks all
+    stages whether their gradients are finite. `step` and `update` act alike on all.
     """
 
     def __init__(self, device: torch.device, everyone: ControlChannel, **options: Any) -> None:

@@ -43,6 +43,10 @@ _WRITES_TO_LEAF = "leaf Variable that requires grad"
 _MOST_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
 _WATCHED_IN_A_ROW = 10  # steps, before a warning says that these are slow
 _RUNS_AGAIN = "the next steps allow for it, so train_step can be called again"
+_OVERWRITES = (
+    "a layer wrote to its stage's inputs in place, which none did when such inputs came first; "
+    + _RUNS_AGAIN
+)
 
 
 @dataclass
@@ -101,6 +105,7 @@ class HeldStages:
         self.module = nn.Sequential(OrderedDict(zip(names, modules, strict=True)))
         self.indices = [index for of_stage in layers.values() for index in of_stage]
         self._counts = {stage: len(of_stage) for stage, of_stage in layers.items()}
+        self.stages = [*layers]
         self._last_stage = max(layers)
         self.device, self.seed = device, seed
         self.step = self.first = 0
@@ -138,9 +143,8 @@ class HeldStages:
         self._watched_in_a_row = self._watched_in_a_row + 1 if self._watched else 0
         if self._watched_in_a_row == _WATCHED_IN_A_ROW:
             _log.warning(
-                "steps are slow: each of the last %d had inputs of a new form, and so was looked "
-                "at closely; pad to few shapes, and give constants that change as tensors",
-                _WATCHED_IN_A_ROW,
+                "steps are slow: the last ones had inputs of new forms, and so were looked at "
+                "closely; pad to few shapes, and give constants that change as tensors"
             )
         self._watched = False
         self.step = step
@@ -157,11 +161,6 @@ class HeldStages:
                     "a layer changed which of its modules are in training mode, or which of its "
                     f"parameters are trained; {_RUNS_AGAIN}"
                 )
-
-    @property
-    def stages(self) -> list[int]:
-        """Their numbers, in order."""
-        return [*self._counts]
 
     def parameters_of(self, stage: int) -> list[nn.Parameter]:
         """The parameters of one of these stages, in layer order."""
@@ -185,11 +184,9 @@ class HeldStages:
         """Let the step end as all ranks expect, and not count."""
         self.problem = self.problem or f"step {self.step}: {problem}"
 
-    def _get_modes(self) -> tuple[tuple[bool, ...], ...]:
-        return (
-            tuple([module.training for module in self.modules]),
-            tuple([parameter.requires_grad for parameter in self.parameters]),
-        )
+    def _get_modes(self) -> tuple[bool, ...]:
+        modes = [module.training for module in self.modules]
+        return (*modes, *[parameter.requires_grad for parameter in self.parameters])
 
     def _follow(self) -> None:
         """From now on run the layers that `module` holds; the user may have replaced some."""
@@ -327,20 +324,16 @@ class HeldStages:
             )
 
     def _raise_another(self, stage: int, problem: str) -> None:
+        problem = f"stage {stage}: {problem} not the same when a micro-batch is recomputed"
         if self.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
-            _log.warning(
-                "stage %d: %s not the same bits when it is recomputed; that may be rounding, which "
-                "torch.use_deterministic_algorithms(True) would tell",
-                stage,
-                problem,
-            )
+            advice = "torch.use_deterministic_algorithms(True) would tell"
+            _log.warning("%s; that may be rounding, which %s", problem, advice)
             return
         raise ValueError(
-            f"stage {stage}: {problem} not the same when a micro-batch is recomputed, so it "
-            "would train on other values than its forward gave: a layer or the loss holds state "
-            "that re-materialization moves again; keep it in a buffer (register_buffer) or a plain "
-            "number, draw from torch's default generator, or build the Pipeline with "
-            "checkpoint='never'"
+            f"{problem}, so it would train on other values than its forward gave: a layer or the "
+            "loss holds state that re-materialization moves again; keep it in a buffer "
+            "(register_buffer) or a plain number, draw from torch's default generator, or build "
+            "the Pipeline with checkpoint='never'"
         )
 
     def backward(self, cell: Cell, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -355,13 +348,10 @@ class HeldStages:
         if not self._has_loss(cell):
             required = zip(outputs, saved.requiring[-1], strict=True)
             outputs = [tensor for tensor, requires in required if requires]
-        pairs = [
-            (t, g)
-            for t, g in zip(outputs, gradients, strict=True)
-            if t.requires_grad and g is not None
-        ]
+        both = zip(outputs, gradients, strict=True)
+        pairs = [(t, g) for t, g in both if t.requires_grad and g is not None]
         if pairs:
-            torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+            torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
         for given, leaf in zip(saved.inputs.tensors, saved.leaves, strict=True):
             given.grad = leaf.grad
         return [t.grad for t in saved.inputs.tensors if t.requires_grad]
@@ -407,7 +397,8 @@ class HeldStages:
             if copy or _WRITES_TO_LEAF not in str(error):
                 raise
             # The step will not count, but first its messages must be complete.
-            self._refuse_overwriting(stage)
+            self._overwriting.add(stage)
+            self._refuse(_OVERWRITES)
             return self._run(cell, saved, calls, log)
         now = _versions(tensors)
         for n in form.sharing:
@@ -416,18 +407,11 @@ class HeldStages:
         # A write through `.data` is not counted.
         if now != versions or (self._watching and not all(map(torch.equal, tensors, inputs))):
             if not copy:
-                self._refuse_overwriting(stage)
+                self._refuse(_OVERWRITES)
             self._overwriting.add(stage)
         if not self._has_loss(cell):
             refuse_unplain(value, f"stage {stage}: what its last layer returns")
         return *flatten(value), requiring
-
-    def _refuse_overwriting(self, stage: int) -> None:
-        self._overwriting.add(stage)
-        self._refuse(
-            "a layer wrote to its stage's inputs in place, which none did when such inputs came "
-            f"first; {_RUNS_AGAIN}"
-        )
 
     def _writes_to_shared(self, stage: int, n: int) -> ValueError:
         """Without a boundary both tensors would have changed; behind it they are two."""

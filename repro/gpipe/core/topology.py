@@ -12,10 +12,7 @@ from repro.gpipe.runtime import health
 
 
 def place(stages: int, replicas: int, tensor_parallel: int) -> tuple[int, int]:
-    """The chain of stages that this process is in, and its stage, as numbers from 0.
-
-    There is a chain for each of the T parts of each replica.
-    """
+    """The number of this process's chain of stages (D T chains), and of its stage in it."""
     arguments = f"stages={stages}"
     for name, count in (("replicas", replicas), ("tensor_parallel", tensor_parallel)):
         if not isinstance(count, int) or count < 1:
@@ -66,8 +63,7 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
     """Raise a ValueError on every rank if one has other settings, since it would hang otherwise.
 
     Rank 0 is in every pipeline and numbers them in the store. Another rank skips the numbers of
-    pipelines that are too small to need it. `settings` has "stages", "replicas" and
-    "tensor_parallel".
+    pipelines that are too small to need it.
     """
     watch = health.begin(None, rank, dist.get_world_size())
     watch.beat()

@@ -44,11 +44,8 @@ class LeftBehind:
     """
 
     def __init__(self, stage: nn.Module, *, values: bool) -> None:
-        self._stage = stage
-        self._values = values
+        self._stage, self._values = stage, values
         self._before = self._traces()
-        self._made: list[bytes] = []
-        self._left: dict[str, object] = {}
 
     def after_forward(self, outputs: Sequence[Tensor]) -> None:
         """Note what F has made and changed."""
@@ -68,9 +65,8 @@ class LeftBehind:
         """By name: something that is another one once the parameter or attribute has changed."""
         traces: dict[str, object] = {}
         for name, value in _held(self._stage):
-            if not isinstance(value, nn.Parameter):
-                traces[name] = _content(value)
-            elif not is_lazy(value):
+            traces[name] = None if isinstance(value, nn.Parameter) else _content(value)
+            if isinstance(value, nn.Parameter) and not is_lazy(value):
                 hooks = len(value._backward_hooks or ())
                 bits = digest(value) if self._values else b""
                 traces[name] = value.data_ptr(), value._version, hooks, bits

@@ -110,8 +110,7 @@ class Statistics:
         self._channels = torch.tensor(sizes, dtype=torch.int64, device=device)
         # Mean and spread of all norms, one norm behind the other: [2, channels of all norms].
         self._merged = torch.zeros(2, sum(sizes), dtype=torch.float64, device=device)
-        # The scratch buffers in the same order: a tensor for each type, and each norm has views of
-        # it. To make and merge a tensor for each norm would take as long as small layers.
+        # The scratch buffers in the same order: a tensor for each type, and each norm has views.
         self._scratch = [
             torch.zeros(2, sum(same), dtype=dtype, device=device)
             for dtype, same in self._sizes.items()
@@ -157,10 +156,7 @@ class Statistics:
 
     @torch.no_grad()
     def _merge(self) -> None:
-        """Merge what is fresh, of all norms at once.
-
-        For each norm alone it would take as long as a small layer.
-        """
+        """Merge what is fresh, of all norms at once: each alone would take as long as a layer."""
         mean, spread = self._merged
         weights = [norm.merge_weights() for norm in self._norms.values()]
         of_distance, of_variance, of_square = self._for_channels(weights)
@@ -211,10 +207,7 @@ class Statistics:
         self._update([pair for pair, yes in zip(pairs, ran, strict=True) if yes])
 
     def _update(self, ran: Sequence[tuple[_Norm, tuple[Tensor, Tensor]]]) -> None:
-        """Move the running statistics of norms that ran towards the new mean and variance.
-
-        All norms of one factor at once: in a loop of Python it would take as long as a small layer.
-        """
+        """Move the running statistics of norms that ran, all of one factor at once."""
         counters = [norm.tracked for norm, _ in ran if norm.pooled and norm.tracked is not None]
         if counters:
             torch._foreach_add_(counters, 1)

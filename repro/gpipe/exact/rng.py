@@ -37,9 +37,7 @@ def hashed(seed: int, step: int, micro_batch: int, layer: int) -> int:
 def check_seed(seed: object) -> None:
     """Raise a ValueError unless it is a whole number of 64 bits."""
     if not isinstance(seed, Integral) or not -(2**63) <= int(seed) < 2**63:
-        raise ValueError(
-            f"seed={seed!r}: must be a whole number between -2**63 and 2**63 - 1; try 0"
-        )
+        raise ValueError(f"seed={seed!r}: must be a whole number of 64 bits; try 0")
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,8 @@ def smallest_largest(cost: Cost, layers: int, stages: int) -> list[int]:
 def minimum_variance(cost: Cost, layers: int, stages: int) -> list[int]:
     """The paper's rule: the least variance of the K stage costs.
 
-    It minimises their sum of squares. Where costs add up, the mean is the same for every cut, so
-    this is the variance. Otherwise the variance alone would favour cuts that make all stages
-    equally expensive.
+    It minimises their sum of squares, which is the same where costs add up. Otherwise the variance
+    alone would favour cuts that make all stages equally expensive.
     """
     return _least_squares(_table(cost, layers, stages), stages)
 
@@ -44,9 +43,8 @@ def minimum_variance(cost: Cost, layers: int, stages: int) -> list[int]:
 def cumulative_share(cost: Cost, layers: int, stages: int) -> list[int]:
     """Lingvo's rule (`PartitionSequentialLayers`): layer i goes to stage floor(K x share).
 
-    The share is that of layers 0 to i, with layer i, in the cost of all layers; the last stage is
-    K-1. A layer costs as much as a stage of it alone. Where a layer is expensive, Lingvo leaves
-    stages empty; here such a stage takes the nearest layer.
+    The share is that of layers 0 to i, with layer i, in the cost of all layers. Where a layer is
+    expensive, Lingvo leaves stages empty; here such a stage takes the nearest layer.
     """
     check_stages(layers, stages)
     running = list(accumulate(_number(cost, i, i + 1) for i in range(layers)))
