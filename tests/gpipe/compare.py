@@ -85,7 +85,7 @@ def loss_of_step(pipe: Pipeline, *step: Any) -> StepResult:
 def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -> Trained:
     """This process's part of a training, which leaves the user's inputs and generators alone."""
     what = model(name)
-    with over(config.transport) as (transport, _), regions(what):
+    with over(config.transport) as transport, regions(what):
         before_all = generator_states()
         pipe = Pipeline(what.layers, config, transport=transport, device=device, seed=SEED)
         initial = snapshot(pipe.module)

@@ -50,13 +50,6 @@ def test_time_counts_what_is_sent():
     assert cut.costs == (4.5, 15.0)
 
 
-def test_explicit_list():
-    cut = chosen([3, 1])
-    assert cut == Cut((3, 1), "as given")
-    assert cut.imbalance is None
-    assert str(cut) == "3+1 layers as given"
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -19,7 +19,6 @@ NORMS = {
     "1d of sequences": (nn.BatchNorm1d, 1, {}),
     "2d": (nn.BatchNorm2d, 2, {}),
     "3d": (nn.BatchNorm3d, 3, {}),
-    "no weights": (nn.BatchNorm2d, 2, {"affine": False}),
     "cumulative": (nn.BatchNorm2d, 2, {"momentum": None}),
     "subclass": (Checked, 2, {}),
 }
@@ -94,24 +93,6 @@ def test_the_mini_batch_is_seen_once(name, checkpoint, twice):
         in_forward.clear()
         again.clear()
         assert norm.momentum == options.get("momentum", 0.1)
-
-
-@pytest.mark.parametrize("kind", [nn.BatchNorm2d, nn.InstanceNorm2d])
-def test_nothing_to_track(kind):
-    """Without running statistics, and where they are frozen inside a training stage."""
-    free, frozen = kind(C, track_running_stats=False), kind(C, track_running_stats=True)
-    frozen.running_mean.fill_(0.5)  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
-    before = snapshot(frozen)
-    pipe = pipeline(nn.Sequential(free, frozen.eval()))
-    x, y = batch(2)
-    loss = pipe.train_step(x, y, MSE).loss
-    assert not list(free.buffers())
-    assert all(torch.equal(snapshot(frozen)[key], value) for key, value in before.items())
-    assert not frozen.training
-    parts = zip(x.tensor_split(M), y.tensor_split(M), strict=True)
-    assert loss == pytest.approx(
-        sum(MSE(frozen(free(a)), b).item() * len(a) / N for a, b in parts), rel=1e-6
-    )
 
 
 @pytest.mark.parametrize("momentum", [0.3, None])

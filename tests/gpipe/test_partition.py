@@ -79,12 +79,6 @@ def test_cumulative_share_places_layer_by_layer(costs, data):
             assert counts == [cells.count(j) for j in range(stages)]
 
 
-def test_as_many_layers_as_the_papers_largest_model():
-    """Transformer-1663 on 128 stages (Table 1): an embedding, 1663 equal layers and a softmax."""
-    counts = smallest_largest(additive([65_536_000, *[50_358_272] * 1663, 65_568_000]), 1665, 128)
-    assert (len(counts), sum(counts), max(counts), min(counts)) == (128, 1665, 14, 13)
-
-
 @pytest.mark.parametrize("partitioner", PARTITIONERS.values())
 def test_what_is_out_of_range(partitioner):
     for stages in (0, 3, True, 1.0, "2"):
