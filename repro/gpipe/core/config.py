@@ -86,7 +86,6 @@ class PipelineConfig:
         if self.stages_per_rank > 1 and layers < self.total_stages:
             raise ValueError(
                 f"stages={self.stages}, stages_per_rank={self.stages_per_rank}: the model has "
-                f"{layers} layers, and each of the {self.total_stages} stages needs at least one; "
-                "choose fewer of either"
+                f"{layers} layers, and each stage needs at least one; choose fewer of either"
             )
         return schedule

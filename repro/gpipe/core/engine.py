@@ -108,10 +108,7 @@ class Engine:
     ) -> None:
         """Do one training step; afterwards `loss` and `recorder` have its results."""
         if torch.is_inference_mode_enabled():
-            raise RefusedError(
-                "train_step inside torch.inference_mode(): nothing there has a gradient; leave "
-                "that mode"
-            )
+            raise RefusedError("train_step inside torch.inference_mode(): leave that mode")
         self._scaler = scaler
         self._begin(schedule, loss_fn, evaluate=False, trace=trace)
         self._read(inputs, targets, loss_fn, optimizer)
@@ -343,8 +340,7 @@ class Engine:
         outcome, uses, self._agreed_loss = self.everyone.agree(outcome, self._gradient_use, loss)
         if outcome == _GOOD and uses == _UPDATES | _LEAVES_GRADIENTS:
             self.held.problem = (
-                "optimizer: some ranks got one and others, which have parameters to train, did "
-                "not; give every rank an optimizer of its own parameters, or none to any"
+                "optimizer: some ranks got one and others, which have parameters to train, did not"
             )
             return _REFUSED
         return outcome

@@ -36,9 +36,8 @@ def as_layers(layers: Any) -> list[Layer]:
         wrong = next((e for e in entries if not callable(e)), layers)
         shown = " ".join(str(wrong).split())[:40]
         raise ValueError(
-            "layers: expected an nn.Sequential or a sequence of modules or factories, found "
-            f"{type(wrong).__name__} ({shown}); list the model's layers in order, each taking one "
-            "value and returning one"
+            "layers: expected an nn.Sequential or a sequence of modules or factories in order, "
+            f"found {type(wrong).__name__} ({shown})"
         )
     return cast("list[Layer]", entries)
 
@@ -142,8 +141,8 @@ def _materialise(layer: nn.Module, index: int) -> nn.Module:
     real = next((name for name, tensor in _tensors(layer) if not tensor.is_meta), None)
     if real is not None:
         raise ValueError(
-            f"layers[{index}].{real}: not on the meta device as other parts of this layer are, and "
-            "initialising the layer would overwrite it; give a factory that makes the whole layer"
+            f"layers[{index}].{real}: not on the meta device, as other parts of this layer are; "
+            "give a factory that makes the whole layer"
         )
     blank = {id(tensor): _blank(tensor) for _, tensor in _tensors(layer)}
     untouched = {id(tensor): tensor._version for tensor in blank.values()}
@@ -202,9 +201,8 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
         for key, parameter in layer.named_parameters():
             if nn.parameter.is_lazy(parameter):
                 raise ValueError(
-                    f"layers[{index}].{key}: has no shape before the layer's first forward, so "
-                    "balance='parameters' cannot count it; give balance='uniform' or a list of "
-                    "layers per stage, or a layer with sizes, such as nn.Linear"
+                    f"layers[{index}].{key}: has no shape before the layer's first forward, so it "
+                    "cannot be counted; give balance='uniform', or nn.Linear for nn.LazyLinear"
                 )
         counts.append(sum(p.numel() for p in layer.parameters()))
     return counts
@@ -230,15 +228,13 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
             other, first, _ = owner.setdefault(id(tensor), (index, j, tensor))
             if first != j:
                 raise ValueError(
-                    f"layers[{index}].{name}: shared by stages {first} and {j}; what is shared "
-                    "must lie within one stage: choose a balance that keeps its users together, "
-                    "or untie it"
+                    f"layers[{index}].{name}: shared by stages {first} and {j}; choose a balance "
+                    "that keeps its users together, or untie it"
                 )
             if tensor.is_meta and other != index:
                 raise ValueError(
                     f"layers[{index}].{name}: on the meta device and shared with layers[{other}], "
-                    "but each layer there is built on its own; untie it, put both into one layer, "
-                    "or give modules that are built already"
+                    "but each is built on its own; untie it, or put both into one layer"
                 )
         for part in layer.modules() if several and isinstance(layer, nn.Module) else ():
             owner.setdefault(id(part), (index, j, part))
@@ -247,9 +243,8 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
             _, first, _ = owner.get(id(found), (index, j, found))
             if first != j:
                 raise ValueError(
-                    f"layers[{index}]: uses {type(found).__name__} of stage {first}, and runs on "
-                    f"stage {j}, where that is a copy which nobody runs or trains; hand on what "
-                    "it needs beside the output, or choose a balance that keeps both together"
+                    f"layers[{index}]: uses {type(found).__name__} of stage {first}, which stage "
+                    f"{j} neither runs nor trains; hand on what it needs beside the output"
                 )
 
 
@@ -274,6 +269,5 @@ def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int)
         if scripted and micro_batches > 1:
             raise ValueError(
                 f"{path}: the running statistics of a scripted norm would move for each "
-                "micro-batch, and of another norm once for the mini-batch; give the layer before "
-                "it was scripted, or micro_batches=1"
+                "micro-batch; give the layer before it was scripted, or micro_batches=1"
             )

@@ -53,8 +53,7 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None
         if any(module in foreign for module in modules):
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
-                "of it, so what they hold here is not what they computed; return what the loss "
-                "needs from the layers, beside their output"
+                "of it; return what the loss needs from the layers, beside their output"
             )
 
 
@@ -131,8 +130,7 @@ class MeanLoss:
                 raise
             raise ValueError(
                 "targets: None on the last stage, and the loss failed with "
-                f"{type(error).__name__}: {error}; pass the targets on the last stage, or a loss "
-                "that needs none"
+                f"{type(error).__name__}: {error}; pass them, or a loss that needs none"
             ) from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -148,10 +146,7 @@ class MeanLoss:
     def refuse_constant(self) -> None:
         """After the last backward: raise a ValueError if outputs had gradients and no loss did."""
         if self._outputs_require_gradient and not self._loss_requires_gradient:
-            raise ValueError(
-                "loss_fn: no micro-batch's loss has a gradient; do not detach() it, nor make it "
-                "of item()"
-            )
+            raise ValueError("loss_fn: no micro-batch's loss has a gradient; do not detach() it")
 
 
 def _reduction(loss_fn: Any) -> object:

@@ -108,26 +108,19 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
     if isinstance(tree, Tensor):
         dense = tree.layout == torch.strided and not (tree.is_nested or tree.is_quantized)
         if not dense or tree.is_meta:
-            problem = (
-                "a sparse, nested, quantized or meta tensor cannot be cut or sent; give a dense one"
-            )
+            problem = "a sparse, nested, quantized or meta tensor cannot be cut or sent"
         elif type(tree) not in tensor_types:
             problem = (
                 f"holds a {kind}, which would become a plain tensor; give "
                 "x.as_subclass(torch.Tensor), of a parameter p give p.view_as(p)"
             )
         elif vars(tree):
-            problem = (
-                f"holds a tensor with an attribute {next(iter(vars(tree)))!r}, which would be "
-                "lost; give it beside the tensor, in a tuple or dict"
-            )
+            attribute = next(iter(vars(tree)))
+            problem = f"holds a tensor with an attribute {attribute!r}, which would be lost"
     elif isinstance(tree, tuple | list | dict):
         named = isinstance(tree, tuple) and hasattr(tree, "_fields")
         if type(tree) not in _CONTAINERS and not named:
-            problem = (
-                f"holds a {kind}, which would become another type in a micro-batch or behind a "
-                "stage boundary; use plain tuples, lists and dicts"
-            )
+            problem = f"holds a {kind}, which would become another type; use plain containers"
         for member in tree.values() if isinstance(tree, dict) else tree:
             refuse_unplain(member, what, tensor_types)
     if problem:
@@ -153,8 +146,7 @@ def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
         if length == examples:
             raise ValueError(
                 f"{name}: a {type(tree).__name__} of length {examples}, the mini-batch, is not cut "
-                "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...) if it "
-                "belongs to the whole mini-batch"
+                "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...)"
             )
     for member in members:
         refuse_uncut(member, name, examples)

@@ -39,9 +39,8 @@ def refuse_foreign_leaves(
             continue
         raise ValueError(
             f"a layer or the loss uses a tensor of shape {tuple(tensor.shape)} that requires a "
-            "gradient and is no parameter of this stage's layers, so it would not be trained as it "
-            "is without a pipeline; make it an nn.Parameter of a layer here, hand it on from the "
-            "stage that has it, or in place of a penalty over all parameters use weight_decay"
+            "gradient and is no parameter of this stage's layers; make it an nn.Parameter here, or "
+            "hand it on from the stage that has it; for a penalty over parameters use weight_decay"
         )
 
 

@@ -165,10 +165,7 @@ class Pipeline:
         profile = None
         if self._everyone.rank == 0:
             if sample is None:
-                raise ValueError(
-                    "balance='time': needs sample=, the inputs of one micro-batch; or try "
-                    "'parameters'"
-                )
+                raise ValueError("balance='time': needs sample=, the inputs of one micro-batch")
             recompute = self.config.checkpoint != "never"
             profile = measure(layers, sample, self.device, recompute=recompute, seed=seed)
         gathered = self._everyone.all_gather((profile, links.speed()))
@@ -273,9 +270,8 @@ class Pipeline:
             refuse_no_optimizer(optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
-                "optimizer: LBFGS needs the loss several times a step and all parameters at once, "
-                "but a stage has a part of them; use an optimizer that treats each parameter "
-                "alone, such as SGD or AdamW"
+                "optimizer: LBFGS needs the loss several times a step and all parameters at once; "
+                "use one that treats each parameter alone, such as SGD or AdamW"
             )
         if scaler is not None and not isinstance(scaler, GradScaler):
             raise ValueError(
@@ -286,8 +282,7 @@ class Pipeline:
         if optimizer is not None and self._updated is False and gradients_left:
             raise ValueError(
                 "optimizer: train_step would clear the gradients that steps without an optimizer "
-                "have left; call optimizer.step() to use them, or optimizer.zero_grad() to drop "
-                "them"
+                "have left; call optimizer.step() or optimizer.zero_grad() first"
             )
 
     @in_call()
@@ -397,8 +392,8 @@ class Pipeline:
         """Raise a ValueError on every rank for what needs whole parameters, not parts of them."""
         if self.config.tensor_parallel > 1:
             raise RefusedError(
-                f"{method} with tensor_parallel={self.config.tensor_parallel}: a process has parts "
-                "of the parameters, and this needs whole ones; use tensor_parallel=1"
+                f"{method} needs whole parameters: use tensor_parallel=1, in place of "
+                f"{self.config.tensor_parallel}"
             )
 
     def sent_bytes(self) -> dict[str, int]:

@@ -42,8 +42,7 @@ class GradScaler(torch.amp.GradScaler):
             if scale != answers[0][1]:
                 raise RefusedError(
                     f"scaler: the scale is {scale} on rank {rank}, but {answers[0][1]} on rank 0; "
-                    "make the scaler with the same arguments, and call update() equally often, on "
-                    "every rank"
+                    "give every rank the same arguments, and call update() equally often"
                 )
         self._found_inf = not all(finite for finite, _, _ in answers)
         return any(update for _, _, update in answers)

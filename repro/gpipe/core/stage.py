@@ -176,8 +176,7 @@ class HeldStages:
             return more_than_a_sequence(self.module, "pipe.module")
         return (
             f"pipe.module: its layers are {', '.join(names) or 'none'}, and the Pipeline was built "
-            f"with {', '.join(self.names)}; put another layer in the place of one, or build "
-            "another Pipeline to add or remove some"
+            f"with {', '.join(self.names)}; build another one to add or remove some"
         )
 
     def _refuse(self, problem: str) -> None:
@@ -330,10 +329,9 @@ class HeldStages:
             _log.warning("%s; that may be rounding, which %s", problem, advice)
             return
         raise ValueError(
-            f"{problem}, so it would train on other values than its forward gave: a layer or the "
-            "loss holds state that re-materialization moves again; keep it in a buffer "
-            "(register_buffer) or a plain number, draw from torch's default generator, or build "
-            "the Pipeline with checkpoint='never'"
+            f"{problem}: a layer or the loss holds state that re-materialization moves again; keep "
+            "it in a buffer (register_buffer) or a plain number, draw from torch's default "
+            "generator, or build the Pipeline with checkpoint='never'"
         )
 
     def backward(self, cell: Cell, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -418,9 +416,8 @@ class HeldStages:
         first = self.names[self.indices.index(self._layers[stage][0][0])]
         return ValueError(
             f"layer {first} or one behind it writes in place to tensor {n} of what enters this "
-            "stage, which shares memory with another tensor there (one is a view of the other, "
-            "say): across a stage boundary they are separate; clone() one of them, or choose a "
-            "balance that keeps these layers together"
+            "stage, which shares memory with another tensor there; clone() one of them, or choose "
+            "a balance that keeps these layers together"
         )
 
     def _has_loss(self, cell: Cell) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_map_only  # private; imported only here
 
 from repro.gpipe.core.memory import TorchDispatchMode
 from repro.gpipe.exact.attributes import digest
@@ -43,7 +44,8 @@ class OperatorLog(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        form = repr(_form([args, kwargs]))  # before the call, which may work in place
+        # Before the call, which may work in place.
+        form = repr(tree_map_only(Tensor, _form, [args, kwargs]))
         result = func(*args, **kwargs)
         if func not in _NO_KERNELS:
             results = result if isinstance(result, list | tuple) else [result]
@@ -52,15 +54,7 @@ class OperatorLog(TorchDispatchMode):
         return result
 
 
-def _form(value: Any) -> Any:
-    """Arguments of an operator: shape, strides and dtype of tensors, types of objects."""
-    if isinstance(value, Tensor):
-        if is_lazy(value) or value.layout != torch.strided or value.is_nested:
-            return None, None, value.dtype
-        return tuple(value.shape), value.stride(), value.dtype
-    if isinstance(value, list | tuple):
-        return [_form(member) for member in value]
-    if isinstance(value, dict):
-        return [(key, _form(member)) for key, member in value.items()]
-    plain = bool | int | float | complex | str | torch.dtype | torch.device
-    return value if value is None or isinstance(value, plain) else type(value).__name__
+def _form(tensor: Tensor) -> object:
+    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested:
+        return tensor.dtype
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype
