@@ -12,16 +12,7 @@ from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import Forms, Message, copied, received, settled
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.loss import Loss, MeanLoss, Weighted, refuse_foreign_modules
-from repro.gpipe.core.microbatch import (
-    Tree,
-    Whole,
-    batch_size,
-    flatten,
-    map_leaves,
-    refuse_uncut,
-    refuse_unplain,
-    split,
-)
+from repro.gpipe.core.microbatch import Tree, Whole, check, flatten, map_leaves, split
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.replicas import Replicas
 from repro.gpipe.core.scaler import GradScaler
@@ -38,8 +29,6 @@ from repro.gpipe.schedule.actions import Action, Program, Schedule
 _GOOD, _NON_FINITE, _REFUSED = range(3)
 # What a rank does with its gradients: bits, so that all ranks' are known together.
 _NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS = 0, 1, 2
-# A micro-batch's part of a parameter is a plain tensor anyway.
-_USERS_TENSORS = (Tensor, nn.Parameter)
 
 
 class Engine:
@@ -211,7 +200,6 @@ class Engine:
         if self.links.after is not None:
             self._returned = Inbox(self.links.gradients_in, self._program.gradients)
         if self._is_last:
-            refuse_unplain(targets, "targets", _USERS_TENSORS)
             code = getattr(loss_fn, "__code__", loss_fn)
             if code is not self._known_loss:
                 refuse_foreign_modules(loss_fn, self._foreign)
@@ -227,10 +215,7 @@ class Engine:
 
     def _cut(self, inputs: Tree) -> int:
         """First rank: cut the mini-batch into micro-batches; returns N."""
-        refuse_unplain(inputs, "inputs", _USERS_TENSORS)
-        examples = batch_size(inputs)
-        if self._micro_batches > 1:
-            refuse_uncut(inputs, "inputs", examples)
+        examples = check(inputs, self._micro_batches, "inputs")
         self._inputs: list[Message] = []
         for i, part in enumerate(split(self._to_device(inputs), self._micro_batches)):
             # Without the graph that the user computed them with: see `_return_to_user`. Layers get

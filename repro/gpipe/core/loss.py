@@ -10,15 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.microbatch import (
-    Tree,
-    batch_size,
-    flatten,
-    map_leaves,
-    refuse_uncut,
-    sizes,
-    split,
-)
+from repro.gpipe.core.microbatch import Tree, check, flatten, map_leaves, sizes, split
 from repro.gpipe.core.ownership import reachable, refuse_foreign_leaves
 from repro.io.untrusted import short
 
@@ -87,11 +79,9 @@ class MeanLoss:
             )
         self.parts: list[Tree] = [None] * micro_batches
         if targets is not None:
-            found = batch_size(targets, "targets")
+            found = check(targets, micro_batches, "targets")
             if found != examples:
                 raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
-            if micro_batches > 1:
-                refuse_uncut(targets, "targets", examples)
             self.parts = split(targets, micro_batches, "targets")
         weights = [float(size) for size in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):

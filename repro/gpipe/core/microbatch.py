@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Containers that are made again as what they are; named tuples are, too.
 _CONTAINERS = (tuple, list, dict, OrderedDict, torch.Size)
@@ -127,7 +127,7 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
         raise ValueError(f"{what}: {problem}")
 
 
-def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
+def _refuse_uncut(tree: Tree, name: str, examples: int) -> None:
     """Raise a ValueError for values of the N examples that are no tensor, so cannot be cut.
 
     Every micro-batch would get all of them, and use the first ones.
@@ -149,7 +149,17 @@ def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
                 "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...)"
             )
     for member in members:
-        refuse_uncut(member, name, examples)
+        _refuse_uncut(member, name, examples)
+
+
+def check(tree: Tree, micro_batches: int, name: str) -> int:
+    """N of what a user gives, which can be cut into M micro-batches."""
+    # A micro-batch's part of a parameter is a plain tensor anyway.
+    refuse_unplain(tree, name, (Tensor, nn.Parameter))
+    examples = batch_size(tree, name)
+    if micro_batches > 1:
+        _refuse_uncut(tree, name, examples)
+    return examples
 
 
 def batch_size(tree: Tree, name: str = "inputs") -> int:
