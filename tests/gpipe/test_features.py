@@ -1,27 +1,344 @@
 """Clipping, loss scaling and accumulation as in plain PyTorch; what every rank refuses."""
 
-from itertools import pairwise
+import random
+from collections.abc import Callable
+from itertools import count, pairwise
+from typing import Any
 
-import features
 import pytest
 import torch
-from features import MSE, NORM_TYPES, SCALER, SLOW, WAYS, D, N, batch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
 
-from repro.gpipe import NonFiniteError, Pipeline, launch
+from repro.gpipe import LinkSpeed, NonFiniteError, Pipeline, launch
+from repro.gpipe.core.microbatch import sizes
 from repro.gpipe.runtime.launch import StageError
+
+N, M, D, WIDTH, STEPS = 7, 3, 2, 6, 6
+MSE = nn.functional.mse_loss
+WAYS = [(1, 1), (3, 1), (2, D)]  # K, and copies of the pipeline
+CUTS = {1: [5], 2: [2, 3], 3: [2, 2, 1]}
+NORM_TYPES = {2.0: 0.1, float("inf"): 0.03}  # to a limit below the norms that occur
+SCALER: dict[str, Any] = {"init_scale": 2.0**17, "growth_interval": 2}
+SLOW = LinkSpeed(latency=0.005, bytes_per_second=1e6)
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    x, y = (torch.randn(D * N, WIDTH, generator=generator) for _ in range(2))
+    return x, 3 * y
+
+
+def own(pipe: Pipeline, step: int) -> tuple[Tensor, Tensor]:
+    """The mini-batch of one replica."""
+    x, y = (t[pipe.replica * N : (pipe.replica + 1) * N] for t in batch(step))
+    return x, y
+
+
+def linear() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def sgd(module: nn.Module | Pipeline, lr: float = 0.1) -> Optimizer:
+    """Also of a stage without parameters."""
+    return SGD([{"params": list(module.parameters())}], lr=lr)
+
+
+def said(call: Callable[[], object]) -> str:
+    """How it was refused."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+# Clipping.
+
+
+class InDouble(nn.Module):
+    """A layer with weights of another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.double()).float()
+
+
+def clipped_model() -> nn.Sequential:
+    """The first two layers share a weight, one has no parameters."""
+    torch.manual_seed(2)
+    shared, tied = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    tied.weight = shared.weight
+    return nn.Sequential(shared, tied, InDouble(), nn.Tanh(), linear())
+
+
+def clipped(K: int, copies: int, norm_type: float) -> Any:
+    pipe = Pipeline(clipped_model(), K, M, replicas=copies, device="cpu", balance=CUTS[K])
+    optimizer, norms = sgd(pipe, lr=0.5), []
+    for step in range(3):
+        optimizer.zero_grad()
+        pipe.train_step(*own(pipe, step), MSE)
+        norms.append(pipe.clip_grad_norm_(NORM_TYPES[norm_type], norm_type))
+        optimizer.step()
+    pipe.close()
+    return norms, dict(pipe.module.state_dict())
+
+
+def clipped_plain(copies: int, norm_type: float) -> Any:
+    module = clipped_model()
+    optimizer, norms = sgd(module, lr=0.5), []
+    for step in range(3):
+        x, y = (t[: copies * N] for t in batch(step))
+        optimizer.zero_grad()
+        MSE(module(x), y).backward()
+        limit = NORM_TYPES[norm_type]
+        norms.append(nn.utils.clip_grad_norm_(module.parameters(), limit, norm_type))
+        optimizer.step()
+    return norms, dict(module.state_dict())
+
+
+# Loss scaling.
+
+
+class _Amplified(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2.0**7
+
+
+class Amplifies(nn.Module):
+    """Overflows float16 in the gradients of all layers before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Amplified.apply(x)
+
+
+def scaled_model() -> nn.Sequential:
+    torch.manual_seed(2)
+    layers = nn.Sequential(linear(), Amplifies(), linear(), nn.Tanh(), nn.Identity())
+    with torch.no_grad():
+        for p in layers.parameters():
+            p /= 4
+    return layers
+
+
+def scaled(K: int, copies: int) -> Any:
+    pipe = Pipeline(scaled_model(), K, M, replicas=copies, device="cpu", balance=CUTS[K])
+    optimizer, scaler, found = sgd(pipe, lr=0.001), pipe.grad_scaler(**SCALER), []
+    for step in range(STEPS):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = pipe.train_step(*own(pipe, step), MSE, optimizer, scaler=scaler).loss
+        found.append((scaler.get_scale(), loss))
+    pipe.close()
+    return found, dict(pipe.module.state_dict())
+
+
+def scaled_plain(copies: int) -> Any:
+    module = scaled_model()
+    optimizer, scaler, found = sgd(module, lr=0.001), torch.amp.GradScaler("cpu", **SCALER), []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        total = 0.0
+        for replica in range(copies):
+            parts = [t[replica * N : (replica + 1) * N].split(sizes(N, M)) for t in batch(step)]
+            for x, y in reversed(list(zip(*parts, strict=True))):
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = MSE(module(x.clone()), y) * (len(x) / (copies * N))
+                total += loss.item()
+                scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append((scaler.get_scale(), total))
+    return found, dict(module.state_dict())
+
+
+# Gradients that add up over steps and replicas.
+
+
+def accumulated(K: int) -> dict[str, Tensor | None]:
+    """After two steps without an optimizer, the caller's own of 1 included."""
+    pipe = Pipeline(clipped_model(), K, M, replicas=D, device="cpu")
+    for parameter in pipe.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(2):
+        pipe.train_step(*own(pipe, 0), MSE)
+    pipe.close()
+    return {key: p.grad for key, p in pipe.module.named_parameters()}
+
+
+# What differs from the step in which inputs of a form came first, and what is refused.
+
+
+class Draws(nn.Module):
+    """Draws from Python's generator from its third call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.on = linear(), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * (random.random() if self.on else 1.0)
+
+
+def drawn_later(K: int) -> tuple[list[Any], float]:
+    """Losses where a layer begins to draw; the step in which it does is refused once."""
+    torch.manual_seed(3)
+    layer = Draws()
+    pipe = Pipeline([linear(), layer], K, 2, balance="uniform", device="cpu")
+    optimizer, losses, x = sgd(pipe), [], torch.ones(4, WIDTH)
+    random.seed(7)
+    for step in range(4):
+        layer.on = step >= 2
+        reason = said(lambda: losses.append(pipe.train_step(x, x, MSE, optimizer).loss))
+        if reason != "accepted":
+            assert "something drew from python's random numbers" in reason
+            losses.append(pipe.train_step(x, x, MSE, optimizer).loss)
+    pipe.close()
+    return losses, random.random()
+
+
+class Flickering(nn.Module):
+    """Detaches its output in every other call."""
+
+    calls = count()  # of the class, so that no step can put it back
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        return y.detach() if next(self.calls) % 2 else y
+
+
+class Call(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def view(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 1.0
+    return y, y[:, 1:3]
+
+
+def writes_to_first(pair: tuple[Tensor, Tensor]) -> Tensor:
+    return pair[0].mul_(2.0) + pair[1].sum(-1, keepdim=True)
+
+
+def counting() -> nn.Module:
+    """A layer that counts its calls in a list."""
+    calls: list[int] = []
+    return Call(lambda x: x * len([*calls, calls.append(1)]))
+
+
+class Rows(nn.Module):
+    """A learnt row of a table for each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, WIDTH, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.table((x[:, 0] > 0).long())
+
+
+def refusals() -> dict[str, str]:
+    """What each of two ranks says; the same Pipelines go on where they can."""
+    rank, (x, y), found = dist.get_rank(), (t[:N] for t in batch(0)), {}
+
+    def pipeline(**options: Any) -> Pipeline:
+        layers = [linear(), nn.Tanh(), linear()]
+        return Pipeline(layers, 2, M, **({"device": "cpu", "balance": [2, 1]} | options))
+
+    pipe = pipeline()
+    optimizer = sgd(pipe)
+    for name, call in {
+        "no inputs": lambda: pipe.train_step(None, y, MSE),
+        "M above N": lambda: pipe.train_step(x[:2], y[:2], MSE),
+        "optimizer here only": lambda: pipe.train_step(x, y, MSE, optimizer if rank else None),
+        "limits differ": lambda: pipe.clip_grad_norm_(1.0 + rank),
+        "limit": lambda: pipe.clip_grad_norm_(-1.0 if rank else 1.0),
+    }.items():
+        found[name] = said(call)
+    pipe.train_step(x, y, MSE, optimizer)
+    found["clips late"] = said(lambda: pipe.clip_grad_norm_(1.0))
+    scaler = pipe.grad_scaler(init_scale=8.0 + rank)
+    found["scales differ"] = said(lambda: pipe.train_step(x, y, MSE, optimizer, scaler=scaler))
+    pipe.close()
+    found["link"] = said(lambda: pipeline(throttle="slow"))
+    found["transport"] = said(lambda: pipeline(transport="tcp"))
+    found["unlike"] = said(lambda: pipeline(seed=rank))
+    flickering = Pipeline([Flickering(), linear()], 2, 2, balance=[1, 1], device="cpu")
+    found["flickers"] = said(lambda: flickering.train_step(x[:4], y[:4], MSE))
+    return found
+
+
+def ends(what: str) -> None:
+    """What ends a launch of two processes."""
+    layers, K = {
+        "writes to a view": ([Call(view), Call(writes_to_first)], 2),
+        "sparse": ([Rows], 1),
+        "state in a list": ([counting(), linear], 2),
+    }[what]
+    pipe = Pipeline(layers, K, M, replicas=2 // K, device="cpu", balance="uniform")
+    x, y = (t[:N] for t in batch(0))
+    pipe.train_step(x, y, MSE)
+
+
+def throttled() -> tuple[float, float, float]:
+    """Seconds of a step over slow links, and what is measured of such a link."""
+    layers = [nn.Identity(), nn.Linear(2500, 1)]
+    pipe = Pipeline(layers, 2, 2, balance=[1, 1], throttle=SLOW, device="cpu")
+    x, y = torch.zeros(2, 2500), torch.zeros(2, 1)
+    pipe.train_step(x, y, MSE)
+    seconds = pipe.train_step(x, y, MSE, trace=True).seconds
+    speed = pipe.engine.links.speed()
+    pipe.close()
+    return seconds, speed.latency, speed.bytes_per_second
+
+
+def everything() -> dict[Any, Any]:
+    """On four processes."""
+    rank, found = dist.get_rank(), dict[Any, Any]()
+    for K, copies in WAYS:
+        if rank < K * copies:
+            found |= {("clipped", K, copies, t): clipped(K, copies, t) for t in NORM_TYPES}
+            found["scaled", K, copies] = scaled(K, copies)
+    found["accumulated"] = accumulated(2)
+    for K in (2, 1):
+        if rank < K:
+            found["drawn", K] = drawn_later(K)
+    if rank < 2:
+        found["refused"] = refusals()
+        found["throttled"] = throttled()
+    return found
 
 
 @pytest.fixture(scope="module")
 def ran():
     """What four processes did, rank by rank."""
-    return launch(features.everything, stages=4)
+    return launch(everything, stages=4)
 
 
 @pytest.mark.parametrize("norm_type", NORM_TYPES)
 @pytest.mark.parametrize(("K", "copies"), WAYS)
 def test_clipping_is_torchs_with_the_same_bits_for_every_k(ran, K, copies, norm_type):
     """Shared parameters count once, other number formats too, replicas not twice."""
-    norms, state = features.clipped_plain(copies, norm_type)
+    norms, state = clipped_plain(copies, norm_type)
     assert all(norm > 2 * NORM_TYPES[norm_type] for norm in norms)
     one = ran[0]["clipped", 1, 1, norm_type]
     for rank in range(K * copies):
@@ -37,7 +354,7 @@ def test_clipping_is_torchs_with_the_same_bits_for_every_k(ran, K, copies, norm_
 @pytest.mark.parametrize(("K", "copies"), WAYS)
 def test_loss_scaling_is_torchs(ran, K, copies):
     """An inf on one stage skips the update on all."""
-    steps, state = features.scaled_plain(copies)
+    steps, state = scaled_plain(copies)
     scales = [SCALER["init_scale"], *(scale for scale, _ in steps)]
     skipped = [b < a for a, b in pairwise(scales)]
     assert any(skipped)
@@ -52,7 +369,7 @@ def test_loss_scaling_is_torchs(ran, K, copies):
 
 
 def test_a_scaler_that_is_disabled_or_torchs_own():
-    pipe = Pipeline(features.scaled_model(), 1, 2, device="cpu")
+    pipe = Pipeline(scaled_model(), 1, 2, device="cpu")
     with pytest.raises(ValueError, match=r"scaler: GradScaler .* make it by pipe\.grad_scaler\(\)"):
         pipe.train_step(*batch(0), MSE, scaler=torch.amp.GradScaler("cpu"))  # pyright: ignore[reportArgumentType]
     scaler = pipe.grad_scaler(enabled=False)
@@ -61,7 +378,7 @@ def test_a_scaler_that_is_disabled_or_torchs_own():
 
 
 def test_gradients_add_up_over_steps_and_replicas(ran):
-    whole = features.clipped_model()
+    whole = clipped_model()
     MSE(whole(batch(0)[0]), batch(0)[1]).backward()
     for replica in range(D):
         parts = [ran[2 * replica + j]["accumulated"] for j in range(2)]
@@ -101,12 +418,12 @@ def test_what_is_refused_is_refused_on_every_rank_in_one_line(ran):
 
 
 def test_an_optimizer_that_would_train_otherwise_is_refused():
-    pipe = Pipeline([features.linear], 1, 2, device="cpu")
+    pipe = Pipeline([linear], 1, 2, device="cpu")
     with pytest.raises(ValueError, match="optimizer: LBFGS needs the loss several times"):
         pipe.train_step(*batch(0), MSE, torch.optim.LBFGS(pipe.parameters()))
     pipe.train_step(*batch(0), MSE)
     with pytest.raises(ValueError, match="optimizer: train_step would clear the gradients"):
-        pipe.train_step(*batch(0), MSE, features.sgd(pipe))
+        pipe.train_step(*batch(0), MSE, sgd(pipe))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +436,7 @@ def test_an_optimizer_that_would_train_otherwise_is_refused():
 )
 def test_what_ends_all_ranks(what, words):
     with pytest.raises(StageError, match=words):
-        launch(features.ends, what, stages=2)
+        launch(ends, what, stages=2)
 
 
 def test_a_throttled_link_takes_what_arithmetic_says_and_is_measured_so(ran):

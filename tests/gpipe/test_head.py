@@ -10,41 +10,6 @@ from torch import nn
 from repro.gpipe import Pipeline, Weighted
 from repro.gpipe.core.loss import MeanLoss
 
-PAD, CLASSES = 0, 5
-
-
-def token_loss(outputs, targets):
-    """Mean over the tokens that are not padding, NaN if all are."""
-    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
-
-
-TOKENS = Weighted(token_loss, lambda targets: (targets != PAD).sum())
-
-
-def batch():
-    """Ten sequences of four tokens with padding; of M=4 the second has only padding."""
-    generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(10, 4, 6, generator=generator)
-    targets = torch.randint(1, CLASSES, (10, 4), generator=generator)
-    targets[3:6] = PAD
-    targets[6, 1:] = PAD
-    return inputs, targets
-
-
-@pytest.mark.parametrize("checkpoint", ["always", "never"])
-@pytest.mark.parametrize("m", [1, 4])
-def test_weights_make_the_mean_of_the_mini_batch(m, checkpoint):
-    pipe = Pipeline([lambda: nn.Linear(6, CLASSES)], 1, m, checkpoint=checkpoint, device="cpu")
-    inputs, targets = batch()
-    result = pipe.train_step(inputs, targets, TOKENS)
-    found = [p.grad for p in pipe.parameters()]
-    wanted = token_loss(pipe.module(inputs), targets)
-    gradients = torch.autograd.grad(wanted, list(pipe.parameters()))
-    assert result.loss == pytest.approx(wanted.item(), rel=1e-6)
-    torch.testing.assert_close(found, [*gradients])
-    evaluation = pipe.evaluate(inputs, targets, TOKENS)
-    assert evaluation.loss == pytest.approx(wanted.item(), rel=1e-6)
-
 
 @pytest.mark.parametrize(
     "loss",
@@ -93,7 +58,13 @@ def test_what_weighs_nothing_is_not_asked_for_and_spoils_nothing():
 )
 def test_weights_that_make_no_mean(weight, total, words):
     with pytest.raises(ValueError, match=f"loss_fn: its micro-batches weigh .*{words}"):
-        MeanLoss(Weighted(token_loss, weight), torch.tensor([1, -2]), 2, 2, lambda x: total * x)
+        MeanLoss(
+            Weighted(nn.functional.mse_loss, weight),
+            torch.tensor([1, -2]),
+            2,
+            2,
+            lambda x: total * x,
+        )
 
 
 class Normed(nn.Module):

@@ -50,15 +50,6 @@ def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_a
     assert other_clock == pytest.approx(1000.0, abs=0.05)
 
 
-def test_evaluation_uses_evaluation_mode_and_restores():
-    pipe = Pipeline([nn.Linear(6, 6), nn.Dropout()], 1, 2, device="cpu")
-    losses = [pipe.evaluate(*batch(), MSE).loss for _ in range(2)]
-    assert losses[0] == losses[1]
-    assert losses[0] == pytest.approx(MSE(pipe.module[0](batch()[0]), batch()[1]).item(), rel=1e-5)
-    assert all(m.training for m in pipe.module.modules())
-    assert all(p.grad is None for p in pipe.parameters())
-
-
 def test_timelines_have_every_span_in_schedule_order():
     """With 1F1B at most K - j micro-batches are between F and B on stage j; with GPipe's all M."""
     cases = [("nested", PipelineConfig(3, 4, balance="uniform", schedule=s)) for s in KINDS]

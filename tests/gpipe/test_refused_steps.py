@@ -1,9 +1,158 @@
 """A step with inf or nan is refused on every rank; its cause is named; nothing changes."""
 
-import pytest
-from explosions import BAD, CASES, REPLICAS, batch, everything, loss_fn, pipeline
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from repro.gpipe import launch
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from repro.gpipe import NonFiniteError, Pipeline, launch
+
+WIDTH, N, M, LAYERS = 5, 10, 4, 4
+BAD = 1  # the micro-batch that goes wrong, of examples 3 to 5
+# added to the layer's index, it is that layer's order
+HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5}
+LOSS = -2.0
+ORDERS = [("forward", 0), ("forward", 2), ("backward", 1), ("backward", 3)]
+ORDERS += [("loss", 0), ("inputs", 0), ("targets", 0), ("summed", 1)]
+CASES = [  # K, schedule, checkpoint, and the orders that are given one after the other
+    (1, "gpipe", "always", ORDERS[1:5]),
+    (3, "gpipe", "always", ORDERS),
+    (2, "gpipe-late", "always", [("backward", 1), ("forward", 2)]),
+    (2, "1f1b", "except_last", [("forward", 3), ("backward", 0), ("loss", 0)]),
+]
+REPLICAS = (
+    2,
+    "gpipe",
+    "always",
+    [("forward", 2), ("backward", 1), ("loss", 0), ("summed by all", 1)],
+)
+
+
+class _Spoil(torch.autograd.Function):
+    """Its gradient is another one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: float) -> Tensor:
+        ctx.value = value
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return torch.full_like(gradients[0], ctx.value), None
+
+
+class Link(nn.Module):
+    """Everything that a refused step must not change; the inputs' first column is a command."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.linear = spectral_norm(nn.Linear(WIDTH, WIDTH))
+        self.norm = nn.BatchNorm1d(WIDTH, momentum=None)
+        self.drop = nn.Dropout(0.3)
+        self.shift = nn.Parameter(torch.zeros(WIDTH))
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.mean: Tensor
+        self.calls: Tensor
+
+    def forward(self, value: Tensor) -> Tensor:
+        order, x = value[:, :1], value[:, 1:]
+        ordered = {kind: bool((order == self.index + how).any()) for kind, how in HOW.items()}
+        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        self.calls = self.calls + 1
+        shift = _Spoil.apply(self.shift, 3e38) if ordered["summed"] else self.shift
+        x = self.drop(self.norm(self.linear(x))).tanh() + shift + self.mean
+        x = _Spoil.apply(x, float("inf")) if ordered["backward"] else x
+        return torch.cat([order, x * float("inf") if ordered["forward"] else x], dim=1)
+
+
+def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean that is infinite where that was ordered; its gradient is not."""
+    loss = nn.functional.mse_loss(outputs[:, 1:], targets)
+    return loss + float("inf") if (outputs[:, 0] == LOSS).any() else loss
+
+
+def batch(kind: str = "good", n: int = 0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Ten examples, which M = 4 cuts into 3, 3, 2 and 2; one of the second part gives the order."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = (torch.randn(N, WIDTH, generator=generator) for _ in range(2))
+    orders = torch.full((N, 1), -1.0)
+    if kind in HOW:
+        orders[[4, 7] if kind == "summed" else 4] = n + HOW[kind]
+    elif kind == "summed by all":  # each replica's one half of it
+        orders[4] = n + HOW["summed"]
+    elif kind == "loss":
+        orders[4] = LOSS
+    elif kind in ("inputs", "targets"):
+        (inputs if kind == "inputs" else targets)[4, 2] = float("nan")
+    return torch.cat([orders, inputs], dim=1), targets
+
+
+def pipeline(K: int, schedule: str = "gpipe", checkpoint: str = "always", **how: Any) -> Pipeline:
+    layers = [partial(Link, n) for n in range(LAYERS)]
+    how |= {"schedule": schedule, "checkpoint": checkpoint}
+    return Pipeline(layers, K, M, balance="uniform", device="cpu", **how)
+
+
+def optimizer_of(pipe: Pipeline) -> torch.optim.Optimizer:
+    return torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9)
+
+
+def state(pipe: Pipeline, optimizer: torch.optim.Optimizer | None) -> dict[str, Tensor]:
+    """Copies of all that a step changes."""
+    found = {key: value.clone() for key, value in pipe.module.state_dict().items()}
+    for n, parts in optimizer.state_dict()["state"].items() if optimizer is not None else ():
+        found |= {f"{n}.{key}": value.clone() for key, value in parts.items()}
+    return found | {"step": torch.tensor(pipe.engine.step)}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (NonFiniteError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+def refused(
+    K: int, schedule: str, checkpoint: str, orders: Sequence[tuple[str, int]], **how: Any
+) -> dict[str, Any]:
+    """Each order before a good step, the first one before any, beside the good steps alone."""
+    pipe, good = (pipeline(K, schedule, checkpoint, **how) for _ in range(2))
+    optimizer, its = optimizer_of(pipe), optimizer_of(good)
+    found: dict[str, list[Any]] = {"said": [], "unchanged": [], "like good": []}
+    for step, (kind, n) in enumerate(orders):
+        before = state(pipe, optimizer)
+        obeys = kind == "summed by all" or pipe.replica == pipe.replicas - 1
+        bad = batch(kind if obeys else "good", n, seed=9)
+        found["said"].append(refusal(partial(pipe.train_step, *bad, loss_fn, optimizer)))
+        found["unchanged"].append(same(before, state(pipe, optimizer)))
+        own = batch(seed=step + 10 * pipe.replica)
+        losses = [p.train_step(*own, loss_fn, o).loss for p, o in ((pipe, optimizer), (good, its))]
+        found["like good"].append(
+            losses[0] == losses[1] and same(state(pipe, optimizer), state(good, its))
+        )
+    pipe.close()
+    good.close()
+    return found
+
+
+def everything() -> dict[Any, Any]:
+    rank = dist.get_rank()
+    found: dict[Any, Any] = {case[:3]: refused(*case) for case in CASES if rank < case[0]}
+    found["replicas"] = refused(*REPLICAS, replicas=2)
+    return found
+
 
 LAYERS_OF = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 3: [0, 0, 1, 2]}  # the stage of each layer
 

@@ -382,7 +382,8 @@ class Engine:
         """Backpropagate from the inputs' gradients to what the user computed the inputs from."""
         pairs = [(given, leaf.grad) for given, leaf in self._user_inputs if leaf.grad is not None]
         if pairs:
-            torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
+            roots, their_gradients = zip(*pairs, strict=True)
+            torch.autograd.backward(roots, their_gradients)
 
     def _own_loss(self) -> float:
         """The mini-batch's mean loss on the last rank, added in the order of the micro-batches."""

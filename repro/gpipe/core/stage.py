@@ -349,7 +349,8 @@ class HeldStages:
         both = zip(outputs, gradients, strict=True)
         pairs = [(t, g) for t, g in both if t.requires_grad and g is not None]
         if pairs:
-            torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
+            roots, their_gradients = zip(*pairs, strict=True)
+            torch.autograd.backward(roots, their_gradients)
         for given, leaf in zip(saved.inputs.tensors, saved.leaves, strict=True):
             given.grad = leaf.grad
         return [t.grad for t in saved.inputs.tensors if t.requires_grad]
