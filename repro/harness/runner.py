@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
@@ -37,43 +38,36 @@ DEADLINES: dict[Scale, float] = {
 }
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(NamedTuple):
     """The workers are about to start, for these plans."""
 
     plans: Sequence[Plan]
 
 
-@dataclass(frozen=True)
-class WorkersStarted:
+class WorkersStarted(NamedTuple):
     pass
 
 
-@dataclass(frozen=True)
-class OtherLoad:
+class OtherLoad(NamedTuple):
     share: float | None  # of the usable cores that other processes take, where it is known
 
 
-@dataclass(frozen=True)
-class RoundBegun:
+class RoundBegun(NamedTuple):
     plan: Plan
     group: str
     number: int
     total: int
 
 
-@dataclass(frozen=True)
-class RunBegun:
+class RunBegun(NamedTuple):
     run: PlannedRun
 
 
-@dataclass(frozen=True)
-class RunLeftOut:
+class RunLeftOut(NamedTuple):
     run: PlannedRun  # which failed before
 
 
-@dataclass(frozen=True)
-class RunEnded:
+class RunEnded(NamedTuple):
     """A run was measured once, or failed; `notes` are lines about what it tried."""
 
     run: PlannedRun
@@ -82,16 +76,14 @@ class RunEnded:
     notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class RunsDone:
+class RunsDone(NamedTuple):
     """Runs of a group that have all their rounds now."""
 
     plan: Plan
     runs: Sequence[PlannedRun]
 
 
-@dataclass(frozen=True)
-class ExperimentDone:
+class ExperimentDone(NamedTuple):
     """`rounds` were recorded of it; `last` is whether no other experiment follows."""
 
     plan: Plan

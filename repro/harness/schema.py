@@ -142,33 +142,22 @@ class _Round(_Recorded):
 
 
 class TrainRound(_Round):
-    """Timed, emulated or simulated steps: numbers of each step, of idle time of each traced one.
-
-    Attributes:
-        loss: empty where a simulation computes none.
-        bubble_idle_over_total: idle time over K x step.
-        bubble_idle_over_work: idle time over busy time.
-        breakdown: part -> share of K x step.
-        modelled: of emulated and simulated steps.
-        predicted: way -> seconds of a measured step, simulated from layer times of the same round
-            with the run's own cut, see `repro.harness.predict.ways_of`.
-        sent_bytes: of each process in one step, by what is sent, see
-            `repro.methods.Method.sent_bytes`; None where nobody counted them.
-        staleness: of each stage, how many updates older than the newest weights those are that a
-            micro-batch uses; None where a method is synchronous.
-        stashed_bytes: of each stage, the most bytes of older weights that it kept at once; None
-            likewise.
-    """
+    """Timed, emulated or simulated steps: numbers of each step, of idle time of each traced one."""
 
     task: Literal["train"] = "train"
     step_s: list[Seconds]
-    loss: list[Measure]
-    bubble_idle_over_total: Annotated[list[Measure], Field(min_length=1)]
-    bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]
-    breakdown: dict[str, Measure]
-    modelled: Modelled | None = None
+    loss: list[Measure]  # empty where a simulation computes none
+    bubble_idle_over_total: Annotated[list[Measure], Field(min_length=1)]  # over K x step
+    bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]  # over busy time
+    breakdown: dict[str, Measure]  # part -> share of K x step
+    modelled: Modelled | None = None  # of emulated and simulated steps
+    # Way -> seconds of a measured step, simulated from layer times of the same round with the run's
+    # own cut, see `repro.harness.predict.ways_of`.
     predicted: dict[str, Seconds] = {}
+    # Of each process in one step, by what is sent, where that was counted.
     sent_bytes: list[dict[str, Count]] | None = None
+    # Of each stage of an asynchronous method: how many updates older than the newest weights those
+    # are that a micro-batch uses, and the most bytes of older weights that it kept at once.
     staleness: list[Count] | None = None
     stashed_bytes: list[Count] | None = None
 
@@ -246,11 +235,7 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
         raise ValueError(explain(error, _ROUNDS[task])) from None
 
 
-class Event(_Recorded):
-    """One line of a journal, see `repro.harness.journal`."""
-
-
-class PlanEvent(Event):
+class PlanEvent(_Recorded):
     """The runs of an experiment from now on; the first fields are the experiment's own."""
 
     name: str
@@ -266,14 +251,14 @@ class PlanEvent(Event):
     specs: dict[Name, dict[str, Any]]  # of the runs that no plan before has named
 
 
-class EnvironmentEvent(Event):
+class EnvironmentEvent(_Recorded):
     """Where the rounds below were measured; the page shows all fields."""
 
     __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
     kind: str
 
 
-class RoundEvent(Event):
+class RoundEvent(_Recorded):
     """A finished round of a group."""
 
     round: str  # its id, `<group>-<number>`
@@ -289,7 +274,10 @@ class RoundEvent(Event):
     replacing: list[str]  # the runs whose earlier rounds do not count any more
 
 
-class StatusEvent(Event):
+class StatusEvent(_Recorded):
     """Statuses that changed: run -> [word, reason]."""
 
     status: dict[str, list[str]]
+
+
+Event = PlanEvent | EnvironmentEvent | RoundEvent | StatusEvent  # a line, see `harness.journal`

@@ -37,17 +37,16 @@ def again(results: Path, **options: Any) -> None:
     assert measure(results, Crew(), SWEEP, **options) == 0
 
 
-def held(results: Path) -> dict[Path, bytes]:
-    """Every recorded file with its content."""
-    files = (path for path in results.rglob("*") if path.is_file() and path.name != lock.NAME)
-    return {path: path.read_bytes() for path in files}
-
-
 def assert_stops(results: Path, words: str) -> None:
     """Neither a report nor a run takes it: both end in one line, and nothing is changed."""
-    before = held(results)
+
+    def held() -> dict[Path, bytes]:
+        files = (path for path in results.rglob("*") if path.is_file() and path.name != lock.NAME)
+        return {path: path.read_bytes() for path in files}
+
+    before = held()
     for command in (seen, again):
         with pytest.raises(ValueError, match=words) as caught:
             command(results)
         assert "\n" not in str(caught.value)
-    assert held(results) == before
+    assert held() == before

@@ -33,20 +33,14 @@ SECRETS = " | ".join(os.environ[name] for name in {names})
 def text():
     return f"{{SECRETS}} | {{Path.home()}} | {{Path(__file__).resolve()}} | {host}"
 
-def broken(gradient):
-    raise RuntimeError(text())
-
-class FailsInBackward(nn.Linear):
+class Fails(nn.Linear):
     def forward(self, x):
-        y = super().forward(x)
-        y.sum().item()  # so that only real tensors get to the hook
-        if y.requires_grad:
-            y.register_hook(broken)
-        return y
+        x.sum().item()  # so that only real tensors get further
+        raise RuntimeError(text())
 
 def layers(root, fail=False):
     assert Path(root).is_dir(), root
-    last = FailsInBackward if fail else nn.Linear
+    last = Fails if fail else nn.Linear
     return [nn.Flatten, lambda: nn.Linear(3 * 8 * 8, 8), lambda: last(8, 10)]
 
 def experiment(scale="smoke"):

@@ -37,15 +37,8 @@ class Values(nn.Module):
     def forward(self, x):
         return x * (x > 0).sum().item()
 
-class Numpy(nn.Module):
-    def forward(self, x):
-        return torch.from_numpy(x.numpy())
-
 def needs_values(width=8):
     return [Values, *good(width)]
-
-def needs_numpy(width=8):
-    return [Numpy, *good(width)]
 
 def fails(width=8):
     raise RuntimeError("\x1b[31mred\x1b[0m")
@@ -88,7 +81,7 @@ def test_plan_refuses_what_run_refuses(
     assert not [*Path().glob("results/*/")], "nothing is recorded"
 
 
-@pytest.mark.parametrize("name", ["good", "needs_values", "needs_numpy"])
+@pytest.mark.parametrize("name", ["good", "needs_values"])
 def test_what_works_or_needs_values_is_planned(name: str):
     model = f"import:rehearsed_models:{name}"
     rehearsal.check([spec(K, model=model, model_args={}) for K in (1, 2)])
