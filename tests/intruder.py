@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,58 +24,45 @@ os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
 reached = []
-for kind, place in json.load(sys.stdin):
+for place in json.load(sys.stdin):
     try:
-        if kind == "tcp":
+        if isinstance(place, int):
             socket.socket().connect(("127.0.0.1", place))
         else:
             os.listdir(place)
     except PermissionError:
         continue
-    reached.append([kind, place])
+    reached.append(place)
 print(json.dumps(reached))
 """
 
 
-def ports(pid: int) -> set[int]:
-    """TCP ports on which a process listens."""
+def listening(pid: int) -> set[str]:
+    """Where a process listens for TCP, as `<address>:<port>` in the kernel's hexadecimal."""
     sockets = set()
     for path in Path(f"/proc/{pid}/fd").iterdir():
-        try:
+        with suppress(FileNotFoundError):  # closed meanwhile
             sockets.add(str(path.readlink()))
-        except FileNotFoundError:  # closed meanwhile
-            continue
-    lines = [
-        line.split()
-        for name in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{name}").read_text().splitlines()
-    ]
-    listening = [line for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
-    return {int(line[1].rpartition(":")[2], 16) for line in listening}
+    files = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
+    lines = [line.split() for file in files for line in file.read_text().splitlines()[1:]]
+    return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
 
 
-def reached(*places: tuple[str, int | str]) -> list[list[object]]:
-    """Those of ("tcp", port) and ("folder", path) that the other user could open."""
-    command = [sys.executable, "-I", "-c", _ATTEMPTS]
-    done = subprocess.run(
-        command, input=json.dumps(places), capture_output=True, text=True, check=True, timeout=60
-    )
-    return json.loads(done.stdout)
-
-
-def others_reach(ports: set[int], folders: Iterable[Path]) -> list[list[object]]:
+def others_reach(listening: Iterable[str], folders: Iterable[Path]) -> list[int | str]:
     """Those of our ports and folders that the other user could open.
 
     A socket that anybody on this machine can reach shows that the attempts work.
     """
+    ports = [int(place.rpartition(":")[2], 16) for place in listening]
     with socket.socket() as anybody:
         anybody.bind(("127.0.0.1", 0))
         anybody.listen()
         open_port = anybody.getsockname()[1]
-        found = reached(
-            ("tcp", open_port),
-            *(("tcp", port) for port in ports),
-            *(("folder", str(folder)) for folder in folders),
+        command = [sys.executable, "-I", "-c", _ATTEMPTS]
+        places = json.dumps([open_port, *ports, *map(str, folders)])
+        done = subprocess.run(
+            command, input=places, capture_output=True, text=True, check=True, timeout=60
         )
-    assert found[0] == ["tcp", open_port]
+    found = json.loads(done.stdout)
+    assert found[0] == open_port
     return found[1:]

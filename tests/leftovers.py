@@ -14,11 +14,9 @@ def processes(mark: str) -> list[int]:
     """Processes, no zombies, that inherited this mark in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
+        with suppress(OSError):
             if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
-        except OSError:
-            continue
     return found
 
 
@@ -34,8 +32,6 @@ def segments(mark: str) -> set[str]:
 def none_within(mark: str, seconds: float) -> bool:
     """Whether all of them have ended by then."""
     end = time.monotonic() + seconds
-    while processes(mark):
-        if time.monotonic() > end:
-            return False
+    while processes(mark) and time.monotonic() < end:
         time.sleep(0.1)
-    return True
+    return not processes(mark)

@@ -8,7 +8,7 @@ import gc
 import json
 import weakref
 from bisect import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -62,13 +62,13 @@ def _messages() -> Iterator[None]:
         with record_function(f"{MESSAGE}{size}"):
             pass
 
-    def receive_and_mark(self: shm.Receiver, known: Any) -> tuple[Message, float]:
-        message, ready = receive(self, known)
+    def receive_and_mark(self: shm.Receiver, key: Hashable) -> Message:
+        message = receive(self, key)
         if message.tensors:
             size = message.form.nbytes
             mark(size)
             weakref.finalize(message.tensors[0].untyped_storage(), mark, -size)
-        return message, ready
+        return message
 
     shm.Receiver.receive = receive_and_mark
     try:

@@ -5,7 +5,6 @@ below K measure, rank 0 posts the result. When a worker fails, that run has fail
 workers are started for the next one.
 """
 
-import dataclasses
 import json
 import os
 import shutil
@@ -23,8 +22,7 @@ from pydantic import TypeAdapter
 
 from repro.gpipe.core import memory
 from repro.gpipe.runtime import health
-from repro.gpipe.runtime.group import Group, Torchrun, TorchrunGroup
-from repro.gpipe.runtime.heartbeats import board, last_seen
+from repro.gpipe.runtime.group import Group, Torchrun, on_this_host
 from repro.gpipe.runtime.status import rank_name, status
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measured, Outcome
@@ -38,8 +36,9 @@ from repro.simulate.stage_costs import StageCosts
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
-_COSTS = TypeAdapter(StageCosts | None)
 _START = 180.0  # seconds for workers to begin
+# The fields of a Job but its cache. JSON and no pickle, since torchrun's store has an address.
+_JOB = TypeAdapter(tuple[RunSpec, tuple[int, ...] | None, bool, str, bool, StageCosts | None])
 
 
 class Crew:
@@ -65,7 +64,7 @@ class Crew:
         self._widest, self._gpus = widest, min(gpus, widest)
         self._logs, self._team = logs, team
         self.count = team.world if team else widest if gpus < 2 else self._gpus
-        self._group: Group | TorchrunGroup | None = None
+        self._group: Group | None = None
         self._opened = ExitStack()  # what ends with the workers
         self._jobs = 0
         self._trouble = False
@@ -88,13 +87,13 @@ class Crew:
             return
         self._jobs = 0
         if self._team:
-            group = self._team.start(work)
+            starting = self._team.group(work)
         else:
             assert self._logs is not None
             self._logs.mkdir(parents=True, exist_ok=True)
             folder = self._opened.enter_context(own_folder())
-            group = Group(work, self.count, folder, logs=self._logs)
-        self._group = self._opened.enter_context(group)
+            starting = on_this_host(work, self.count, folder, logs=self._logs)
+        self._group = group = self._opened.enter_context(starting)
         keys = [f"ready/{rank}" for rank in range(self.count)]
         end = time.monotonic() + _START
         while not group.store.check(keys) and group.failure() is None and time.monotonic() < end:
@@ -114,7 +113,10 @@ class Crew:
                 "interrupted", f"{self._team.lost}; start it again, finished runs are kept"
             )
         kills = oom_kills()
-        self._group.store.set(f"job/{self._jobs}", _pack(job))
+        fields = job.spec, job.balance, job.memory, job.device, job.allow_nonfinite, job.costs
+        self._group.store.set(
+            f"job/{self._jobs}", _JOB.dump_json(fields, exclude_none=True).decode()
+        )
         outcome = self._wait(self._group, deadline, job.spec.devices)
         self._jobs += 1
         if outcome.status == "done":
@@ -126,7 +128,7 @@ class Crew:
         self._stop()
         return replace(outcome, log=str(self._logs or ""))
 
-    def _wait(self, group: Group | TorchrunGroup, deadline: float, stages: int) -> Outcome:
+    def _wait(self, group: Group, deadline: float, stages: int) -> Outcome:
         end = time.monotonic() + deadline
         result = f"result/{self._jobs}"
         while time.monotonic() < end:
@@ -136,7 +138,7 @@ class Crew:
             if (failure := group.failure()) is not None:
                 return Outcome(failure.status, failure.text)
             time.sleep(_POLL)
-        seen = "; ".join(last_seen(board(group.store), rank) for rank in range(stages))
+        seen = "; ".join(group.board.last_seen(rank) for rank in range(stages))
         return Outcome("timeout", f"no result within {deadline:.0f} s ({seen})"[:1000])
 
     def _stop(self) -> None:
@@ -163,7 +165,7 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
     cache: dict[str, Any] = {}
     for number in count():
         store.wait([f"job/{number}"], _LONG)
-        job = _unpack(store.get(f"job/{number}"), cache)
+        job = Job(*_JOB.validate_json(store.get(f"job/{number}")), cache=cache)
         status.who, status.step = _name(job.spec, rank), None
         ours = job.spec.library == "repro"
         status.outside = "before its first step" if ours else f"in {job.spec.library}"
@@ -186,31 +188,14 @@ def _name(spec: RunSpec, rank: int) -> str:
     return rank_name(kind, stage, chain // T, spec.D)
 
 
-def _pack(job: Job) -> str:
-    names = [field.name for field in dataclasses.fields(job) if field.name != "cache"]
-    fields = {name: getattr(job, name) for name in names}
-    costs = _COSTS.dump_python(job.costs, mode="json")
-    return json.dumps(fields | {"spec": job.spec.plain(), "costs": costs})
-
-
-def _unpack(raw: bytes, cache: dict[str, Any]) -> Job:
-    fields = json.loads(raw)
-    balance = tuple(fields["balance"]) if fields["balance"] else None
-    spec, costs = RunSpec(**fields["spec"]), _COSTS.validate_python(fields["costs"])
-    return Job(**(fields | {"spec": spec, "balance": balance, "costs": costs}), cache=cache)
-
-
 def _pack_measured(measured: Measured) -> str:
-    timeline = measured.timeline
-    spans = [] if timeline is None else timeline.to_rows()
-    # How many stages there are, and how many of them each rank holds.
-    stages = (0, 1) if timeline is None else (timeline.stages, timeline.stages_per_rank)
-    record = measured.record.model_dump(mode="json")
-    return json.dumps({"record": record, "spans": spans, "stages": stages})
+    """JSON that keeps inf and nan, which pydantic's own would lose."""
+    timeline, record = measured.timeline, measured.record.model_dump(mode="json")
+    if timeline is None:
+        return json.dumps([record])
+    return json.dumps([record, timeline.to_rows(), timeline.stages, timeline.stages_per_rank])
 
 
 def _unpack_measured(raw: bytes) -> Measured:
-    fields = json.loads(raw)
-    spans, stages = fields["spans"], fields["stages"]
-    timeline = Timeline.from_rows(spans, *stages) if spans else None
-    return Measured(round_record(fields["record"]), timeline)
+    record, *timeline = json.loads(raw)
+    return Measured(round_record(record), Timeline.from_rows(*timeline) if timeline else None)

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,15 +25,8 @@ CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no pa
 OPTIMIZERS = {
     "SGD": {"lr": 0.3, "momentum": 0.9},
     "Adam": {"lr": 0.1, "amsgrad": True},
-    "AdamW": {"lr": 0.1},
     "RMSprop": {"lr": 0.1, "momentum": 0.5, "centered": True},
-    "Adagrad": {"lr": 0.1},
 }
-
-
-def names(count: int) -> list[str]:
-    """Of the layers of an unsplit model."""
-    return [str(n) for n in range(count)]
 
 
 def optimizer_of(module: nn.Module, kind: str) -> Optimizer | None:
@@ -100,10 +94,6 @@ class Stages:
             return list(pool.map(one, range(self.count)))
 
 
-def alone(value):
-    return [value]
-
-
 def named(layers):
     """A stage whose layers have these names."""
     return nn.Sequential(OrderedDict(layers))
@@ -124,29 +114,18 @@ def stepped(module, kind="Adam", **options):
     return optimizer
 
 
-def put(folder, module, optimizer=None, step=1, *, rank=0, gather=alone, layers=None, **kwargs):
+ALONE = {"rank": 0, "gather": lambda value: [value]}
+
+
+def put(folder, module, optimizer=None, step=1, **more):
     """Save a stage; by default the only one, whose layers are the whole model's."""
-    save(
-        folder,
-        rank=rank,
-        gather=gather,
-        module=module,
-        layers=layers or keys(module),
-        optimizer=optimizer,
-        step=step,
-        **kwargs,
-    )
+    given: Any = ALONE | {"layers": keys(module)} | more
+    save(folder, module=module, optimizer=optimizer, step=step, **given)
 
 
-def get(folder, module, optimizer=None, layers=None):
-    return load(
-        folder,
-        rank=0,
-        gather=alone,
-        module=module,
-        layers=layers or keys(module),
-        optimizer=optimizer,
-    )
+def get(folder, module, optimizer=None, **more):
+    given: Any = ALONE | {"layers": keys(module)} | more
+    return load(folder, module=module, optimizer=optimizer, **given)
 
 
 def forge(folder, change=None):
@@ -158,6 +137,10 @@ def forge(folder, change=None):
         file |= {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
     index |= change or {}
     path.write_text(json.dumps({**index, "digest": digest(index)}))
+
+
+def copied(module):
+    return {key: value.clone() for key, value in module.state_dict().items()}
 
 
 def same(a, b):

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from repro.gpipe.comm import links
 from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.comm.transport import Link, Nccl
+from repro.gpipe.comm.link import Link
+from repro.gpipe.comm.transport import Nccl
 from repro.gpipe.errors import EveryRankError
 
 _HELLO, _READY, _DATA, _HEADS = 100, 200, 300, 400  # gloo's tags, to which a direction's is added
@@ -98,7 +99,7 @@ class NcclLike(Nccl):
         self.communicator = Communicator(peer, tag)
         super().__init__(peer, _HEADS + tag, cast("Any", None), torch.device("cpu"))
 
-    def _start(self, operation: Any, tensor: Tensor) -> Any:
+    def _queue(self, operation: Any, tensor: Tensor) -> Any:
         kind = "send" if operation is dist.isend else "receive"
         return Operation(self.communicator.post(kind, tensor))
 

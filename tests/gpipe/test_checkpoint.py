@@ -1,13 +1,26 @@
-"""Checkpoints: the same bits at any K, the unsplit model's keys, errors of one line."""
+"""Checkpoints: the same bits at any K, always one whole checkpoint, damage refused in one line."""
+
+import json
+import os
+import pickle
+import resource
+import threading
+import time
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
 from checkpoints import (
+    CUTS,
+    OPTIMIZERS,
+    Stages,
+    copied,
+    forge,
     get,
     interrupted,
     model,
     named,
-    names,
+    optimizer_of,
     put,
     refused,
     same,
@@ -19,47 +32,78 @@ from torch import nn
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.checkpoint.save_load import own_part, whole_state_dict
 
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    launch(interrupted, folder, stages=3)
-    return folder
+LAYERS = ["0", "1"]  # of two stages of one layer each
+SGD, Adam = torch.optim.SGD, torch.optim.Adam
 
 
-@pytest.mark.parametrize("K", [1, 3])
-@pytest.mark.parametrize("kind", ["SGD", "Adam"])
-def test_training_goes_on_bit_for_bit_at_any_k(trained, kind, K):
+def test_training_goes_on_bit_for_bit_at_any_k(tmp_path):
     """Dropout, batch norm, two groups, a changed learning rate, a stage without parameters."""
-    straight = whole_state_dict(trained / kind / "straight")
-    assert not same(straight, whole_state_dict(trained / kind / "half"))
-    assert same(straight, whole_state_dict(trained / kind / str(K)))
-
-
-def test_the_unsplit_model_loads_it(trained):
+    launch(interrupted, tmp_path, stages=3)
+    for kind in ("SGD", "Adam"):
+        states = {path.name: whole_state_dict(path) for path in (tmp_path / kind).iterdir()}
+        assert same(states["straight"], states["1"])
+        assert same(states["straight"], states["3"])
+        assert not same(states["straight"], states["half"])
     unsplit = nn.Sequential(*(make() for make in noisy()))
-    whole = whole_state_dict(trained / "Adam" / "3")
-    unsplit.load_state_dict(whole)
-    assert list(whole) == list(unsplit.state_dict())
-    assert len(list((trained / "Adam" / "3").glob("stage*.pt"))) == 3
+    unsplit.load_state_dict(states["3"])
+    assert list(states["3"]) == list(unsplit.state_dict())
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_optimizer_state_follows_its_parameter(tmp_path, kind):
+    """From K = 2 to K = 1 and to K = 3, in threads; the groups are of other sizes at each K."""
+    names = [str(n) for n in range(6)]
+
+    def stages(K):
+        torch.manual_seed(4)
+        layers = [(str(n), make()) for n, make in enumerate(noisy())]
+        modules = [named(layers[a:b]) for a, b in pairwise([0, *accumulate(CUTS[K])])]
+        return [(module, optimizer_of(module, kind)) for module in modules]
+
+    def states(pairs):
+        named = [(name, p, o) for module, o in pairs for name, p in module.named_parameters()]
+        return {f"{name} {key}": value for name, p, o in named for key, value in o.state[p].items()}
+
+    saved = stages(2)
+    for step, (module, optimizer) in enumerate(saved * 2):
+        assert optimizer is not None
+        for p in module.parameters():
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+        for group in optimizer.param_groups if step > 1 else ():
+            group["lr"] /= 4
+
+    def one(rank, gather):
+        put(tmp_path, *saved[rank], rank=rank, gather=gather, layers=names)
+
+    assert Stages(2).all(one) == [None, None]
+    for K in (1, 3):
+        loaded = stages(K)
+        for module, optimizer in loaded:
+            get(tmp_path, module, optimizer, layers=names)
+            for group in optimizer.param_groups if optimizer else ():
+                assert group["lr"] == OPTIMIZERS[kind]["lr"] / 4
+                assert {p.ndim > 1 for p in group["params"]} == {group["weight_decay"] > 0}
+        assert same(states(saved), states(loaded))
+    assert len(states(saved)) >= 8
 
 
 def test_loads_in_place_and_bit_for_bit(tmp_path):
     """Optimizer state too: a step count stays on the CPU as a float of its own, strides stay."""
-    module = named(
-        {"0": nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), "1": nn.BatchNorm2d(4)}
-    )
+
+    def channels_last():
+        conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        return named({"0": conv, "1": nn.BatchNorm2d(4)})
+
+    module, other = channels_last(), channels_last()
     module[1].register_buffer("scratch", torch.ones(1), persistent=False)
-    optimizer = stepped(module, "Adam")
-    with torch.no_grad():
-        module.get_parameter("0.bias").copy_(
-            torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45])
-        )
+    optimizer = stepped(module, "Adam", foreach=False)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.05)
+    odd = torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45])
+    module.get_parameter("0.bias").data.copy_(odd)
     put(tmp_path, module, optimizer, step=7, extra={"epoch": 2}, allow_nonfinite=True)
-    other = named({"0": nn.Conv2d(3, 4, 3), "1": nn.BatchNorm2d(4)}).to(
-        memory_format=torch.channels_last
-    )
-    fresh = torch.optim.Adam(other.parameters(), lr=9.0, eps=1.0)
+    fresh = Adam(other.parameters(), lr=9.0, eps=1.0, foreach=True)
     parameters = list(other.parameters())
     restored = get(tmp_path, other, fresh)
     assert (restored.step, restored.extra) == (7, {"epoch": 2})
@@ -70,7 +114,9 @@ def test_loads_in_place_and_bit_for_bit(tmp_path):
     for ours, theirs in zip(module.parameters(), parameters, strict=True):
         assert same(optimizer.state[ours], fresh.state[theirs])
         assert fresh.state[theirs]["exp_avg"].stride() == optimizer.state[ours]["exp_avg"].stride()
-    assert (fresh.param_groups[0]["lr"], fresh.param_groups[0]["eps"]) == (0.1, 1e-8)
+    group = fresh.param_groups[0]
+    assert (group["lr"], group["initial_lr"], group["eps"]) == (torch.tensor(0.05), 0.1, 1e-8)
+    assert group["foreach"], "how to compute is this process's choice"
 
 
 def test_tied_parameters_stay_tied(tmp_path):
@@ -79,11 +125,10 @@ def test_tied_parameters_stay_tied(tmp_path):
         module[1].register_parameter("weight", module[0].get_parameter("weight"))
         return module
 
-    module = tied()
+    module, other = tied(), tied()
     optimizer = stepped(module, "SGD", momentum=0.9)
     put(tmp_path, module, optimizer)
-    other = tied()
-    fresh = torch.optim.SGD(other.parameters(), lr=1.0, momentum=0.9)
+    fresh = SGD(other.parameters(), lr=1.0, momentum=0.9)
     get(tmp_path, other, fresh)
     whole = whole_state_dict(tmp_path)
     assert whole["0.weight"].data_ptr() == whole["1.weight"].data_ptr()
@@ -94,72 +139,302 @@ def test_tied_parameters_stay_tied(tmp_path):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (lambda: model(4, 4), r"it has 2 layers \(0 to 1\), and this model has 1 layers"),
+        (model(4, 4), r"it has 2 layers \(0 to 1\), and this model has 1 layers"),
+        (model(4, 4, 5), r"1\.weight is float32 \[4, 4\], this model's is float32 \[5, 4\]"),
+        (model(4, 4, 4).double(), r"0\.weight is float32 \[4, 4\], this model's is float64"),
+        (named({"0": nn.Linear(4, 4), "1": nn.ReLU()}), r"unexpected key 1\.weight"),
         (
-            lambda: model(4, 4, 5),
-            r"1\.weight is float32 \[4, 4\], this model's is float32 \[5, 4\]",
-        ),
-        (
-            lambda: model(4, 4, 4).double(),
-            r"0\.weight is float32 \[4, 4\], this model's is float64",
-        ),
-        (
-            lambda: named({"0": nn.Linear(4, 4), "1": nn.ReLU()}),
-            r"unexpected key 1\.weight",
-        ),
-        (
-            lambda: named({"0": nn.Linear(4, 4), "1": nn.BatchNorm1d(4)}),
-            r"1\.weight is float32 \[4, 4\]",
-        ),
-        (
-            lambda: named({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}),
+            named({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}),
             r"no 1\.0\.weight",
         ),
     ],
 )
 def test_another_model_is_refused_and_left_alone(tmp_path, other, words):
     put(tmp_path, model(4, 4, 4))
-    module = other()
-    before = {key: value.clone() for key, value in module.state_dict().items()}
-    refused(words, get, tmp_path, module)
-    assert same(before, module.state_dict())
+    before = copied(other)
+    refused(words, get, tmp_path, other)
+    assert same(before, other.state_dict())
+
+
+def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
+    module, other = model(4, 4, 4), model(4, 4, 4, seed=3)
+
+    def grouped(of, **options):
+        rates = zip(of, options.pop("rates", (0.1, 0.2)), strict=True)
+        return SGD([{"params": layer.parameters(), "lr": lr} for layer, lr in rates], **options)
+
+    one_group = stepped(module, "SGD", momentum=0.9)
+    put(tmp_path / "none", module)
+    put(tmp_path / "one", module, one_group)
+    put(tmp_path / "two", module, grouped(module))
+    put(tmp_path / "alike", module, grouped(module, rates=(0.1, 0.1)))
+    put(tmp_path / "first", module, SGD(module[0].parameters()))
+    before = copied(other)
+    two, everything = grouped(other, momentum=0.9), SGD(other.parameters())
+    for folder, fresh, words in (
+        ("none", everything, "saved without an optimizer, not SGD"),
+        ("one", Adam(other.parameters()), "saved with SGD, not Adam"),
+        ("one", SGD(other[0].parameters()), r"1\.\w+ was in the saved optimizer and is not in"),
+        ("first", everything, r"1\.\w+ was not in the saved optimizer"),
+        ("two", everything, "parameter groups are not those that were saved"),
+        ("alike", everything, "parameter groups are not those that were saved"),
+        ("one", two, "parameter groups are not those that were saved"),
+        ("one", "sgd", "optimizer: a str, which is no optimizer"),
+        ("one", SGD(module.parameters()), r"of shape \(4, 4\) is not of this stage's layers"),
+    ):
+        refused(words, get, tmp_path / folder, other, fresh)
+        assert same(before, other.state_dict())
+        assert isinstance(fresh, str) or not fresh.state
+        assert [group["lr"] for group in two.param_groups] == [0.1, 0.2]
+    get(tmp_path / "one", other)
+    assert same(other.state_dict(), module.state_dict())
+
+
+def test_groups_of_two_stages_become_one_only_if_they_have_the_same_options(tmp_path):
+    stages = Stages(2)
+    for rates in ((0.1, 0.1), (0.1, 0.2)):
+        modules = [model(4, 4, first=rank) for rank in range(2)]
+        optimizers = [stepped(modules[rank], "SGD", lr=rates[rank]) for rank in range(2)]
+        stages.all(
+            lambda rank, gather, modules=modules, optimizers=optimizers: put(
+                tmp_path, modules[rank], optimizers[rank], rank=rank, gather=gather, layers=LAYERS
+            )
+        )
+        whole = model(4, 4, 4)
+        if rates[0] == rates[1]:
+            get(tmp_path, whole, SGD(whole.parameters(), lr=9.0))
+        else:
+            words = r"0\.weight and 1\.weight are in one group.*lr=0\.1 and lr=0\.2"
+            refused(words, get, tmp_path, whole, SGD(whole.parameters(), lr=9.0))
 
 
 def test_own_part_of_a_state_dict():
-    unsplit = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
-    whole = unsplit.state_dict()
-    stage = model(4, 4, first=1)
-    assert same(
-        own_part(whole, stage, names(3)), {key: whole[key] for key in ("1.weight", "1.bias")}
-    )
-    half = {key: value.half() for key, value in whole.items()}
-    stage.load_state_dict(own_part(half, stage, names(3)))
+    whole = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).state_dict()
+    stage, names = model(4, 4, first=1), ["0", "1", "2"]
+    assert same(own_part(whole, stage, names), {k: whole[k] for k in ("1.weight", "1.bias")})
+    stage.load_state_dict(own_part({k: v.half() for k, v in whole.items()}, stage, names))
     assert stage.get_parameter("1.weight").dtype == torch.float32
     prefixed = {f"module.{key}": value for key, value in whole.items()}
-    refused(
-        r"no 1\.weight; the first key there is module\.0\.weight",
-        own_part,
-        prefixed,
-        stage,
-        names(3),
-    )
-    refused(
-        r"1\.weight is float32 \[3\]",
-        own_part,
-        whole | {"1.weight": torch.ones(3)},
-        stage,
-        names(3),
-    )
-    refused(
-        r"unexpected key 1\.scale", own_part, whole | {"1.scale": torch.ones(3)}, stage, names(3)
-    )
-    refused(r"unexpected key 2\.weight", own_part, whole, stage, names(2))
+    three = torch.ones(3)
+    for state, layers, words in (
+        (prefixed, names, r"no 1\.weight; the first key there is module\.0\.weight"),
+        (whole | {"1.weight": three}, names, r"1\.weight is float32 \[3\]"),
+        (whole | {"1.scale": three}, names, r"unexpected key 1\.scale"),
+        (whole, names[:2], r"unexpected key 2\.weight"),
+    ):
+        refused(words, own_part, state, stage, layers)
 
 
-def test_a_folder_that_is_none_is_refused_in_the_words_of_what_is_wrong(tmp_path):
+def test_what_cannot_be_saved_and_where(tmp_path):
+    folder, module = tmp_path / "run", model(4, 4)
+    with_hook = stepped(module)
+    with_hook.param_groups[0]["hook"] = print
+    refused("hook: a builtin_function_or_method cannot be saved", put, folder, module, with_hook)
+    for extra, words in (
+        ("abc", "extra: a str, needed is a dict"),
+        ({"generator": torch.Generator()}, "extra: holds a Generator"),
+        ({"a": [{1: "a", "1": "b"}]}, "extra: the key 1 is no text"),
+    ):
+        refused(words, put, folder, module, extra=extra)
+    assert not folder.exists()
+    state = {"best": float("inf"), "generator": 2**127, "none": None, "text": "ä"}
+    put(folder, module, extra=state)
+    assert get(folder, module).extra == state
     pipe = Pipeline([linear], 1, 1, device="cpu")
     refused(r"no index.json there; name a folder that save\(\) wrote", pipe.load, tmp_path / "none")
     (tmp_path / "file").touch()
     refused(r"Not a directory.*take another checkpoint", pipe.load, tmp_path / "file")
     with pytest.raises(OSError, match=r"stage 0 .*File exists"):
         pipe.save(tmp_path / "file")
+
+
+def test_a_stage_that_cannot_write_stops_all(tmp_path):
+    folder = tmp_path / "run"
+    put(folder, model(4, 4, seed=5))
+    before = whole_state_dict(folder)
+    (tmp_path / "file").write_text("no folder")
+
+    def one(rank, gather):
+        where = tmp_path / "file" / "run" if rank else folder
+        put(where, model(4, 4, first=rank), rank=rank, gather=gather, layers=["0", "1", "2"])
+
+    for error in Stages(3).all(one):
+        assert isinstance(error, OSError)
+        assert "stage 1 on" in str(error)
+        assert "Not a directory" in str(error)
+    assert same(before, whole_state_dict(folder))
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("meeting", [1, 2, 3])
+def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
+    """The others' gather fails, before or after the commit; the next save cleans up."""
+    put(tmp_path, model(4, 4, 4, seed=5), step=1)
+    stages = Stages(2)
+
+    def one(rank, gather, deadline=meeting):
+        met = []
+
+        def dying(value):
+            met.append(value)
+            if rank == 1 and len(met) == deadline:
+                # until the first stage has done what comes before this gather
+                while not stages.barrier.n_waiting:
+                    time.sleep(0.001)
+                stages.barrier.abort()
+            return gather(value)
+
+        put(tmp_path, model(4, 4, first=rank), step=2, rank=rank, gather=dying, layers=LAYERS)
+
+    assert all(isinstance(error, threading.BrokenBarrierError) for error in stages.all(one))
+    assert get(tmp_path, model(4, 4, 4)).step == (1 if meeting == 1 else 2)
+    stages.barrier.reset()
+    assert stages.all(lambda rank, gather: one(rank, gather, deadline=0)) == [None, None]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_full_disk(tmp_path):
+    """The first save of a larger model meets a limit on the size of files."""
+    put(tmp_path, model(4, 4))
+    before = sorted(tmp_path.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"stage 0 on .*File too large"):
+            put(tmp_path, model(100, 100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def killed_at(moment, folder, module):
+    """Save in a forked process that dies at the given disk call; whether it died."""
+    child = os.fork()
+    if not child:
+        calls = 0
+
+        def dying(call):
+            def wrapped(*args, **kwargs):
+                nonlocal calls
+                for _ in range(2):
+                    if calls == moment:
+                        os._exit(9)
+                    if calls % 2 == 0:
+                        result = call(*args, **kwargs)
+                    calls += 1
+                return result
+
+            return wrapped
+
+        for name in ("open", "fsync", "replace", "unlink"):
+            setattr(os, name, dying(getattr(os, name)))
+        torch.save = dying(torch.save)
+        put(folder, module, step=2)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_killed_at_any_moment(tmp_path):
+    """Also: files of earlier saves go, and other files stay."""
+    old, new = model(4, 4, seed=1), model(4, 4, seed=2)
+    steps = []
+    for moment in range(100):
+        folder = tmp_path / str(moment)
+        put(folder, old, step=1)
+        (folder / "stage0.pt").write_text("the user's")
+        died = killed_at(moment, folder, new)
+        steps.append(get(folder, model(4, 4)).step)
+        assert same(whole_state_dict(folder), (old if steps[-1] == 1 else new).state_dict())
+        put(folder, old, step=3)
+        assert len(list(folder.iterdir())) == 3
+        if not died:
+            break
+    assert steps == sorted(steps)
+    assert (steps[0], steps[-1]) == (1, 2)
+    assert steps.count(1) > 8
+    assert steps.count(2) > 3
+
+
+def test_a_stage_s_file_of_another_save_changes_no_stage(tmp_path):
+    """Keys, shapes and size are the same; the other stage learns it before it changes."""
+    stages = Stages(2)
+
+    def of(call, seed):
+        made = [model(4, 4, first=rank, seed=seed) for rank in range(2)]
+        before = [copied(module) for module in made]
+        found = stages.all(
+            lambda rank, gather: call(
+                tmp_path / "run", made[rank], rank=rank, gather=gather, layers=LAYERS
+            )
+        )
+        return found, [same(a, b.state_dict()) for a, b in zip(before, made, strict=True)]
+
+    of(put, 5)
+    (other,) = (tmp_path / "run").glob("stage1-*.pt")
+    whole = other.read_bytes()
+    put(tmp_path / "other", model(4, 4, first=1, seed=8))
+    (foreign,) = (tmp_path / "other").glob("*.pt")
+    assert foreign.stat().st_size == len(whole)
+    other.write_bytes(foreign.read_bytes())
+    errors, unchanged = of(get, 9)
+    for error in errors:
+        assert "stage 1 on" in str(error)
+        assert "its SHA-256 is not the one in index.json" in str(error)
+        assert "\n" not in str(error)
+    assert unchanged == [True, True]
+    other.write_bytes(whole)
+    assert of(get, 9)[1] == [False, False]
+
+
+def test_damaged_files(tmp_path):
+    put(tmp_path, model(4, 4), step=3)
+    (path,), index = tmp_path.glob("*.pt"), tmp_path / "index.json"
+    whole, text = path.read_bytes(), index.read_text()
+    flipped = bytearray(whole)
+    flipped[whole.index(model(4, 4).get_parameter("0.weight").detach().numpy().tobytes())] ^= 1
+    changed = r"it was changed after save\(\) wrote it"
+    for file, content, words in (
+        (path, whole[: len(whole) // 2], r"it has \d+ bytes, and save\(\) wrote"),
+        (path, bytes(flipped), "SHA-256 is not the one in index.json, so it is damaged or of"),
+        (index, b"[" * 100_000, "index.json: holds too many lists"),
+        (index, b"{", "index.json: not readable as JSON"),
+        (index, b"\xff\xff", "index.json: is no UTF-8"),
+        (index, b"[]", "index.json: format None"),
+        (index, text.replace('"format": 2', '"format": 1').encode(), "format 1, and 2 is the only"),
+        (index, text.replace('"step": 3', '"step": 9').encode(), changed),
+        (index, json.dumps(json.loads(text) | {"extra": {"a": 1}}).encode(), changed),
+    ):
+        file.write_bytes(content)
+        refused(words, get, tmp_path, model(4, 4))
+        refused(words, whole_state_dict, tmp_path)
+        path.write_bytes(whole)
+        index.write_text(text)
+    path.unlink()
+    refused("is not there, but index.json names it", get, tmp_path, model(4, 4))
+
+
+class Malicious:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def test_files_that_were_made_on_purpose_run_nothing(tmp_path, monkeypatch):
+    """Their digests are right, so what is left to refuse them is how they are read."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    put(folder, model(4, 4))
+    (path,) = folder.glob("*.pt")
+    torch.save({"model": {"0.weight": torch.ones(4, 4)}, "optimizer": None}, "other.pt")
+    torch.save({"model": Malicious(), "optimizer": None}, "malicious.pt")
+    for content, words in (
+        ((tmp_path / "other.pt").read_bytes(), "keys, shapes or types are not those in index.json"),
+        ((tmp_path / "malicious.pt").read_bytes(), "Weights only load failed"),
+        (pickle.dumps(Malicious()), "mmap can only be used"),
+    ):
+        path.write_bytes(content)
+        forge(folder)
+        refused(words, get, folder, model(4, 4))
+        refused(words, whole_state_dict, folder)
+    assert not (tmp_path / "ran").exists()
+    forge(folder, {"files": {"../stage0.pt": {"size": 1, "sha256": "0", "kinds": {}}}})
+    refused(r"'\.\./stage0\.pt' is no name of a stage's file", get, folder, model(4, 4))

@@ -15,16 +15,7 @@ from repro.gpipe.comm.message import (
 )
 from repro.gpipe.core.microbatch import Slot
 
-CPU = torch.device("cpu")
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.bool,
-    torch.int16,
-    torch.int64,
-    torch.complex64,
-]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
 
 def numbered(shape, dtype):
@@ -36,7 +27,7 @@ def numbered(shape, dtype):
 def crossed(tensor):
     """What a receiver makes of a tensor, by way of a copy of its bytes."""
     meta = TensorMeta.of(tensor)
-    arrived = meta.room(CPU)
+    arrived = meta.room(torch.device("cpu"))
     elements(arrived).copy_(elements(dense(tensor)))
     assert arrived.untyped_storage().nbytes() == meta.nbytes
     return meta.restored(arrived)
@@ -66,23 +57,22 @@ def views(draw):
     return tensor
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(views())
-def test_any_view_arrives_with_its_bits_strides_and_alignment(tensor):
-    found = crossed(tensor)
-    assert torch.equal(found, tensor)
-    assert (found.stride(), found.dtype) == (tensor.stride(), tensor.dtype)
-    if tensor.numel():
-        assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
+def test_any_view_arrives_and_is_copied_with_its_bits_strides_and_alignment(tensor):
+    for found in (crossed(tensor), copied(tensor)):
+        assert torch.equal(found, tensor)
+        assert (found.stride(), found.dtype) == (tensor.stride(), tensor.dtype)
+        if tensor.numel():
+            assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
 
 
-def test_a_repeated_number_crosses_once_laid_out():
-    """Gaps and repeats come back, so the next layer computes on what the one before returned."""
+def test_a_repeated_number_crosses_once_and_a_copy_keeps_its_gradient():
     row = torch.arange(3.0)
-    expanded = crossed(row.expand(4, 3))
-    assert expanded.untyped_storage().nbytes() == row.nbytes
-    gaps = crossed(torch.arange(8.0).view(2, 4)[:, ::2])
-    assert gaps.stride() == (4, 2)
+    assert crossed(row.expand(4, 3)).untyped_storage().nbytes() == row.nbytes
+    leaf = torch.ones(3, 4)[:, ::2].requires_grad_()
+    copied(leaf).mul_(2.0).sum().backward()
+    assert torch.equal(leaf.grad, torch.full((3, 2), 2.0))  # pyright: ignore[reportArgumentType]
 
 
 def test_a_form_describes_what_has_the_same_shapes_types_and_constants():
@@ -103,22 +93,7 @@ def test_a_form_describes_what_has_the_same_shapes_types_and_constants():
     assert Form.of([x, torch.ones(2), x[0]], None).sharing == (0, 2)
 
 
-def test_copies_lie_in_memory_as_what_they_copy():
-    base = torch.arange(12.0).view(3, 4)
-    for tensor in (base, base.t(), base[:, ::2], base[:, 1:]):
-        copy = copied(tensor)
-        assert copy.stride() == tensor.stride()
-        assert torch.equal(copy, tensor)
-        assert copy.data_ptr() != tensor.data_ptr()
-        assert copy.data_ptr() % 64 == tensor.data_ptr() % 64
-    leaf = torch.ones(3, 4)[:, ::2].requires_grad_()
-    copied(leaf).mul_(2.0).sum().backward()
-    assert torch.equal(leaf.grad, torch.full((3, 2), 2.0))  # pyright: ignore[reportArgumentType]
-    repeated = torch.ones(3, 1).expand(3, 4)
-    assert copied(repeated) is repeated
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(views(), st.data())
 def test_gradients_behind_a_layer_lie_as_those_that_cross_a_boundary(tensor, data):
     """Whatever strides and alignment the next layer gave them."""
@@ -135,11 +110,3 @@ def test_gradients_behind_a_layer_lie_as_those_that_cross_a_boundary(tensor, dat
     assert torch.equal(seen[0], gradient)
     assert seen[0].stride() == TensorMeta.of(output).layout
     assert seen[0].data_ptr() % 64 == 0
-
-
-def test_only_gradients_of_what_a_layer_made_are_laid_out_anew():
-    """A returned parameter would get a hook in every step; a sparse tensor has no strides."""
-    parameter = torch.nn.Parameter(torch.ones(3))
-    sparse = torch.eye(3).to_sparse().requires_grad_() * 2.0
-    settle_gradients((parameter, sparse, torch.ones(2), 1.0, None))
-    assert not parameter._backward_hooks

@@ -12,7 +12,6 @@ from repro.gpipe import Pipeline
 from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
 from repro.gpipe.schedule.kinds import (
     CHECKPOINTS,
-    EXECUTED,
     SCHEDULES,
     Kind,
     make_schedule,
@@ -20,12 +19,7 @@ from repro.gpipe.schedule.kinds import (
 )
 from repro.gpipe.schedule.replay import DeadlockError, check, draw, replay
 
-ANY = {
-    "name": st.sampled_from([name for name in EXECUTED if not SCHEDULES[name].interleaved]),
-    "stages": st.integers(1, 9),
-    "micro_batches": st.integers(1, 17),
-    "checkpoint": st.sampled_from(CHECKPOINTS),
-}
+K, M = st.integers(1, 9), st.integers(1, 17)
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 
@@ -34,8 +28,8 @@ def of_any_kind(draw):
     """Any schedule, of up to seven ranks; interleaved ones have up to four stages a rank."""
     name, ranks = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 7))
     held = draw(st.integers(2, 4)) if SCHEDULES[name].interleaved else 1
-    checkpoint = "never" if SCHEDULES[name].split else draw(ANY["checkpoint"])
-    return make_schedule(name, ranks * held, draw(ANY["micro_batches"]), checkpoint, held)
+    checkpoint = "never" if SCHEDULES[name].split else draw(st.sampled_from(CHECKPOINTS))
+    return make_schedule(name, ranks * held, draw(M), checkpoint, held)
 
 
 def drawn(schedule):
@@ -61,20 +55,11 @@ def drawn(schedule):
         (("gpipe-late", 2, 1, "always"), ["F0 . . . R0 B0", ". F0 R0 B0 . ."]),
         # what comes first in backward is kept
         (("gpipe", 2, 2, "except_last"), ["F0 F1 . . B1 R0 B0", ". F0 F1 B1 R0 B0 ."]),
-        (("1f1b", 2, 3, "never"), ["F0 F1 . B0 F2 B1 . B2", ". F0 B0 F1 B1 F2 B2 ."]),
         (  # Figure 4 of arXiv:2104.04473 with two ranks; `a` and `b` are the stages of a rank
             ("interleaved-1f1b", 4, 2, "never", 2),
             [
                 "F0a F1a F0b F1b .   B0b .   B1b B0a B1a",
                 ".   F0a F1a F0b B0b F1b B1b B0a B1a .",
-            ],
-        ),
-        (  # Figure 3 of arXiv:2401.10241, the upper half, with fewer stages and micro-batches
-            ("zb-h1", 3, 4, "never"),
-            [
-                "F0 F1 F2 .  .  I0 W0 F3 I1 W1 I2 W2 I3 W3",
-                ".  F0 F1 .  I0 F2 I1 W0 F3 I2 W1 I3 W2 W3",
-                ".  .  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3",
             ],
         ),
     ],
@@ -98,26 +83,21 @@ def test_where_messages_stand(name, rank, labels):
 
 @given(of_any_kind())
 def test_every_micro_batch_happens_once_and_in_order(schedule):
+    once = ["F", "I", "W"] if SCHEDULES[schedule.name].split else ["F", "B"]
     for rank in range(len(schedule.ranks)):
         work = schedule.work(rank)
+        counted = 0
         for stage in range(rank, schedule.stages, len(schedule.ranks)):
             for i in range(schedule.micro_batches):
                 own = [a for a in work if (a.stage, a.micro_batch) == (stage, i)]
                 kinds = [a.kind for a in own]
-                if SCHEDULES[schedule.name].split:
-                    assert kinds == ["F", "I", "W"]
-                else:
-                    assert kinds in (["F", "B"], ["F", "R", "B"])
+                counted += len(own)
+                assert [kind for kind in kinds if kind != "R"] == once
                 if schedule.checkpoint != "except_last":
                     assert ("R" in kinds) == (schedule.checkpoint == "always")
-                recomputed = work.index(own[-1]) - work.index(own[1]) if "R" in kinds else 1
-                assert recomputed == 1, (
-                    "R directly precedes its B: at most one micro-batch's activations are live"
-                )
-        held = schedule.stages_per_rank * schedule.micro_batches
-        once = 3 if SCHEDULES[schedule.name].split else 2
-        recomputed = sum(a.kind == "R" for a in work)
-        assert len(work) == once * held + recomputed, "nothing of other stages"
+                # So at most one micro-batch's activations are live.
+                assert "R" not in kinds or work.index(own[2]) == work.index(own[1]) + 1
+        assert counted == len(work), "nothing of other stages"
 
 
 @given(of_any_kind())
@@ -129,22 +109,23 @@ def test_every_send_has_its_recv_and_messages_of_a_link_stay_in_order(schedule):
             if a.kind in ("Send", "Recv"):
                 link = (rank, a.peer) if a.kind == "Send" else (a.peer, rank)
                 links.setdefault((*link, a.of), {"Send": [], "Recv": []})[a.kind].append(a.producer)
-            else:
-                assert a.of == ""
-    K, v, M = len(schedule.ranks), schedule.stages_per_rank, schedule.micro_batches
     for messages in links.values():
         assert messages["Send"] == messages["Recv"]
     sent = [producer for messages in links.values() for producer in messages["Send"]]
-    assert len(set(sent)) == len(sent) == (2 * (K * v - 1) * M if K > 1 else 0)
+    expected = 2 * (schedule.stages - 1) * schedule.micro_batches
+    assert len(set(sent)) == len(sent) == (expected if len(schedule.ranks) > 1 else 0)
+    check(schedule)
+    check(schedule.forward_only())
 
 
-@given(of_any_kind())
-def test_happens_before(schedule):
-    timeline = replay(schedule, lambda a: UNIT[a.kind], transfer=0.25)
-    spans = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
+@given(of_any_kind(), st.lists(st.floats(0.1, 5), min_size=7, max_size=7))
+def test_happens_before(schedule, seconds):
     K = len(schedule.ranks)
-    assert len(spans) == sum(len(schedule.work(rank)) for rank in range(K))
+    timeline = replay(schedule, lambda a: UNIT[a.kind], transfer=0.25, update=seconds[:K])
+    spans = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
+    assert len(spans) == K + sum(len(schedule.work(rank)) for rank in range(K))
     message = 0.25 if K > 1 else 0.0
+    ended = max(s.end for s in timeline.spans if s.kind in COMPUTE)
     for (kind, j, i), span in spans.items():
         if kind == "F" and j:
             assert span.start >= spans["F", j - 1, i].end + message
@@ -154,19 +135,11 @@ def test_happens_before(schedule):
                 assert span.start >= spans[kind, j + 1, i].end + message
         if kind == "W":
             assert span.start >= spans["I", j, i].end
+        if kind == "U":  # no rank updates before all have ended their work
+            assert (span.start, span.end) == (ended, ended + seconds[j])
     for rank in range(K):
         own = timeline.on(rank)
         assert all(a.end <= b.start for a, b in pairwise(own)), "a rank does one thing at a time"
-
-
-@given(of_any_kind(), st.lists(st.floats(0.1, 5), min_size=7, max_size=7))
-def test_no_rank_updates_before_all_have_ended_their_work(schedule, seconds):
-    K = len(schedule.ranks)
-    timeline = replay(schedule, lambda a: UNIT[a.kind], update=seconds[:K])
-    ended = max(s.end for s in timeline.spans if s.kind in COMPUTE)
-    updates = [s for s in timeline.spans if s.kind == "U"]
-    assert [(s.stage, s.start) for s in updates] == [(rank, ended) for rank in range(K)]
-    assert [s.end for s in updates] == [ended + s for s in seconds[:K]]
 
 
 @given(
@@ -181,48 +154,20 @@ def test_interleaving_divides_the_bubble_by_the_stages_a_rank_holds(ranks, held,
     assert timeline.step_time == pytest.approx(3 * F * M * (1 + (ranks - 1) / (held * M)))
 
 
-@given(stages=ANY["stages"], micro_batches=ANY["micro_batches"])
-def test_zb_h1_keeps_as_many_micro_batches_as_the_first_stage_of_1f1b(stages, micro_batches):
-    """K - j between F and I and j between I and W (section 2.3 of arXiv:2401.10241)."""
-    schedule = make_schedule("zb-h1", stages, micro_batches, "never")
-    for j in range(stages):
-        work = schedule.work(j)
-        at = {(a.kind, a.micro_batch): n for n, a in enumerate(work)}
-        every = range(micro_batches)
+@given(K=K, M=M)
+def test_how_many_micro_batches_are_kept(K, M):
+    """ZB-H1 keeps as many as the first stage of 1F1B (section 2.3 of arXiv:2401.10241)."""
+    for j in range(K):
 
-        def most(begin, end, work=work, at=at, every=every):
-            return max(sum(at[begin, i] <= n < at[end, i] for i in every) for n in range(len(work)))
+        def most(name, begin, end, j=j):
+            live = [0]
+            for action in make_schedule(name, K, M, "never").work(j):
+                live.append(live[-1] + (action.kind == begin) - (action.kind == end))
+            return max(live)
 
-        assert most("F", "W") == min(stages, micro_batches)
-        assert most("F", "I") == min(stages - j, micro_batches)
-        assert most("I", "W") == min(j + 1, micro_batches), "j, and the one whose W is next"
-
-
-@pytest.mark.parametrize("kind", ["early", "late"])
-def test_a_kind_is_one_function(monkeypatch, kind):
-    """Recompute, messages and updates are put in for it."""
-
-    def pairs(rank, _ranks, micro_batches):
-        return [(kind, rank, i) for i in range(micro_batches) for kind in "FB"]
-
-    monkeypatch.setitem(SCHEDULES, "pairs", Kind(pairs, late=kind == "late"))
-    schedule = make_schedule("pairs", 3, 4)
-    check(schedule)
-    assert drawn(schedule)[2][:7] == [".", ".", "F0", "R0", "B0", ".", "."]
-    assert drawn(schedule)[0][:4] == (
-        ["F0", "R0", ".", "."] if kind == "early" else ["F0", ".", ".", "."]
-    )
-
-
-@given(stages=ANY["stages"], micro_batches=ANY["micro_batches"])
-def test_1f1b_holds_at_most_k_minus_j_micro_batches(stages, micro_batches):
-    schedule = make_schedule("1f1b", stages, micro_batches, "never")
-    for j in range(stages):
-        live = high = 0
-        for action in schedule.work(j):
-            live += {"F": 1, "B": -1}[action.kind]
-            high = max(high, live)
-        assert high == min(stages - j, micro_batches)
+        assert most("1f1b", "F", "B") == most("zb-h1", "F", "I") == min(K - j, M)
+        assert most("zb-h1", "F", "W") == min(K, M)
+        assert most("zb-h1", "I", "W") == min(j + 1, M), "j, and the one whose W is next"
 
 
 @pytest.mark.parametrize(
@@ -243,54 +188,11 @@ def test_one_line_for_a_wrong_argument(arguments, words):
     assert "\n" not in str(caught.value)
 
 
-@given(of_any_kind())
-def test_every_schedule_passes_its_own_check(schedule):
-    check(schedule)
-    check(schedule.forward_only())
-
-
 def by_hand(*orders: str) -> Schedule:
     work = [
         [(word[0], j, int(word[1])) for word in order.split()] for j, order in enumerate(orders)
     ]
     return schedule_from_orders("mine", 2, "never", work)
-
-
-@pytest.mark.parametrize(
-    ("orders", "words"),
-    [
-        (("F0 F1 B1 B0", "F0 F1 B1"), "stage 1 must do each of F and B 0 to 1 exactly once"),
-        (("F0 F1 B1 B0", "F0 B1 F1 B0"), "stage 1 does B1 at the wrong time"),
-        (("F0 F1 R0 B1 B0", "F0 F1 B1 R1 B0"), "stage 1 does R1 at the wrong time"),
-        (
-            ("F0 I0 W0 F1 I1 W1", "F0 W0 I0 F1 I1 W1"),
-            "stage 1 does W0 at the wrong time; .*F, I, W",
-        ),
-        (("F0 F1 B0 B1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W 0 to 1"),
-        (
-            ("F0 B0 F1 B1", "F0 F1 B0 B1"),
-            "deadlocks: Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0",
-        ),
-        (
-            ("F0 F1 B1 B0", "F1 F0 B1 B0"),
-            "Recv F1 on stage 1 comes where Send F0 on stage 0 is sent; a link's messages are "
-            "received in the order",
-        ),
-    ],
-)
-def test_what_would_deadlock_or_lose_a_message_is_refused(orders, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        check(by_hand(*orders))
-    assert "\n" not in str(caught.value)
-
-
-def changed(change) -> Schedule:
-    """1F1B with K=2, M=2 after a change (rank, its actions) -> other actions."""
-    good = make_schedule("1f1b", 2, 2, "never")
-    return replace(
-        good,
-        ranks=tuple(tuple(change(rank, list(actions))) for rank, actions in enumerate(good.ranks)),
-    )
 
 
 def without(kind: str, of: str, rank: int):
@@ -307,37 +209,63 @@ def moved(label: str, rank: int, to: int):
     return change
 
 
+def changed(change) -> Schedule:
+    """1F1B with K=2, M=2 after a change (rank, its actions) -> other actions."""
+    good = make_schedule("1f1b", 2, 2, "never")
+    ranks = tuple(tuple(change(rank, list(actions))) for rank, actions in enumerate(good.ranks))
+    return replace(good, ranks=ranks)
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("schedule", "words"),
     [
-        (without("Recv", "F", 1), "stage 1 does F0 before the activations are received"),
-        (without("Recv", "B", 0), "stage 0 does B0 before the gradient is received"),
-        (without("Send", "F", 0), "Recv F0 on stage 1 must have exactly one Send on rank 0"),
-        (moved("Recv F0", 1, 1), "stage 1 does F0 before the activations are received"),
-        (moved("Send F1", 0, 0), "stage 0 sends F1 before it is made"),
-        (moved("U", 0, 0), "rank 0 must have one U, at its end"),
+        (by_hand("F0 F1 B1 B0", "F0 F1 B1"), "stage 1 must do each of F and B 0 to 1 exactly once"),
+        (by_hand("F0 F1 B1 B0", "F0 B1 F1 B0"), "B1 on stage 1 comes at the wrong time"),
+        (by_hand("F0 F1 R0 B1 B0", "F0 F1 B1 R1 B0"), "R1 on stage 1 comes at the wrong time"),
+        (by_hand("F0 I0 W0 F1 I1 W1", "F0 W0 I0 F1 I1 W1"), "W0 on stage 1 comes at the wrong"),
+        (by_hand("F0 F1 B0 B1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W"),
         (
-            lambda _r, actions: [a._replace(rank=0) for a in actions],
+            by_hand("F0 B0 F1 B1", "F0 F1 B0 B1"),
+            "deadlocks: Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0",
+        ),
+        (by_hand("F0 F1 B1 B0", "F1 F0 B1 B0"), "Recv F1 on stage 1 comes where Send F0 on stage"),
+        (changed(without("Recv", "F", 1)), "F0 on stage 1 comes .* F0 of stage 0 must come before"),
+        (changed(without("Recv", "B", 0)), "B0 on stage 0 comes .* B0 of stage 1 must come before"),
+        (changed(without("Send", "F", 0)), "Recv F0 on stage 1 comes where nothing is sent"),
+        (changed(moved("Recv F0", 1, 1)), "F0 on stage 1 comes at the wrong time"),
+        (changed(moved("Send F1", 0, 0)), "Send F1 on stage 0 comes at the wrong time"),
+        (changed(moved("U", 0, 0)), "rank 0 must have one U, at its end"),
+        (
+            changed(lambda _r, actions: [a._replace(rank=0) for a in actions]),
             "rank 1 has an action of another rank or stage",
         ),
     ],
 )
-def test_messages_and_updates_are_checked(change, words):
+def test_what_would_deadlock_or_lose_a_message_is_refused(schedule, words):
     with pytest.raises(ValueError, match=words) as caught:
-        check(changed(change))
+        check(schedule)
     assert "\n" not in str(caught.value)
 
 
-def test_an_update_that_a_rank_lacks_is_a_deadlock():
+def test_a_rank_that_never_updates_is_a_deadlock():
     with pytest.raises(DeadlockError, match="U on stage 0 waits for all ranks"):
         replay(changed(lambda r, actions: actions[: len(actions) - r]), lambda _a: 1.0)
 
 
-def test_a_pipeline_checks_its_schedule(monkeypatch):
-    def forgets(rank, _ranks, micro_batches):
-        return [("F", rank, i) for i in range(micro_batches)] + [("B", rank, 0)]
+def test_a_kind_is_one_function_and_a_pipeline_checks_it(monkeypatch):
+    """Recompute, messages and updates are put in for it."""
 
-    monkeypatch.setitem(SCHEDULES, "mine", Kind(forgets))
+    def pairs(rank, _ranks, micro_batches):
+        return [(kind, rank, i) for i in range(micro_batches) for kind in "FB"]
+
+    monkeypatch.setitem(SCHEDULES, "pairs", Kind(pairs))
+    schedule = make_schedule("pairs", 3, 4)
+    check(schedule)
+    assert [row[:6] for row in drawn(schedule)[::2]] == [
+        ["F0", "R0", ".", ".", ".", "."],
+        [".", ".", "F0", "R0", "B0", "."],
+    ]
+    monkeypatch.setitem(SCHEDULES, "mine", Kind(lambda *given: pairs(*given)[:-1]))
     with pytest.raises(ValueError, match="schedule 'mine': stage 0 must do each of F and B"):
         Pipeline([nn.Identity], 1, 2, schedule="mine", device="cpu")
     with pytest.raises(ValueError, match=r"^schedule='zb-h1': .* is not executed yet.*'1f1b'$"):

@@ -1,24 +1,76 @@
-"""What changes to a run would give, from costs that are known."""
+"""Critical paths, and what changes to a run would give, from costs that are known."""
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_schedule import UNIT, of_any_kind
 
 from repro.gpipe.schedule.actions import COMPUTE
-from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, SCHEDULES, make_schedule
+from repro.gpipe.schedule.critical import by_stage, critical_path
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.gpipe.schedule.what_if import BALANCE, CHANGES, DOUBLED, LINK, NEVER, Costs, Explanation
 
-UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
-K, M = st.integers(1, 4), st.integers(1, 6)
-ONE_STAGE = [name for name in EXECUTED if not SCHEDULES[name].interleaved]  # on each rank
-schedules = st.builds(make_schedule, st.sampled_from(ONE_STAGE), K, M, st.sampled_from(CHECKPOINTS))
-schedules |= st.builds(make_schedule, st.just("zb-h1"), K, M, st.just("never"))
-schedules |= st.builds(
-    lambda K, M, checkpoint, held: make_schedule("interleaved-1f1b", K * held, M, checkpoint, held),
-    *(K, M, st.sampled_from(CHECKPOINTS), st.integers(2, 3)),
-)
+SHORT = {"setup": "s", "transfer": "t", "gap": "g"}
+
+
+def drawn(legs):
+    """`F0@0 F0@1 ...`: kind, micro-batch, stage."""
+    return " ".join(f"{SHORT.get(leg.kind, leg.kind)}{leg.micro_batch}@{leg.stage}" for leg in legs)
+
+
+def path(schedule, transfer=0.0, duration=lambda a: UNIT[a.kind]):
+    return drawn(critical_path(replay(schedule, duration, transfer), schedule))
+
+
+def test_critical_paths():
+    schedule = make_schedule("gpipe", 2, 2, "never")
+    assert path(schedule) == "F0@0 F0@1 F1@1 B1@1 B1@0 B0@0"
+    assert path(schedule, 0.5) == "F0@0 t0@1 F0@1 F1@1 B1@1 t1@0 B1@0 B0@0"
+    # A message on its way when the stage became free: F1 of stage 0 ends at 2 and arrives at 5;
+    # stage 1 ends F0 at 4.9, long after F1 was sent.
+    late = path(schedule, 3.0, lambda a: 1.0 if a.stage == 0 else 0.9)
+    assert late.startswith("F0@0 t0@1 F0@1 g1@1 F1@1 B1@1")
+    # Split backwards: stage 1 waits for I of stage 2, and not for its W. The last W ends the step.
+    split = make_schedule("zb-h1", 3, 3, "never")
+    assert path(split) == "F0@0 F0@1 F0@2 I0@2 I0@1 I0@0 W0@0 I1@0 W1@0 I2@0 W2@0"
+    assert "t2@1 I2@1 t2@0 I2@0 W2@0" in path(split, 2.0)
+    # K=2, stages 0 and 2 on the first rank: what stage 2 waits for is a message of stage 1.
+    held = make_schedule("interleaved-1f1b", 4, 2, "never", 2)
+    assert path(held, 0.5).startswith("F0@0 t0@1 F0@1 t0@2 F0@2 t0@3 F0@3 B0@3")
+
+
+def test_setup_update_and_what_the_runtime_takes():
+    """Stage 1 updates last: it waited until stage 0, whose B ended last, had agreed."""
+    schedule = make_schedule("gpipe", 2, 1, "never")
+    spans = [
+        *(Span("setup", 0, -1, 10.0, 11.0), Span("setup", 1, -1, 10.5, 11.0)),
+        *(Span("F", 0, 0, 11.25, 12.0), Span("F", 1, 0, 12.5, 13.0)),
+        *(Span("B", 1, 0, 13.25, 14.0), Span("B", 0, 0, 14.5, 16.0)),
+        *(Span("U", 0, -1, 16.5, 17.0), Span("U", 1, -1, 17.5, 18.0)),
+    ]
+    legs = critical_path(Timeline(tuple(spans), 2), schedule)
+    assert drawn(legs) == "s-1@0 g0@0 F0@0 t0@1 F0@1 g0@1 B0@1 t0@0 B0@0 g-1@1 U-1@1"
+    assert sum(leg.seconds for leg in legs if leg.kind == "gap") == 0.25 + 0.25 + 1.5
+
+
+@given(schedule=of_any_kind(), transfer=st.floats(0, 10), data=st.data())
+def test_legs_abut_and_sum_to_the_step(schedule, transfer, data):
+    seconds = st.floats(0, 10, allow_subnormal=False)
+    costs = {kind: data.draw(seconds) for kind in COMPUTE} | {"F": 1.0 + data.draw(seconds)}
+    timeline = replay(schedule, lambda a: costs[a.kind] * (1 + a.stage % 3), transfer)
+    legs = critical_path(timeline, schedule)
+    assert legs[0].start == timeline.start
+    assert legs[-1].end == timeline.start + timeline.step_time
+    assert all(a.end == b.start for a, b in pairwise(legs))
+    assert all(leg.seconds > 0 for leg in legs)
+    of_stages = by_stage(legs, schedule.stages)
+    assert sum(sum(kinds.values()) for kinds in of_stages) == pytest.approx(timeline.step_time)
+    if not transfer:
+        assert sum(kinds["transfer"] + kinds["gap"] for kinds in of_stages) < 1e-9
 
 
 def explained(schedule, duration=lambda action: UNIT[action.kind], transfer=0.0, examples=None):
@@ -29,12 +81,11 @@ def steps(explanation) -> dict[str, float]:
     return {change.name: change.step_s for change in explanation.changes}
 
 
-@given(schedule=schedules, data=st.data())
-def test_unchanged_the_replay_of_known_costs_is_the_step(schedule, data):
-    seconds = {
-        (kind, j): data.draw(st.floats(0.1, 5)) for kind in COMPUTE for j in range(schedule.stages)
-    }
-    found = explained(schedule, lambda a: seconds[a.kind, a.stage])
+@given(schedule=of_any_kind(), transfer=st.floats(0, 1), data=st.data())
+def test_unchanged_the_replay_of_known_costs_is_the_step(schedule, transfer, data):
+    """Where messages take less than an action."""
+    costs = {kind: data.draw(st.floats(1, 5)) for kind in COMPUTE}
+    found = explained(schedule, lambda a: costs[a.kind], transfer)
     assert found.base_s == pytest.approx(found.timeline.step_time)
     assert [c.step_s for c in found.changes] == sorted(c.step_s for c in found.changes)
     assert all(c.factor * c.step_s == pytest.approx(found.base_s) for c in found.changes)
@@ -43,26 +94,16 @@ def test_unchanged_the_replay_of_known_costs_is_the_step(schedule, data):
     assert all(gain >= 1 - 1e-9 for gain in gains)
 
 
-@given(schedule=schedules, transfer=st.floats(0, 1))
-def test_messages_that_take_less_than_an_action_are_replayed_exactly(schedule, transfer):
-    found = explained(schedule, transfer=transfer)
-    assert found.base_s == pytest.approx(found.timeline.step_time)
-    assert steps(found).get(LINK, 0.0) <= found.base_s + 1e-9
-
-
 def test_every_change_by_hand():
     """Section 2.3: (M+K-1)F + M(R+B) + (K-1)B; with F:R:B = 1:1:2 and K=2 it is 4M + 3."""
     found = steps(explained(make_schedule("gpipe", 2, 4)))
     assert found == {BALANCE: 19, LINK: 19, DOUBLED: (4 * 8 + 3) / 2, NEVER: 15}
-
-
-def test_equal_stages_are_not_taken_for_better_where_they_are_slower():
-    """M=1: R of stage 0 is hidden, that of stage 1 is not; 1.2 and 0.8 parts beat equal ones."""
+    # Equal stages are not taken for better where they are slower. M=1: R of stage 0 is hidden, that
+    # of stage 1 is not; 1.2 and 0.8 parts beat equal ones.
     part = (1.2, 0.8)
-    found = explained(make_schedule("gpipe", 2, 1), lambda a: UNIT[a.kind] * part[a.stage])
-    assert found.base_s == pytest.approx(6.8)
-    assert steps(found)[BALANCE] == found.base_s
-    assert explained(make_schedule("gpipe", 2, 1)).base_s == 7
+    uneven = explained(make_schedule("gpipe", 2, 1), lambda a: UNIT[a.kind] * part[a.stage])
+    assert uneven.base_s == pytest.approx(6.8)
+    assert steps(uneven)[BALANCE] == uneven.base_s
 
 
 def test_only_what_concerns_a_run_is_tried():
@@ -87,34 +128,25 @@ def test_gaps_and_latencies_do_not_shrink_with_the_micro_batches():
     assert found.base_s == slow.step_time - 0.5  # what follows the last B is not part of the step
     faster = replay(make_schedule("gpipe", 2, 8, "never"), lambda a: UNIT[a.kind] / 2 + 0.5, 0.25)
     assert steps(found)[DOUBLED] == pytest.approx(faster.step_time - 0.5)
-    assert steps(found)[DOUBLED] > found.base_s
 
 
-def test_a_stage_without_gaps_takes_the_median_of_the_others():
+def test_a_stage_without_gaps_takes_the_median_of_the_others_and_setup_is_kept():
     schedule = make_schedule("gpipe", 2, 1, "never")
     spans = (
-        Span("F", 0, 0, 0.0, 1.0),
-        Span("F", 1, 0, 1.5, 2.5),
-        Span("B", 1, 0, 2.75, 4.75),
-        Span("B", 0, 0, 5.0, 7.0),
+        *(Span("setup", 0, -1, -2.0, -0.5), Span("F", 0, 0, 0.0, 1.0), Span("F", 1, 0, 1.5, 2.5)),
+        *(Span("B", 1, 0, 2.75, 4.75), Span("B", 0, 0, 5.0, 7.0), Span("U", 0, -1, 7.5, 8.0)),
     )
     costs = Costs.of(Timeline(spans, 2), schedule)
     assert costs.gaps == {0: 0.25, 1: 0.25}
     assert costs.latencies == {(0, 1): 0.5, (1, 0): 0.25}
-    assert costs.step(schedule) == 7.0
-
-
-def test_setup_and_update_are_kept_as_they_were():
-    schedule = make_schedule("gpipe", 2, 1, "never")
-    walked = replay(schedule, lambda a: UNIT[a.kind])
-    around = (Span("setup", 0, -1, -2.0, -0.5), Span("U", 0, -1, 6.5, 8.0))
-    assert Explanation.of(Timeline((*around, *walked.spans), 2), schedule).base_s == 10.0
+    assert costs.step(schedule) == 10.0
 
 
 def test_spans_of_another_run_are_refused():
     schedule = make_schedule("gpipe", 2, 4)
     timeline = replay(schedule, lambda a: UNIT[a.kind])
-    with pytest.raises(ValueError, match="not those of its schedule 'gpipe'"):
-        Explanation.of(timeline, make_schedule("gpipe", 2, 3))
+    for other in (make_schedule("gpipe", 2, 3), make_schedule("gpipe", 3, 4)):
+        with pytest.raises(ValueError, match="not those of its schedule 'gpipe'"):
+            Explanation.of(timeline, other)
     with pytest.raises(ValueError, match="not those of its schedule"):
         Explanation.of(replay(schedule, lambda _a: 0.0), schedule)

@@ -17,25 +17,20 @@ _ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 class Host:
     """One of them; `apart` says whether it has an address of its own."""
 
-    def __init__(self, name: str, endpoint: str, hosts: Path | None) -> None:
-        self.name, self.endpoint, self.hosts = name, endpoint, hosts
+    def __init__(self, name: str, folder: Path, endpoint: str, *, apart: bool) -> None:
+        self.name, self.endpoint, self.apart = name, endpoint, apart
         self.agent: subprocess.Popen[str] | None = None
-        self.log = Path()
+        self.log, self._hosts = folder / f"{name}.log", folder / "hosts"
 
-    @property
-    def apart(self) -> bool:
-        return self.hosts is not None
-
-    def torchrun(self, arguments: list[str], folder: Path) -> None:
+    def torchrun(self, arguments: list[str]) -> None:
         """Start torchrun's agent here with two ranks; its output goes into a file."""
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "t"]
         command = [*TORCHRUN, *rendezvous, *arguments]
         environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
         environment["GLOO_SOCKET_IFNAME"] = "cable" if self.apart else "lo"
-        if self.hosts is not None:
-            enter = ["sh", "-c", _ENTER, "sh", self.name, str(self.hosts)]
+        if self.apart:
+            enter = ["sh", "-c", _ENTER, "sh", self.name, str(self._hosts)]
             command = ["ip", "netns", "exec", self.name, "unshare", "--uts", *enter, *command]
-        self.log = folder / f"{self.name}.log"
         with self.log.open("w") as out:
             self.agent = subprocess.Popen(
                 command,
@@ -53,8 +48,7 @@ class Host:
             self.agent.wait()
 
     def cut(self) -> None:
-        """Nothing reaches this host any more; without an address of its own it is gone
-        altogether."""
+        """Nothing reaches this host any more; without an address of its own it is gone."""
         if self.apart:
             _ip("-n", self.name, "link", "set", "cable", "down")
         else:
@@ -64,46 +58,35 @@ class Host:
 @contextmanager
 def two(folder: Path) -> Iterator[tuple[Host, Host]]:
     """Both hosts, the first of which holds the rendezvous."""
-    names = [f"gpipe{os.getpid()}{letter}" for letter in "ab"]
-    hosts = folder / "hosts"
-    hosts.write_text(f"127.0.0.1 localhost\n10.77.0.1 {names[0]}\n10.77.0.2 {names[1]}\n")
-    apart = _linked(names)
-    endpoint = "10.77.0.1:29511" if apart else f"127.0.0.1:{_free_port()}"
-    both = (
-        Host(names[0], endpoint, hosts if apart else None),
-        Host(names[1], endpoint, hosts if apart else None),
-    )
+    first, second = names = [f"gpipe{os.getpid()}{letter}" for letter in "ab"]
+    table = f"127.0.0.1 localhost\n10.77.0.1 {first}\n10.77.0.2 {second}\n"
+    (folder / "hosts").write_text(table)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
     try:
-        yield both
+        apart = _linked(first, second)
+        endpoint = "10.77.0.1:29511" if apart else endpoint
+        both = tuple(Host(name, folder, endpoint, apart=apart) for name in names)
+        try:
+            yield both  # pyright: ignore[reportReturnType]
+        finally:
+            for host in both:
+                host.kill()
     finally:
-        for host in both:
-            host.kill()
-        for name in names if apart else ():
+        for name in names if shutil.which("ip") else ():
             _ip("netns", "del", name)
 
 
-def _linked(names: list[str]) -> bool:
+def _linked(first: str, second: str) -> bool:
     """Make both namespaces and the cable between them; False where the system does not allow it."""
-    if not shutil.which("ip") or not all(_ip("netns", "add", name) for name in names):
-        return False
-    first, second = names
     cable = f"link add cable netns {first} type veth peer name cable netns {second}"
-    steps = [cable.split()]
-    for number, name in enumerate(names, start=1):
-        steps.append(["-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable"])
-        steps += [["-n", name, "link", "set", device, "up"] for device in ("cable", "lo")]
-    if all(_ip(*step) for step in steps):
-        return True
-    for name in names:
-        _ip("netns", "del", name)
-    return False
+    steps = [f"netns add {first}", f"netns add {second}", cable]
+    for number, name in enumerate((first, second), start=1):
+        steps.append(f"-n {name} addr add 10.77.0.{number}/24 dev cable")
+        steps += [f"-n {name} link set {device} up" for device in ("cable", "lo")]
+    return bool(shutil.which("ip")) and all(_ip(*step.split()) for step in steps)
 
 
 def _ip(*arguments: str) -> bool:
     return subprocess.run(["ip", *arguments], capture_output=True, check=False).returncode == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -4,7 +4,7 @@ step."""
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,8 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hos
         yield both
 
 
-def until(true: object, seconds: float) -> float:
+def until(true: Callable[[], bool], seconds: float) -> float:
     """Wait until a function is true; how long that took."""
-    assert callable(true)
     start = time.monotonic()
     while not true():
         assert time.monotonic() - start < seconds
@@ -35,10 +34,9 @@ def until(true: object, seconds: float) -> float:
 
 
 def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
-    command = f"-m repro run {HERE / 'two_hosts.py'} --scale smoke --wandb disabled"
-    arguments = command.split()
+    command = f"-m repro run {HERE / 'two_hosts.py'} --scale smoke --wandb disabled --results"
     for host in hosts:
-        host.torchrun([*arguments, "--results", str(tmp_path / "results")], tmp_path)
+        host.torchrun([*command.split(), str(tmp_path / "results")])
     until(lambda: all(host.agent.poll() is not None for host in hosts), 200)
     rows = all_runs(load(tmp_path / "results"))
     assert rows["status"].tolist() == [
@@ -54,24 +52,16 @@ def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
 def test_a_link_cut_in_a_step_ends_all_stages_on_both(hosts, tmp_path: Path):
     when = tmp_path / "when"
     for host in hosts:  # the first one's agent holds the store
-        host.torchrun([str(HERE.parent / "gpipe" / "failing.py"), "endless", str(when)], tmp_path)
+        host.torchrun([str(HERE.parent / "gpipe" / "failing.py"), "endless", str(when)])
     until(when.exists, 100)
     hosts[1].cut()
     left = [host for host in hosts if host.apart or host is hosts[0]]
     took = until(
-        lambda: all(
-            len(re.findall("leaving, because", host.log.read_text())) == 2 for host in left
-        ),
-        60,
+        lambda: all(host.log.read_text().count("leaving, because") == 2 for host in left), 60
     )
     assert took < 10
-    first = hosts[0].log.read_text()
-    assert (
-        len(re.findall(r"stage [01]: leaving, because stage [23], .* when last heard of: ", first))
-        == 2
-    )
+    named = r"stage [01]: leaving, because stage [23], .* when last heard of: "
+    assert len(re.findall(named, hosts[0].log.read_text())) == 2
     if hosts[1].apart:
-        assert (
-            hosts[1].log.read_text().count("leaving, because no answer from the launcher for 7 s")
-            == 2
-        )
+        cut_off = "leaving, because no answer from the launcher for 7 s"
+        assert hosts[1].log.read_text().count(cut_off) == 2

@@ -51,16 +51,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, object]]:
-    """How many writes a sweep takes, and what it leaves behind."""
-    results = tmp_path_factory.mktemp("undisturbed")
-    with pytest.MonkeyPatch.context() as patch:
-        disk = Disk(patch)
-        assert measure(results, Crew(), SWEEP) == 0
-    return disk.writes, kept(results)
-
-
 def kept(results: Path) -> dict[str, object]:
     """What is recorded, without times and load, and the name of every other file."""
     (journal,) = journals(results)
@@ -71,15 +61,24 @@ def kept(results: Path) -> dict[str, object]:
     return {"rounds": rounds, "statuses": statuses, "about": journal.about, "files": files}
 
 
-def test_killed_at_any_write_a_sweep_goes_on_to_the_same_end(
-    tmp_path: Path, disk: Disk, undisturbed: tuple[int, dict[str, object]]
-):
-    writes, whole = undisturbed
+def test_killed_or_full_at_any_write_a_sweep_goes_on_to_the_same_end(tmp_path: Path, disk: Disk):
+    assert measure(tmp_path / "undisturbed", Crew(), SWEEP) == 0
+    writes, whole = disk.writes, kept(tmp_path / "undisturbed")
     for number in range(1, writes + 1):
-        results = tmp_path / str(number)
+        results = tmp_path / f"killed {number}"
         disk.begin(kill_at=number)
         with pytest.raises(Killed):
             measure(results, Crew(), SWEEP)
+        disk.begin()
+        assert measure(results, Crew(), SWEEP) == 0
+        assert kept(results) == whole, number
+
+        results = tmp_path / f"full {number}"
+        disk.begin(full_from=number)
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            measure(results, Crew(), SWEEP)
+        assert str(caught.value.filename).startswith(str(results))
+        assert not list(results.rglob(".*.*.*")), "what was half written takes up room"
         disk.begin()
         assert measure(results, Crew(), SWEEP) == 0
         assert kept(results) == whole, number
@@ -100,22 +99,6 @@ def test_killed_at_any_write_of_a_forced_sweep_no_run_is_left_with_less(tmp_path
         assert min(one, two) >= 2
     assert number > 3
     assert all_runs(load(tmp_path))["rounds"].tolist() == [2, 2, 0]
-
-
-def test_a_disk_that_fills_up_at_any_write_loses_nothing(
-    tmp_path: Path, disk: Disk, undisturbed: tuple[int, dict[str, object]]
-):
-    writes, whole = undisturbed
-    for number in range(1, writes + 1):
-        results = tmp_path / str(number)
-        disk.begin(full_from=number)
-        with pytest.raises(OSError, match="No space left on device") as caught:
-            measure(results, Crew(), SWEEP)
-        assert str(caught.value.filename).startswith(str(results))
-        assert not list(results.rglob(".*.*.*")), "what was half written takes up room"
-        disk.begin()
-        assert measure(results, Crew(), SWEEP) == 0
-        assert kept(results) == whole, number
 
 
 def test_a_file_that_cannot_be_written_is_the_reason_of_what_was_open(tmp_path: Path):

@@ -85,9 +85,10 @@ def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -
     named = None if optimizer is None else optimizer_state.named_state(optimizer, module)
     path.parent.mkdir(parents=True, exist_ok=True)
     size, sha256 = _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
-    kinds = {key: kind_of(value) for key, value in model.items()}
     name = None if optimizer is None else type(optimizer).__qualname__
-    return StagePart(path.name, StageFile(size, sha256, kinds), socket.gethostname(), name)
+    return StagePart(
+        path.name, StageFile(size, sha256, kinds_of(model)), socket.gethostname(), name
+    )
 
 
 def commit(
@@ -109,15 +110,9 @@ def commit(
         raise ValueError(
             f"the stages' optimizers are {' and '.join(optimizers)}; use one class on all stages"
         )
-    index = Index(
-        format=FORMAT,
-        step=step,
-        stages=len(parts),
-        layers=[*layers],
-        optimizer=optimizers[0] if optimizers else None,
-        extra=dict(extra or {}),
-        files={part.name: part.file for part in parts},
-    )
+    optimizer = optimizers[0] if optimizers else None
+    files = {part.name: part.file for part in parts}
+    index = Index(FORMAT, step, len(parts), [*layers], optimizer, dict(extra or {}), files)
     fields = json.loads(json.dumps(asdict(index)))  # with lists for tuples, as they will be read
     text = json.dumps({**fields, "digest": digest(fields)}, indent=1)
     if len(text) > LARGE:
@@ -146,14 +141,13 @@ def read_index(folder: Path) -> Index:
     path = folder / INDEX
     try:
         path.lstat()
-        fields = from_json(read_text(path, LARGE, folder))
-        return _parse(fields)
+        return _parse(from_json(read_text(path, LARGE, folder)))
     except FileNotFoundError:
         raise ValueError(
             f"checkpoint {folder}: no {INDEX} there; name a folder that save() wrote"
         ) from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"checkpoint {path}: {_refusal(error)}") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _refusal(path, error) from None
 
 
 def digest(fields: Mapping[str, Any]) -> str:
@@ -169,17 +163,13 @@ def _parse(fields: Any) -> Index:
         raise ValueError(f"format {version}, and {FORMAT} is the only one that is known here")
     if digest(fields) != fields.get("digest"):
         raise ValueError("it was changed after save() wrote it")
-    try:
-        files = {name: StageFile(**file) for name, file in fields["files"].items()}
-        for name, file in files.items():
-            if not _STAGE_FILE.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of a stage's file")
-            kinds: dict[str, Any] = file.kinds
-            for key, kind in kinds.items():
-                kinds[key] = None if kind is None else (tuple(kind[0]), kind[1])
-        return Index(**{**fields, "files": files})
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise ValueError(f"no index of save() ({error})") from None
+    files = {}
+    for name, file in fields["files"].items():
+        if not _STAGE_FILE.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a stage's file")
+        kinds = {key: kind and (tuple(kind[0]), kind[1]) for key, kind in file["kinds"].items()}
+        files[name] = StageFile(file["size"], file["sha256"], kinds)
+    return Index(**{**fields, "files": files})
 
 
 def read_part(folder: Path, index: Index, name: str) -> dict[str, Any]:
@@ -198,7 +188,7 @@ def read_part(folder: Path, index: Index, name: str) -> dict[str, Any]:
                     f"its SHA-256 is not the one in {INDEX}, so it is damaged or of another save"
                 )
         part = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        if {key: kind_of(value) for key, value in part["model"].items()} != known.kinds:
+        if kinds_of(part["model"]) != known.kinds:
             raise ValueError(f"keys, shapes or types are not those in {INDEX}")
         return {"model": part["model"], "optimizer": part["optimizer"]}
     except FileNotFoundError:
@@ -207,19 +197,23 @@ def read_part(folder: Path, index: Index, name: str) -> dict[str, Any]:
             "checkpoint"
         ) from None
     except Exception as error:  # a damaged file fails in many ways
-        raise ValueError(f"checkpoint {path}: {_refusal(error)}") from None
+        raise _refusal(path, error) from None
 
 
-def _refusal(error: Exception) -> str:
+def _refusal(path: Path, error: Exception) -> ValueError:
     """Why a file is refused, and what to do; a file with a digest cannot be corrected."""
-    return f"{one_line(error).partition(';')[0]}; take another checkpoint"
+    reason = one_line(error).partition(";")[0]
+    return ValueError(f"checkpoint {path}: {reason}; take another checkpoint")
 
 
-def kind_of(value: object) -> Kind:
-    """Shape and dtype of a tensor; None of another value."""
-    if not isinstance(value, Tensor):
-        return None
-    return tuple(value.shape), str(value.dtype).removeprefix("torch.")
+def kinds_of(values: Mapping[str, object]) -> dict[str, Kind]:
+    """Shape and dtype of each tensor; None of another value."""
+    return {
+        key: (tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        if isinstance(value, Tensor)
+        else None
+        for key, value in values.items()
+    }
 
 
 def one_line(error: BaseException) -> str:
@@ -228,39 +222,21 @@ def one_line(error: BaseException) -> str:
     return name + " ".join(str(error).split())[:300]
 
 
-class _Hashed:
-    """A file that is being written, and the SHA-256 of its bytes so far.
-
-    torch.save writes through it from the first byte to the last, so nothing is read back.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-
-    def write(self, data: bytes | memoryview) -> int:
-        self.sha256.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """torch.save calls it."""
-        self._file.flush()
-
-
-def _write(path: Path, dump: Callable[[Any], object]) -> tuple[int, str]:
+def _write(path: Path, dump: Callable[[BinaryIO], object]) -> tuple[int, str]:
     """Write a new file that survives a power cut, or remove it; returns its size and SHA-256."""
     try:
-        with path.open("xb") as file:
-            hashed = _Hashed(file)
-            dump(hashed)
+        with path.open("x+b") as file:
+            dump(file)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
+            file.seek(0)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         _sync(path.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return size, hashed.sha256.hexdigest()
+    return size, sha256
 
 
 def _sync(folder: Path) -> None:

@@ -45,7 +45,7 @@ def refuse_no_optimizer(value: object) -> None:
 
 def named_state(optimizer: Optimizer, module: nn.Module) -> NamedState:
     """The state of an optimizer of this module's parameters; tensors are not copied."""
-    names = [_names(group, module) for group in optimizer.param_groups]
+    names = _names(optimizer, module)
     order = [name for group in names for name in group]
     state_dict = optimizer.state_dict()
     for key in state_dict["state"]:
@@ -70,35 +70,28 @@ def positional_state(
     because a scheduler or another version of torch added them since, stay as they are. So do the
     options of a group without parameters.
     """
-    options = {
-        name: group["options"]
-        for part in saved
-        for group in part["groups"]
-        for name in group["names"]
-    }
+    saved_groups = [group for part in saved for group in part["groups"]]
+    options = {name: group["options"] for group in saved_groups for name in group["names"]}
     states = {name: state for part in saved for name, state in part["state"].items()}
-    names = [_names(group, module) for group in optimizer.param_groups]
+    names = _names(optimizer, module)
     order = [name for group in names for name in group]
-    for name in order:
-        if name not in options:
-            raise ValueError(
-                f"optimizer: {name} was not in the saved optimizer; load without one and start "
-                "afresh"
-            )
     of_module = {name for name, _ in module.named_parameters()}
-    for name in options:
-        if name in of_module and name not in order:
-            raise ValueError(
-                f"optimizer: {name} was in the saved optimizer and is not in this one; add it"
+    for name in sorted({*order} ^ (options.keys() & of_module)):
+        raise ValueError(
+            f"optimizer: {name} "
+            + (
+                "was not in the saved optimizer; load without one and start afresh"
+                if name in order
+                else "was in the saved optimizer and is not in this one; add it"
             )
+        )
+    _refuse_other_groups(saved, names)
     groups: list[dict[str, Any]] = []
-    start = 0
+    positions = iter(range(len(order)))
     for group, members in zip(optimizer.param_groups, names, strict=True):
         present = {k: v for k, v in group.items() if k != "params"}
-        positions = list(range(start, start + len(members)))
-        start += len(members)
-        groups.append(present | _common_options(members, options) | {"params": positions})
-    _refuse_other_groups(saved, names)
+        params = [next(positions) for _ in members]
+        groups.append(present | _common_options(members, options) | {"params": params})
     state = {n: copy.deepcopy(states[name]) for n, name in enumerate(order) if name in states}
     return {"state": state, "param_groups": groups}
 
@@ -112,10 +105,9 @@ def plain(value: Any, where: str) -> Any:
         return value
     if isinstance(value, Mapping):
         return {plain(k, where): plain(v, where) for k, v in value.items()}
-    if isinstance(value, tuple):
-        return tuple(plain(member, where) for member in value)
-    if isinstance(value, list):
-        return [plain(member, where) for member in value]
+    if isinstance(value, list | tuple):
+        members = [plain(member, where) for member in value]
+        return tuple(members) if isinstance(value, tuple) else members
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return value.item()  # such as a learning rate that was computed with NumPy
     raise ValueError(
@@ -124,16 +116,16 @@ def plain(value: Any, where: str) -> Any:
     )
 
 
-def _names(group: Mapping[str, Any], module: nn.Module) -> list[str]:
-    """The names of a group's parameters; a parameter with two names goes by its first."""
+def _names(optimizer: Optimizer, module: nn.Module) -> list[list[str]]:
+    """For each group the names of its parameters; one with two names goes by its first."""
     names = {parameter: name for name, parameter in module.named_parameters()}
-    for parameter in group["params"]:
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         if parameter not in names:
             raise ValueError(
                 f"optimizer: a parameter of shape {tuple(parameter.shape)} is not of this stage's "
                 "layers; make the optimizer from pipe.parameters()"
             )
-    return [names[parameter] for parameter in group["params"]]
+    return [[names[p] for p in group["params"]] for group in optimizer.param_groups]
 
 
 def _refuse_other_groups(saved: Sequence[NamedState], names: Sequence[Sequence[str]]) -> None:
@@ -141,31 +133,25 @@ def _refuse_other_groups(saved: Sequence[NamedState], names: Sequence[Sequence[s
 
     Options would change silently otherwise. torch, too, refuses another number of groups.
     """
-    saved_group = {  # parameter -> (saved stage, its group there)
-        name: (j, n)
-        for j, part in enumerate(saved)
-        for n, group in enumerate(part["groups"])
-        for name in group["names"]
-    }
-    group_here: dict[tuple[int, int], int] = {}  # saved group -> the one here that has its members
-    group_of_stage: dict[tuple[int, int], int] = {}  # (group here, saved stage) -> its group
-    for number, members in enumerate(names):
-        for name in members:
-            j, n = saved_group[name]
-            is_split = group_here.setdefault((j, n), number) != number
-            is_joined = group_of_stage.setdefault((number, j), n) != n
-            if is_split or is_joined:
-                raise ValueError(
-                    f"optimizer: its parameter groups are not those that were saved (see {name}), "
-                    "and loading would change their options; make the groups as they were, or "
-                    "load without an optimizer"
-                )
+    group_here = {name: n for n, members in enumerate(names) for name in members}
+    for part in saved:
+        pairs = {
+            (n, group_here[name])
+            for n, group in enumerate(part["groups"])
+            for name in group["names"]
+            if name in group_here
+        }
+        if any(len(set(numbers)) < len(pairs) for numbers in zip(*pairs, strict=True)):
+            raise ValueError(
+                "optimizer: its parameter groups are not those that were saved, and loading would "
+                "change their options; make the groups as they were, or load without an optimizer"
+            )
 
 
 def _common_options(
     names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The options that all these parameters were saved with."""
+    """The options that all these parameters were saved with, on several stages maybe."""
     common = options[names[0]] if names else {}
     for name in names:
         for key in common.keys() | options[name].keys():

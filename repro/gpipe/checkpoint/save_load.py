@@ -8,7 +8,7 @@ holds one whole checkpoint.
 import copy
 import json
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from repro.gpipe.checkpoint.files import (
     Kind,
     StagePart,
     commit,
-    kind_of,
+    kinds_of,
     new_file,
     one_line,
     read_index,
@@ -98,18 +98,18 @@ def load(
     changes something. Without an optimizer its state is not loaded.
     """
     where = f"checkpoint {folder}"
-    index, values, state = None, {}, None
+    loaded: list[tuple[Index, dict[str, Any], dict[str, Any] | None]] = []
 
     def check() -> str:
-        nonlocal index, values, state
-        index, values, state = _check_all(Path(folder), module, layers, optimizer)
-        return index.digest
+        loaded.append(_check_all(Path(folder), module, layers, optimizer))
+        return loaded[0][0].digest
 
     if len(set(together(where, rank, gather, check))) > 1:
         raise ValueError(
             f"{where}: the stages see different checkpoints there; all stages need one shared "
             "folder"
         )
+    index, values, state = loaded[0]
 
     def apply() -> None:
         module.load_state_dict(values)
@@ -117,7 +117,6 @@ def load(
             optimizer.load_state_dict(state)
 
     together(where, rank, gather, apply)
-    assert index is not None
     return index
 
 
@@ -141,8 +140,17 @@ def _check_all(
         if keys & file.kinds.keys() or not file.kinds
     ]
     values = {key: value for part in parts for key, value in part["model"].items() if key in keys}
-    state = None if optimizer is None else _optimizer_state(folder, index, parts, optimizer, module)
-    return index, values, state
+    if optimizer is None:
+        return index, values, None
+    optimizer_state.refuse_no_optimizer(optimizer)
+    name = type(optimizer).__qualname__
+    if index.optimizer != name:
+        saved = f"with {index.optimizer}" if index.optimizer else "without an optimizer"
+        raise ValueError(
+            f"checkpoint {folder}: saved {saved}, not {name}; load it as saved, or optimizer=None"
+        )
+    states = [part["optimizer"] for part in parts if part["optimizer"] is not None]
+    return index, values, optimizer_state.positional_state(states, optimizer, module)
 
 
 def whole_state_dict(folder: Path) -> dict[str, Any]:
@@ -160,8 +168,7 @@ def own_part(
     state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]
 ) -> dict[str, Any]:
     """This stage's part of the unsplit model's state dict."""
-    kinds = {key: kind_of(value) for key, value in state_dict.items()}
-    _check_keys(kinds, module, layers, "state_dict", exact=False)
+    _check_keys(kinds_of(state_dict), module, layers, "state_dict", exact=False)
     return {key: state_dict[key] for key in module.state_dict()}
 
 
@@ -201,49 +208,31 @@ def _describe_failure(error: Exception, where: str, rank: int) -> tuple[type[Exc
 
 
 def _check_extra(extra: object) -> None:
-    """Raise a ValueError if it is no dict, or if JSON could not hold it as it is."""
+    """Raise a ValueError unless JSON holds it as it is."""
     if extra is not None and not isinstance(extra, Mapping):
         raise ValueError(
             f"extra: a {type(extra).__name__}, needed is a dict; give {{'name': value}}"
         )
-    _refuse_other_keys(extra, "extra")
     try:
         json.dumps(extra)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"extra: {error}; use numbers, strings, lists and dicts") from None
+    # A MultiStepLR that got its milestones back as strings would never reach one.
+    for key in _keys(extra):
+        if not isinstance(key, str):
+            raise ValueError(
+                f"extra: JSON turns its key {key!r} into a string; use strings as keys, or leave "
+                "the entry out and make it anew after load"
+            )
 
 
-def _refuse_other_keys(value: Any, where: str) -> None:
-    """A MultiStepLR that got its milestones back as strings would never reach one."""
+def _keys(value: Any) -> Iterator[object]:
+    """The keys of all dicts in a value."""
     if isinstance(value, Mapping):
-        for key, member in value.items():
-            if not isinstance(key, str):
-                raise ValueError(
-                    f"{where}: JSON turns its key {key!r} into a string; use strings as keys, or "
-                    "leave the entry out and make it anew after load"
-                )
-            _refuse_other_keys(member, f"{where}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for member in value:
-            _refuse_other_keys(member, where)
-
-
-def _optimizer_state(
-    folder: Path,
-    index: Index,
-    parts: Sequence[Mapping[str, Any]],
-    optimizer: Optimizer,
-    module: nn.Module,
-) -> dict[str, Any]:
-    optimizer_state.refuse_no_optimizer(optimizer)
-    name = type(optimizer).__qualname__
-    if index.optimizer != name:
-        saved = f"with {index.optimizer}" if index.optimizer else "without an optimizer"
-        raise ValueError(
-            f"checkpoint {folder}: saved {saved}, not {name}; load it as saved, or optimizer=None"
-        )
-    states = [part["optimizer"] for part in parts if part["optimizer"] is not None]
-    return optimizer_state.positional_state(states, optimizer, module)
+        yield from value
+        value = list(value.values())
+    for member in value if isinstance(value, list | tuple) else ():
+        yield from _keys(member)
 
 
 def _check_keys(
@@ -255,7 +244,7 @@ def _check_keys(
     exact: bool,
 ) -> None:
     """Raise a ValueError unless keys and shapes fit the stage, and dtypes too if `exact`."""
-    needed = {key: kind_of(value) for key, value in module.state_dict().items()}
+    needed = kinds_of(module.state_dict())
     for key, kind in needed.items():
         if key not in kinds:
             raise ValueError(

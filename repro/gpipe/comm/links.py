@@ -7,12 +7,13 @@ import torch
 
 from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import ControlChannel
+from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.mailbox import Outbox
 from repro.gpipe.comm.message import Form, Message
-from repro.gpipe.comm.transport import ACTIVATION, GRADIENT, TRANSPORTS, Link, connect
+from repro.gpipe.comm.transport import ACTIVATION, GRADIENT, TRANSPORTS, connect
 from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.gpipe.runtime.status import flushing
+from repro.gpipe.runtime.status import status
 
 # Sizes in bytes of the messages that `speed` times, and how often it sends each.
 _SMALL, _LARGE = 2**12, 2**20
@@ -52,11 +53,10 @@ class Links:
         self.after = (wire.rank + 1) % wire.stages if self._ring or not wire.is_last else None
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
-        self._activations_outbox = self._gradients_outbox = Outbox()
-        if self._ring:
-            # A send may wait for its receiver. In a ring that receiver may itself wait for a
-            # gradient from here, so gradients must not queue behind activations.
-            self._gradients_outbox = Outbox()
+        # A send may wait for its receiver. In a ring that receiver may itself wait for a gradient
+        # from here, so gradients must not queue behind activations.
+        self._outbox = Outbox()
+        self._gradients_outbox = Outbox() if self._ring else self._outbox
         self.closed = False
         self._all: list[Link] = []
         # Both ends of a link wait for each other. So the first rank begins with the next one, or
@@ -70,19 +70,12 @@ class Links:
                 self.gradients_in = self._link(self.after, GRADIENT, outgoing=False)
 
     def _link(self, neighbour: int, tag: int, *, outgoing: bool) -> Link:
-        link = connect(
-            self.wire,
-            neighbour,
-            tag,
-            self._device,
-            outgoing=outgoing,
-            transport=self._transport,
-            ring=self._ring,
-        )
+        how = {"outgoing": outgoing, "transport": self._transport, "ring": self._ring}
+        link = connect(self.wire, neighbour, tag, self._device, **how)
         # NCCL makes a communicator at its first use, when both ends wait for each other. One byte
         # is sent now, so that this happens here and not inside a schedule.
         if outgoing:
-            self._activations_outbox.send(link, self._zeros(1), "greeting")
+            self._outbox.send(link, self._zeros(1), "greeting")
         else:
             link.irecv("greeting")()
         link.speed = self._throttle
@@ -95,7 +88,7 @@ class Links:
 
     def send_activations(self, message: Message, key: Hashable) -> None:
         """Start to send to the next rank; raises the error of an earlier send."""
-        self._activations_outbox.send(self.activations_out, message, key)
+        self._outbox.send(self.activations_out, message, key)
 
     def send_gradients(self, message: Message, key: Hashable) -> None:
         """Start to send to the rank before; raises the error of an earlier send."""
@@ -105,25 +98,27 @@ class Links:
         """Bytes of "activations" and "gradients" that were sent so far, where there is a link."""
         sent = {}
         if self.after is not None:
-            sent["activations"] = self._activations_outbox.sent[self.activations_out]
+            sent["activations"] = self.activations_out.sent
         if self.before is not None:
-            sent["gradients"] = self._gradients_outbox.sent[self.gradients_out]
+            sent["gradients"] = self.gradients_out.sent
         return sent
 
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""
-        with flushing():
-            self._activations_outbox.flush()
+        status.flushing = True
+        try:
+            self._outbox.flush()
             self._gradients_outbox.flush()
+        finally:
+            status.flushing = False
         for link in self._all:
             link.flush()
 
     def close(self) -> None:
-        """End the helper thread and the connections."""
+        """End the helper threads and the connections."""
         self.closed = True
-        self._activations_outbox.close()
-        if self._gradients_outbox is not self._activations_outbox:
-            self._gradients_outbox.close()
+        self._outbox.close()
+        self._gradients_outbox.close()
         for link in self._all:
             link.close()
 
@@ -143,8 +138,7 @@ class Links:
                 start = time.perf_counter()
                 self.send_activations(message, size)
                 arriving().tensors[0].cpu()
-                one_way = (time.perf_counter() - start) / 2
-                fastest[size] = min(fastest[size], one_way)
+                fastest[size] = min(fastest[size], (time.perf_counter() - start) / 2)
         self.flush()
         if self.wire.is_last:
             return LinkSpeed(overlap=self._overlap)
@@ -160,15 +154,11 @@ def _refuse_impossible(throttle: object, wire: ControlChannel, device: torch.dev
         raise ValueError(
             f"throttle={throttle!r}: must be a LinkSpeed or None; try LinkSpeed(latency=1e-3)"
         )
-    gathered = wire.all_gather((device.type, shm.host() if shm.available() else None))
-    for stage, (where, host) in enumerate(gathered):
-        if where != "cpu":
+    # Ready times are of the clock that the processes of one Linux host share.
+    gathered = wire.all_gather((device.type, shm.host() if shm.available() else ""))
+    for stage, place in enumerate(gathered):
+        if place[0] != "cpu" or (wire.stages > 1 and ("" in place or place != gathered[0])):
             raise ValueError(
-                f"throttle={throttle}: is for stages on the CPU, stage {stage} is on {where}; try "
-                "device='cpu', or leave it out"
-            )
-        if wire.stages > 1 and (host is None or host != gathered[0][1]):
-            raise ValueError(
-                f"throttle={throttle}: is for stages that share a Linux host and so a clock, and "
-                f"stages 0 and {stage} do not; leave it out"
+                f"throttle={throttle}: is for stages on the CPU of one Linux host, and stage "
+                f"{stage} is on {place[0]}, or on another host; leave it out, or try device='cpu'"
             )

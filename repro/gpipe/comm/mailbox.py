@@ -2,12 +2,12 @@
 
 import queue
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.message import Message
-from repro.gpipe.comm.transport import Link
 from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.schedule.actions import Cell
 
@@ -53,12 +53,11 @@ class Outbox:
         self._thread: threading.Thread | None = None  # started when there is something to finish
         self._idle = True
         self._error: BaseException | None = None
-        self.sent: Counter[Link] = Counter()  # bytes over each link so far
 
     def send(self, link: Link, message: Message, key: Hashable) -> None:
         """Start to send; raises the error of an earlier send that failed."""
         self._raise()
-        self.sent[link] += message.form.content
+        link.sent += message.form.content
         finish = link.isend(message, key)
         if finish is not None:
             self._put(finish)
@@ -76,10 +75,11 @@ class Outbox:
         self._raise()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; a second call does nothing."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
+            self._thread = None
 
     def _put(self, finish: Callable[[], Any]) -> None:
         self._idle = False

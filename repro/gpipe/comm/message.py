@@ -1,8 +1,8 @@
 """Messages between stages: tensors with their form, and the memory layout that tensors have there.
 
 A stage hands on a `Message` from the end of its F to the first layer of the next stage. Its form
-travels with it, see `transport`. The layout matters because a neighbour must compute the same bits
-as the sender would: the last bits of a product depend on the strides and the alignment of its
+travels with it, see `link`. The layout matters because a neighbour must compute the same bits as
+the sender would: the last bits of a product depend on the strides and the alignment of its
 operands.
 """
 
@@ -28,40 +28,24 @@ class TensorMeta:
     """Description of one tensor of a message.
 
     A tensor is sent without gaps, with the strides `layout`, and received in aligned memory. Where
-    the sender's strides or alignment are different, the receiver copies the tensor into the
-    sender's layout.
-
-    Attributes:
-        shape: sizes of the dimensions.
-        stride: strides that the tensor has at the sender.
-        layout: strides that the tensor has in the message.
-        dtype: type of its elements.
-        requires_grad: whether a gradient comes back for it.
-        offset: bytes from an aligned address to the first element at the sender.
+    the sender has other strides, or begins `offset` bytes behind an aligned address, the receiver
+    copies the tensor into the sender's layout.
     """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     layout: tuple[int, ...]
     dtype: torch.dtype
-    requires_grad: bool
+    requires_grad: bool  # whether a gradient comes back for it
     offset: int = field(default=0, repr=False)
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorMeta":
-        """Describe a tensor."""
-        return cls(
-            tuple(tensor.shape),
-            tensor.stride(),
-            layout_of(tensor),
-            tensor.dtype,
-            tensor.requires_grad,
-            offset_of(tensor),
-        )
+        shape, layout, offset = tuple(tensor.shape), layout_of(tensor), offset_of(tensor)
+        return cls(shape, tensor.stride(), layout, tensor.dtype, tensor.requires_grad, offset)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor in a message."""
         return prod(self.shape) * self.dtype.itemsize
 
     def room(self, device: torch.device) -> Tensor:
@@ -83,10 +67,8 @@ class TensorMeta:
 class Form:
     """What a receiver must know of a message besides the elements of its tensors.
 
-    Attributes:
-        tensors: its tensors, in order.
-        skeleton: the structure that holds them, see `flatten`.
-        sharing: indices of the tensors that share their memory with another one at the sender.
+    `skeleton` is the structure that holds the tensors, see `flatten`. `sharing` are the indices of
+    the tensors that share their memory with another one at the sender.
     """
 
     tensors: tuple[TensorMeta, ...]
@@ -95,7 +77,6 @@ class Form:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor], skeleton: Tree) -> "Form":
-        """Describe a flattened tree."""
         sharing: list[int] = []
         if len(tensors) > 1:
             storages = [t.untyped_storage().data_ptr() for t in tensors]
@@ -240,9 +221,7 @@ def is_dense(tensor: Tensor) -> bool:
         return True
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
+        if size > 1 and stride != expected:
             return False
         expected *= size
     return True
@@ -294,7 +273,7 @@ def settle_gradients(tree: Tree) -> list[bool]:
     autograd may pass a layer a gradient with gaps, expanded dimensions or other strides, for
     example where the next layer is a mean or a slice. A stage boundary removes these, and the last
     bits of a result may depend on them. So they are removed behind every layer, with or without a
-    boundary.
+    boundary. Returns which tensors require a gradient.
     """
     tensors, _ = flatten(tree)
     for tensor in tensors:
@@ -306,9 +285,8 @@ def settle_gradients(tree: Tree) -> list[bool]:
 def _settled_gradient(layout: tuple[int, ...], gradient: Tensor) -> Tensor:
     if gradient.stride() == layout and settled(gradient) is gradient:
         return gradient
-    return torch.empty_strided(
-        gradient.shape, layout, dtype=gradient.dtype, device=gradient.device
-    ).copy_(gradient)
+    shape, dtype, device = gradient.shape, gradient.dtype, gradient.device
+    return torch.empty_strided(shape, layout, dtype=dtype, device=device).copy_(gradient)
 
 
 def elements(tensor: Tensor) -> Tensor:

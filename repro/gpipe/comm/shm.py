@@ -17,11 +17,16 @@ import socket
 import struct
 import sys
 import weakref
+from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from repro.gpipe.comm.message import Form, Message, aligned, received, tensors_in
+from repro.gpipe.comm.link import Link
+from repro.gpipe.comm.message import Message, aligned, received, tensors_in
+from repro.gpipe.runtime.clock import wait_until
+from repro.gpipe.runtime.status import reaching, sending, waiting
 
 # A notification: number of the segment; its size if its descriptor is passed along, else 0; bytes
 # of the form, which stands before the tensors where it is new; and when the message may be used.
@@ -30,10 +35,13 @@ _FD = struct.Struct("i")
 # The first byte of a segment says whether it is in use. Data begins a page later, so it is aligned.
 _FREE, _TAKEN = b"\0", b"\1"
 _TIMEOUT = 3600  # seconds without a message; a neighbour that dies is noticed at once
+# Up to so many bytes the computing thread copies itself: to wake another thread takes as long.
+_INLINE = 2**20
+
+_Note = tuple[bytes, list[int]]  # a notification, and the descriptor that goes with it, if any
 
 
 def available() -> bool:
-    """True on Linux."""
     return sys.platform == "linux"
 
 
@@ -76,7 +84,6 @@ class _Segment:
 
     @property
     def free(self) -> bool:
-        """Whether the receiver has no tensor on it any more."""
         return self.memory[0] == _FREE
 
     def put(self, message: Message, form: bytes) -> None:
@@ -86,27 +93,22 @@ class _Segment:
         ctypes.memmove(address, form, len(form))
         message.copy_to(address + aligned(len(form)))
 
-    def message(self, form_size: int, known: Form | None) -> Message:
-        """The message in it; the segment is marked free when the tensors' storage is deleted."""
-        form = known
-        if form_size:
-            form = Form.unpacked(bytes(self.bytes[:form_size].numpy()))
-        assert form is not None, "the first message of its kind comes with its form"
-        start, size = mmap.PAGESIZE + aligned(form_size), max(1, form.nbytes)
-        owner = (ctypes.c_char * size).from_buffer(self.memory, start)
+    def storage(self, start: int, size: int) -> torch.UntypedStorage:
+        """A part of the data; the segment is marked free when the storage is deleted."""
+        owner = (ctypes.c_char * max(1, size)).from_buffer(self.memory, mmap.PAGESIZE + start)
         weakref.finalize(owner, self.memory.__setitem__, 0, _FREE).atexit = False
-        data = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
-        return received(form, tensors_in(data, 0, form))
+        return torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
 
 
-class Sender:
-    """The sending end of one direction.
+class Sender(Link):
+    """The sending end, connected to the address of the receiver; `peer` is its rank.
 
-    Args:
-        address: of the receiver.
+    Another thread than the computing one copies large messages.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, peer: int) -> None:
+        super().__init__()
+        self._peer = peer
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.connect(address)
@@ -114,15 +116,29 @@ class Sender:
             self._socket.close()
             raise
         self._segments: list[_Segment] = []
+        # Sends left to the other thread, and sends that it has done. Each counter is written by one
+        # thread only.
+        self._left, self._done = 0, 0
 
-    def put(self, message: Message, form: bytes, ready: float) -> tuple[bytes, list[int]]:
-        """Copy a message into a free segment; returns the arguments of `notify`.
+    def isend(self, message: Message, key: Hashable) -> Callable[[], object] | None:
+        """Copy and notify, or leave both to another thread."""
+        form, ready = self._new_form(key, message.form), self._ready(message.form.content)
+        note = None
+        # A send must not overtake an earlier one that is left to the other thread.
+        if self._left == self._done and message.form.nbytes <= _INLINE:
+            note = self._put(message, form, ready)
+            if self._notify(note, wait=False):
+                return None
+        self._left += 1
 
-        Args:
-            message: to send.
-            form: packed, if the receiver does not know it, else empty.
-            ready: when the receiver may have the message; 0: at once.
-        """
+        def send_later() -> None:
+            self._notify(note or self._put(message, form, ready), wait=True)
+            self._done += 1
+
+        return send_later
+
+    def _put(self, message: Message, form: bytes, ready: float) -> _Note:
+        """Copy a message into a free segment, behind its form unless the receiver knows that."""
         needed = max(1, aligned(len(form)) + message.form.nbytes)
         free = [segment for segment in self._segments if segment.free]
         for segment in free:
@@ -146,14 +162,16 @@ class Sender:
         segment.put(message, form)
         return _NOTE.pack(number, size, len(form), ready), [fd]
 
-    def notify(self, note: bytes, fds: list[int], *, wait: bool) -> bool:
+    def _notify(self, note: _Note, *, wait: bool) -> bool:
         """Send the receiver a notification; False if it would have to wait and may not."""
+        data, fds = note
         flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            if fds:
-                socket.send_fds(self._socket, [note], fds, flags)
-            else:
-                self._socket.send(note, flags)
+            with sending(self._peer, 0):
+                if fds:
+                    socket.send_fds(self._socket, [data], fds, flags)
+                else:
+                    self._socket.send(data, flags)
         except BlockingIOError:
             return False
         for fd in fds:
@@ -165,10 +183,12 @@ class Sender:
         self._socket.close()
 
 
-class Receiver:
-    """The receiving end of one direction; it listens at `address` until `accept`."""
+class Receiver(Link):
+    """The receiving end; it listens at `address` until `accept`. `peer` is the sender's rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: int) -> None:
+        super().__init__()
+        self._peer = peer
         self.address = f"\0gpipe-{secrets.token_hex(16)}"  # abstract: no file is left behind
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(self.address)
@@ -190,12 +210,30 @@ class Receiver:
         limit = struct.pack("ll", _TIMEOUT, 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
-    def receive(self, known: Form | None) -> tuple[Message, float]:
-        """Wait for the next message; returns it and when it may be used.
+    def irecv(self, key: Hashable) -> Callable[[], Message]:
+        """Nothing is posted: the next message already lies in memory when it is waited for."""
+        return partial(self.receive, key)
 
-        Args:
-            known: its form, unless the message brings another one.
-        """
+    def receive(self, key: Hashable) -> Message:
+        """Wait for the next message."""
+        with waiting(self._peer, 0), reaching(self._peer):
+            note, descriptors = self._next_note()
+        number, size, form_size, ready = _NOTE.unpack(note)
+        if size and not descriptors:  # the kernel drops a descriptor for which there is no room
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        for _, _, descriptor in descriptors:
+            (fd,) = _FD.unpack(descriptor)
+            self._segments[number] = _Segment(number, fd, size)
+            os.close(fd)
+        segment = self._segments[number]
+        form = self._arrived_form(key, ctypes.string_at(segment.bytes.data_ptr(), form_size))
+        storage = segment.storage(aligned(form_size), form.nbytes)
+        message = received(form, tensors_in(storage, 0, form))
+        if ready:
+            wait_until(ready)
+        return message
+
+    def _next_note(self) -> tuple[bytes, list[tuple[int, int, bytes]]]:
         try:
             note, descriptors, _, _ = self._socket.recvmsg(_NOTE.size, socket.CMSG_SPACE(_FD.size))
         except BlockingIOError:
@@ -204,15 +242,7 @@ class Receiver:
             ) from None
         if not note:
             raise ConnectionError("the neighbouring stage closed its connection")
-        number, size, form_size, ready = _NOTE.unpack(note)
-        if size and not descriptors:  # the kernel drops a descriptor for which there is no room
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        for _, _, descriptor in descriptors:
-            (fd,) = _FD.unpack(descriptor)
-            self._segments[number] = _Segment(number, fd, size)
-            os.close(fd)
-        return self._segments[number].message(form_size, known), ready
+        return note, descriptors
 
     def close(self) -> None:
-        """End the connection."""
         self._socket.close()

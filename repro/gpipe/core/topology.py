@@ -72,12 +72,12 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
         number = watch.pipelines
         watch.pipelines += 1
         if rank == 0:
-            watch.waiting.set(f"pipeline/{number}/0", settings_text)
+            watch.set(f"pipeline/{number}/0", settings_text)
         (first,) = watch.wait_for(f"pipeline/{number}", [0])
         needed = math.prod(int(first[name]) for name in ("stages", "replicas", "tensor_parallel"))
         if rank < needed:
             break
-    watch.waiting.set(f"pipeline/{number}/{rank}", settings_text)
+    watch.set(f"pipeline/{number}/{rank}", settings_text)
     for other, theirs in enumerate(watch.wait_for(f"pipeline/{number}", range(needed))):
         for name, value in first.items():
             if theirs[name] != value:

@@ -37,14 +37,10 @@ def wait_until(deadline: float) -> None:
 class Waits:
     """Waits of known length in one thread; when one ends late, the next ones are shortened.
 
-    An emulated device would lose no time to the following, so the next waits make up for it:
-    - the lateness of timers, up to a millisecond for each wait;
-    - time in which this thread was ready to run but had no core, since K stages share fewer than K
-      cores. Linux counts that time; on other systems it is not made up for.
-
-    No wait is shortened by more than a tenth. Time between waits in which the thread computes (the
-    runtime's own work) counts as it is. Where the thread slept between two waits, it waited for
-    something else: then nothing of before is made up for.
+    They make up for what an emulated device would not lose: the lateness of timers, and time in
+    which this thread was ready to run but had no core, as far as Linux counts that. No wait is
+    shortened by more than a tenth. What the thread computes between waits counts as it is. Where it
+    slept between two waits, it waited for something else: then nothing of before is made up for.
     """
 
     def __init__(self) -> None:

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -28,19 +29,10 @@ from repro.gpipe.runtime.heartbeats import (
     INTERVAL,
     SAME_CALLS,
     SILENCE,
+    Board,
     Failure,
-    SilenceDetector,
-    board,
     error_line,
-    has_ended,
     is_refusal,
-    is_running,
-    last_seen,
-    post_failure,
-    post_farewell,
-    post_heartbeat,
-    post_returned,
-    posted_failure,
     status_of,
 )
 from repro.gpipe.runtime.status import status, waiting
@@ -50,32 +42,27 @@ _NO_LAUNCHER = "the launcher is gone, or the store that it holds"
 
 
 class Health:
-    """Heartbeats of this process, and its watch over the others.
+    """Heartbeats of this process `rank` of `world`, and its watch over the others.
 
-    Args:
-        store: a store that no stage holds.
-        rank: of this process in the world.
-        world: number of ranks.
+    The store is one that no stage holds.
     """
 
     def __init__(self, store: dist.Store, rank: int, world: int) -> None:
         self.rank = rank
         self.world = world
-        self._store = store  # kept alive: the C++ objects made of it do not keep it
-        self.store = board(store)
-        self.waiting = self.store.clone()  # a waiting client blocks other threads
+        self.board = Board(store.clone())
+        self.waiting = Board(store.clone())  # a waiting client blocks other threads
         self.pipelines = 0  # of rank 0, as far as this rank has followed
+        self.launches = 0  # that this program has returned from, under torchrun
         self._beats = 0
         self._waits = False  # whether it waited for another one at its last heartbeat
-        self.launches = 0  # that this program has returned from, under torchrun
         self._failed = False  # whether this process has reported its own failure
         self._ended = threading.Event()
         self._last_answer = time.monotonic()  # of the store
-        self._watch = SilenceDetector(self.store)
         status.who = status.who or f"rank {rank}"
         self._threads = [
-            threading.Thread(target=self._exchange, name="gpipe-health-exchange", daemon=True),
-            threading.Thread(target=self._watch_store, name="gpipe-health-watch", daemon=True),
+            threading.Thread(target=target, name="gpipe-health", daemon=True)
+            for target in (self._exchange, self._watch_store)
         ]
         for thread in self._threads:
             thread.start()
@@ -84,7 +71,7 @@ class Health:
     def beat(self) -> None:
         """Send a heartbeat now, where the next one, within half a second, may be too late."""
         self._beats += 1
-        self._waits = post_heartbeat(self.store, self.rank, self._beats, status)
+        self._waits = self.board.post_heartbeat(self.rank, self._beats, status)
 
     def report(self, error: BaseException) -> None:
         """Post that this process fails with an error, unless it has posted one already."""
@@ -96,20 +83,25 @@ class Health:
         trace = "" if is_refusal(error) else "".join(traceback.format_exception(error))
         # If the store is gone, so is everybody who could read the failure.
         with suppress(dist.DistError):
-            post_failure(self.store, Failure(self.rank, status_of(error), text, trace))
+            self.board.post_failure(Failure(self.rank, status_of(error), text, trace))
 
     def exit_after_lost_neighbour(self, error: LostNeighbourError) -> None:
         """Wait for the diagnosis of a lost neighbour, print it and exit; never returns."""
         end = time.monotonic() + _DIAGNOSIS
         try:
-            while (failure := posted_failure(self.store)) is None and time.monotonic() < end:
+            while (failure := self.board.failure()) is None and time.monotonic() < end:
                 time.sleep(INTERVAL / 10)
-            text = f"{last_seen(self.store, error.rank)}: {error}"
-            if has_ended(self.store, error.rank, self.launches):
+            text = f"{self.board.last_seen(error.rank)}: {error}"
+            if self.board.has_ended(error.rank, self.launches):
                 text = f"{status} waits for rank {error.rank}, which has ended: {SAME_CALLS}"
-            _leave_because(failure or post_failure(self.store, Failure(error.rank, "failed", text)))
+            failure = failure or self.board.post_failure(Failure(error.rank, "failed", text))
+            _leave_because(failure.text)
         except dist.DistError:
-            _leave_because(Failure(self.rank, "failed", _NO_LAUNCHER))
+            _leave_because(_NO_LAUNCHER)
+
+    def set(self, key: str, value: str) -> None:
+        """Set what other ranks wait for, see `wait_for`."""
+        self.waiting.store.set(key, value)
 
     def wait_for(self, key: str, ranks: Iterable[int]) -> list[dict[str, str]]:
         """Wait until each of these ranks has set `<key>/<rank>`; returns the values, in order.
@@ -117,19 +109,20 @@ class Health:
         Raises:
             ValueError: if one of the ranks ends without having set its value.
         """
-        keys = {rank: f"{key}/{rank}" for rank in ranks}
-        for rank, key_of_rank in keys.items():
-            if not self.waiting.check([key_of_rank]):
+        store, keys = self.waiting.store, {rank: f"{key}/{rank}" for rank in ranks}
+        for rank, awaited in keys.items():
+            if not store.check([awaited]):
                 with waiting(rank, 0):
-                    self._wait_for(key_of_rank, keys)
-        return [json.loads(raw) for raw in self.waiting.multi_get(list(keys.values()))]
+                    self._wait_for(awaited, keys)
+        return [json.loads(raw) for raw in store.multi_get(list(keys.values()))]
 
     def _wait_for(self, awaited: str, keys: dict[int, str]) -> None:
         """Wait for one of these keys; raises a ValueError if a rank ends without its own."""
         pause = 0.001
-        while not self.waiting.check([awaited]):
+        while not self.waiting.store.check([awaited]):
             for rank, key in keys.items():
-                if has_ended(self.waiting, rank, self.launches) and not self.waiting.check([key]):
+                has_ended = self.waiting.has_ended(rank, self.launches)
+                if has_ended and not self.waiting.store.check([key]):
                     raise ValueError(
                         f"rank {rank} ended, and never built the Pipeline that {status.who} "
                         "waits for"
@@ -146,7 +139,7 @@ class Health:
         if isinstance(uncaught, Exception) and not isinstance(uncaught, LostNeighbourError):
             self.report(uncaught)
         with suppress(dist.DistError):
-            post_farewell(self.store, self.rank)
+            self.board.post_farewell(self.rank)
         # The process would abort if a thread were still in the store's C++ code when the
         # interpreter ends.
         for thread in self._threads:
@@ -155,22 +148,22 @@ class Health:
     def returned(self) -> None:
         """Post that this process has returned from a launch, one of several in a program."""
         with suppress(dist.DistError):
-            post_returned(self.store, self.rank, self.launches)
+            self.board.post_returned(self.rank, self.launches)
         self.launches += 1
 
     def _exchange(self) -> None:
         """Send heartbeats, and look for failures of others, until the end."""
         while not self._ended.wait(INTERVAL):
-            failure = None
+            text = ""
             try:
                 self.beat()
-                failure = self._find_failure()
+                if (failure := self._find_failure()) is not None:
+                    text = failure.text
             except dist.DistError:
-                if status.needs_others:
-                    failure = Failure(self.rank, "failed", _NO_LAUNCHER)
+                text = _NO_LAUNCHER if status.needs_others else ""
             self._last_answer = time.monotonic()
-            if failure is not None and not self._failed and not self._ended.is_set():
-                _leave_because(failure)
+            if text and not self._failed and not self._ended.is_set():
+                _leave_because(text)
 
     def _watch_store(self) -> None:
         """Exit when the store no longer answers: this host is cut off, and `_exchange` blocks."""
@@ -181,27 +174,22 @@ class Health:
                 self._last_answer = woken
             silent_for = woken - self._last_answer
             if silent_for > SILENCE and status.needs_others and not self._failed:
-                _leave_because(
-                    Failure(self.rank, "failed", f"no answer from the launcher for {SILENCE:.0f} s")
-                )
+                _leave_because(f"no answer from the launcher for {SILENCE:.0f} s")
 
     def _find_failure(self) -> Failure | None:
         """A posted failure, missing heartbeats of the next running rank, or a cycle of waits."""
-        failure = posted_failure(self.store)
-        if failure is not None:
-            return failure
-        for step in range(1, self.world):
-            rank = (self.rank + step) % self.world
-            if is_running(self.store, rank):
-                failure = self._watch.find_silent([rank])
-                break
+        failure = self.board.failure()
+        if failure is None:
+            others = ((self.rank + step) % self.world for step in range(1, self.world))
+            next_running = filter(self.board.is_running, others)
+            failure = self.board.find_silent([*islice(next_running, 1)])
         if failure is None and self._waits:
-            failure = self._watch.find_wait_cycle(self.rank, self.launches)
+            failure = self.board.find_wait_cycle(self.rank, self.launches)
         return failure
 
 
-def _leave_because(failure: Failure) -> None:
-    leave(f"leaving, because {failure.text}", code=1)
+def _leave_because(reason: str) -> None:
+    leave(f"leaving, because {reason}", code=1)
 
 
 def leave(why: str, code: int) -> None:
@@ -229,7 +217,7 @@ def begin(store: dist.Store | None, rank: int, world: int) -> Health:
     """Begin the watch over the processes of a store, once; None: the default group's store."""
     global _health
     if _health is None:
-        _health = Health((store or distributed_c10d._get_default_store()).clone(), rank, world)
+        _health = Health(store or distributed_c10d._get_default_store(), rank, world)
     return _health
 
 
@@ -247,12 +235,10 @@ def report_errors_to_all() -> Iterator[None]:
         yield
     except EveryRankError:
         raise
-    except LostNeighbourError as error:
-        if _health is not None:
-            _health.exit_after_lost_neighbour(error)
-        raise
     except BaseException as error:
         if _health is not None:
+            if isinstance(error, LostNeighbourError):
+                _health.exit_after_lost_neighbour(error)
             _health.report(error)
         raise
     finally:

@@ -51,177 +51,28 @@ COLLECTIVE = (
     "a collective waits for all ranks of its group, which do not come to it; call it outside of "
     "train_step, on all of them"
 )
-_FAILURE = "failure"
 _LONGEST = 2**16  # characters of a traceback; a store takes no values of many megabytes
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The error that ended a group.
+    """The error that ended a group."""
 
-    Attributes:
-        rank: the process that failed.
-        status: "failed" or "oom".
-        text: one line that names the stage and its last action.
-        traceback: of the exception; empty if the process died or fell silent.
+    rank: int  # the process that failed
+    status: str  # "failed" or "oom"
+    text: str  # one line that names the stage and its last action
+    traceback: str = ""  # of the exception; empty if the process died or fell silent
+
+
+class Board:
+    """Where processes post heartbeats and failures, in a store, and one reader of that.
+
+    The reader finds processes without heartbeats, and waits that can never end.
     """
 
-    rank: int
-    status: str
-    text: str
-    traceback: str = ""
-
-
-def board(store: dist.Store) -> dist.Store:
-    """The part of a store that holds heartbeats and failures."""
-    return dist.PrefixStore("gpipe-health", store)
-
-
-def post_failure(board: dist.Store, failure: Failure) -> Failure:
-    """Post a failure, unless there is one already; returns the one that is posted.
-
-    The first failure is the cause, the others are its consequences.
-    """
-    text, traceback = failure.text[:1000], failure.traceback[-_LONGEST:]
-    value = json.dumps(asdict(replace(failure, text=text, traceback=traceback)))
-    return Failure(**json.loads(board.compare_set(_FAILURE, "", value)))
-
-
-def posted_failure(board: dist.Store) -> Failure | None:
-    """The failure that is posted, if there is one."""
-    return Failure(**json.loads(board.get(_FAILURE))) if board.check([_FAILURE]) else None
-
-
-def post_heartbeat(board: dist.Store, rank: int, number: int, status: Status) -> bool:
-    """Post the status of a process; the number differs from heartbeat to heartbeat.
-
-    Returns:
-        Whether it waits for another process.
-    """
-    # Other threads change both while they are read.
-    waiting, sending = status.waiting, [*status.sending.values()]
-    if waiting is None and status.flushing:
-        waiting = min(sending, key=lambda wait: wait.number, default=None)
-    place, group, ranks = user_call() if waiting is None else ("", "", [])
-    if group:
-        waiting = _awaited(board, rank, group, ranks)
-    sizes = [wait.nbytes for wait in sending]
-    if waiting is not None:
-        sizes.append(waiting.nbytes)
-    heartbeat = {
-        "number": number,
-        "who": status.who,
-        "status": str(status),
-        "in_steps": status.warm,
-        "in_call": status.calls > 0,
-        "place": f" in {place}" if place and (status.calls or group) else "",
-        "waiting": [waiting.rank, waiting.number] if waiting is not None else None,
-        "collective": group,
-        "cpu": time.process_time(),
-        "control": waiting.control if waiting is not None else "",
-        "in_transit": max(sizes, default=0),
-    }
-    board.set(f"beat/{rank}", json.dumps(heartbeat))
-    return waiting is not None
-
-
-def _awaited(board: dist.Store, rank: int, group: str, ranks: Sequence[int]) -> Wait | None:
-    """The wait in a collective of this group for one of these ranks that is in none of it.
-
-    One that waits itself goes first, since only that one may wait for this rank.
-    """
-    beats = {other: heartbeat(board, other) for other in ranks if other != rank}
-    missing = [other for other, beat in beats.items() if beat.get("collective") != group]
-    missing.sort(key=lambda other: not beats[other].get("waiting"))
-    return Wait(missing[0], 0, 0, "") if missing else None
-
-
-def heartbeat(board: dist.Store, rank: int) -> dict[str, Any]:
-    """The last heartbeat of a process; empty before its first."""
-    return json.loads(board.get(f"beat/{rank}")) if board.check([f"beat/{rank}"]) else {}
-
-
-def post_farewell(board: dist.Store, rank: int) -> None:
-    """Post that a process has ended in order: it sends no heartbeats and no messages any more."""
-    board.set(f"farewell/{rank}", "")
-
-
-def said_farewell(board: dist.Store, rank: int) -> bool:
-    """Whether a process has ended in order."""
-    return board.check([f"farewell/{rank}"])
-
-
-def is_running(board: dist.Store, rank: int) -> bool:
-    """Whether a process has begun and not ended."""
-    return board.check([f"beat/{rank}"]) and not said_farewell(board, rank)
-
-
-def running(board: dist.Store, world: int) -> list[int]:
-    """The ranks that have begun and not ended."""
-    return [rank for rank in range(world) if is_running(board, rank)]
-
-
-def post_returned(board: dist.Store, rank: int, launch: int) -> None:
-    """Post that a process has returned from a launch, which is one of several in a program."""
-    board.set(f"returned/{launch}/{rank}", "")
-
-
-def has_ended(board: dist.Store, rank: int, launch: int) -> bool:
-    """Whether a process has ended or returned from this launch: it makes no more Pipeline calls."""
-    return said_farewell(board, rank) or board.check([f"returned/{launch}/{rank}"])
-
-
-def last_seen(board: dist.Store, rank: int) -> str:
-    """Last known status of a process: `stage 1, F3 of step 2 when last heard of`."""
-    if not board.check([f"beat/{rank}"]):
-        return f"rank {rank}"
-    return f"{json.loads(board.get(f'beat/{rank}'))['status']} when last heard of"
-
-
-def post_death(board: dist.Store, rank: int, how: str) -> Failure:
-    """Post that a process died, and how; returns the failure that caused it, if one is posted."""
-    return post_failure(board, Failure(rank, "failed", f"{last_seen(board, rank)}: died ({how})"))
-
-
-def status_of(error: BaseException) -> str:
-    """The status word for a run that ends in this error."""
-    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    if out_of_memory or "can't allocate memory" in error_line(error):
-        return "oom"
-    return "failed"
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Whether it is this package's own line about a mistake of the user, with nothing to trace."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
-    return isinstance(error, ValueError) and error.__cause__ is None and ours
-
-
-def error_line(error: BaseException) -> str:
-    """Type and message of an error on one line, also where the message itself raises."""
-    line = printable("".join(traceback.format_exception_only(error)))
-    if os.strerror(errno.EMFILE) in line:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        line += (
-            f"; the limit is {limit} (`ulimit -n`), raise it: `ulimit -n {max(1024, 4 * limit)}`"
-        )
-    return line
-
-
-def crowding() -> float:
-    """Load average of the last minute for each core of this host, at least 1.
-
-    A message takes about that many times as long, since gloo's threads wait for a core too.
-    """
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-class SilenceDetector:
-    """A reader of a board that finds processes without heartbeats, and waits that can never end."""
-
-    def __init__(self, board: dist.Store) -> None:
-        self._board = board
+    def __init__(self, store: dist.Store) -> None:
+        self._kept = store  # the C++ objects made of it do not keep it alive
+        self.store = dist.PrefixStore("gpipe-health", store)
         # The last heartbeat of each rank, and when it was first seen.
         self._beats: dict[int, tuple[str, float]] = {}
         self._looked = time.monotonic()
@@ -229,18 +80,98 @@ class SilenceDetector:
         self._chain: tuple[object, float] = (None, 0.0)
         self._warned: set[int] = set()  # ranks that were named in a warning
 
+    def post_failure(self, failure: Failure) -> Failure:
+        """Post a failure, unless there is one already; returns the one that is posted.
+
+        The first failure is the cause, the others are its consequences.
+        """
+        text, traceback = failure.text[:1000], failure.traceback[-_LONGEST:]
+        value = json.dumps(asdict(replace(failure, text=text, traceback=traceback)))
+        return Failure(**json.loads(self.store.compare_set("failure", "", value)))
+
+    def _lost(self, rank: int, text: str) -> Failure:
+        return self.post_failure(Failure(rank, "failed", text))
+
+    def post_death(self, rank: int, how: str) -> Failure:
+        """Post that a process died, and how; returns the failure that caused it, if there is."""
+        return self._lost(rank, f"{self.last_seen(rank)}: died ({how})")
+
+    def failure(self) -> Failure | None:
+        return Failure(**json.loads(raw)) if (raw := self._get("failure")) else None
+
+    def post_heartbeat(self, rank: int, number: int, status: Status) -> bool:
+        """Post the status of a process, with another number each time; whether it waits."""
+        # Other threads change both while they are read.
+        waiting, sending = status.waiting, [*status.sending.values()]
+        if waiting is None and status.flushing:
+            waiting = min(sending, key=lambda wait: wait.number, default=None)
+        place, group, ranks = user_call() if waiting is None else ("", "", [])
+        if group:
+            waiting = self._awaited(rank, group, ranks)
+        sizes = [wait.nbytes for wait in (*sending, *([waiting] if waiting else []))]
+        heartbeat = {
+            "number": number,
+            "who": status.who,
+            "status": str(status),
+            "in_steps": status.warm,
+            "in_call": status.calls > 0,
+            "place": f" in {place}" if place and (status.calls or group) else "",
+            "waiting": [waiting.rank, waiting.number] if waiting is not None else None,
+            "collective": group,
+            "cpu": time.process_time(),
+            "control": waiting.control if waiting is not None else "",
+            "in_transit": max(sizes, default=0),
+        }
+        self.store.set(f"beat/{rank}", json.dumps(heartbeat))
+        return waiting is not None
+
+    def _awaited(self, rank: int, group: str, ranks: Sequence[int]) -> Wait | None:
+        """The wait in a collective of this group for one of these ranks that is in none of it.
+
+        One that waits itself goes first, since only that one may wait for this rank.
+        """
+        beats = {other: self.heartbeat(other) for other in ranks if other != rank}
+        missing = [other for other, beat in beats.items() if beat.get("collective") != group]
+        missing.sort(key=lambda other: not beats[other].get("waiting"))
+        return Wait(missing[0], 0, 0, "") if missing else None
+
+    def heartbeat(self, rank: int) -> dict[str, Any]:
+        return json.loads(self._get(f"beat/{rank}") or "{}")
+
+    def post_farewell(self, rank: int) -> None:
+        """Post that a process has ended in order."""
+        self.store.set(f"farewell/{rank}", "yes")
+
+    def post_returned(self, rank: int, launch: int) -> None:
+        """Post that a process has returned from a launch, one of several in a program."""
+        self.store.set(f"returned/{launch}/{rank}", "yes")
+
+    def is_running(self, rank: int) -> bool:
+        return self.store.check([f"beat/{rank}"]) and not self._get(f"farewell/{rank}")
+
+    def has_ended(self, rank: int, launch: int) -> bool:
+        """Whether a process has ended or returned from this launch: it makes no more calls."""
+        return bool(self._get(f"farewell/{rank}") or self._get(f"returned/{launch}/{rank}"))
+
+    def last_seen(self, rank: int) -> str:
+        """Last known status of a process: `stage 1, F3 of step 2 when last heard of`."""
+        beat = self.heartbeat(rank)
+        return f"{beat['status']} when last heard of" if beat else f"rank {rank}"
+
+    def _get(self, key: str) -> str:
+        return self.store.get(key).decode() if self.store.check([key]) else ""
+
     def find_silent(self, ranks: Sequence[int]) -> Failure | None:
         """Post and return the failure of one of these ranks that sends no heartbeats any more.
 
-        Args:
-            ranks: processes that have begun and not ended.
+        Those that have not begun, or have ended, send none.
         """
         now = time.monotonic()
         if now - self._looked > SILENCE / 2:  # this process was stopped, not the others
             self._beats = {rank: (raw, now) for rank, (raw, _) in self._beats.items()}
         self._looked = now
-        for rank in ranks:
-            raw = self._board.get(f"beat/{rank}").decode()
+        for rank in filter(self.is_running, ranks):
+            raw = self._get(f"beat/{rank}")
             before, since = self._beats.get(rank, ("", now))
             if raw != before:
                 self._beats[rank] = raw, now
@@ -248,10 +179,8 @@ class SilenceDetector:
             patience = SILENCE if json.loads(raw)["in_steps"] else SETTING_UP
             if now - since >= patience:
                 hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
-                text = (
-                    f"{last_seen(self._board, rank)}: no sign of life for {patience:.0f} s ({hint})"
-                )
-                return post_failure(self._board, Failure(rank, "failed", text))
+                seen = self.last_seen(rank)
+                return self._lost(rank, f"{seen}: no sign of life for {patience:.0f} s ({hint})")
         return None
 
     def find_wait_cycle(self, rank: int, launch: int) -> Failure | None:
@@ -271,10 +200,10 @@ class SilenceDetector:
         beats: list[dict[str, Any]] = []
         patience = SILENCE
         while rank not in (known for known, _ in chain):
-            beat = heartbeat(self._board, rank)
+            beat = self.heartbeat(rank)
             beats.append(beat)
             texts.append(beat.get("status", f"rank {rank}") + beat.get("place", ""))
-            if has_ended(self._board, rank, launch):
+            if self.has_ended(rank, launch):
                 chain.append((rank, -1))
                 patience = _ENDED
                 texts[-1] = f"{beat.get('who', f'rank {rank}')}, which has ended"
@@ -302,8 +231,7 @@ class SilenceDetector:
         text = " waits for ".join(texts)
         if has_cycle:
             text += ", which waits for one of these"
-        advice = COLLECTIVE if collectives else SAME_CALLS
-        return post_failure(self._board, Failure(last, "failed", f"{text}: {advice}"))
+        return self._lost(last, f"{text}: {COLLECTIVE if collectives else SAME_CALLS}")
 
     def _unchanged_for(self, chain: object) -> float:
         """Seconds for which the chain of waits has been this one."""
@@ -328,8 +256,37 @@ class SilenceDetector:
             "" if end.get("in_call") else f", which is in no call of its Pipeline: {SAME_CALLS}"
         )
         _log.warning(
-            "%s for %.0f s%s; or is it only slow?",
-            " has waited for ".join(texts),
-            _OUTSIDE,
-            reason,
+            "%s for %.0f s%s; or is it only slow?", " has waited for ".join(texts), _OUTSIDE, reason
         )
+
+
+def status_of(error: BaseException) -> str:
+    """The status word for a run that ends in this error."""
+    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return "oom" if out_of_memory or "can't allocate memory" in error_line(error) else "failed"
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether it is this package's own line about a mistake of the user, with nothing to trace."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
+    return isinstance(error, ValueError) and error.__cause__ is None and ours
+
+
+def error_line(error: BaseException) -> str:
+    """Type and message of an error on one line, also where the message itself raises."""
+    line = printable("".join(traceback.format_exception_only(error)))
+    if os.strerror(errno.EMFILE) in line:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        line += (
+            f"; the limit is {limit} (`ulimit -n`), raise it: `ulimit -n {max(1024, 4 * limit)}`"
+        )
+    return line
+
+
+def crowding() -> float:
+    """Load average of the last minute for each core of this host, at least 1.
+
+    A message takes about that many times as long, since gloo's threads wait for a core too.
+    """
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -2,32 +2,42 @@
 
 if __name__ == "__main__":
     launch(train, stages=2)
+
+A stage process starts with an empty memory. It imports the program's main file under another name.
+The function and its arguments arrive as a pickle, in which functions and classes are only names.
 """
 
 import atexit
 import errno
 import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import active_children, current_process
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch.distributed as dist
 
-from repro.gpipe.runtime import health, spawnable
-from repro.gpipe.runtime.group import Group, initialise
+from repro.gpipe.runtime import health
+from repro.gpipe.runtime.group import Group, initialise, on_this_host
 from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, error_line
-from repro.gpipe.runtime.processes import NAME
+from repro.gpipe.runtime.processes import NAME, unpicklable
 from repro.gpipe.runtime.store import PipeClient
 from repro.io.temporary import own_folder
+from repro.io.untrusted import short
 
 _LONG = timedelta(days=30)
 _GRACE = 5.0  # seconds in which a stage has to end once all results are there
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
+_GUARD = (
+    'launch: called without `if __name__ == "__main__":`; each stage process imports this file '
+    "and would call it again, so put the call under that line"
+)
 
 
 class StageError(RuntimeError):
@@ -60,24 +70,60 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
     A thread or process of the user's that still runs five seconds after `fn` has returned on all
     stages is named on stderr, and ended.
     """
-    if spawnable.importing_main():
+    if getattr(current_process(), "_inheriting", False):  # a process that imports the main file
         if current_process().name.startswith(NAME):
             os._exit(_NO_GUARD)  # a stage: its launcher raises the error, once for all of them
-        raise ValueError(spawnable.GUARD)
-    spawnable.check_call(fn, stages, threads)
+        raise ValueError(_GUARD)
+    _check_call(fn, stages, threads)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
-    spawnable.check_importable(fn)
+    _check_importable(fn)
     try:
         with own_folder() as folder:
             results = [folder / str(rank) for rank in range(stages)]
-            with Group(_child, stages, folder, fn, args, results, threads=threads) as group:
+            with on_this_host(_child, stages, folder, fn, args, results, threads=threads) as group:
                 _wait_for_all(group, results)
             return [pickle.loads(path.read_bytes()) for path in results]
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
         raise ValueError(f"stages={stages}: {error_line(error)}") from None
+
+
+def _check_call(fn: object, stages: object, threads: object) -> None:
+    for field, number in (("stages", stages), ("threads", threads)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ValueError(f"{field}={short(number)}: must be a whole number, at least 1")
+    if not callable(fn):
+        raise ValueError(
+            f"fn={short(fn)}: must be a function; write launch(train, ...), not launch(train(...), "
+            "...)"
+        )
+
+
+def _check_importable(fn: Callable[..., Any]) -> None:
+    """Raise a one-line ValueError unless a new process can import the main file, and `fn` from it.
+
+    What else cannot be sent, the pickler says when the first process is to start.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if getattr(main, "__spec__", None) is None and file is not None and not Path(file).is_file():
+        raise ValueError(
+            f"launch: this program is {file}, which is no file that stage processes could import; "
+            "write it into a .py file and run that"
+        )
+    is_typed = isinstance(fn, FunctionType) and fn.__code__.co_filename.startswith("<")
+    if getattr(fn, "__module__", "") == "__main__" and (file is None or is_typed):
+        raise ValueError(
+            f"fn={_name(fn)}: defined in an interactive session, a notebook or `python -c`, which "
+            "stage processes cannot import; put it into a .py file and import it from there, which "
+            "works in a notebook too (docs/launching.md)"
+        )
+
+
+def _name(fn: object) -> str:
+    return getattr(fn, "__qualname__", None) or short(fn)
 
 
 def _wait_for_all(group: Group, results: list[Path]) -> None:
@@ -90,7 +136,7 @@ def _wait_for_all(group: Group, results: list[Path]) -> None:
         ended = {rank: code for rank, code in codes.items() if rank not in done}
         if (failure := group.failure(ended)) is not None:
             if _NO_GUARD in codes.values():
-                raise ValueError(spawnable.GUARD)
+                raise ValueError(_GUARD)
             raise StageError(failure)
 
 
@@ -103,8 +149,14 @@ def _child(
     results: list[Path],
 ) -> None:
     """What each stage runs: the function, and the delivery of its result."""
-    name = spawnable.name(fn)
-    data = spawnable.pickled(f"what {name} returned on rank {rank}", fn(*args))
+    returned = fn(*args)
+    try:
+        data = pickle.dumps(returned)
+    except Exception as error:  # whatever a __reduce__ raises
+        raise ValueError(
+            f"what {_name(fn)} returned on rank {rank} {unpicklable(error)}; return tensors, "
+            "numbers, strings, or lists of them"
+        ) from None
     partial_result = results[rank].with_suffix(".part")
     partial_result.write_bytes(data)
     health.current().end()
@@ -112,7 +164,7 @@ def _child(
         store.set("all finished", "")
     store.wait(["all finished"], _LONG)  # a neighbour may still read from this process
     partial_result.replace(results[rank])
-    threading.Thread(target=_end_anyway, args=(name,), daemon=True).start()
+    threading.Thread(target=_end_anyway, args=(_name(fn),), daemon=True).start()
     dist.destroy_process_group()
 
 
@@ -121,7 +173,7 @@ def _end_anyway(called: str) -> None:
     time.sleep(_GRACE)
     threads = [t for t in threading.enumerate() if not t.daemon and t != threading.main_thread()]
     kept_by = [
-        f"{each.name} (target {spawnable.name(getattr(each, '_target', None))})"
+        f"{each.name} (target {_name(getattr(each, '_target', None))})"
         for each in (*threads, *active_children())
     ]
     for child in active_children():

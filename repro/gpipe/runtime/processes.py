@@ -15,13 +15,11 @@ from multiprocessing.connection import wait
 from multiprocessing.forkserver import ensure_running, set_forkserver_preload
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch.multiprocessing as mp
 
-from repro.gpipe.runtime.spawnable import unpicklable
 from repro.io.temporary import own_folder
 
 NAME = "stage-"  # begins the names of our processes; their number follows
@@ -87,19 +85,13 @@ class Processes:
     def __enter__(self) -> "Processes":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
     def wait(self, seconds: float) -> dict[int, int]:
-        """Wait until another process ends, for `seconds` at most.
+        """Number -> exit code of each that has ended, negative for a signal.
 
-        Returns:
-            Number -> exit code of every process that has ended; negative for a signal.
+        Waits until another one ends, for `seconds` at most.
         """
         wait([process.sentinel for process in self._all if process.exitcode is None], seconds)
         return {
@@ -125,6 +117,12 @@ def how(code: int) -> str:
     return f"{signal.Signals(-code).name}{hint}"
 
 
+def unpicklable(error: Exception) -> str:
+    """What the pickler says of a value, on one line."""
+    text = " ".join(str(error).split())
+    return f"cannot be pickled ({type(error).__name__}: {text[:200]})"
+
+
 @contextmanager
 def _environment(threads: int, *, local: bool) -> Iterator[None]:
     """Set the variables that a new process needs before it imports torch, and restore them.
@@ -142,11 +140,9 @@ def _environment(threads: int, *, local: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in (*defaults, *_THREADS):
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextmanager
@@ -181,10 +177,8 @@ def _received(*files: Any) -> list[int]:
 def _server_environment() -> dict[str, str] | None:
     """Start the server that processes are forked from; the variables that it was started with.
 
-    The kernel ends the server with the thread that starts it, so that thread never ends.
-
-    Returns:
-        None where the server cannot start, as where the path of its socket would be too long.
+    The kernel ends the server with the thread that starts it, so that thread never ends. None where
+    the server cannot start, as where the path of its socket would be too long.
     """
     set_forkserver_preload([_SERVER])
     started: queue.SimpleQueue[bool] = queue.SimpleQueue()

@@ -18,52 +18,31 @@ from repro.gpipe.schedule.actions import Action
 
 
 class Wait(NamedTuple):
-    """A wait for another process.
+    """A wait for another process."""
 
-    Attributes:
-        rank: of the awaited process, in the world.
-        number: counts the waits of this process.
-        nbytes: size of the message.
-        control: "send" or "receive" for a message of the control channel, else "".
-    """
-
-    rank: int
-    number: int
-    nbytes: int
-    control: str
+    rank: int  # of the awaited process, in the world
+    number: int  # counts the waits of this process
+    nbytes: int  # of the message
+    control: str  # "send" or "receive" for a message of the control channel, else ""
 
 
 @dataclass
 class Status:
-    """What this process is doing.
+    """What this process is doing."""
 
-    Attributes:
-        who: `stage 1`, or `replica 0, stage 1`.
-        step: None outside of steps: during set-up, or in another library.
-        action: None between actions.
-        outside: what the process does outside of steps.
-        needs_others: how many blocks of `report_errors_to_all` it is in. Outside of them it can go
-            on without a launcher.
-        calls: how many calls of its Pipeline it is in.
-        thread: the thread that computes.
-        warm: whether it has begun a step. Before that, imports and drivers may block for long.
-        waiting: what the computing thread waits for: a message, or that a rank takes one. None
-            while it computes.
-        sending: messages that other threads are sending, by thread.
-        flushing: True while the computing thread waits until all of `sending` is sent.
-    """
-
-    who: str = ""
-    step: int | None = None
-    action: Action | None = None
-    outside: str = "before its first step"
+    who: str = ""  # `stage 1`, or `replica 0, stage 1`
+    step: int | None = None  # None outside of steps: during set-up, or in another library
+    action: Action | None = None  # None between actions
+    outside: str = "before its first step"  # what the process does outside of steps
+    # How many blocks of `report_errors_to_all` it is in. Outside of them it needs no launcher.
     needs_others: int = 0
-    calls: int = 0
+    calls: int = 0  # of its Pipeline that it is in
+    # The thread that computes, and what that waits for: a message, or that a rank takes one.
     thread: int | None = field(default_factory=lambda: threading.main_thread().ident)
-    warm: bool = False
     waiting: Wait | None = None
-    sending: dict[int, Wait] = field(default_factory=dict)
-    flushing: bool = False
+    warm: bool = False  # has begun a step; before that, imports and drivers may block for long
+    sending: dict[int, Wait] = field(default_factory=dict)  # by other threads: thread -> message
+    flushing: bool = False  # while the computing thread waits until all of `sending` is sent
 
     def __str__(self) -> str:
         if self.step is None:
@@ -77,10 +56,7 @@ _wait_numbers = count()
 
 
 def rank_name(kind: str, rank: int, replica: int, replicas: int) -> str:
-    """Name of a rank in messages: `stage 1`, or `replica 0, stage 1` if there are replicas.
-
-    `kind` is "stage", or "rank" where each holds several stages.
-    """
+    """`stage 1`, or `replica 0, stage 1`; the kind is "rank" where each holds several stages."""
     return f"{kind} {rank}" if replicas == 1 else f"replica {replica}, {kind} {rank}"
 
 
@@ -96,13 +72,11 @@ def in_call() -> Iterator[None]:
 
 
 def user_call() -> tuple[str, str, list[int]]:
-    """Where in the user's code the computing thread is, and whom it waits for in a collective.
+    """Where in the user's code the computing thread is, "" outside of it; and in which collective.
 
-    Returns:
-        The function and line of the user's code, "" outside of it.
-        The name and the ranks of the group of a collective, a function of torch.distributed that
-            the user's code calls, be it in a layer, in the loss or between steps; "" and no ranks
-            outside of one. Messages between two processes are none.
+    That is the name and the ranks of the group, "" and none outside of one. A collective is a
+    function of torch.distributed that the user's code calls, be it in a layer, in the loss or
+    between steps. Messages between two processes are none.
     """
     frame = sys._current_frames().get(status.thread or 0)
     collective: FrameType | None = None
@@ -148,16 +122,6 @@ def waiting(rank: int, nbytes: int, control: str = "") -> Iterator[None]:
         yield
     finally:
         status.waiting = None
-
-
-@contextmanager
-def flushing() -> Iterator[None]:
-    """Around a wait of the computing thread until the other threads have sent everything."""
-    status.flushing = True
-    try:
-        yield
-    finally:
-        status.flushing = False
 
 
 @contextmanager

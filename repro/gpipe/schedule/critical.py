@@ -30,17 +30,15 @@ class Leg(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Length in seconds, above 0."""
+        """Length, above 0."""
         return self.end - self.start
 
 
 class Cause(NamedTuple):
     """What a span had to wait for before it could begin.
 
-    Attributes:
-        span: the one whose end it waited for; None for the first span of a rank that needs no
-            message.
-        wait: what the time between the two spans is, "transfer" or "gap".
+    `span` is the one whose end it waited for; None for the first span of a rank that needs no
+    message. `wait` says what the time between the two spans is, "transfer" or "gap".
     """
 
     span: Span | None
@@ -57,7 +55,12 @@ def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, Cause]:
     - Every other span followed the previous one on its rank. The time between is a "gap", even if a
       message that was sent earlier is still on its way.
     """
-    producers = _producers(schedule)
+    producers = {  # what needs a message -> what makes it, as (kind, stage, micro-batch)
+        (action.kind, action.stage, action.micro_batch): recv.producer[:3]
+        for actions in schedule.ranks
+        for recv, action in pairwise(actions)
+        if recv.kind == "Recv"
+    }
     span_of = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
     work = [s for s in timeline.spans if s.kind in COMPUTE]
     last_work = max(work, key=lambda s: s.end, default=None)
@@ -70,10 +73,9 @@ def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, Cause]:
             sender = span_of.get(producer) if producer else None
             if sender is not None and (previous is None or sender.end > previous.end):
                 cause = Cause(sender, "transfer")
-            elif span.kind == "U" and previous is not None and last_work is not None:
-                agreed = last_work.end <= span.start
-                if agreed and previous.end < last_work.end:
-                    cause = Cause(last_work, "gap")
+            elif span.kind == "U" and previous and last_work:
+                agreed = previous.end < last_work.end <= span.start
+                cause = Cause(last_work if agreed else previous, "gap")
             causes[span] = cause
             previous = span
     return causes
@@ -90,26 +92,26 @@ def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
     where the span begins, and is left out where nothing of it remains.
     """
     causes = find_causes(timeline, schedule)
-    backwards: list[tuple[str, Span, float]] = []  # kind, span, start of the leg
-    visited: set[Span] = set()  # spans of clocks that are far apart could lead in a circle
-    span = max(timeline.spans, key=lambda s: (s.end, s.start, -s.stage), default=None)
-    while span is not None and span not in visited:
-        visited.add(span)
-        backwards.append((span.kind, span, span.start))
-        cause = causes[span]
-        if cause.span is not None:
-            backwards.append((cause.wait, span, cause.span.end))
-        span = cause.span
-    if backwards:
-        _, first, _ = backwards[-1]
-        backwards.append(("gap", first, timeline.start))
-
     legs: list[Leg] = []
     end = timeline.start + timeline.step_time
-    for kind, span, start in backwards:
+
+    def reach_back(kind: str, span: Span, start: float) -> None:
+        nonlocal end
         if start < end:
             legs.append(Leg(kind, span.stage, span.micro_batch, start, end))
             end = start
+
+    visited: set[Span] = set()  # spans of clocks that are far apart could lead in a circle
+    first = span = max(timeline.spans, key=lambda s: (s.end, s.start, -s.stage), default=None)
+    while span is not None and span not in visited:
+        visited.add(span)
+        reach_back(span.kind, span, span.start)
+        cause = causes[span]
+        if cause.span is not None:
+            reach_back(cause.wait, span, cause.span.end)
+        first, span = span, cause.span
+    if first is not None:
+        reach_back("gap", first, timeline.start)
     return tuple(reversed(legs))
 
 
@@ -119,13 +121,3 @@ def by_stage(legs: Iterable[Leg], stages: int) -> list[dict[str, float]]:
     for leg in legs:
         seconds[leg.stage][leg.kind] += leg.seconds
     return seconds
-
-
-def _producers(schedule: Schedule) -> dict[tuple[str, int, int], tuple[str, int, int]]:
-    """Action that needs a message -> action whose message it is, as (kind, stage, micro-batch)."""
-    return {
-        (action.kind, action.stage, action.micro_batch): recv.producer[:3]
-        for actions in schedule.ranks
-        for recv, action in pairwise(actions)
-        if recv.kind == "Recv"
-    }

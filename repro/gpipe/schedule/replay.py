@@ -4,8 +4,9 @@ The simulator, the deadlock check, the drawings of ideal schedules and the split
 (`breakdown`) all use `replay`. Pure: no torch.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -136,25 +137,31 @@ def _describe_wait(action: Action) -> str:
 
 def check(schedule: Schedule) -> None:
     """Raise a ValueError for a schedule that would deadlock, or lacks what an action needs."""
-    required = _required(schedule)
+    kinds = {action.kind for actions in schedule.ranks for action in actions}
+    required = ("F",)  # what a stage must do once with each micro-batch
+    if not kinds.isdisjoint((*GRADIENT, "W")):
+        required = ("F", "I", "W") if kinds & {"I", "W"} else ("F", "B")
+    links: dict[tuple[int, int, str], dict[str, list[Action]]] = {}
     for rank, actions in enumerate(schedule.ranks):
         _check_work(schedule, rank, required)
-        _check_data_flow(schedule, actions)
-        _check_update(schedule, rank, required)
-    _check_messages(schedule)
+        _check_needs(schedule, actions)
+        for a in actions:
+            if a.kind in ("Send", "Recv"):
+                link = (rank, a.peer, a.of) if a.kind == "Send" else (a.peer, rank, a.of)
+                links.setdefault(link, {"Send": [], "Recv": []})[a.kind].append(a)
+    for messages in links.values():
+        for send, receive in zip_longest(messages["Send"], messages["Recv"]):
+            if not send or not receive or send.producer != receive.producer:
+                raise ValueError(
+                    f"schedule {schedule.name!r}: {receive or 'no Recv'} comes where "
+                    f"{send or 'nothing'} is sent; each message is received once, in the order of "
+                    "sending"
+                )
     replay(schedule, lambda _action: 1.0)
 
 
-def _required(schedule: Schedule) -> tuple[str, ...]:
-    """What a stage must do with each micro-batch: F, and if it trains B, or else I and W."""
-    kinds = {action.kind for actions in schedule.ranks for action in actions}
-    if kinds.isdisjoint((*GRADIENT, "W")):
-        return ("F",)
-    return ("F", "I", "W") if kinds & {"I", "W"} else ("F", "B")
-
-
 def _check_work(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
-    """Raise a ValueError unless each stage of a rank does what is required exactly once."""
+    """Raise a ValueError unless a rank does on each of its stages what is required, and updates."""
     name = f"schedule {schedule.name!r}"
     K, actions = len(schedule.ranks), schedule.ranks[rank]
     for action in actions:
@@ -170,79 +177,35 @@ def _check_work(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
                 f"{name}: stage {stage} must do each of {' and '.join(required)} 0 to "
                 f"{schedule.micro_batches - 1} exactly once"
             )
+    updates = [n for n, action in enumerate(actions) if action.kind == "U"]
+    if updates != ([len(actions) - 1] if len(required) > 1 else []):
+        raise ValueError(
+            f"{name}: rank {rank} must have one U, at its end, if it trains, else no U"
+        )
 
 
-def _check_data_flow(schedule: Schedule, actions: Sequence[Action]) -> None:
+def _check_needs(schedule: Schedule, actions: Sequence[Action]) -> None:
     """Raise a ValueError if an action of a rank comes before what it works on."""
-    # Activations and gradients that the rank has made or received: (kind, stage, micro-batch).
+    # What the rank has made or received: (kind, stage, micro-batch).
     present: set[tuple[str, int, int]] = set()
-    forwarded: set[tuple[int, int]] = set()  # (stage, micro-batch) after its F, before its B or I
-    without_w: set[tuple[int, int]] = set()  # (stage, micro-batch) after its I and before its W
     for action in actions:
         kind, stage, i = action.kind, action.stage, action.micro_batch
-        where = f"schedule {schedule.name!r}: stage {stage}"
-        if kind == "Recv":
-            present.add(action.producer[:3])
-        elif kind == "Send" and action.producer[:3] not in present:
-            raise ValueError(f"{where} sends {action.of}{i} before it is made")
-        elif kind in ("R", *GRADIENT) and (stage, i) not in forwarded:
-            raise ValueError(
-                f"{where} does {kind}{i} at the wrong time; the order is F, R, B or F, I, W"
-            )
-        elif kind == "W":
-            if (stage, i) not in without_w:
-                raise ValueError(f"{where} does W{i} at the wrong time; the order is F, I, W")
-            without_w.remove((stage, i))
-        elif kind == "F":
-            if stage > 0 and ("F", stage - 1, i) not in present:
-                raise ValueError(f"{where} does F{i} before the activations are received")
-            forwarded.add((stage, i))
-            present.add(("F", stage, i))
-        elif kind in GRADIENT:
-            if stage + 1 < schedule.stages and (kind, stage + 1, i) not in present:
-                raise ValueError(f"{where} does {kind}{i} before the gradient is received")
-            forwarded.remove((stage, i))
-            present.add((kind, stage, i))
-            if kind == "I":
-                without_w.add((stage, i))
-
-
-def _check_update(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
-    """Raise a ValueError unless a rank updates once, at its end, if the schedule trains."""
-    actions = schedule.ranks[rank]
-    updates = [n for n, action in enumerate(actions) if action.kind == "U"]
-    expected = [len(actions) - 1] if required != ("F",) else []
-    if updates != expected:
-        rule = "one U, at its end" if expected else "no U"
-        raise ValueError(f"schedule {schedule.name!r}: rank {rank} must have {rule}")
-
-
-def _check_messages(schedule: Schedule) -> None:
-    """Raise a ValueError unless every link's messages are received in the order of sending."""
-    sends: dict[tuple[int, int, str], list[Action]] = defaultdict(list)
-    receives: dict[tuple[int, int, str], list[Action]] = defaultdict(list)
-    for actions in schedule.ranks:
-        for action in actions:
-            if action.kind == "Send":
-                sends[action.rank, action.peer, action.of].append(action)
-            elif action.kind == "Recv":
-                receives[action.peer, action.rank, action.of].append(action)
-    for link in sends.keys() | receives.keys():
-        sent = Counter(action.producer for action in sends[link])
-        received = Counter(action.producer for action in receives[link])
-        for action in (*sends[link], *receives[link]):
-            if sent[action.producer] != 1 or received[action.producer] != 1:
-                other = "Recv" if action.kind == "Send" else "Send"
+        needs = {
+            "F": [("F", stage - 1, i)] if stage else [],
+            "R": [("F", stage, i)],
+            "W": [("I", stage, i)],
+            "Send": [action.producer[:3]],
+        }.get(kind, [])
+        if kind in GRADIENT:
+            needs = [("F", stage, i), (kind, stage + 1, i)][: schedule.stages - stage]
+        late = kind == "R" and ("B", stage, i) in present
+        for needed in needs:
+            if needed not in present or late:
                 raise ValueError(
-                    f"schedule {schedule.name!r}: {action} must have exactly one {other} on rank "
-                    f"{action.peer}"
+                    f"schedule {schedule.name!r}: {action} comes at the wrong time: "
+                    f"{needed[0]}{i} of stage {needed[1]} must come before it, and R before B"
                 )
-        for send, receive in zip(sends[link], receives[link], strict=True):
-            if send.producer != receive.producer:
-                raise ValueError(
-                    f"schedule {schedule.name!r}: {receive} comes where {send} is sent; a link's "
-                    "messages are received in the order of sending"
-                )
+        present.add(action.producer[:3] if kind == "Recv" else (kind, stage, i))
 
 
 def draw(schedule: Schedule) -> str:

@@ -10,6 +10,8 @@ from functools import cached_property
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
+from repro.io.untrusted import short
+
 WORK = ("F", "R", "B", "I", "W", "U")  # a stage that is in one of these is not idle
 KINDS = (*WORK, "setup")
 COLUMNS = {"kind": str, "stage": int, "micro_batch": int, "step": int, "start": float, "end": float}
@@ -185,18 +187,9 @@ class Timeline:
 
 def _parse_span(row: Mapping[str, Any], stages: int) -> Span:
     """A row as a span, if it is one of these stages."""
-    for name, kind in COLUMNS.items():
-        if type(row.get(name)) is not kind:
-            raise ValueError(
-                f"a span has {name} = {row.get(name)!r}: allowed is {kind.__name__}; record it "
-                "again"
-            )
-    span = Span(**{name: row[name] for name in COLUMNS})
-    known = span.kind in KINDS and 0 <= span.stage < stages and span.micro_batch >= -1
-    in_time = -_LATEST <= span.start <= span.end <= _LATEST
-    if not (known and in_time):
-        raise ValueError(
-            f"{span}: allowed are kinds {', '.join(KINDS)}, stages 0 to {stages - 1}, and an end "
-            "after the start"
-        )
-    return span
+    if all(type(row.get(name)) is kind for name, kind in COLUMNS.items()):
+        span = Span(**{name: row[name] for name in COLUMNS})
+        known = span.kind in KINDS and 0 <= span.stage < stages and span.micro_batch >= -1
+        if known and -_LATEST <= span.start <= span.end <= _LATEST:
+            return span
+    raise ValueError(f"{short(row)} is no span of stages 0 to {stages - 1}; record it again")

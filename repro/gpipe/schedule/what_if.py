@@ -6,6 +6,7 @@ step tells how far to trust the predictions.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TypeVar
@@ -14,7 +15,7 @@ from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
 from repro.gpipe.schedule.critical import Leg, critical_path, find_causes
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
-from repro.gpipe.schedule.timeline import Timeline
+from repro.gpipe.schedule.timeline import Span, Timeline
 
 Key = TypeVar("Key")
 
@@ -29,12 +30,10 @@ CHANGES = {  # name -> what its prediction assumes
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to a run and what it would give.
+    """One change to a run, of `CHANGES`, and what it would give.
 
-    Attributes:
-        name: one of `CHANGES`.
-        step_s: the changed step in seconds, replayed.
-        factor: the unchanged step over that, both replayed.
+    `step_s` is the changed step in seconds, and `factor` the unchanged one over that; both are
+    replayed.
     """
 
     name: str
@@ -66,16 +65,9 @@ class Explanation:
     def of(
         cls, timeline: Timeline, schedule: Schedule, examples: int | None = None
     ) -> "Explanation":
-        """Explain a recorded step.
+        """Explain a recorded training step; a ValueError if the spans are not the schedule's.
 
-        Args:
-            timeline: of one training step.
-            schedule: what was run.
-            examples: N of one replica; more micro-batches than that are not tried. None is no
-                limit.
-
-        Raises:
-            ValueError: when the spans are not the schedule's, or take no time.
+        No more micro-batches are tried than there are examples in one replica's mini-batch.
         """
         costs = Costs.of(timeline, schedule)
         base = costs.step(schedule)
@@ -114,7 +106,8 @@ class Costs:
     """What the actions of one step took.
 
     Attributes:
-        seconds: (kind, stage) -> mean of the actions of a kind.
+        seconds: (kind, stage) -> mean of the actions of a kind. R of a stage that recomputed
+            nothing is taken to be its F.
         gaps: stage -> median seconds between a span and the next one that waited for no message.
         latencies: (sending rank, receiving rank) -> median seconds from the end of the action that
             makes a message to the start of the one that waited for it.
@@ -129,16 +122,14 @@ class Costs:
 
     @classmethod
     def of(cls, timeline: Timeline, schedule: Schedule) -> "Costs":
-        """Those of a recorded step.
-
-        R of a stage that recomputed nothing is taken to be its F. A stage without gaps, and a link
-        for whose messages nobody waited, takes the median over the others.
-
-        Raises:
-            ValueError: when the spans are not the schedule's, or take no time.
-        """
-        _check(timeline, schedule)
+        """Those of a recorded step; a ValueError if its spans are not the schedule's."""
         work = [s for s in timeline.spans if s.kind in COMPUTE]
+        planned = [a for rank in range(len(schedule.ranks)) for a in schedule.work(rank)]
+        if _counted(work) != _counted(planned) or timeline.step_time <= 0:
+            raise ValueError(
+                f"its spans are not those of its schedule '{schedule.name}'; measure it again with "
+                "--force"
+            )
         lengths: dict[tuple[str, int], list[float]] = defaultdict(list)
         for span in work:
             lengths[span.kind, span.stage].append(span.seconds)
@@ -177,10 +168,10 @@ class Costs:
             even: every stage takes the mean over stages.
             free: messages arrive at once.
         """
-        mean = {
-            kind: fmean(seconds for (k, _), seconds in self.seconds.items() if k == kind)
-            for kind in {kind for kind, _ in self.seconds}
-        }
+        lengths: dict[str, list[float]] = defaultdict(list)
+        for (kind, _), seconds in self.seconds.items():
+            lengths[kind].append(seconds)
+        mean = {kind: fmean(values) for kind, values in lengths.items()}
 
         # A stage is not free before the gap after its action is over, so the gap is replayed as
         # part of the action. A message leaves before the gap, hence the subtraction.
@@ -196,26 +187,12 @@ class Costs:
         return self.around + max(s.end - self.gaps[s.stage] for s in spans)
 
 
+def _counted(work: Iterable[Span | Action]) -> Counter[tuple[str, int, int]]:
+    return Counter((each.kind, each.stage, each.micro_batch) for each in work)
+
+
 def _medians(samples: dict[Key, list[float]]) -> dict[Key, float]:
     """The median of each; where there is no sample that over all, and 0 where there is none."""
     everywhere = [value for values in samples.values() for value in values]
     default = median(everywhere) if everywhere else 0.0
     return {key: median(values) if values else default for key, values in samples.items()}
-
-
-def _check(timeline: Timeline, schedule: Schedule) -> None:
-    """Raise a ValueError if the spans are not those of the schedule, or take no time."""
-    recorded = Counter(
-        (s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE
-    )
-    planned = Counter(
-        (a.kind, a.stage, a.micro_batch)
-        for actions in schedule.ranks
-        for a in actions
-        if a.kind in COMPUTE
-    )
-    if recorded != planned or timeline.step_time <= 0:
-        raise ValueError(
-            f"its spans are not those of its schedule '{schedule.name}'; measure it again with "
-            "--force"
-        )

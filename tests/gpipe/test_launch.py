@@ -1,0 +1,214 @@
+"""`launch`: mistakes in a call are one line; its processes and its store are this user's alone."""
+
+import gc
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import intruder
+import pytest
+import torch
+import torch.distributed as dist
+from failing import lingering
+from leftovers import MARK, none_within
+
+from repro.gpipe import launch
+from repro.gpipe.runtime.launch import StageError
+from repro.gpipe.runtime.store import PipeStore
+
+
+def fine(*_: object) -> None:
+    """Can be launched."""
+
+
+def nested() -> Callable[[], None]:
+    def inside() -> None: ...
+
+    return inside
+
+
+CALL_IT = r"fn=None: must be a function; write launch\(train, ...\), not"
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "options", "words"),
+    [
+        (nested(), (), {}, "cannot be pickled .*nested.<locals>.inside"),
+        (fine, ({"key": [lambda: None]},), {}, "cannot be pickled .*<lambda>"),
+        (fine, (threading.Lock(),), {}, "cannot be pickled .*cannot pickle '_thread.lock' object"),
+        (fine, (torch.ones(1, requires_grad=True) * 2,), {}, "cannot be pickled .*non-leaf tensor"),
+        (None, (), {}, CALL_IT),
+        (fine, (), {"stages": 0}, "stages=0: must be a whole number, at least 1"),
+        (fine, (), {"stages": "2"}, "stages='2': must be a whole number, at least 1"),
+        (fine, (), {"threads": 0}, "threads=0: must be a whole number, at least 1"),
+    ],
+)
+def test_one_line_and_no_process(fn: Any, args: Any, options: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        launch(fn, *args, **{"stages": 2, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_limit_of_open_files_is_named():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gc.collect()  # files that nobody holds any more would be closed later
+    taken = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 5, before[1]))
+    try:
+        with pytest.raises(ValueError, match=rf"stages=2: .* the limit is {taken + 5} \(`ulimit"):
+            launch(lingering, stages=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+_TRAIN = "from repro.gpipe import launch\ndef train(): return 1\n"
+_CALL = "launch(train, stages=2)\n"
+_GUARDED = _TRAIN + "if __name__ == '__main__': " + _CALL
+_IMPORTED = (
+    "from repro.gpipe import launch\nfrom steps import train\nprint(launch(train, stages=2))\n"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "program", "words"),
+    [
+        ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
+        ("stdin", _GUARDED, "launch: this program is <stdin>"),
+        ("notebook", _TRAIN + _CALL, "fn=train: defined in an interactive session, a notebook or"),
+        ("notebook", _IMPORTED, ""),
+    ],
+)
+def test_programs_whose_function_stages_can_import_or_not(
+    tmp_path: Path, how: str, program: str, words: str
+):
+    """A script, standard input, and a notebook, whose cells run in a __main__ without a file."""
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    (tmp_path / "steps.py").write_text("def train(): return 'trained'\n")
+    cell = f"exec(compile({program!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
+    command = {"script": [str(script)], "stdin": ["-"], "notebook": ["-c", cell]}[how]
+    more = {MARK: str(tmp_path), "PYTHONPATH": os.pathsep.join(["", *sys.path])}
+    done = subprocess.run(
+        [sys.executable, *command],
+        input=program if how == "stdin" else "",
+        env=os.environ | more,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if words:
+        assert f"ValueError: {words}" in done.stderr, done.stderr
+        assert done.stderr.count("Traceback") == done.stderr.count("Error: ") == 1, done.stderr
+    else:
+        assert done.stdout == "['trained', 'trained']\n", done.stderr
+    assert none_within(str(tmp_path), 10.0)
+
+
+@pytest.mark.slow
+def test_what_a_stage_returns_must_be_picklable():
+    words = r"what nested returned on rank 0 cannot be pickled \(AttributeError: "
+    with pytest.raises(StageError, match=words) as caught:
+        launch(nested, stages=1)
+    assert "\n" not in caught.value.failure.text
+
+
+@pytest.mark.slow
+def test_a_thread_that_goes_on_is_named_and_ended(capfd: pytest.CaptureFixture[str]):
+    assert launch(lingering, stages=2) == [7, 7]
+    assert capfd.readouterr().err.count("with what still ran there: writer (target sleep)") == 2
+
+
+# The launcher's own store.
+
+
+@pytest.fixture
+def store() -> Iterator[PipeStore]:
+    with PipeStore(1) as made:
+        yield made
+
+
+def test_it_is_a_store(store: PipeStore):
+    """As torch's HashStore answers."""
+    for tried in (store.own, dist.PrefixStore("part", store.clients[0]), dist.HashStore()):
+        tried.set("a", "1")
+        assert (tried.get("a"), tried.check(["a"]), tried.check(["a", "b"])) == (b"1", True, False)
+        for theirs in ("mine", "theirs"):
+            assert tried.compare_set("first", "", theirs) == b"mine"
+        assert tried.compare_set("first", "mine", "new") == tried.get("first") == b"new"
+        assert tried.multi_get(["a", "first"]) == [b"1", b"new"]
+        assert (tried.add("count", 2), tried.add("count", 3)) == (2, 5)
+        with pytest.raises(dist.DistStoreError):
+            tried.wait(["never"], timedelta(seconds=0.01))
+
+
+def test_one_thread_waits_while_another_one_asks(store: PipeStore):
+    client, waited = store.clients[0], threading.Event()
+
+    def wait() -> None:
+        client.wait(["late"])
+        waited.set()
+
+    threading.Thread(target=wait).start()
+    client.set("other", "x")
+    assert store.own.get("other") == b"x"
+    assert not waited.wait(0.05)
+    client.set("late", "x")
+    assert waited.wait(10)
+
+
+def test_a_process_whose_launcher_is_gone_is_told_so(store: PipeStore):
+    """Its ends are all that keep the connection open, as when the launcher is killed."""
+    store.started()
+    with pytest.raises(dist.DistNetworkError, match="the launcher is gone"):
+        store.clients[0].check(["a"])
+
+
+# Other users of this machine.
+
+
+def hold(folder: str) -> set[str]:
+    """Say that this rank runs, and wait to be let go.
+
+    Returns where it listens, once its gloo connections are made, in the kernel's hexadecimal.
+    """
+    dist.barrier()
+    Path(folder, f"{dist.get_rank()} {os.getpid()}").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.05)
+    return {place.rpartition(":")[0] for place in intruder.listening(os.getpid())}
+
+
+@intruder.as_root
+def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path, temporary: Path):
+    """Neither to read heartbeats nor to post a failure; for gloo see docs/cluster.md."""
+    launch(os.getpid, stages=1)  # the server of processes keeps a folder
+    kept = list(temporary.iterdir())
+    before = intruder.listening(os.getpid())
+    results: list[set[str]] = []
+    thread = threading.Thread(
+        target=lambda: results.extend(launch(hold, str(tmp_path), stages=2)), daemon=True
+    )
+    thread.start()
+    end = time.monotonic() + 300  # a busy machine may take minutes to import torch
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
+        time.sleep(0.1)
+    opened = intruder.listening(os.getpid()) - before
+    folders = list(temporary.iterdir())
+    found = intruder.others_reach(opened, folders)
+    (tmp_path / "go").touch()
+    thread.join(60)
+    assert found == []
+    assert len(folders) == len(kept) + 1
+    assert list(temporary.iterdir()) == kept
+    listening = set[str]().union(*results)
+    assert listening
+    assert listening <= {"0100007F", "00000000000000000000000001000000"}, "loopback alone"
