@@ -25,7 +25,6 @@ CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no pa
 OPTIMIZERS = {
     "SGD": {"lr": 0.3, "momentum": 0.9},
     "Adam": {"lr": 0.1, "amsgrad": True},
-    "RMSprop": {"lr": 0.1, "momentum": 0.5, "centered": True},
 }
 
 

@@ -3,16 +3,12 @@
 import json
 import os
 import pickle
-import resource
 import threading
 import time
-from itertools import accumulate, pairwise
 
 import pytest
 import torch
 from checkpoints import (
-    CUTS,
-    OPTIMIZERS,
     Stages,
     copied,
     forge,
@@ -20,7 +16,6 @@ from checkpoints import (
     interrupted,
     model,
     named,
-    optimizer_of,
     put,
     refused,
     same,
@@ -47,45 +42,6 @@ def test_training_goes_on_bit_for_bit_at_any_k(tmp_path):
     unsplit = nn.Sequential(*(make() for make in noisy()))
     unsplit.load_state_dict(states["3"])
     assert list(states["3"]) == list(unsplit.state_dict())
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_optimizer_state_follows_its_parameter(tmp_path, kind):
-    """From K = 2 to K = 1 and to K = 3, in threads; the groups are of other sizes at each K."""
-    names = [str(n) for n in range(6)]
-
-    def stages(K):
-        torch.manual_seed(4)
-        layers = [(str(n), make()) for n, make in enumerate(noisy())]
-        modules = [named(layers[a:b]) for a, b in pairwise([0, *accumulate(CUTS[K])])]
-        return [(module, optimizer_of(module, kind)) for module in modules]
-
-    def states(pairs):
-        named = [(name, p, o) for module, o in pairs for name, p in module.named_parameters()]
-        return {f"{name} {key}": value for name, p, o in named for key, value in o.state[p].items()}
-
-    saved = stages(2)
-    for step, (module, optimizer) in enumerate(saved * 2):
-        assert optimizer is not None
-        for p in module.parameters():
-            p.grad = torch.randn_like(p)
-        optimizer.step()
-        for group in optimizer.param_groups if step > 1 else ():
-            group["lr"] /= 4
-
-    def one(rank, gather):
-        put(tmp_path, *saved[rank], rank=rank, gather=gather, layers=names)
-
-    assert Stages(2).all(one) == [None, None]
-    for K in (1, 3):
-        loaded = stages(K)
-        for module, optimizer in loaded:
-            get(tmp_path, module, optimizer, layers=names)
-            for group in optimizer.param_groups if optimizer else ():
-                assert group["lr"] == OPTIMIZERS[kind]["lr"] / 4
-                assert {p.ndim > 1 for p in group["params"]} == {group["weight_decay"] > 0}
-        assert same(states(saved), states(loaded))
-    assert len(states(saved)) >= 8
 
 
 def test_loads_in_place_and_bit_for_bit(tmp_path):
@@ -117,23 +73,6 @@ def test_loads_in_place_and_bit_for_bit(tmp_path):
     group = fresh.param_groups[0]
     assert (group["lr"], group["initial_lr"], group["eps"]) == (torch.tensor(0.05), 0.1, 1e-8)
     assert group["foreach"], "how to compute is this process's choice"
-
-
-def test_tied_parameters_stay_tied(tmp_path):
-    def tied():
-        module = model(4, 4, 4)
-        module[1].register_parameter("weight", module[0].get_parameter("weight"))
-        return module
-
-    module, other = tied(), tied()
-    optimizer = stepped(module, "SGD", momentum=0.9)
-    put(tmp_path, module, optimizer)
-    fresh = SGD(other.parameters(), lr=1.0, momentum=0.9)
-    get(tmp_path, other, fresh)
-    whole = whole_state_dict(tmp_path)
-    assert whole["0.weight"].data_ptr() == whole["1.weight"].data_ptr()
-    assert torch.equal(other.get_parameter("1.weight"), module.get_parameter("0.weight"))
-    assert len(fresh.state) == len(optimizer.state) == 3
 
 
 @pytest.mark.parametrize(
@@ -232,8 +171,8 @@ def test_what_cannot_be_saved_and_where(tmp_path):
     refused("hook: a builtin_function_or_method cannot be saved", put, folder, module, with_hook)
     for extra, words in (
         ("abc", "extra: a str, needed is a dict"),
-        ({"generator": torch.Generator()}, "extra: holds a Generator"),
-        ({"a": [{1: "a", "1": "b"}]}, "extra: the key 1 is no text"),
+        ({"generator": torch.Generator()}, "extra: .*Generator is not JSON serializable; use"),
+        ({"a": [{1: "a", "1": "b"}]}, "extra: JSON turns its key 1 into a string"),
     ):
         refused(words, put, folder, module, extra=extra)
     assert not folder.exists()
@@ -291,20 +230,6 @@ def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
     stages.barrier.reset()
     assert stages.all(lambda rank, gather: one(rank, gather, deadline=0)) == [None, None]
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_a_full_disk(tmp_path):
-    """The first save of a larger model meets a limit on the size of files."""
-    put(tmp_path, model(4, 4))
-    before = sorted(tmp_path.iterdir())
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(OSError, match=r"stage 0 on .*File too large"):
-            put(tmp_path, model(100, 100))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def killed_at(moment, folder, module):

@@ -20,7 +20,6 @@ from failing import lingering
 from leftovers import MARK, none_within
 
 from repro.gpipe import launch
-from repro.gpipe.runtime.launch import StageError
 from repro.gpipe.runtime.store import PipeStore
 
 
@@ -114,14 +113,6 @@ def test_programs_whose_function_stages_can_import_or_not(
 
 
 @pytest.mark.slow
-def test_what_a_stage_returns_must_be_picklable():
-    words = r"what nested returned on rank 0 cannot be pickled \(AttributeError: "
-    with pytest.raises(StageError, match=words) as caught:
-        launch(nested, stages=1)
-    assert "\n" not in caught.value.failure.text
-
-
-@pytest.mark.slow
 def test_a_thread_that_goes_on_is_named_and_ended(capfd: pytest.CaptureFixture[str]):
     assert launch(lingering, stages=2) == [7, 7]
     assert capfd.readouterr().err.count("with what still ran there: writer (target sleep)") == 2
@@ -148,21 +139,6 @@ def test_it_is_a_store(store: PipeStore):
         assert (tried.add("count", 2), tried.add("count", 3)) == (2, 5)
         with pytest.raises(dist.DistStoreError):
             tried.wait(["never"], timedelta(seconds=0.01))
-
-
-def test_one_thread_waits_while_another_one_asks(store: PipeStore):
-    client, waited = store.clients[0], threading.Event()
-
-    def wait() -> None:
-        client.wait(["late"])
-        waited.set()
-
-    threading.Thread(target=wait).start()
-    client.set("other", "x")
-    assert store.own.get("other") == b"x"
-    assert not waited.wait(0.05)
-    client.set("late", "x")
-    assert waited.wait(10)
 
 
 def test_a_process_whose_launcher_is_gone_is_told_so(store: PipeStore):

@@ -67,14 +67,6 @@ def test_any_view_arrives_and_is_copied_with_its_bits_strides_and_alignment(tens
             assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
 
 
-def test_a_repeated_number_crosses_once_and_a_copy_keeps_its_gradient():
-    row = torch.arange(3.0)
-    assert crossed(row.expand(4, 3)).untyped_storage().nbytes() == row.nbytes
-    leaf = torch.ones(3, 4)[:, ::2].requires_grad_()
-    copied(leaf).mul_(2.0).sum().backward()
-    assert torch.equal(leaf.grad, torch.full((3, 2), 2.0))  # pyright: ignore[reportArgumentType]
-
-
 def test_a_form_describes_what_has_the_same_shapes_types_and_constants():
     x = torch.ones(3, 4)
     form = Form.of([x], [Slot(0), 1, None])

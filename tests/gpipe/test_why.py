@@ -43,20 +43,6 @@ def test_critical_paths():
     assert path(held, 0.5).startswith("F0@0 t0@1 F0@1 t0@2 F0@2 t0@3 F0@3 B0@3")
 
 
-def test_setup_update_and_what_the_runtime_takes():
-    """Stage 1 updates last: it waited until stage 0, whose B ended last, had agreed."""
-    schedule = make_schedule("gpipe", 2, 1, "never")
-    spans = [
-        *(Span("setup", 0, -1, 10.0, 11.0), Span("setup", 1, -1, 10.5, 11.0)),
-        *(Span("F", 0, 0, 11.25, 12.0), Span("F", 1, 0, 12.5, 13.0)),
-        *(Span("B", 1, 0, 13.25, 14.0), Span("B", 0, 0, 14.5, 16.0)),
-        *(Span("U", 0, -1, 16.5, 17.0), Span("U", 1, -1, 17.5, 18.0)),
-    ]
-    legs = critical_path(Timeline(tuple(spans), 2), schedule)
-    assert drawn(legs) == "s-1@0 g0@0 F0@0 t0@1 F0@1 g0@1 B0@1 t0@0 B0@0 g-1@1 U-1@1"
-    assert sum(leg.seconds for leg in legs if leg.kind == "gap") == 0.25 + 0.25 + 1.5
-
-
 @given(schedule=of_any_kind(), transfer=st.floats(0, 10), data=st.data())
 def test_legs_abut_and_sum_to_the_step(schedule, transfer, data):
     seconds = st.floats(0, 10, allow_subnormal=False)
@@ -104,17 +90,6 @@ def test_every_change_by_hand():
     uneven = explained(make_schedule("gpipe", 2, 1), lambda a: UNIT[a.kind] * part[a.stage])
     assert uneven.base_s == pytest.approx(6.8)
     assert steps(uneven)[BALANCE] == uneven.base_s
-
-
-def test_only_what_concerns_a_run_is_tried():
-    def names(*arguments, examples=None):
-        return set(steps(explained(make_schedule(*arguments), examples=examples)))
-
-    assert names("gpipe", 1, 4) == {NEVER}
-    assert names("gpipe", 1, 4, "never") == set()
-    assert names("zb-h1", 2, 4, "never", examples=4) == {BALANCE, LINK}
-    assert DOUBLED in names("gpipe", 2, 4, examples=8)
-    assert DOUBLED not in names("gpipe", 2, 4, examples=7)
 
 
 def test_gaps_and_latencies_do_not_shrink_with_the_micro_batches():

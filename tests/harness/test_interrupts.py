@@ -66,27 +66,6 @@ def test_workers_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
     assert none_within(str(tmp_path), 10)
 
 
-SWALLOWED = """
-import os, signal, time
-from repro.io import signals
-signals.install_handlers()
-try:
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(5)
-except BaseException:
-    pass
-try:
-    signals.check()
-except KeyboardInterrupt:
-    raise SystemExit(signals.exit_status())
-"""
-
-
-def test_a_signal_that_a_library_swallows_is_not_lost():
-    """An import may catch everything; the harness asks again before each run."""
-    assert subprocess.run([sys.executable, "-c", SWALLOWED]).returncode == 128 + signal.SIGTERM
-
-
 @pytest.mark.parametrize("wait", [0.4, 4.8])
 def test_a_signal_while_it_starts_is_one_line(tmp_path: Path, wait: float):
     harness = start(tmp_path)

@@ -5,7 +5,6 @@ The crew measures without processes; tests/harness/test_campaign.py kills real o
 
 import errno
 import os
-import shutil
 from contextlib import suppress
 from itertools import count
 from math import inf
@@ -18,7 +17,6 @@ from repro.harness.frame import all_runs
 from repro.harness.journal import journals
 from repro.harness.results import load
 from repro.io import files, lock
-from repro.report.tables import rounds as rounds_table
 
 SWEEP = experiment(spec(1, 4), spec(2, 4), spec(4, 4))
 
@@ -99,16 +97,3 @@ def test_killed_at_any_write_of_a_forced_sweep_no_run_is_left_with_less(tmp_path
         assert min(one, two) >= 2
     assert number > 3
     assert all_runs(load(tmp_path))["rounds"].tolist() == [2, 2, 0]
-
-
-def test_a_file_that_cannot_be_written_is_the_reason_of_what_was_open(tmp_path: Path):
-    def obstruct(job: int) -> None:
-        if job == 3:  # in the second round
-            (spans,) = tmp_path.glob("*/smoke/tiny/timelines")
-            shutil.rmtree(spans)
-            spans.touch()
-
-    with pytest.raises(OSError, match="File exists"):
-        measure(tmp_path, Crew(before=obstruct), SWEEP)
-    assert all_runs(load(tmp_path))["status"].tolist()[:2] == ["interrupted(File exists)"] * 2
-    assert len(rounds_table(load(tmp_path))) == 2

@@ -40,20 +40,16 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
     }
     waiting = total - sum(parts.values())
     if schedule is None:
-        schedule = _recorded_order(timeline)
+        orders = [
+            [(s.kind, s.stage, s.micro_batch) for s in timeline.on(rank) if s.kind in COMPUTE]
+            for rank in range(timeline.ranks)
+        ]
+        held = timeline.stages_per_rank
+        schedule = schedule_from_orders("recorded", 0, "", orders, stages_per_rank=held)
     parts["bubble"] = _idle(timeline, schedule, by_stage=False)
     parts["imbalance"] = _idle(timeline, schedule, by_stage=True) - parts["bubble"]
     parts["transfer"] = waiting - parts["bubble"] - parts["imbalance"]
     return {name: parts[name] / total for name in PARTS}
-
-
-def _recorded_order(timeline: Timeline) -> Schedule:
-    """The schedule in which each rank did its work in the order of the spans."""
-    orders = [
-        [(s.kind, s.stage, s.micro_batch) for s in timeline.on(rank) if s.kind in COMPUTE]
-        for rank in range(timeline.ranks)
-    ]
-    return schedule_from_orders("recorded", 0, "", orders, stages_per_rank=timeline.stages_per_rank)
 
 
 def _idle(timeline: Timeline, schedule: Schedule, *, by_stage: bool) -> float:

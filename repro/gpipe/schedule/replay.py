@@ -26,15 +26,11 @@ class Crossing(NamedTuple):
 
     A link is one direction between two ranks. It carries one message at a time.
 
-    Attributes:
-        seconds: for which the message occupies the link.
-        latency: seconds from then until it arrives.
-        blocking: whether the sender computes nothing while its message occupies the link.
     """
 
-    seconds: float = 0.0
-    latency: float = 0.0
-    blocking: bool = False
+    seconds: float = 0.0  # for which the message occupies the link
+    latency: float = 0.0  # seconds from then until it arrives
+    blocking: bool = False  # whether the sender computes nothing while the link is occupied
 
 
 @collector.paused()
@@ -61,7 +57,8 @@ def replay(
         DeadlockError: if some actions can never start. The message names the blocked ones.
     """
     ranks = schedule.ranks
-    crossing = transfer if callable(transfer) else _always(Crossing(latency=transfer))
+    same = Crossing(latency=0.0 if callable(transfer) else transfer)
+    crossing = transfer if callable(transfer) else lambda _send: same
     arrivals: dict[Producer, float] = {}  # message -> when it arrives
     link_free: dict[tuple[int, int], float] = {}  # (from, to) -> when the next message can leave
     spans: list[Span] = []
@@ -123,10 +120,6 @@ def replay(
         raise DeadlockError(f"the schedule deadlocks: {', '.join(map(_describe_wait, blocked))}")
     ordered = tuple(sorted(spans, key=attrgetter("start", "stage", "end")))
     return Timeline(ordered, schedule.stages, schedule.stages_per_rank)
-
-
-def _always(crossing: Crossing) -> Callable[[Action], Crossing]:
-    return lambda _send: crossing
 
 
 def _describe_wait(action: Action) -> str:

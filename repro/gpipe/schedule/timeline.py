@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Length of the span in seconds."""
+        """Length of the span."""
         return self.end - self.start
 
 
@@ -60,8 +60,7 @@ class Timeline:
     Attributes:
         spans: in no particular order.
         stages: how many there are, on all ranks together.
-        stages_per_rank: how many each rank holds; a rank holds every K-th one, K being the number
-            of ranks.
+        stages_per_rank: how many each rank holds; a rank holds every K-th one.
     """
 
     spans: tuple[Span, ...]
@@ -70,7 +69,7 @@ class Timeline:
 
     @property
     def ranks(self) -> int:
-        """K, the number of ranks, which is that of stages if each rank holds one."""
+        """K, which is the number of stages if each rank holds one."""
         return self.stages // self.stages_per_rank
 
     @cached_property
@@ -107,10 +106,8 @@ class Timeline:
     @cached_property
     def _by_rank(self) -> list[list[Span]]:
         by_rank: list[list[Span]] = [[] for _ in range(self.ranks)]
-        for span in self.spans:
+        for span in sorted(self.spans, key=lambda s: (s.start, s.end)):
             by_rank[span.stage % self.ranks].append(span)
-        for spans in by_rank:
-            spans.sort(key=lambda s: (s.start, s.end))
         return by_rank
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -121,22 +118,27 @@ class Timeline:
     def from_rows(
         cls, rows: Iterable[Mapping[str, Any]], stages: int, stages_per_rank: int = 1
     ) -> "Timeline":
-        """The inverse of `to_rows`.
-
-        Raises:
-            ValueError: for a row that is no span of these stages.
-        """
-        return cls(tuple(_parse_span(row, stages) for row in rows), stages, stages_per_rank)
+        """The inverse of `to_rows`; a ValueError for a row that is no span of these stages."""
+        spans = []
+        for row in rows:
+            known = all(type(row.get(name)) is kind for name, kind in COLUMNS.items())
+            known = known and row["kind"] in KINDS and 0 <= row["stage"] < stages
+            known = known and row["micro_batch"] >= -1
+            if not known or not -_LATEST <= row["start"] <= row["end"] <= _LATEST:
+                raise ValueError(
+                    f"{short(row)} is no span of stages 0 to {stages - 1}; record it again"
+                )
+            spans.append(Span(**{name: row[name] for name in COLUMNS}))
+        return cls(tuple(spans), stages, stages_per_rank)
 
     def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
         """A Chrome trace for ui.perfetto.dev, as a JSON object: one track a rank, microseconds."""
+        names = [("process_name", 0, label)]
+        names += [("thread_name", rank, self.row_name(rank)) for rank in range(self.ranks)]
         events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
+            {"ph": "M", "name": what, "pid": pid, "tid": rank, "args": {"name": name}}
+            for what, rank, name in names
         ]
-        for rank in range(self.ranks):
-            name = {"name": self.row_name(rank)}
-            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": rank, "args": name})
-        step_start = self.start
         for s in self.spans:
             event = {
                 "ph": "X",
@@ -144,7 +146,7 @@ class Timeline:
                 "cat": s.kind,
                 "pid": pid,
                 "tid": s.stage % self.ranks,
-                "ts": 1e6 * (s.start - step_start),
+                "ts": 1e6 * (s.start - self.start),
                 "dur": 1e6 * s.seconds,
                 "args": {"stage": s.stage, "micro_batch": s.micro_batch, "step": s.step},
             }
@@ -159,12 +161,10 @@ class Timeline:
         Where ranks hold several stages, a letter names the stage: F0a on the first that the rank
         holds, F0b on the second.
         """
-        count = round(self.step_time / slot)
-        widths = [len(self._label(s)) for s in self.spans if s.micro_batch >= 0]
-        width = max([2, *widths])
+        width = max([2, *(len(self._label(s)) for s in self.spans if s.micro_batch >= 0)])
         lines = []
         for rank in range(self.ranks):
-            cells = ["."] * count
+            cells = ["."] * round(self.step_time / slot)
             for s in self.on(rank):
                 first = round((s.start - self.start) / slot)
                 last = round((s.end - self.start) / slot)
@@ -178,18 +178,7 @@ class Timeline:
         return f"stage {rank}" if self.stages_per_rank == 1 else f"rank {rank}"
 
     def _label(self, span: Span) -> str:
-        if span.micro_batch < 0:
-            return span.kind
-        if self.stages_per_rank == 1:
-            return f"{span.kind}{span.micro_batch}"
-        return f"{span.kind}{span.micro_batch}{ascii_lowercase[span.stage // self.ranks % 26]}"
-
-
-def _parse_span(row: Mapping[str, Any], stages: int) -> Span:
-    """A row as a span, if it is one of these stages."""
-    if all(type(row.get(name)) is kind for name, kind in COLUMNS.items()):
-        span = Span(**{name: row[name] for name in COLUMNS})
-        known = span.kind in KINDS and 0 <= span.stage < stages and span.micro_batch >= -1
-        if known and -_LATEST <= span.start <= span.end <= _LATEST:
-            return span
-    raise ValueError(f"{short(row)} is no span of stages 0 to {stages - 1}; record it again")
+        number = span.micro_batch if span.micro_batch >= 0 else ""
+        held = self.stages_per_rank > 1 and span.micro_batch >= 0
+        letter = ascii_lowercase[span.stage // self.ranks % 26] if held else ""
+        return f"{span.kind}{number}{letter}"

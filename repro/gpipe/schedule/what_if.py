@@ -8,6 +8,7 @@ step tells how far to trust the predictions.
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -43,23 +44,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A step explained.
-
-    Attributes:
-        timeline: of the step.
-        schedule: what was run.
-        costs: of its actions.
-        path: its critical path.
-        base_s: the unchanged schedule replayed, in seconds.
-        changes: every change that this run allows, the greatest gain first.
-    """
+    """A step explained."""
 
     timeline: Timeline
     schedule: Schedule
     costs: "Costs"
-    path: tuple[Leg, ...]
-    base_s: float
-    changes: tuple[Change, ...]
+    path: tuple[Leg, ...]  # the critical one
+    base_s: float  # the unchanged schedule replayed
+    changes: tuple[Change, ...]  # all that this run allows, the greatest gain first
 
     @classmethod
     def of(
@@ -70,12 +62,10 @@ class Explanation:
         No more micro-batches are tried than there are examples in one replica's mini-batch.
         """
         costs = Costs.of(timeline, schedule)
-        base = costs.step(schedule)
-        steps = _changed_steps(costs, schedule, examples)
-        changes = [Change(name, step, base / step) for name, step in steps.items()]
-        changes.sort(key=lambda change: change.step_s)
-        path = critical_path(timeline, schedule)
-        return cls(timeline, schedule, costs, path, base, tuple(changes))
+        path, base = critical_path(timeline, schedule), costs.step(schedule)
+        steps = sorted(_changed_steps(costs, schedule, examples).items(), key=itemgetter(1))
+        changes = tuple(Change(name, step, base / step) for name, step in steps)
+        return cls(timeline, schedule, costs, path, base, changes)
 
 
 def _changed_steps(costs: "Costs", schedule: Schedule, examples: int | None) -> dict[str, float]:
@@ -134,10 +124,9 @@ class Costs:
         for span in work:
             lengths[span.kind, span.stage].append(span.seconds)
         seconds = {key: fmean(values) for key, values in lengths.items()}
-        for j in range(timeline.stages):
-            seconds.setdefault(("R", j), seconds["F", j])
-
         gaps: dict[int, list[float]] = {j: [] for j in range(timeline.stages)}
+        for j in gaps:
+            seconds.setdefault(("R", j), seconds["F", j])
         latencies: dict[tuple[int, int], list[float]] = {
             (action.rank, action.peer): []
             for actions in schedule.ranks
@@ -161,12 +150,9 @@ class Costs:
     ) -> float:
         """Seconds of a step with these costs.
 
-        Args:
-            schedule: what is run.
-            part: of its seconds that an action takes, as the micro-batch is smaller.
-                Gaps and latencies stay.
-            even: every stage takes the mean over stages.
-            free: messages arrive at once.
+        `part` is the share of its seconds that an action takes, as the micro-batch is smaller; gaps
+        and latencies stay. With `even` every stage takes the mean over stages, with `free` messages
+        arrive at once.
         """
         lengths: dict[str, list[float]] = defaultdict(list)
         for (kind, _), seconds in self.seconds.items():
