@@ -165,13 +165,11 @@ class Sender(Link):
     def _notify(self, note: _Note, *, wait: bool) -> bool:
         """Send the receiver a notification; False if it would have to wait and may not."""
         data, fds = note
-        flags = 0 if wait else socket.MSG_DONTWAIT
+        # `socket.send_fds` of Python 3.11 forgets its flags.
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd)) for fd in fds]
         try:
             with sending(self._peer, 0):
-                if fds:
-                    socket.send_fds(self._socket, [data], fds, flags)
-                else:
-                    self._socket.send(data, flags)
+                self._socket.sendmsg([data], rights, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         for fd in fds:
