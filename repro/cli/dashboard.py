@@ -11,7 +11,7 @@ import tyro
 from repro.cli.options import parse
 from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.results import load_recorded
-from repro.harness.wandb_dashboard import NAME, Section, sections, workspace
+from repro.harness.wandb_dashboard import title_of, workspace
 from repro.io.untrusted import message
 
 if TYPE_CHECKING:
@@ -50,19 +50,19 @@ def main(arguments: list[str]) -> int:
             f"`repro report --results {options.results} --plots {options.plots}`",
             file=sys.stderr,
         )
-    shown = sections(results, report)
+    made = workspace(results, report, options.entity, options.project)
     beside = sys.stderr if options.json else sys.stdout  # so that what is printed stays JSON
     if options.json:
-        model = _workspace(shown, options)._to_model().spec
-        print(json.dumps(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))))
+        text = made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
+        print(json.dumps(json.loads(text)))
     else:
-        panels = sum(len(section.panels) for section in shown)
-        of = f"project {options.project}: {len(shown)} sections, {panels} panels"
-        print(f"W&B workspace '{NAME}' of {of}")
-        for section in shown:
-            print(f"\n{section.title}")
+        panels = sum(len(section.panels) for section in made.sections)
+        counts = f"{len(made.sections)} sections, {panels} panels"
+        print(f"W&B workspace '{made.name}' of project {made.project}: {counts}")
+        for section in made.sections:
+            print(f"\n{section.name}")
             for panel in section.panels:
-                print(f"  {panel.kind:10} {panel.title}")
+                print(f"  {type(panel).__name__:22} {title_of(panel)}")
     folder = options.results / "wandb"
     if options.log:
         for place in places:
@@ -71,38 +71,27 @@ def main(arguments: list[str]) -> int:
         wandb_summary.log_report("offline", options.plots, experiments, options.results)
         print(f"\nmirrored offline, in {folder}", file=beside)
     if options.push:
-        print(f"workspace: {_push(shown, options)}", file=beside)
+        print(f"workspace: {_push(made)}", file=beside)
     elif not options.json:
         where = f"where the runs have to be: `.venv/bin/wandb sync {folder}`"
         print(f"\nnothing was sent; --push makes this workspace in W&B, {where}")
     return 0
 
 
-def _workspace(shown: list[Section], options: DashboardOptions) -> "ws.Workspace":
-    try:
-        return workspace(shown, options.entity, options.project)
-    except ImportError as error:
-        raise ValueError(
-            f"--json and --push need a package that is not installed ({message(error)}); "
-            "try: .venv/bin/pip install wandb-workspaces"
-        ) from None
-
-
-def _push(shown: list[Section], options: DashboardOptions) -> str:
+def _push(made: "ws.Workspace") -> str:
     """Make the workspace in W&B; returns its address."""
     server = wandb_mirror.server()
     if not wandb_mirror.has_key(server):
         raise ValueError(f"--push: no API key for {server}; run `.venv/bin/wandb login` first")
     import wandb
 
-    made = _workspace(shown, options)
     try:
-        made.entity = options.entity or wandb.Api().default_entity or ""
+        made.entity = made.entity or wandb.Api().default_entity or ""
         made.save()
         return made.url
     except Exception as error:  # of W&B's client, whose errors have no common class
         raise ValueError(
-            f"--push: no workspace was made for --entity {made.entity or '(yourself)'} "
-            f"--project {options.project}: {message(error).rstrip('.')}; check both names and the "
-            "network, and that runs were sent there with `.venv/bin/wandb sync`"
+            f"--push: no workspace was made for --entity {made.entity or '(yourself)'} --project "
+            f"{made.project}: {message(error).rstrip('.')}; check both names and the network, and "
+            "that runs were sent there with `.venv/bin/wandb sync`"
         ) from None
