@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from repro.cli.plan import PlanOptions, choose
 from repro.costs.device import load as load_device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline
-from repro.harness import error_bars, machine, plan_file, runner
+from repro.harness import machine, plan_file, runner
 from repro.harness.advise import CHECKPOINTS, Plan, Question, why_slower
 from repro.harness.machine import Machine
 from repro.harness.plan_file import PlanFile
-from repro.harness.predict import ALL_REDUCE, Roofline
+from repro.harness.predict import ALL_REDUCE, Roofline, predict
 from repro.harness.results import load
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
@@ -78,13 +77,11 @@ def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():
         assert plan.step_s == pytest.approx(record.step_s[0])
         assert list(plan.peak_bytes) == record.peak_bytes
         assert plan.share("bubble") == pytest.approx(record.breakdown["bubble"])
+    spec = plans[0].spec.model_copy(update={"balance": "time", "D": 1, "stages_per_rank": None})
     for K, M in ((1, 8), (2, 2), (2, 8)):
-        changed: dict[str, Any] = {"fidelity": "simulated", "profile": "v100"}
-        changed["checkpoint"] = "never"
-        other = RunSpec(model="transformer", model_args=ARGS, K=K, M=M, N=8, **changed)
-        record = simulated(other, "cpu").record
-        assert isinstance(record, TrainRound)
-        assert plans[0].step_s <= 1.005 * record.step_s[0]
+        fields = {"K": K, "M": M, "schedule": "gpipe", "checkpoint": "never"}
+        other = predict(spec.model_copy(update=fields), question(ARGS, 8).source)
+        assert plans[0].step_s <= 1.005 * other.step_s
 
 
 def test_a_plan_that_does_not_fit_is_named(capsys):
@@ -148,7 +145,7 @@ def test_a_mistake_is_one_line(words, text, tmp_path: Path, monkeypatch, capsys)
     assert error.count("\n") == 1
 
 
-def timed_layers(path: Path, sizes: Sequence[int] = (2, 4, 8)) -> Path:
+def timed_layers(path: Path) -> Path:
     """A calibration of ARGS on two processes: together everything takes twice what it does alone.
 
     A micro-batch of n examples takes 1 + n ms in each layer, forward.
@@ -156,23 +153,16 @@ def timed_layers(path: Path, sizes: Sequence[int] = (2, 4, 8)) -> Path:
     layers = ARGS["L"] + 2
 
     def tables(factor: float) -> dict[str, Any]:
-        parts = (("forward", 1), ("recompute", 1), ("backward", 2))
-        return {
-            kind: [[1e-3 * factor * part * (1 + n)] * layers for n in sizes] for kind, part in parts
-        }
+        rows = [[1e-3 * factor * (1 + n)] * layers for n in (2, 4, 8)]
+        backward = [[2 * seconds for seconds in row] for row in rows]
+        return {"forward": rows, "recompute": rows, "backward": backward}
 
-    calibration = {
-        **tables(2),
-        "alone": tables(1),
-        "sizes": list(sizes),
-        "update": [0.0] * layers,
-        "activations": [0.0] * (layers - 1),
-        "gradients": [0.0] * (layers - 1),
-        "link": {"latency": 0.0, "bytes_per_second": None, "overlap": True},
-    }
     about = {"model": "transformer", "model_args": ARGS, "K": 2, "device": f"{HERE.kind}, K=2"}
-    content = {**about, "date": "2026-01-01", "unit": "x/s", "calibration": calibration}
-    path.write_text(json.dumps(content))
+    sent = dict.fromkeys(("activations", "gradients"), [0.0] * (layers - 1))
+    times = tables(2) | sent | {"alone": tables(1), "sizes": [2, 4, 8], "update": [0.0] * layers}
+    times["link"] = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
+    about |= {"date": "2026-01-01", "unit": "x/s", "calibration": times}
+    path.write_text(json.dumps(about))
     return path
 
 
@@ -240,22 +230,6 @@ def plan(peak: int = 100, fields: dict[str, Any] = {}, **parts: float) -> Plan: 
 )
 def test_why_a_plan_loses(slower, text):
     assert text in why_slower(slower, plan())
-
-
-def test_error_bars_are_those_of_the_tables(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(error_bars, "_TABLES", tmp_path)
-    assert error_bars.profile_error() is None
-    (tmp_path / "costs.csv").write_text(
-        "source,model,error (%) throughput,error (%) ratio\n"
-        "here,median error,7,7\nall,median error,50,8\nall,worst error,90,90\n"
-    )
-    (tmp_path / "simulator.csv").write_text("error over measured (%) mixed\n-50\n25\n10\n\n")
-    of_profiles, of_calibrations = error_bars.profile_error(), error_bars.calibration_error()
-    assert of_profiles
-    assert of_calibrations
-    assert of_profiles.ends(3.0) == pytest.approx((2.0, 4.5))
-    assert of_profiles.ratio == pytest.approx(1.08)
-    assert of_calibrations.factor == pytest.approx(1.25), "twice as fast counts as twice as slow"
 
 
 @pytest.fixture

@@ -81,13 +81,6 @@ def test_downloads_are_named_with_what_must_be_known(tmp_path: Path):
     assert priced.one_line.endswith("150 GB of downloads and birdsnap, of unknown size")
 
 
-def test_the_profile_is_that_of_the_gpus_here_and_may_be_too_small(tmp_path: Path):
-    large = {"L": 3, "D": 2048, "image": 224, "num_classes": 5}
-    priced = price(tmp_path, training(model_args=large, N=2048), here=H200)
-    assert priced.profile == "h200"
-    assert "does NOT fit" in priced.lines[1]
-
-
 FILE = """
 from repro.harness.spec import Experiment, Group, RunSpec, Training
 
