@@ -12,11 +12,10 @@ from pydantic import TypeAdapter
 
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
 from repro.simulate.calibration import Calibration, LayerTables
 from repro.simulate.stage_costs import FREE, StageCosts
-from repro.simulate.step import overlap, settle, simulate
+from repro.simulate.step import settle, simulate
 
 AS_JSON = TypeAdapter(StageCosts)
 K, M = st.integers(1, 8), st.integers(1, 20)
@@ -45,6 +44,7 @@ def costs(draw, K):
 
 
 @given(K=K, M=M, F=SECONDS, R=SECONDS, B=SECONDS)
+@settings(deadline=None)
 def test_uniform_costs_give_the_closed_forms(K, M, F, R, B):
     """Facts: plain (M+K-1)(F+R+B), early (M+K-1)F + M(R+B) + (K-1)B."""
     uniform = StageCosts.uniform(K, F, R, B)
@@ -91,23 +91,6 @@ def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
         assert own[-1].kind == "U"
     work_ends = max(s.end for s in timeline.spans if s.kind != "U")
     assert all(s.start == work_ends for s in timeline.spans if s.kind == "U")
-
-
-@given(data=st.data(), K=K, M=M)
-@settings(max_examples=40, deadline=None)
-def test_split_backwards_take_as_long_as_whole_ones(data, K, M):
-    """I and W take half of B each, unless it is said what W takes."""
-    half = data.draw(costs(K))
-    assert half.backward_weight == half.backward_input == tuple(B / 2 for B in half.backward)
-    shares = data.draw(st.lists(st.floats(0, 1), min_size=K, max_size=K))
-    given_w = tuple(share * B for share, B in zip(shares, half.backward, strict=True))
-    for some in (half, replace(half, backward_weight=given_w)):
-        timeline = simulate(make_schedule("zb-h1", K, M, "never"), some)
-        for j in range(K):
-            assert timeline.busy(j, "IW") == pytest.approx(M * some.backward[j])
-            assert timeline.busy(j, "W") == pytest.approx(M * some.backward_weight[j])
-        assert overlap(timeline)["R"] == (0.0,) * K
-        assert all(0 <= fraction <= 1 for fraction in overlap(timeline)["B"])
 
 
 @given(data=st.data(), K=st.integers(1, 4), held=st.integers(2, 3), M=st.integers(1, 9))
@@ -167,19 +150,6 @@ def test_beyond_the_sizes_that_were_timed_no_layer_gets_faster():
     assert found.stages((1, 1), 16).forward == pytest.approx((0.9, 5.0))
     assert found.stages((1, 1), 2).forward == pytest.approx((0.5, 1.0))
     assert [found.covers(n) for n in (3, 4, 8, 9)] == [False, True, True, False]
-
-
-def test_what_computes_at_the_same_time():
-    spans = (
-        Span("F", 0, 0, 0, 4),
-        Span("F", 1, 0, 3, 5),
-        Span("B", 2, 0, 4, 6),
-        Span("U", 0, -1, 4, 6),
-    )
-    found = overlap(Timeline(spans, 3))
-    assert found["F"] == pytest.approx((1 / 4 / 2, 2 / 2 / 2, 0))  # the update does not count
-    assert found["B"] == pytest.approx((0, 0, 1 / 2 / 2))
-    assert overlap(Timeline(spans[:1], 1))["F"] == (0,)
 
 
 def test_a_calibration_is_mixed_by_what_computes_at_once():

@@ -6,14 +6,10 @@ from pathlib import Path
 import pytest
 from crew import Crew, experiment, measure, spec
 
-from repro.harness import catalog, contention, plan
-from repro.harness.closing import closing
+from repro.harness import contention
 from repro.harness.job import Job, Outcome
-from repro.harness.journal import Journal
-from repro.harness.machine import Machine
 from repro.harness.results import load
 from repro.harness.spec import Experiment
-from repro.harness.terminal import show
 from repro.report.tables import rounds as rounds_table
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
@@ -93,16 +89,3 @@ def test_an_experiment_of_the_paper_ends_with_its_widest_run(tmp_path: Path):
     assert "over K=2, M=1" in head
     assert row.split()[:2] == ["2", "4"]
     assert "2.00x [2.00, 2.00]" in row
-
-
-def test_an_exhibit_of_the_reference_results():
-    reference = Path("results/reference")
-    # Several machines may have measured it; the first one has all of its groups.
-    recorded = Journal(min(reference.glob("*/laptop/table1")), reference)
-    assert recorded.about
-    facts = recorded.about.identity
-    machine = Machine("cpu", facts["device"], 2, facts["transport"], facts["torch"])
-    out = io.StringIO()
-    of = catalog.find("table1").build("laptop")
-    show(closing(plan.make(of, "laptop", machine, reference)), out)
-    assert "million parameters" in out.getvalue()

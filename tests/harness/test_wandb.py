@@ -231,25 +231,16 @@ def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
     assert ("no route to host" if key else "wandb login") in err
 
 
-CLOUD, OWN = "https://api.forge.coreweave.com", "https://wandb.example.org/"
-ENTRY = "machine {} login user password x\n"
-
-
-@pytest.mark.parametrize(
-    ("server", "key", "netrc", "expected"),
-    [
-        (CLOUD, None, "", False),
-        (CLOUD, "x", "", True),
-        (CLOUD, None, ENTRY.format("api.wandb.ai"), True),
-        (OWN, None, ENTRY.format("api.wandb.ai"), False),
-        (OWN, None, ENTRY.format("wandb.example.org"), True),
-        (CLOUD, None, "not a netrc file", False),
-    ],
-)
-def test_has_key(server: str, key: str | None, netrc: str, expected: bool, tmp_path: Path) -> None:
-    (tmp_path / "netrc").write_text(netrc)
-    environ = {"NETRC": str(tmp_path / "netrc")} | ({"WANDB_API_KEY": key} if key else {})
-    assert wandb_mirror.has_key(server, environ) is expected
+def test_a_key_is_of_its_server(tmp_path: Path) -> None:
+    netrc, has_key = tmp_path / "netrc", wandb_mirror.has_key
+    environ, cloud = {"NETRC": str(netrc)}, "https://api.forge.coreweave.com"
+    assert not has_key(cloud, environ)
+    netrc.write_text("not a netrc file")
+    assert not has_key(cloud, environ)
+    assert has_key(cloud, environ | {"WANDB_API_KEY": "x"})
+    netrc.write_text("machine api.wandb.ai login user password x\n")
+    assert has_key(cloud, environ)
+    assert not has_key("https://wandb.example.org/", environ)
 
 
 def test_the_dry_dashboard(logged: dict[str, Mirrored], capfd: Any):
