@@ -1,5 +1,6 @@
 """What the experiments that train models share."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from repro.harness.spec import ON_CPU, Group, RunSpec, Scale
@@ -12,7 +13,7 @@ def recompute(scale: Scale) -> Literal["always", "never"]:
     return "never" if scale in ON_CPU else "always"
 
 
-def groups_of(scale: Scale, name: str, runs: list[RunSpec]) -> tuple[Group, ...]:
+def groups_of(scale: Scale, name: str, runs: Iterable[RunSpec]) -> tuple[Group, ...]:
     """The runs in groups, each of which is recorded as a whole.
 
     On a CPU these are the runs of one seed, which are compared with each other. Elsewhere a run may

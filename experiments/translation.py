@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from experiments.learned import LEARN, recompute
 from repro.data.languages import LANGUAGES
 from repro.harness.spec import ON_CPU, TINY, RunSpec, Scale, Training
+from repro.paper import translation_models
 from repro.train.recipe import translation
 
 TOY = tuple(f"toy:{name}" for name in LANGUAGES)
@@ -20,13 +21,7 @@ OPUS = tuple(f"opus100:{code}-en" for code in _OPUS_CODES.split())
 
 # Small models, on one core a few ms a sentence: nearly every word of a toy language is one token.
 _SMALL_V, _SMALL_T = 1200, 20
-_SMALL: dict[str, Any] = {
-    "d": 64,
-    "head_dim": 16,
-    "V": _SMALL_V,
-    "S": _SMALL_T,
-    "T": _SMALL_T,
-}
+_SMALL: dict[str, Any] = {"d": 64, "head_dim": 16, "V": _SMALL_V, "S": _SMALL_T, "T": _SMALL_T}
 TEMPERATURE = 5.0  # the paper does not state it
 PAPER_T = 128  # tokens of a sentence; the paper does not state it
 PAPER_M = 64  # so that a micro-batch of 2048 sentences has 32; the paper does not state it
@@ -53,6 +48,11 @@ PAPER_SIZES = (
     Size(32, 16384, 32),
     Size(64, 16384, 32),
 )
+# With the partitions of each; the paper does not state those of its smallest model.
+PAPER_CUTS = [
+    (size, printed.partitions or 1)
+    for size, printed in zip(PAPER_SIZES, translation_models(), strict=True)
+]
 TRANSFORMER_BIG = Size(6, 4096, 16)  # of the Transformer's authors; the paper names it
 
 
@@ -73,14 +73,9 @@ def training_run(
     M: int = 2,
     warm_up: int = 20,
 ) -> RunSpec:
-    """One translation model of some languages into English.
+    """One translation model of some languages into English; `decode` test sentences of each.
 
-    Args:
-        scale: whether the model and its text are small.
-        N: sentence pairs of a mini-batch.
-        seed: of weights, order and dropout.
-        decode: test sentences of each language that are translated.
-        warm_up: steps in which the learning rate rises; on a CPU alone.
+    `warm_up` is of the learning rate, on a CPU alone.
     """
     if scale in ON_CPU:
         recipe = translation(lr=0.006, warm_up=warm_up)

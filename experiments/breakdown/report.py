@@ -5,7 +5,6 @@ the pie's own bubble, so that row is fitted and proves nothing.
 """
 
 from collections.abc import Iterator, Mapping
-from math import nan
 from typing import Any
 
 import pandas as pd
@@ -23,8 +22,8 @@ from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import Form, framed, or_status
-from repro.report.rounds import fits, parts
-from repro.report.style import MARKERS, PART_NAMES, PARTS, grid, model_name
+from repro.report.rounds import fits, with_parts
+from repro.report.style import MARKERS, PART_NAMES, grid, legend_below, model_name
 from repro.report.table import Table
 
 LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
@@ -44,15 +43,8 @@ FITTED = {
 }
 SHOWN = Shown(
     NAME,
-    (
-        "part",
-        "quoted pie",
-        "ideal arithmetic",
-        "measured AmoebaNet-D",
-        "measured Transformer",
-        "simulated AmoebaNet-D",
-        "verdict",
-    ),
+    "part | quoted pie | ideal arithmetic | measured AmoebaNet-D | measured Transformer | "
+    "simulated AmoebaNet-D | verdict",
 )
 
 
@@ -61,27 +53,14 @@ def tables(results: Results) -> list[Table]:
     return [by_part(results, frame)] if len(frame) else []
 
 
-def answer(tables: Mapping[str, Table]) -> str:
-    table, parts = tables[NAME], ("computation", "recompute", "bubble")
-    ours = [table.text("simulated AmoebaNet-D", part=part) for part in parts]
-    printed = [table.text("quoted pie", part=part) for part in parts]
-    return (
-        f"In a simulated step of AmoebaNet-D the computation takes {ours[0]}, recompute {ours[1]} "
-        f"and the bubble {ours[2]}; the paper's pie has {printed[0]}, {printed[1]} and "
-        f"{printed[2]}."
-    )
-
-
 def shares(results: Results) -> Frame:
     """A line for each run with a column for each part's share of K x step."""
     frame = runs_frame(results, NAME, K=K)
-    medians = [parts(run) for run in frame["run"]]
+    frame = with_parts(frame)
     for part in _ORDER:
-        frame[part] = [each.get(part, nan) for each in medians]
         frame[part] = or_status(frame, part)
-    frame["full_size"] = [
-        run.spec.model_args == MODELLED[run.model]["paper"] for run in frame["run"]
-    ]
+    sizes = frame["model"].map(lambda model: MODELLED[model]["paper"])
+    frame["full_size"] = frame["model_args"] == sizes
     names = frame["model"].map(model_name)
     alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
     frame["name"] = names.where(~alike, names + " (" + frame["where"] + ")")
@@ -158,5 +137,5 @@ def figure(results: Results) -> Figure | None:
     drawn, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)
     axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}")
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    legend_below(drawn, axes)
     return drawn

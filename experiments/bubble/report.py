@@ -1,6 +1,6 @@
 """The bubble (arXiv:1811.06965v5, section 2.3): closed forms beside recorded steps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import ceil, nan
 from typing import Any
 
@@ -21,14 +21,14 @@ from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import framed, or_status
-from repro.report.style import FIDELITIES, KINDS, MARKERS, SOFT, THEORY, in_pairs, legend, ticks
+from repro.report.style import KINDS, SOFT, THEORY, dots, in_pairs, legend, over_m
 from repro.report.table import Table
 
 NEGLIGIBLE = NEGLIGIBLE_PERCENT / 100  # of K x step
 LEAST = f"M for {NEGLIGIBLE:.0%}"
 SHOWN = Shown(
     f"{NAME}_at_4k",
-    ("K", "M", "theory plain", "simulated early", "emulated early", LEAST, "negligible?"),
+    f"K | M | theory plain | simulated early | emulated early | {LEAST} | negligible?",
 )
 POINT = ["where", "K", "M"]
 CLOSED_FORMS = ["theory plain", "theory early"]
@@ -40,15 +40,6 @@ def tables(results: Results) -> list[Table]:
     if not len(frame):
         return []
     return [at_4k(results, frame), idle(results, frame)]
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[f"{NAME}_at_4k"]
-    return (
-        "At M = 4K the stages of a simulated step are idle for "
-        f"{table.text('simulated early', K='2')} of the time with K=2 and for "
-        f"{table.text('simulated early', K='8')} with K=8."
-    )
 
 
 def steps(results: Results) -> Frame:
@@ -192,13 +183,8 @@ def curves(equal: Frame) -> Figure | None:
     figure, panels = in_pairs(len(Ks), 2.7)
     for axes, K in zip(panels, Ks, strict=True):
         _panel(axes, K, select(equal, K=K))
-    legend(
-        figure,
-        set(equal["fidelity"]),
-        ("plain: (K-1)/(M+K-1)", "--"),
-        ("ideal: recomputes early", ":"),
-        coloured=True,
-    )
+    theories = {"plain: (K-1)/(M+K-1)": "--", "ideal: recomputes early": ":"}
+    legend(figure, set(equal["fidelity"]), *theories.items(), coloured=True)
     return figure
 
 
@@ -211,18 +197,9 @@ def _panel(axes: Axes, K: int, runs: Frame) -> None:
     axes.plot(dense, early, ":", color=THEORY, linewidth=1.4, label="ideal")
     for fidelity, size in _SIZES.items():
         points = select(runs, fidelity=fidelity)
-        axes.plot(
-            points["M"],
-            100 * points["bubble_idle_over_total"],
-            MARKERS[fidelity],
-            color=FIDELITIES[fidelity],
-            markersize=size,
-            linestyle="",
-            label=fidelity,
-        )
+        look = dots(fidelity, markersize=size, label=fidelity)
+        axes.plot(points["M"], 100 * points["bubble_idle_over_total"], **look)
     axes.axvline(4 * K, color=SOFT, linewidth=0.9)
     axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8.5, color=KINDS["U"], va="top")
-    axes.set_xscale("log", base=2)
-    ticks(axes, Ms)
-    axes.set_ylim(0, 100)
-    axes.set(title=f"K={K}", xlabel="M micro-batches", ylabel="idle/total (%)")
+    over_m(axes, Ms)
+    axes.set(title=f"K={K}", ylabel="idle/total (%)", ylim=(0, 100))

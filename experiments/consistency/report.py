@@ -19,7 +19,7 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
 from repro.report.declared import Shown
-from repro.report.framed import estimated, framed
+from repro.report.framed import Form, estimated, framed
 from repro.report.style import grid, model_name, series_colour
 from repro.report.table import Cell, Table
 
@@ -45,17 +45,10 @@ def tables(results: Results) -> list[Table]:
         line["greatest difference"] = seeds["difference"].max()
         line["first loss"] = max(losses[0] for losses in seeds["losses"])
         lines.append(line | {"verdict": verdict(seeds, every)})
-    return [
-        framed(
-            results,
-            NAME,
-            pd.DataFrame(lines),
-            ABOUT,
-            forms=dict.fromkeys(("relative distance", "first loss"), _tiny),
-            hidden=["greatest relative distance", "greatest difference"],
-            base_M=BASE_M,
-        )
-    ]
+    forms: dict[str, Form] = dict.fromkeys(("relative distance", "first loss"), _tiny)
+    hidden = ["greatest relative distance", "greatest difference"]
+    table = pd.DataFrame(lines)
+    return [framed(results, NAME, table, ABOUT, forms=forms, hidden=hidden, base_M=BASE_M)]
 
 
 def _tiny(value: float) -> str:
@@ -172,10 +165,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 def _distances(axes: Axes, change: str, seeds: Frame) -> None:
     distances = np.maximum(np.median([*seeds["losses"]], axis=0), CLOSEST)
-    look: dict[str, Any] = {
-        "color": series_colour(seeds["M"].iloc[0]),
-        "marker": ".",
-        "label": change,
-    }
-    style = "--" if seeds["D"].iloc[0] > 1 else "-"
-    axes.plot(range(1, len(distances) + 1), distances, style, **look)
+    style, colour = "--" if seeds["D"].iloc[0] > 1 else "-", series_colour(seeds["M"].iloc[0])
+    steps = range(1, len(distances) + 1)
+    axes.plot(steps, distances, style, marker=".", color=colour, label=change)

@@ -49,19 +49,10 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     # with layer norm
     "translation": {
-        "model_args": {
-            "L": 3,
-            "d": 32,
-            "H": 64,
-            "A": 2,
-            "head_dim": 16,
-            "V": 256,
-            "S": 16,
-            "T": 16,
-        },
+        "model_args": {"L": 3, "d": 32, "H": 64, "A": 2, "head_dim": 16} | TEXT,
         "training": Training(
             data=("toy:alfa",),
-            data_args={"vocabulary": 256, "S": 16, "T": 16},
+            data_args={"vocabulary": TEXT["V"], "S": TEXT["S"], "T": TEXT["T"]},
             recipe={"optimizer": "sgd", "lr": 0.1, "momentum": 0.9},
             weights=WEIGHTS,
         ),

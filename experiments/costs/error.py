@@ -42,19 +42,11 @@ class ErrorBar:
 
 @lru_cache(maxsize=2)
 def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None:
-    """The error of simulated ratios, or of simulated throughput, over all recorded cells.
+    """The error of simulated ratios or throughput over all recorded cells; None without one.
 
-    Steps of tiny models do not count: they are too short to say anything.
-
-    Args:
-        results: recorded runs, those of the experiment `costs` among them.
-        quantity: "ratio": throughput over that of the source's own base cell, such as K=2, M=1.
-            Steps of one GPU do not count here: they vary M and the rule of re-materialization, but
-            not K, and the bar stands beside ratios over K.
-            "throughput": examples per second.
-
-    Returns:
-        None without a recorded cell.
+    A ratio is over the source's own base cell, such as K=2, M=1. Steps of one GPU do not count
+    there: they vary M and the rule of re-materialization, but not K. Steps of tiny models never
+    count: they are too short to say anything.
     """
     judged = cells(results)
     judged = judged.loc[~judged["scale"].isin(TINY)]

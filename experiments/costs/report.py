@@ -1,16 +1,15 @@
 """How far the cost model is off: predicted beside published and measured steps and memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import expm1, isnan, nan
 from typing import Any
 
 import pandas as pd
 
-from experiments.costs import gpu
-from experiments.costs.cells import SOURCES, cells, on_gpus
+from experiments.costs.cells import SOURCES, cells
 from experiments.costs.error import bar_of
-from experiments.costs.runs import ABOUT, GPU, NAME, lingvo_memory, torchgpipe_memory
-from repro.harness.frame import runs_frame
+from experiments.costs.runs import ABOUT, GPU, NAME, published_memory
+from repro.harness.frame import runs_frame, select
 from repro.harness.results import GIB, Results, Run
 from repro.report.declared import Shown
 from repro.report.figures import Picture
@@ -23,30 +22,13 @@ THROUGHPUT, RATIO = "error (%) throughput", "error (%) ratio"
 QUOTED, COUNTED = "activations (GiB) quoted", "activations (GiB) counted"
 SHOWN = Shown(
     NAME,
-    ("source", "model", THROUGHPUT, RATIO),
+    f"source | model | {THROUGHPUT} | {RATIO}",
     lines={"model": ("median error", "worst error")},
 )
 
 
 def tables(results: Results) -> list[Table]:
-    frame = runs_frame(results, NAME, done=True)
-    if not len(runs_frame(results, NAME)):
-        return []
-    made = [speed(results), memory(results)]
-    if any(True for _ in on_gpus(frame)):
-        made += [gpu.stages(results), gpu.recomputation(results)]
-    return made
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    median, worst = (
-        tables[NAME].text(RATIO, source="all", model=f"{which} error")
-        for which in ("median", "worst")
-    )
-    return (
-        f"Simulated ratios of throughput are off by {median} % in the median and by {worst} % at "
-        "worst."
-    )
+    return [speed(results), memory(results)] if len(runs_frame(results, NAME)) else []
 
 
 def figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:
@@ -57,15 +39,11 @@ def figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:
 def speed(results: Results) -> Table:
     """A line for each cell, and the median and worst error of each source and of all."""
     every = cells(results)
-    parts: list[pd.DataFrame] = []
-    for letter, source in SOURCES.items():
-        of_source = every.loc[every["source"] == letter]
-        if len(of_source):
-            parts += [_cells(source, of_source), _summaries(source, of_source)]
-    judged = every.loc[every["source"] != "rehearsal"]
-    parts.append(_summaries("all", judged))
-    parts = [part for part in parts if len(part)] or [pd.DataFrame()]
-    table = pd.concat(parts)
+    parts = [_summaries("all", every.loc[every["source"] != "rehearsal"])]
+    for letter, source in reversed(SOURCES.items()):
+        of_source = select(every, source=letter)
+        parts = [_cells(source, of_source), _summaries(source, of_source), *parts]
+    table = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()])
     forms = {f"examples/s {fidelity}": ".1f" for fidelity in ("quoted", "measured", "simulated")}
     return framed(results, NAME, table, ABOUT, forms=forms)
 
@@ -74,6 +52,8 @@ def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     has_unit, is_published = frame["source"] != "b", frame["fidelity"] == "simulated"
     both_rules = frame["group"].astype(str).str.endswith(GPU)
     table = pd.DataFrame({"source": source}, frame.index)
+    if frame.empty:
+        return table
     table["model"] = frame["model"].map(model_name) + (", " + frame["remat"]).where(both_rules, "")
     for name in "KMN":
         table[name] = frame[name].astype(object)
@@ -94,19 +74,13 @@ def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     absolute, ratio = bar_of(frame, "throughput"), bar_of(frame, "ratio")
     if absolute is None and ratio is None:
         return pd.DataFrame()
-
-    def line(which: str) -> dict[str, Any]:
-        throughput, of_ratio = (
-            _percent(expm1(getattr(bar, which)) if bar else nan, ".0f") for bar in (absolute, ratio)
-        )
-        return {
-            "source": source,
-            "model": f"{which} error",
-            THROUGHPUT: throughput,
-            RATIO: of_ratio,
-        }
-
-    return pd.DataFrame([line("median"), line("worst")])
+    lines = []
+    for which in ("median", "worst"):
+        line: dict[str, Any] = {"source": source, "model": f"{which} error"}
+        for column, bar in ((THROUGHPUT, absolute), (RATIO, ratio)):
+            line[column] = _percent(expm1(getattr(bar, which)) if bar else nan, ".0f")
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def _percent(error: float, form: str) -> Cell:
@@ -115,22 +89,18 @@ def _percent(error: float, form: str) -> Cell:
 
 def memory(results: Results) -> Table:
     """Counted memory beside torchgpipe's table, and whether Lingvo's settings fit."""
-    settings = [*torchgpipe_memory(), *((spec, None) for spec in lingvo_memory())]
     recorded = list(runs_frame(results, NAME, done=True)["run"])
     lines = []
-    for spec, peer in settings:
+    for spec, quoted in published_memory():
         for run in (run for run in recorded if run.spec == spec):
-            quoted = peer.values if peer else {}
-            counted = sum(run.peak_gib_per_stage) - (quoted.get("model_memory_gib") or nan)
             activations = quoted.get("peak_activation_gib") or nan
-            fullest = run.peak_gib_max * GIB
+            counted = sum(run.peak_gib_per_stage) - (quoted.get("model_memory_gib") or nan)
             modelled = run.rounds[-1].modelled
-            device = (modelled and modelled.memory) or nan
-            sizes = {name: spec.model_args[name] for name in "LD" if name in spec.model_args}
-            texts = [f"{name}={size}" for name, size in sizes.items()]
+            fullest, device = run.peak_gib_max * GIB, (modelled and modelled.memory) or nan
+            sizes = [f"{name}={spec.model_args[name]}" for name in "LD" if name in spec.model_args]
             line = {
-                "source": "torchgpipe" if peer else "Lingvo",
-                "model": ", ".join([model_name(run.model), *texts]),
+                "source": "torchgpipe" if quoted else "Lingvo",
+                "model": ", ".join([model_name(run.model), *sizes]),
                 "K": run.K,
                 "optimizer": spec.optimizer,
                 QUOTED: activations,

@@ -1,6 +1,6 @@
 """Figure 1 (arXiv:1811.06965v5): quality against parameters, and a power law through it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import exp, isnan, nan, sqrt
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from repro.paper import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.framed import Form, estimated, framed
-from repro.report.style import FIDELITIES, MARKERS, grid, legend, model_name
+from repro.report.style import FIDELITIES, dots, grid, legend, model_name
 from repro.report.table import Table
 
 _TICKS = (0.5, 1, 2, 5, 10, 20, 30, 50, 70, 100)  # of the logarithmic axis of quality
@@ -29,45 +29,41 @@ SHOWN = Shown(f"{NAME}_laws")
 
 
 class Panel(NamedTuple):
-    """A half of the figure.
-
-    Attributes:
-        claim: that it shows something about.
-        quality: what is fitted, and its unit.
-        grows: whether larger models have more of it; -1 where they have less.
-        printed: parameters and quality of the paper's points.
-    """
+    """A half of the figure."""
 
     title: str
     claim: str
-    quality: str
-    grows: int
-    printed: Frame
+    quality: str  # what is fitted, and its unit
+    grows: int  # 1 where larger models have more of it, -1 where they have less
+    printed: Frame  # parameters and quality of the paper's points
 
     @property
     def formula(self) -> str:
         return f"{self.quality} = a P^{'-' if self.grows < 0 else ''}b"
 
 
-def _points(parameters: list[float], quality: list[float]) -> Frame:
-    return pd.DataFrame({"parameters": parameters, "quality": quality})
+def _points(name: str) -> Frame:
+    points = pd.DataFrame([vars(point) for point in figure(name)])
+    return points.rename(columns={"x": "parameters", "y": "quality"})[["parameters", "quality"]]
 
 
-_IMAGES, _TRANSLATION = figure("figure1a"), figure("figure1b")
+_ACCURACY, _BLEU = _points("figure1a"), _points("figure1b")
 PANELS = {
     IMAGES: Panel(
         "(a) images",
         "figure1a/exponent",
         "error (%)",
         -1,
-        _points([1e6 * point.x for point in _IMAGES], [100 * (1 - point.y) for point in _IMAGES]),
+        _ACCURACY.assign(
+            parameters=1e6 * _ACCURACY["parameters"], quality=100 * (1 - _ACCURACY["quality"])
+        ),
     ),
     TRANSLATION: Panel(
         "(b) translation",
         "figure1b/exponent",
         "BLEU",
         1,
-        _points([1e9 * point.x for point in _TRANSLATION], [point.y for point in _TRANSLATION]),
+        _BLEU.assign(parameters=1e9 * _BLEU["parameters"]),
     ),
 }
 
@@ -98,17 +94,6 @@ def tables(results: Results) -> list[Table]:
     return [sizes(results), laws(results)]
 
 
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[f"{NAME}_laws"]
-    images, text = ({"quality": PANELS[group].formula} for group in (IMAGES, TRANSLATION))
-    return (
-        f"The exponent of quality in the parameters is {table.text('measured b', **images)} for "
-        f"images and {table.text('measured b', **text)} for translation; the paper's points give "
-        f"{table.number('quoted b, our fit', **images)} and "
-        f"{table.number('quoted b, our fit', **text)}."
-    )
-
-
 def halves(results: Results) -> Iterator[tuple[str, Panel, Frame]]:
     """Place, panel and trainings, with the quality of each."""
     frame = runs_frame(results, NAME, done=True)
@@ -131,20 +116,16 @@ def sizes(results: Results) -> Table:
     for where, panel, runs in halves(results):
         for parameters, seeds in runs.groupby("parameters"):
             quality = seeds["quality"]
-            lines.append(
-                {
-                    "where": where,
-                    "quality": panel.quality,
-                    "model": _model(seeds["spec"].iloc[0]),
-                    "parameters": float(parameters),
-                    "seeds": len(seeds),
-                    "measured mean": quality.mean(),
-                    "measured lowest": quality.min(),
-                    "measured highest": quality.max(),
-                }
-            )
-    measured = {f"measured {name}": ".1f" for name in ("mean", "lowest", "highest")}
-    forms = {"parameters": _thousands, **measured}
+            line = {
+                "where": where,
+                "quality": panel.quality,
+                "model": _model(seeds["spec"].iloc[0]),
+            }
+            line |= {"parameters": float(parameters), "seeds": len(seeds)}
+            line |= {"measured mean": quality.mean(), "measured lowest": quality.min()}
+            lines.append(line | {"measured highest": quality.max()})
+    measured = [f"measured {name}" for name in ("mean", "lowest", "highest")]
+    forms = {"parameters": _thousands, **dict.fromkeys(measured, ".1f")}
     return framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)
 
 
@@ -203,13 +184,8 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 def _draw(axes: Axes, fidelity: str, points: Frame, grows: int) -> None:
     colour, law = FIDELITIES[fidelity], power_law(points, grows)
-    look: dict[str, Any] = {
-        "marker": MARKERS[fidelity],
-        "color": colour,
-        "markersize": 4.5,
-        "linestyle": "",
-    }
-    axes.plot(points["parameters"], points["quality"], label=fidelity, **look)
+    look = dots(fidelity, markersize=4.5, label=fidelity)
+    axes.plot(points["parameters"], points["quality"], **look)
     if not isnan(law.b):
         ends = np.array([points["parameters"].min(), points["parameters"].max()])
         axes.plot(ends, law.a * ends ** (grows * law.b), color=colour, linewidth=1.1)

@@ -19,8 +19,8 @@ from repro.harness.statistics import mean_interval
 from repro.paper import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
-from repro.report.framed import Form, estimated, framed
-from repro.report.style import MARKERS, SOFT, grid, series_colour
+from repro.report.framed import estimated, framed
+from repro.report.style import SOFT, dots, grid, series_colour
 from repro.report.table import Cell, Table
 
 SHOWN = Shown(f"{NAME}_claims")
@@ -37,18 +37,7 @@ CLAIMS = {
 
 
 def tables(results: Results) -> list[Table]:
-    return [claims(results), tiers(results), languages(results)]
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[f"{NAME}_claims"]
-    size, transfer, depth = (
-        table.number("measured mean", **{"difference in BLEU": sentence}) for sentence in CLAIMS
-    )
-    return (
-        f"With toy languages BLEU changes by {size} with size, by {transfer} with transfer to "
-        f"languages with little data, and by {depth} with depth there."
-    )
+    return [claims(results), tiers(results)]
 
 
 class Place(NamedTuple):
@@ -119,16 +108,14 @@ def bleu_of(multilingual: Frame, bilingual: Frame) -> Frame:
 def differences(place: Place) -> dict[str, list[float]]:
     """Of each sentence of the paper: our differences in BLEU, one for each language and seed."""
     bleu, small, large = place.bleu, place.sizes[0], place.sizes[-1]
-    of_tiers = bleu.assign(gain=place.gains[large])
-    by_tier = of_tiers.pivot(index=["rank", "seed"], columns="tier", values="gain").reindex(
-        columns=TIERS
-    )
+    gains = bleu.assign(gain=place.gains[large])
+    by_tier = gains.pivot(index=["rank", "seed"], columns="tier", values="gain")
+    by_tier = by_tier.reindex(columns=TIERS)
     found = {SIZE: bleu[large] - bleu[small], TRANSFER: by_tier["low"] - by_tier["high"]}
+    both = len(place.sizes) > DEEP
+    depth = bleu[place.sizes[DEEP]] - bleu[place.sizes[WIDE]] if both else pd.Series()
     for tier in ("low", "high"):
-        of_tier = bleu[bleu["tier"] == tier]
-        both = len(place.sizes) > DEEP
-        deep, wide = (place.sizes[DEEP], place.sizes[WIDE]) if both else (small, small)
-        found[DEPTH.format(tier)] = (of_tier[deep] - of_tier[wide]) if both else pd.Series()
+        found[DEPTH.format(tier)] = depth[bleu["tier"] == tier] if both else depth
     return {sentence: list(values.dropna()) for sentence, values in found.items()}
 
 
@@ -213,28 +200,6 @@ def tiers(results: Results) -> Table:
     return framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)
 
 
-def languages(results: Results) -> Table:
-    """BLEU of every language: its own model, the smallest and the largest multilingual one."""
-    lines = []
-    for place in places(results):
-        for language, seeds in place.bleu.groupby("language", sort=False):
-            means = seeds[["own", *place.sizes]].mean()
-            lines.append(
-                {
-                    "where": place.where,
-                    "language": language,
-                    "training pairs": place.bilingual.loc[[language], "pairs"].iloc[0],
-                    "tier": seeds["tier"].iloc[0],
-                    "seeds": len(seeds),
-                    "own model": means["own"],
-                    "smallest": means[place.sizes[0]],
-                    "largest": means[place.sizes[-1]],
-                }
-            )
-    forms: dict[str, Form] = dict.fromkeys(("own model", "smallest", "largest"), ".1f")
-    return framed(results, f"{NAME}_languages", pd.DataFrame(lines), ABOUT, forms=forms)
-
-
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     """Ours, and beside it the paper's; of several places the last one is drawn."""
     every = list(places(results))
@@ -259,11 +224,8 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 def _draw(axes: Axes, fidelity: str, lines: Mapping[str, Any]) -> None:
     """A line for each size, one at 0, and a legend above all points."""
     for number, (size, (xs, ys)) in enumerate(lines.items()):
-        look: dict[str, Any] = {
-            "marker": MARKERS[fidelity],
-            "color": series_colour(2 ** (1.2 * number)),
-        }
-        axes.plot(xs, ys, linestyle="-", markersize=4.5, label=size, **look)
+        colour = series_colour(2 ** (1.2 * number))
+        axes.plot(xs, ys, **dots(fidelity, linestyle="-", markersize=4.5, label=size, color=colour))
     axes.axhline(0, color=SOFT, linewidth=0.9)
     low, high = axes.get_ylim()
     axes.set(ylim=(low, high + 0.4 * (high - low)), xlabel="language, by decreasing data")

@@ -1,13 +1,14 @@
 """Figure 3 (arXiv:1811.06965v5): multilingual translation against bilingual baselines."""
 
 from itertools import product
+from typing import NamedTuple
 
 from experiments.learned import groups_of
 from experiments.translation import (
     ONE_A_TIER,
     OPUS,
+    PAPER_CUTS,
     PAPER_M,
-    PAPER_SIZES,
     SIZES,
     TOY,
     TRANSFORMER_BIG,
@@ -15,25 +16,25 @@ from experiments.translation import (
 )
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Scale
-from repro.paper import translation_models
 
 NAME = "figure3"
-LANGUAGES: dict[Scale, tuple[str, ...]] = {
-    "smoke": ONE_A_TIER,
-    "laptop": TOY,
-    "node": OPUS,
-    "paper": OPUS,
+
+
+class Sizes(NamedTuple):
+    languages: tuple[str, ...]
+    seeds: int
+    N: int
+    steps: int  # updates of the multilingual models
+    own_steps: int  # and of each baseline
+    decoded: int
+
+
+SIZES_OF: dict[Scale, Sizes] = {
+    "smoke": Sizes(ONE_A_TIER, 1, 8, 3, 3, 4),
+    "laptop": Sizes(TOY, 3, 32, 150, 75, 16),
+    "paper": Sizes(OPUS, 1, 2048, 500_000, 100_000, 500),
 }
-SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "node": 1, "paper": 1}
-N: dict[Scale, int] = {"smoke": 8, "laptop": 32, "node": 2048, "paper": 2048}
-# Updates of the multilingual models, and of each baseline.
-STEPS: dict[Scale, tuple[int, int]] = {
-    "smoke": (3, 3),
-    "laptop": (150, 75),
-    "node": (500_000, 100_000),
-    "paper": (500_000, 100_000),
-}
-DECODED: dict[Scale, int] = {"smoke": 4, "laptop": 16, "node": 500, "paper": 500}
+SIZES_OF["node"] = SIZES_OF["paper"]
 WIDE, DEEP = 1, 2  # places among the sizes of the two with as many parameters
 MULTILINGUAL, BILINGUAL = "multilingual", "bilingual"  # groups
 ABOUT = read_about(__file__)
@@ -47,22 +48,17 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     languages better, and those with little data gain most. At 1.3B parameters the deep model equals
     the wide one where there is much data, and is much better where there is little.
     """
-    on_cpu = scale in ON_CPU
-    languages = LANGUAGES[scale]
-    multilingual_steps, bilingual_steps = STEPS[scale]
-    common = {"N": N[scale], "M": 2 if on_cpu else PAPER_M, "decode": DECODED[scale]}
-    # The paper does not state the partitions of its smallest model.
-    partitions = [2] * len(SIZES) if on_cpu else [m.partitions or 1 for m in translation_models()]
-    sizes = zip(SIZES if on_cpu else PAPER_SIZES, partitions, strict=True)
+    on_cpu, of = scale in ON_CPU, SIZES_OF[scale]
+    common = {"N": of.N, "M": 2 if on_cpu else PAPER_M, "decode": of.decoded}
+    sizes = [(size, 2) for size in SIZES] if on_cpu else PAPER_CUTS
     own, own_K = (SIZES[0], 2) if on_cpu else (TRANSFORMER_BIG, 1)
-    seeds = range(SEEDS[scale])
     multilingual = [
-        training_run(scale, size, languages, K=K, seed=seed, steps=multilingual_steps, **common)
-        for seed, (size, K) in product(seeds, sizes)
+        training_run(scale, size, of.languages, K=K, seed=seed, steps=of.steps, **common)
+        for seed, (size, K) in product(range(of.seeds), sizes)
     ]
     bilingual = [
-        training_run(scale, own, (language,), K=own_K, seed=seed, steps=bilingual_steps, **common)
-        for seed, language in product(seeds, languages)
+        training_run(scale, own, (language,), K=own_K, seed=seed, steps=of.own_steps, **common)
+        for seed, language in product(range(of.seeds), of.languages)
     ]
     return Experiment(
         name=NAME,

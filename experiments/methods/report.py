@@ -8,18 +8,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.methods.runs import (
-    ABOUT,
-    CURVES,
-    NAME,
-    PAPER_SIZE,
-    PIPELINES,
-    PROFILE,
-    SCHEDULES,
-    SIMULATED_M,
-    WORK,
-    K,
-)
+from experiments.methods import runs as plan
+from experiments.methods.runs import ABOUT, NAME, SIMULATED_M, K
 from repro.gpipe.schedule.actions import Schedule
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
@@ -31,6 +21,7 @@ from repro.report.framed import (
     HIGH,
     LOW,
     RATIO,
+    Estimate,
     Form,
     error_bars,
     framed,
@@ -39,8 +30,8 @@ from repro.report.framed import (
     with_interval,
 )
 from repro.report.ratio import MARKS, ideal
-from repro.report.rounds import parts
-from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, model_name, series_colour
+from repro.report.rounds import with_parts
+from repro.report.style import MARKERS, THEORY, dots, grid, model_name, series_colour
 from repro.report.table import Cell, Table, memory
 
 MIB = 2**20
@@ -49,15 +40,8 @@ PEAK = "peak memory, counted"
 RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
 SHOWN = Shown(
     NAME,
-    (
-        "model",
-        "method",
-        OVER,
-        "peak MiB measured",
-        "sent MiB measured",
-        "idle/total measured",
-        "updates late",
-    ),
+    f"model | method | {OVER} | peak MiB measured | sent MiB measured | idle/total measured | "
+    "updates late",
     figure="methods_schedules",
     lines={"model": ("Transformer",)},
 )
@@ -69,17 +53,6 @@ def tables(results: Results) -> list[Table]:
     if not len(frame):
         return []
     return [side_by_side(results, frame), recomputation(results, frame), schedules(results, frame)]
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    gpipe, naive, data = (
-        tables[NAME].text(OVER, model="Transformer", method=method)
-        for method in ("gpipe", "naive", "data")
-    )
-    return (
-        f"Without recomputation, GPipe on two devices has {gpipe} times the throughput of one, "
-        f"naive model parallelism {naive} and data parallelism {data} (measured, Transformer)."
-    )
 
 
 def recorded(results: Results) -> Frame:
@@ -112,7 +85,7 @@ def newest(run: Run, field: str) -> Any:
 
 
 def side_by_side(results: Results, frame: Frame) -> Table:
-    frame = select(frame, group=WORK)
+    frame = select(frame, group=plan.WORK)
     table = frame[["run", "where"]].assign(model=frame["model"].map(model_name))
     table["method"], table["devices"] = frame["label"], frame["devices"]
     timed = ~(frame["shared"].eq(True) & frame["done"])
@@ -135,7 +108,7 @@ def late(run: Mapping[str, Any]) -> Cell | str | None:
 
 def recomputation(results: Results, frame: Frame) -> Table:
     """Time against memory for each rule of recomputation, for one device and for GPipe."""
-    frame = select(frame, group=WORK[0], method=["single", "gpipe"])
+    frame = select(with_parts(frame), group=plan.WORK[0], method=["single", "gpipe"])
     at = ["where", "K"]
     never = select(frame, remat="never").drop_duplicates(at).set_index(at)
     frame = frame.join(never[["run", "peak_gib_max"]].add_suffix(" never"), on=at)
@@ -145,7 +118,7 @@ def recomputation(results: Results, frame: Frame) -> Table:
     pairs = list(zip(frame["run"], frame["run never"], strict=True))
     table = with_interval(table, EXTRA, [extra_time(results, *pair) for pair in pairs])
     table["extra time (%) ideal"] = [ideal_extra_time(run) for run in frame["run"]]
-    table["recompute measured"] = [parts(run).get("recompute", nan) for run in frame["run"]]
+    table["recompute measured"] = frame["recompute"]
     table["peak MiB measured"] = frame["peak MiB measured"]
     table["memory saved measured"] = 1 - frame["peak_gib_max"] / frame["peak_gib_max never"]
     forms: dict[str, Form] = {"step (ms) measured": in_ms}
@@ -153,7 +126,7 @@ def recomputation(results: Results, frame: Frame) -> Table:
     return framed(results, f"{NAME}_recomputation", table, ABOUT, forms=forms)
 
 
-def extra_time(results: Results, run: Run, never: Run) -> tuple[float, float, float]:
+def extra_time(results: Results, run: Run, never: Run) -> Estimate:
     """How much longer a step takes than without recomputation, in percent; 0 without it."""
     if run is never:
         return 0.0, nan, nan
@@ -169,21 +142,27 @@ def ideal_extra_time(run: Run) -> float:
 
 def schedules(results: Results, frame: Frame) -> Table:
     """The pipeline schedules on one clock: idle time and memory."""
-    equal = select(frame, group=SCHEDULES, M=SIMULATED_M, remat="never").set_index("method")
-    table = pd.DataFrame({"schedule": PIPELINES}, index=[*PIPELINES])
-    table["idle/total arithmetic"] = [idle_by_formula(name) for name in PIPELINES]
+    equal = on_equal_ranks(frame)
+    table = pd.DataFrame({"schedule": plan.PIPELINES}, index=[*plan.PIPELINES])
+    table["idle/total arithmetic"] = table["schedule"].map(idle_by_formula)
     table["idle/total simulated"] = or_status(equal, "bubble_idle_over_total")
     kept = [kept_micro_batches(spec.make_schedule()) for spec in equal["spec"]]
     table["micro-batches kept counted"] = pd.Series(kept, equal.index)
-    full = select(frame, group=PAPER_SIZE)
+    full = select(frame, group=plan.PAPER_SIZE)
     forms: dict[str, Form] = {"micro-batches kept counted": ".1f"}
     for column, value in (("step (s), simulated", "step_s"), (PEAK, "peak_gib_max")):
         for name, remat in (("no recompute", "never"), ("recomputed", "always")):
             runs = select(full, remat=remat).set_index("method")
             table[f"{column} {name}"] = or_status(runs, value)
             forms |= {f"{PEAK} {name}": memory}
-    words = {"K": K, "M": SIMULATED_M, "N": 2 * SIMULATED_M, "profile": PROFILE}
+    words = {"K": K, "M": SIMULATED_M, "N": 2 * SIMULATED_M, "profile": plan.PROFILE}
     return framed(results, f"{NAME}_schedules", table, ABOUT, forms=forms, **words)
+
+
+def on_equal_ranks(frame: Frame) -> Frame:
+    """The runs that are drawn and whose idle time is shown, by their methods."""
+    equal = select(frame, group=plan.SCHEDULES, M=SIMULATED_M, remat="never")
+    return equal.set_index("method")
 
 
 def idle_by_formula(name: str) -> float:
@@ -211,34 +190,27 @@ def kept_micro_batches(schedule: Schedule) -> float:
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
     frame = select(recorded(results), done=True)
-    words = {"K": K, "M": SIMULATED_M}
     if len(frame):
         yield "glance", at_a_glance(frame), ABOUT.words["glance"].filled().note
-        yield (
-            "schedules",
-            on_one_clock(results, frame),
-            ABOUT.words["schedules"].filled(**words).note,
-        )
+        clock = ABOUT.words["schedules"].filled(K=K, M=SIMULATED_M)
+        yield "schedules", on_one_clock(results, frame), clock.note
         yield "loss", loss_curves(frame), ABOUT.words["loss"].note
 
 
 def at_a_glance(frame: Frame) -> Figure | None:
     """Two dots a method: throughput over one device, and memory; of one place."""
-    lines = select(frame, group=WORK[0]).dropna(subset=OVER)
+    lines = select(frame, group=plan.WORK[0]).dropna(subset=OVER)
     if not len(lines):
         return None
     lines = select(lines, where=lines["where"].iloc[0])
     drawn, ((left, right),) = grid(1, 2, 0.6 + 0.24 * len(lines))
     places = range(len(lines))
-    dot: dict[str, Any] = {"marker": MARKERS["measured"], "color": FIDELITIES["measured"]}
-    dot |= {"linestyle": "", "label": "measured"}
+    dot = dots("measured", label="measured")
     left.errorbar(lines[OVER], places, xerr=error_bars(lines, OVER), elinewidth=1.1, **dot)
     left.set(xlabel=OVER, xlim=(0, None))
     right.plot(lines["peak MiB measured"], places, **dot)
     right.set(xlabel="peak memory (MiB), measured", xlim=(0, None))
-    names = [
-        f"{label} ({count})" for label, count in zip(lines["label"], lines["devices"], strict=True)
-    ]
+    names = lines["label"] + " (" + lines["devices"].astype(str) + ")"
     alone = select(lines, label="single")["peak MiB measured"].iloc[0]
     for axes, one_device in ((left, 1), (right, alone)):
         axes.axvline(one_device, linestyle=":", color=THEORY, linewidth=1)
@@ -251,8 +223,8 @@ def at_a_glance(frame: Frame) -> Figure | None:
 
 def on_one_clock(results: Results, frame: Frame) -> Figure | None:
     """The timeline of each schedule, cut off a little after the end of GPipe's."""
-    runs = select(frame, group=SCHEDULES, M=SIMULATED_M, remat="never").set_index("method")["run"]
-    steps = {name: results.timeline(runs[name]) for name in PIPELINES if name in runs}
+    runs = on_equal_ranks(frame)["run"]
+    steps = {name: results.timeline(runs[name]) for name in plan.PIPELINES if name in runs}
     timelines = {name: step for name, step in steps.items() if step is not None}
     if "gpipe" not in timelines:
         return None
@@ -274,7 +246,7 @@ def on_one_clock(results: Results, frame: Frame) -> Figure | None:
 
 
 def loss_curves(frame: Frame) -> Figure | None:
-    runs = select(frame, group=CURVES)
+    runs = select(frame, group=plan.CURVES)
     runs = select(runs, where=runs["where"].iloc[0]) if len(runs) else runs
     if "gpipe" not in set(runs["method"]) or len(runs) < 2:
         return None

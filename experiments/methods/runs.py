@@ -63,18 +63,12 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     Section 2.3: GPipe sends only the activations at the boundaries of stages.
     """
     size = SIZES[scale]
-    transformer = partial(
-        _run,
-        batch=size.batch,
-        model="transformer",
-        # Without dropout, whose random numbers differ in each method.
-        model_args={**size.transformer, "dropout": 0.0},
-        steps=size.steps,
-    )
+    given = {"batch": size.batch, "model": "transformer", "steps": size.steps}
+    # Without dropout, whose random numbers differ in each method.
+    transformer = partial(_run, **given, model_args={**size.transformer, "dropout": 0.0})
     # Where four devices are rare, four processes share the cores there are.
-    on_four: dict[str, Any] = (
-        {"shared": True, "trace": False} if scale in ("smoke", "laptop") else {}
-    )
+    few = scale in ("smoke", "laptop")
+    on_four: dict[str, Any] = {"shared": True, "trace": False} if few else {}
     groups = [
         [
             transformer("single", 1),

@@ -41,7 +41,7 @@ _HEADINGS = {
     "ideal": "ratio of the schedules, simulated",
     "runtime": "ratio over that, emulated",
 }
-SHOWN = Shown("peers_speed", ("peer", "model", "M", "schedule", "remat", OVER, "verdict"))
+SHOWN = Shown("peers_speed", f"peer | model | M | schedule | remat | {OVER} | verdict")
 
 
 def tables(results: Results) -> list[Table]:

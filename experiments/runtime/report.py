@@ -1,4 +1,4 @@
-"""What the runtime costs: steps of known duration against arithmetic, and engine overhead.
+"""What the runtime costs: steps of known duration against arithmetic.
 
 Its layers wait for a known time, one layer a stage, so the best possible step is known as well:
 (M+K-1)F + M(R+B) + (K-1)B with early recompute (section 2.3 of arXiv:1811.06965v5). What is above
@@ -6,66 +6,37 @@ it is overhead.
 """
 
 from collections.abc import Iterator, Mapping
-from math import nan
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.runtime.runs import (
-    ABOUT,
-    GOALS,
-    KIB,
-    KNOWN_DURATIONS,
-    MESSAGE_SIZE,
-    MIB,
-    NAME,
-    NO_OP,
-    SPAN_GOAL,
-)
+from experiments.runtime.runs import ABOUT, GOALS, KIB, KNOWN_DURATIONS, MESSAGE_SIZE, MIB, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
 from repro.paper import theory
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import error_bars, estimated, framed, met_or_missed, with_interval
-from repro.report.rounds import parts
-from repro.report.style import (
-    FIDELITIES,
-    MARKERS,
-    PART_NAMES,
-    PARTS,
-    THEORY,
-    grid,
-    part_look,
-    ticks,
-)
+from repro.report.framed import error_bars, framed, met_or_missed, with_interval
+from repro.report.rounds import with_parts
+from repro.report.style import PART_NAMES, PARTS, THEORY, dots, grid, legend_below, ticks
+from repro.report.style import part_look as look_of
 from repro.report.table import EMPTY, Table
 
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
 OVERHEAD = "overhead (%) emulated"
 SHOWN = Shown(
     f"{NAME}_known_durations",
-    (
-        "K",
-        "M",
-        "F (ms)",
-        "step (ms) emulated",
-        "step (ms) arithmetic",
-        OVERHEAD,
-        "overhead (%) goal",
-    ),
+    f"K | M | F (ms) | step (ms) emulated | step (ms) arithmetic | {OVERHEAD} | overhead (%) goal",
 )
 _STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
 
 
 def tables(results: Results) -> list[Table]:
-    frame = runs_frame(results, NAME)
-    return [known_durations(results), engine_overhead(results)] if len(frame) else []
+    return [known_durations(results)] if len(runs_frame(results, NAME)) else []
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -85,9 +56,11 @@ def timed(results: Results, group: str) -> Frame:
     frame["F"] = [args["forward_s"] for args in frame["model_args"]]
     lines = frame[["K", "M", "F"]].itertuples(index=False)
     frame["best_s"] = [theory.step_time(K, M, "early", F, F, 2 * F) for K, M, F in lines]
-    frame["computation"] = 3 * frame["M"] * frame["F"] / frame["best_s"]
-    frame["recompute"] = frame["M"] * frame["F"] / frame["best_s"]
-    frame["bubble"] = 1 - frame["computation"] - frame["recompute"]
+    for part, forwards in (("computation", 3), ("recompute", 1)):
+        frame[f"{part} arithmetic"] = forwards * frame["M"] * frame["F"] / frame["best_s"]
+    working = frame["computation arithmetic"], frame["recompute arithmetic"]
+    frame["bubble arithmetic"] = 1 - working[0] - working[1]
+    frame = with_parts(frame)
     overheads = [
         interval([100 * (round_.step_s / best - 1) for round_ in run.rounds])
         for run, best in zip(frame["run"], frame["best_s"], strict=True)
@@ -98,8 +71,7 @@ def timed(results: Results, group: str) -> Frame:
 def known_durations(results: Results) -> Table:
     """Step, overhead, its goal, bubble and breakdown of each run, beside arithmetic."""
     frame = timed(results, KNOWN_DURATIONS)
-    table = frame.loc[:, ["where", "K", "M"]]
-    table["F (ms)"] = [f"{1e3 * F:g}" for F in frame["F"]]
+    table = frame[["where", "K", "M"]].assign(**{"F (ms)": (1e3 * frame["F"]).map("{:g}".format)})
     table = table.join(frame[["status", "rounds"]])
     table["step (ms) emulated"] = 1e3 * frame["step_s"]
     table["step (ms) arithmetic"] = 1e3 * frame["best_s"]
@@ -110,43 +82,15 @@ def known_durations(results: Results) -> Table:
         for overhead, point in zip(frame[OVERHEAD], points, strict=True)
     ]
     table["idle/total emulated"] = frame["bubble_idle_over_total"]
-    table["idle/total arithmetic"] = frame["bubble"]
-    emulated = [parts(run) for run in frame["run"]]
+    table["idle/total arithmetic"] = frame["bubble arithmetic"]
     forms = {OVERHEAD: ".2f"}
     for part in (*_EXPECTED, *(part for part in PARTS if part not in _EXPECTED)):
-        table[f"{part} emulated"] = [each.get(part, nan) for each in emulated]
+        table[f"{part} emulated"] = frame[part]
         if part in _EXPECTED:
-            table[f"{part} arithmetic"] = frame[part]
+            table[f"{part} arithmetic"] = frame[f"{part} arithmetic"]
         forms |= {f"{part} emulated": ".1%", f"{part} arithmetic": ".1%"}
     name = f"{NAME}_known_durations"
     return framed(results, name, table, ABOUT, forms=forms, keep_where=True)
-
-
-def engine_overhead(results: Results) -> Table:
-    """Microseconds per action, traced and not, and their difference per span."""
-    frame = runs_frame(results, NAME, group=NO_OP)
-    lines = []
-    for (where, K, M), runs in frame.groupby(["where", "K", "M"], sort=False):
-        actions = 3 * M  # F, R and B of one stage in a step
-        steps = {
-            run.spec.trace: {round_.name: 1e6 * round_.step_s for round_ in run.rounds}
-            for run in runs["run"]
-        }
-        traced, untraced = steps[True], steps[False]
-        common = sorted(traced.keys() & untraced.keys())
-        # The engine adds a span for the set-up and one for the update.
-        spans = [(traced[name] - untraced[name]) / (actions + 2) for name in common]
-        line = {"where": where, "K": K, "M": M, "actions": actions}
-        line["status"] = ", ".join(runs["status"].unique())
-        line["rounds"] = len(traced)
-        for name, each in (("traced", traced), ("untraced", untraced)):
-            found = interval([step / actions for step in each.values()])
-            line |= estimated(f"per action {name}, emulated", found)
-        line |= estimated("per span emulated", interval(spans))
-        line["per span goal"] = met_or_missed(line["per span emulated"], at_most=SPAN_GOAL)
-        lines.append(line)
-    table = pd.DataFrame(lines)
-    return framed(results, f"{NAME}_engine_overhead", table, ABOUT, keep_where=True)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
@@ -168,9 +112,7 @@ def figure(results: Results) -> Figure | None:
             runs["bytes"],
             runs[OVERHEAD],
             error_bars(runs, OVERHEAD),
-            marker=MARKERS["emulated"],
-            color=FIDELITIES["emulated"],
-            linestyle=_STYLES[transport],
+            **dots("emulated", linestyle=_STYLES[transport]),
             markerfacecolor="white" if transport == "gloo" else None,
             label=f"{transport}, {where}",
         )
@@ -183,7 +125,7 @@ def figure(results: Results) -> Figure | None:
     )
     left.legend(loc="upper left")
     _parts(right, frame.sort_values(["where", "bytes", "transport"]))
-    drawn.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    legend_below(drawn, right)
     return drawn
 
 
@@ -196,7 +138,7 @@ def _parts(axes: Axes, frame: Frame) -> None:
         values = np.array([_excess(line, part) for line in frame.to_dict("records")])
         starts = np.where(values >= 0, right, left)
         label = PART_NAMES.get(part, part)
-        axes.barh(places, values, left=starts, label=label, height=0.72, **part_look(part))
+        axes.barh(places, values, left=starts, label=label, height=0.72, **look_of(part))
         right, left = right + values.clip(min=0), left + values.clip(max=0)
     names = zip(frame["bytes"], frame["transport"], strict=True)
     axes.set_yticks(places, [f"{_size(count)}, {transport}" for count, transport in names])
@@ -208,7 +150,7 @@ def _parts(axes: Axes, frame: Frame) -> None:
 
 
 def _excess(run: Mapping[str, Any], part: str) -> float:
-    ideal = run[part] if part in _EXPECTED else 0.0
+    ideal = run.get(f"{part} arithmetic", 0.0)
     of_rounds = [
         round_.breakdown[part] * round_.step_s / run["best_s"] for round_ in run["run"].rounds
     ]

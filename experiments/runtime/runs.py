@@ -1,4 +1,4 @@
-"""What the runtime costs: stages of known duration, message sizes, layers that do nothing."""
+"""What the runtime costs: stages of known duration, and message sizes."""
 
 from typing import Any
 
@@ -7,18 +7,17 @@ from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "runtime"
 ABOUT = read_about(__file__)
-KNOWN_DURATIONS, MESSAGE_SIZE, NO_OP = "known-durations", "message-size", "no-op"  # its groups
+KNOWN_DURATIONS, MESSAGE_SIZE = "known-durations", "message-size"  # its groups
 KIB, MIB = 2**10, 2**20
 # Seconds of F, K, M; B takes twice as long as F. A step of K=8, M=32 at 20 ms takes 3 s, so there
 # is one of these.
 KNOWN = [*((0.01, K, M) for K in (2, 4, 8) for M in (4, 32)), (0.02, 8, 32)]
 # The same -> the overhead in percent that the median is to stay below.
 GOALS: dict[tuple[float, int, int], float] = {(0.01, 8, 32): 4.0, (0.02, 8, 32): 1.5}
-SPAN_GOAL = 5  # microseconds that recording a span may take
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Steps of known duration against arithmetic, overhead by message size, cost of an action.
+    """Steps of known duration against arithmetic, and overhead by message size.
 
     Paper: the step of a pipeline of K equal stages that recomputes early (section 2.3 of
     arXiv:1811.06965v5), (M+K-1)F + M(R+B) + (K-1)B with F:R:B = 1:1:2. Every stage is one layer of
@@ -35,11 +34,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         if not small or size in (64 * KIB, MIB)
         for run in _runs(K, M, F, size, transport=["shm", "gloo"], warmup=3)
     ]
-    no_op = [
-        run
-        for k in (1, 2)
-        for run in _runs(k, 4 if small else 32, 0.0, 4, trace=[True, False], steps=5)
-    ]
     return Experiment(
         name=NAME,
         **ABOUT.of_experiment,
@@ -49,7 +43,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         groups=(
             Group(name=KNOWN_DURATIONS, runs=tuple(durations)),
             Group(name=MESSAGE_SIZE, runs=tuple(sizes)),
-            Group(name=NO_OP, runs=tuple(no_op)),
         ),
     )
 

@@ -5,7 +5,7 @@ processes at once, and its cut from the run that it is held against; nothing is 
 """
 
 from collections.abc import Iterator, Mapping
-from math import isnan
+from math import nan
 from statistics import median
 from typing import Any
 
@@ -14,14 +14,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.simulator.runs import ABOUT, NAME
-from repro.harness.frame import runs_frame, select
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.schema import TrainRound
 from repro.harness.statistics import interval
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import framed, with_interval
-from repro.report.style import FIDELITIES, IDLE, MARKERS, THEORY, in_pairs, model_name, ticks
+from repro.report.framed import error_bars, framed, with_interval
+from repro.report.style import (
+    FIDELITIES,
+    IDLE,
+    THEORY,
+    dots,
+    in_pairs,
+    legend_below,
+    model_name,
+    ticks,
+)
 from repro.report.table import Table
 
 GOAL = 7.0  # percent, with layers that were timed here
@@ -32,23 +41,16 @@ ERRORS = {"known": "error over emulated (%) known"} | {
 _ASIDE = 0.22  # of a category: the cross stands so far to the right, the rounds so far to the left
 SHOWN = Shown(
     NAME,
-    (
-        "model",
-        "M",
-        "step (ms) measured",
-        "step (ms) emulated",
-        "step (ms) simulated",
-        ERRORS["known"],
-        ERRORS["mixed"],
-    ),
+    f"model | M | step (ms) measured | step (ms) emulated | step (ms) simulated | "
+    f"{ERRORS['known']} | {ERRORS['mixed']}",
 )
 
 
-def judged(results: Results) -> pd.DataFrame:
+def judged(results: Results) -> Frame:
     """A line for each measured and emulated run, with its simulated steps.
 
     The columns of `ERRORS` have the simulated over the real step, minus 1, in percent, of each
-    round; `way` is the one that the goal is for, "mixed" where layers were timed alone too.
+    round; `errors` has those that the goal is for, with layers timed alone too where they were.
     """
     frame = runs_frame(results, NAME, task="train")
     known = {
@@ -60,26 +62,27 @@ def judged(results: Results) -> pd.DataFrame:
     ascending = [False, True, True]  # measured first
     frame = frame.sort_values(["fidelity", "model", "M"], ascending=ascending, kind="stable")
     lines = [_errors(run, known) for run in frame["run"]]
-    return frame.assign(**pd.DataFrame(lines, frame.index, [*ERRORS.values(), "way", "simulated"]))
+    columns = [*ERRORS.values(), "errors", "simulated"]
+    return frame.join(pd.DataFrame(lines, frame.index, columns, dtype=object))
 
 
 def _errors(run: Run, known: Mapping[Any, float]) -> dict[str, object]:
     steps: dict[str, list[tuple[float, float]]] = {way: [] for way in ERRORS}
     for round_ in run.rounds:
         assert isinstance(round_.record, TrainRound)
-        simulated = dict(round_.record.predicted)
         key = run.place, run.group, round_.name
-        if run.fidelity == "emulated" and key in known:
-            simulated = {"known": known[key]}
+        emulated = run.fidelity == "emulated" and key in known
+        simulated = {"known": known[key]} if emulated else round_.record.predicted
         for way, seconds in simulated.items():
             steps[way].append((seconds, round_.step_s))
-    way = next((way for way, pairs in steps.items() if pairs), "")
-    simulated_ms = 1e3 * median(seconds for seconds, _ in steps[way]) if way else float("nan")
     errors = {
-        ERRORS[name]: [100 * (simulated / real - 1) for simulated, real in pairs]
-        for name, pairs in steps.items()
+        way: [100 * (simulated / real - 1) for simulated, real in pairs]
+        for way, pairs in steps.items()
     }
-    return {**errors, "way": way, "simulated": simulated_ms}
+    way = next((way for way, pairs in steps.items() if pairs), "known")
+    simulated_ms = 1e3 * median(seconds for seconds, _ in steps[way]) if steps[way] else nan
+    columns: dict[str, object] = {ERRORS[name]: of_rounds for name, of_rounds in errors.items()}
+    return columns | {"errors": errors[way], "simulated": simulated_ms}
 
 
 def tables(results: Results) -> list[Table]:
@@ -90,10 +93,8 @@ def tables(results: Results) -> list[Table]:
     table = frame.loc[:, ["where", "model", "K", "M", "N", "rounds"]]
     table["model"] = frame["model"].map(model_name).where(measured, "known durations")
     missing = frame["status"].where(~frame["done"], "no calibration")
-    rounds = [len(errors[way]) if way else 0 for way, errors in _by_way(frame)]
-    table["rounds"] = pd.Series(rounds, frame.index, dtype=object).where(
-        frame["way"] != "", missing
-    )
+    rounds = frame["errors"].map(len).astype(object)
+    table["rounds"] = rounds.where(rounds > 0, missing)
     table["step (ms) measured"] = 1e3 * frame["step_s"].where(measured)
     table["step (ms) emulated"] = 1e3 * frame["step_s"].where(~measured)
     table["step (ms) simulated"] = frame["simulated"]
@@ -102,12 +103,6 @@ def tables(results: Results) -> list[Table]:
     table["run"] = frame["run"]
     forms = dict.fromkeys(ERRORS.values(), "+.1f")
     return [framed(results, NAME, table, ABOUT, forms=forms, keep_where=True)]
-
-
-def _by_way(frame: pd.DataFrame) -> Iterator[tuple[str, dict[str, list[float]]]]:
-    """Of each line its way, and way -> errors of the rounds."""
-    for line in frame.to_dict("records"):
-        yield line["way"], {way: line[column] for way, column in ERRORS.items()}
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -119,15 +114,14 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
-    yield "error", figure(results, rows), ABOUT.words["error"].note
+def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    yield "error", figure(results), ABOUT.words["error"].note
 
 
-def figure(results: Results, rows: list[Run]) -> Figure | None:
+def figure(results: Results) -> Figure | None:
     """One panel a model and place, a category an M; measured runs alone."""
     frame = judged(results)
-    frame = select(frame, way=list(WAYS)) if len(frame) else frame
-    frame = frame.loc[[run in rows for run in frame["run"]]] if len(frame) else frame
+    frame = select(frame[frame["errors"].map(len) > 0], fidelity="measured", done=True)
     if not len(frame):
         return None
     panels = frame.groupby(["model", "where", "K"], sort=False)
@@ -139,45 +133,26 @@ def figure(results: Results, rows: list[Run]) -> Figure | None:
     bounds = [axes.get_ylim() for axes in every]
     for axes in every:
         axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))
-    handles, labels = every[0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    legend_below(drawn, every[0])
     return drawn
 
 
-def _panel(axes: Axes, runs: pd.DataFrame) -> None:
+def _panel(axes: Axes, runs: Frame) -> None:
     label = f"goal: within {GOAL:g} %"
     axes.axhspan(-GOAL, GOAL, color=IDLE, linewidth=0, label=label)
     axes.axhline(0, color=THEORY, linewidth=0.8)
-    lines = list(_by_way(runs))
-    of_rounds = [errors[way] for way, errors in lines]
-    dots = [(at - _ASIDE, error) for at, errors in enumerate(of_rounds) for error in errors]
-    measured = FIDELITIES["measured"]
-    axes.plot(
-        *zip(*dots, strict=True), "o", ms=4, mec="none", color=measured, alpha=0.35, label="a round"
-    )
-    spreads = [interval(errors) for errors in of_rounds]
-    # No interval where there are few rounds.
-    down = [0.0 if isnan(low) else middle - low for middle, low, _ in spreads]
-    up = [0.0 if isnan(high) else high - middle for middle, _, high in spreads]
-    axes.errorbar(
-        range(len(runs)),
-        [middle for middle, _, _ in spreads],
-        [down, up],
-        fmt=MARKERS["simulated"],
-        color=FIDELITIES["simulated"],
-        elinewidth=1.4,
-        capsize=3,
-        label="median, 95 % interval",
-    )
-    crosses = [
-        (at + _ASIDE, median(errors["together"]))
-        for at, (way, errors) in enumerate(lines)
-        if way == "mixed"
-    ]
-    if crosses:
-        axes.plot(
-            *zip(*crosses, strict=True), "x", color=measured, label="layers timed together only"
-        )
+    places = pd.Series(range(len(runs)), runs.index)
+    measured, in_rounds = FIDELITIES["measured"], runs["errors"].explode()
+    look = {"ms": 4, "mec": "none", "color": measured, "alpha": 0.35, "label": "a round"}
+    axes.plot(places[in_rounds.index] - _ASIDE, in_rounds, "o", **look)
+    runs = with_interval(runs, "median", runs["errors"].map(interval))
+    look = dots("simulated", elinewidth=1.4, capsize=3, label="median, 95 % interval")
+    axes.errorbar(places, runs["median"], error_bars(runs, "median"), **look)
+    alone = runs[runs[ERRORS["mixed"]].map(bool)]
+    if len(alone):
+        together = alone[ERRORS["together"]].map(median)
+        label = "layers timed together only"
+        axes.plot(places[alone.index] + _ASIDE, together, "x", color=measured, label=label)
     ticks(axes, list(range(len(runs))), list(map(str, runs["M"])))
     axes.set_xlim(-0.6, len(runs) - 0.4)
     axes.grid(axis="x", visible=False)

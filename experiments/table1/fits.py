@@ -120,25 +120,22 @@ def counted_sizes(results: Results) -> Frame:
     return frame.assign(difference=frame["activations"] / frame["peak_activation_gb"] - 1)
 
 
-_OF_FIT = ("where", *COLUMN, "K", "M", "remat")
+_OF_FIT = ["model", "K", "M", "remat"]
 
 
 def peaks(fits: Frame) -> Frame:
     """A line for each stage of each size that was trained: bytes counted, and by the allocator.
 
-    `tensors` is without, `allocated` with the workspace of kernels; `peak` is what was measured.
+    `tensors` is without, `allocated` with the workspace of kernels.
     """
     lines = []
     for fit in fits.to_dict("records"):
         about = [fit[name] for name in _OF_FIT]
         for tried in fit["fit"].tried:
             for stage, counted in enumerate(tried.counted_bytes):
-                read = tried.allocator_bytes[stage] if tried.allocator_bytes else []
-                tensors, allocated, reserved = [*read, nan, nan, nan][:3]
-                peak = tried.peak_bytes[stage] if tried.peak_bytes else nan
-                sizes = [stage, counted, tensors, allocated, reserved, peak]
-                lines.append([*about, *sizes])
-    columns = ["stage", "counted", "tensors", "allocated", "reserved", "peak"]
+                read = tried.allocator_bytes[stage] if tried.allocator_bytes else [nan, nan]
+                lines.append([*about, stage, counted, *read[:2]])
+    columns = ["stage", "counted", "tensors", "allocated"]
     return pd.DataFrame(lines, columns=[*_OF_FIT, *columns])
 
 

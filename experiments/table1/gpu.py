@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from math import isnan
 from typing import Any
 
-import pandas as pd
-
-from experiments.table1.fits import COLUMN, UNITS, as_printed, peaks, printed, short, table_of
+from experiments.table1.fits import COLUMN, as_printed, printed, short, table_of
 from experiments.table1.runs import CAPPED
-from repro.harness.frame import select
+from repro.harness.frame import Frame, select
 from repro.harness.results import Results
 from repro.report.table import EMPTY, Table
 
@@ -16,15 +14,9 @@ from repro.report.table import EMPTY, Table
 # trains. Fixed before anything was measured.
 LARGER = 1.1
 INFERRED_FROM = "transformer"  # whose printed activations favour M and the two slots
-EXPLAINED = 0.05  # how far counted bytes may be off what the allocator handed out
 
 
-def tables(results: Results, fits: pd.DataFrame) -> list[Table]:
-    columns = measured_columns(fits)
-    return [largest(results, columns), memory(results, columns)] if len(columns) else []
-
-
-def measured_columns(fits: pd.DataFrame) -> pd.DataFrame:
+def measured_columns(fits: Frame) -> Frame:
     """The columns that were tried on a GPU, in the order of Table 1, beside their search."""
     fits = fits.loc[fits["group"].str.endswith(CAPPED)]
     place = ["machine", "scale", *COLUMN]
@@ -34,8 +26,9 @@ def measured_columns(fits: pd.DataFrame) -> pd.DataFrame:
     return columns.merge(searches, how="left", on=place, suffixes=("", "_largest"))
 
 
-def largest(results: Results, columns: pd.DataFrame) -> Table:
+def largest(results: Results, fits: Frame) -> Table:
     """Does the printed size train, and which is the largest that does?"""
+    columns = measured_columns(fits)
     lines = columns.to_dict("records")
     table = columns.loc[:, ["where", *COLUMN]]
     table["printed size tried"] = columns["quoted"]
@@ -74,25 +67,3 @@ def verdict(line: Mapping[str, Any]) -> str:
     if line["model"] == INFERRED_FROM:
         return "fitted: the largest that trains"
     return "reproduced with what is inferred"
-
-
-def memory(results: Results, columns: pd.DataFrame) -> Table:
-    """Counted bytes of each stage beside what the allocator says."""
-    stages = peaks(columns).dropna(subset="peak")
-    units = pd.Series([UNITS[model][1] for model in stages["model"]], stages.index, dtype=float)
-    table = stages.loc[:, ["where", *COLUMN, "stage"]]
-    for name, size in (
-        ("counted", stages["counted"]),
-        ("tensors", stages["tensors"]),
-        ("allocated", stages["peak"]),
-        ("reserved", stages["reserved"]),
-    ):
-        table[name] = size / units
-    table["counted over allocated"] = stages["counted"] / stages["peak"]
-    # What counting does not see is workspace, if tensors alone are near the count.
-    near = (table["counted over allocated"] - 1).abs() <= EXPLAINED
-    tensors_near = (stages["counted"] / stages["tensors"] - 1).abs() <= EXPLAINED
-    workspace = tensors_near & (stages["peak"] > stages["tensors"])
-    explained = workspace.map({True: "workspace", False: "not explained"}.get)
-    table["explained by"] = explained.mask(near, "")
-    return table_of(results, "table1_gpu_memory", table, forms={"counted over allocated": ".3f"})

@@ -90,10 +90,8 @@ def laws(results: Results) -> Table:
 
 def _judged(law: MemoryLaw, points: pd.DataFrame) -> dict[str, str]:
     over = worst(law, points)
-    line = {}
-    for name in AXES:
-        values = axis(points, name)[name]
-        line[f"worst over {name}"] = f"{over[name]:.1%} ({values.min()} to {values.max()})"
+    ends = {name: axis(points, name)[name].agg(["min", "max"]) for name in AXES}
+    line = {f"worst over {n}": f"{over[n]:.1%} ({ends[n].min()} to {ends[n].max()})" for n in AXES}
     off = errors(law, points)
     line["over all, median"] = f"{off.abs().median():.1%}"
     at = off.abs().idxmax()

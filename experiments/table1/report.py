@@ -3,13 +3,14 @@
 The paper's memory cells are sums over all accelerators: 12 bytes a parameter, and peak activations.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.table1 import gpu
 from experiments.table1.accountings import accountings
+from experiments.table1.claims import evidence  # noqa: F401
 from experiments.table1.figures import kinds, laws_over_m
 from experiments.table1.fits import (
     BYTES_PER_PARAMETER,
@@ -37,15 +38,8 @@ from repro.report.table import EMPTY, Table
 BASE = "Pipeline-1"  # the column that others are divided by
 SHOWN = Shown(
     NAME,
-    (
-        "model",
-        "column",
-        "largest quoted",
-        "largest counted",
-        "parameters quoted",
-        "parameters counted",
-        "largest why",
-    ),
+    "model | column | largest quoted | largest counted | parameters quoted | parameters "
+    "counted | largest why",
     figure="table1_kinds",
 )
 
@@ -54,30 +48,11 @@ def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
     fits = all_fits(results)
-    made = []
+    made = [allocator_check(results, fits), gpu.largest(results, fits)]
     if beside_paper(results, NAME):
-        made += [
-            main(results, fits),
-            accountings(results),
-            memory(results),
-            varied(results, fits),
-            laws(results),
-        ]
-    made += [allocator_check(results, fits), *gpu.tables(results, fits)]
+        of_paper = [main(results, fits), accountings(results), memory(results)]
+        made = [*of_paper, varied(results, fits), laws(results), *made]
     return [table for table in made if not table.missing]
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[NAME]
-    largest = {"model": "Transformer", "column": "Pipeline-128"}
-    images = {"model": "AmoebaNet-D", "column": "Pipeline-8"}
-    return (
-        f"On 128 accelerators we count a largest Transformer of "
-        f"{table.text('parameters counted', **largest)} parameters where the paper prints "
-        f"{table.text('parameters quoted', **largest)}, and on 8 an AmoebaNet-D of "
-        f"{table.text('parameters counted', **images)} where it prints "
-        f"{table.text('parameters quoted', **images)}."
-    )
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
@@ -99,9 +74,8 @@ def main(results: Results, fits: Frame) -> Table:
     lines = stages.sort_values(["model", "K", "column"]).loc[:, COLUMN]
     largest = searches["parameters"].dropna()
     # How much of a device's memory the printed size takes, where it is not the largest.
-    why = sizes["share"].map(
-        lambda share: f"printed size {'does not fit' if share > 1 else 'leaves room'} ({share:.0%})"
-    )
+    fate = {True: "does not fit", False: "leaves room"}
+    why = sizes["share"].map(lambda share: f"printed size {fate[share > 1]} ({share:.0%})")
     columns = {
         "largest quoted": paper["quoted"],
         "largest counted": searches["size"],
@@ -131,20 +105,14 @@ def memory(results: Results) -> Table:
     swapped = off["peak_activation_gb"] & ~off["parameter_memory_gb"]
     of_parameters = cells["parameter_memory_gb"].mask(swapped, cells["peak_activation_gb"])
     totals = sizes["cut"].map(lambda cut: [stage.total for stage in cut.stages])
-    table = pd.DataFrame(
-        {
-            "model": sizes["model"],
-            "column": sizes["column"],
-            "size": sizes["quoted"],
-            "parameters quoted": quoted.map(as_printed),
-            "parameters counted": counted.map("{:,}".format),
-            "12 bytes each quoted": sizes["parameter_memory_gb"].map("{:g}".format),
-            "12 bytes each counted": _in_units(sizes, BYTES_PER_PARAMETER * counted),
-            "bytes of a parameter quoted": (of_parameters * unit / quoted).map("{:.1f}".format),
-            "fullest stage counted": _in_units(sizes, totals.map(max)),
-            "emptiest stage counted": _in_units(sizes, totals.map(min)),
-        }
-    )
+    table = sizes[COLUMN].assign(size=sizes["quoted"])
+    table["parameters quoted"] = quoted.map(as_printed)
+    table["parameters counted"] = counted.map("{:,}".format)
+    table["12 bytes each quoted"] = sizes["parameter_memory_gb"].map("{:g}".format)
+    table["12 bytes each counted"] = _in_units(sizes, BYTES_PER_PARAMETER * counted)
+    table["bytes of a parameter quoted"] = (of_parameters * unit / quoted).map("{:.1f}".format)
+    table["fullest stage counted"] = _in_units(sizes, totals.map(max))
+    table["emptiest stage counted"] = _in_units(sizes, totals.map(min))
     return table_of(results, f"{NAME}_memory", table)
 
 
@@ -159,12 +127,12 @@ def varied(results: Results, fits: Frame) -> Table:
     frame = select(fits, fidelity="counted", given=False)
     is_favoured = frame["reading"].isin(FAVOURED) | (frame["memory"] == DECIMAL_16G)
     lines = []
-    for fit in frame.loc[is_favoured].to_dict("records"):
-        slots, passes = fit["reading"].split(", ")
+    for fit in frame.loc[is_favoured].itertuples():
+        slots, passes = fit.reading.split(", ")
         others = "" if slots == ACCOUNTINGS[OPTIMIZER] else f", {slots}"
-        setting = f"N={fit['N']}, {passes}{others}{fit['unprinted']}"
-        more = f": {short(fit['parameters'])}" if fit["largest"] else ""
-        lines.append([fit["model"], setting, fit["K"], fit["size"] + more])
+        more = f": {short(fit.parameters)}" if fit.largest else ""
+        setting = f"N={fit.N}, {passes}{others}{fit.unprinted}"
+        lines.append([fit.model, setting, fit.K, fit.size + more])
     long = pd.DataFrame(lines, columns=["model", "setting", "K", "size"])
     wide = long.drop_duplicates(["model", "setting", "K"]).set_index(["model", "setting", "K"])
     order = long[["model", "setting"]].drop_duplicates()
@@ -177,11 +145,8 @@ def allocator_check(results: Results, fits: Frame) -> Table:
     stages = stages.dropna(subset="tensors")
     workspace = stages["allocated"] - stages["tensors"]
     table = stages[["model", "K", "M"]].assign(checkpoint=stages["remat"], stage=stages["stage"])
-    for name, size in (
-        ("counted", stages["counted"]),
-        ("measured", stages["tensors"]),
-        ("kernels' workspace", workspace),
-    ):
+    sizes = {"counted": stages["counted"], "measured": stages["tensors"]}
+    for name, size in (sizes | {"kernels' workspace": workspace}).items():
         table[f"{name}, KiB"] = (size / 1024).map("{:,.1f}".format)
     over = stages["counted"] / stages["tensors"]
     table["counted over measured"] = over.map("{:.4f}".format)

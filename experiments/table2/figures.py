@@ -17,16 +17,17 @@ from experiments.table2.recorded import (
     simulated_cells,
 )
 from experiments.table2.runs import NAME
-from repro.harness.frame import ratios, runs_frame, select
+from repro.harness.frame import runs_frame, select
 from repro.harness.results import Results
 from repro.harness.spec import SCALES
+from repro.report.framed import error_bars, with_ratio
 from repro.report.style import (
     FIDELITIES,
     IDLE,
-    MARKERS,
     MODEL_ERROR,
     QUOTED,
     THEORY,
+    dots,
     grid,
     model_name,
     ticks,
@@ -42,8 +43,8 @@ _OF_IDEAL: dict[str, Any] = {"facecolor": "none", "edgecolor": THEORY}
 def measured_cells(results: Results) -> pd.DataFrame:
     """The measured cells over K=2, M=1, of the largest scale for each size of the model."""
     frame = runs_frame(results, NAME, fidelity="measured")
-    frame = frame.join(ratios(results, frame, K=2, M=1)).dropna(subset="ratio")
-    frame["at_size"] = [at_papers_size(results.runs[index]) for index in frame.index]
+    frame = with_ratio(results, frame, "ratio", K=2, M=1).dropna(subset="ratio")
+    frame["at_size"] = frame["run"].map(at_papers_size)
     frame["rank"] = [SCALES.index(scale) for scale in frame["scale"]]
     frame = frame.sort_values("rank", ascending=False, kind="stable")
     return frame.drop_duplicates([*CELL, "at_size"])
@@ -55,7 +56,7 @@ def best_evidence(results: Results) -> pd.DataFrame:
     half = simulated["protocol"] == NARROW_BY_MEMORY
     simulated["size"] = half.map(lambda half: "half of Table 1's widths" if half else _FULL_SIZE)
     measured = select(measured_cells(results), at_size=True).assign(size=_FULL_SIZE)
-    columns = [*CELL, "fidelity", "size", "ratio", "low", "high"]
+    columns = [*CELL, "fidelity", "size", "ratio", "ratio: low", "ratio: high"]
     best = pd.concat([measured, simulated]).loc[:, columns].drop_duplicates(CELL)
     return printed().merge(best, how="left", on=CELL)
 
@@ -82,7 +83,7 @@ def bars(results: Results) -> Figure | None:
     handles.append(Patch(**_OF_IDEAL, label="ideal"))
     if scales:
         label = f"measured, {' or '.join(scales)} size: a smaller model"
-        handles.append(_point("measured", label))
+        handles.append(Line2D([], [], **dots("measured", label=label)))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return figure
 
@@ -97,19 +98,13 @@ def _bars(axes: Axes, cells: pd.DataFrame, smaller: pd.DataFrame) -> None:
             ours["ratio"],
             _WIDTH,
             color=FIDELITIES[str(fidelity)],
-            yerr=_distances(ours),
+            yerr=error_bars(ours, "ratio"),
             error_kw=MODEL_ERROR,
         )
     axes.bar(xs + _OFFSETS["ideal"], cells["ideal"], _NARROW, linewidth=0.9, **_OF_IDEAL)
-    axes.errorbar(
-        xs + _OFFSETS["measured"],
-        smaller["ratio"],
-        _distances(smaller),
-        fmt=MARKERS["measured"],
-        ms=4.5,
-        color=FIDELITIES["measured"],
-        capsize=2,
-    )
+    look = dots("measured", ms=4.5, capsize=2)
+    xs_of_dots = xs + _OFFSETS["measured"]
+    axes.errorbar(xs_of_dots, smaller["ratio"], error_bars(smaller, "ratio"), **look)
     for x in xs[1:]:
         axes.axvline(x - 0.5, color=IDLE, linewidth=0.8, zorder=0)
     axes.set_xlim(-0.5, len(cells) - 0.5)
@@ -117,17 +112,6 @@ def _bars(axes: Axes, cells: pd.DataFrame, smaller: pd.DataFrame) -> None:
     ticks(axes, list(xs), names)
     axes.margins(y=0.08)
     axes.grid(axis="x", visible=False)
-
-
-def _distances(cells: pd.DataFrame) -> Any:
-    """Down and up from each ratio to the ends of its interval, 0 where there is none."""
-    ends = {"down": cells["ratio"] - cells["low"], "up": cells["high"] - cells["ratio"]}
-    return pd.DataFrame(ends).fillna(0.0).to_numpy().T
-
-
-def _point(fidelity: str, label: str) -> Line2D:
-    look: dict[str, Any] = {"marker": MARKERS[fidelity], "color": FIDELITIES[fidelity]}
-    return Line2D([], [], linestyle="", label=label, **look)
 
 
 def divided(quotients: pd.DataFrame) -> Figure | None:
@@ -142,11 +126,8 @@ def divided(quotients: pd.DataFrame) -> Figure | None:
         left.set(title=f"{model_name(model)}: M=32 over M=4", ylabel="throughput ratio")
         _quotients(right, select(of_model, by_M=False))
         right.set(title=f"{model_name(model)}: over K=2 at the same M")
-    handles = [
-        _point("quoted", "quoted"),
-        Line2D([], [], color=THEORY, lw=1.2, label="ideal"),
-        _point("simulated", "simulated"),
-    ]
+    looks = [{"color": THEORY, "lw": 1.2, "label": "ideal"}, dots("simulated", label="simulated")]
+    handles = [Line2D([], [], **look) for look in (dots("quoted", label="quoted"), *looks)]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
@@ -154,15 +135,9 @@ def divided(quotients: pd.DataFrame) -> Figure | None:
 def _quotients(axes: Axes, lines: pd.DataFrame) -> None:
     xs = pd.Series(range(len(lines)), lines.index, dtype=float)
     axes.hlines(lines["ideal"], xs - 0.35, xs + 0.35, color=THEORY, lw=1.2)
-    axes.plot(xs - 0.12, lines["quoted"], MARKERS["quoted"], color=QUOTED)
-    axes.errorbar(
-        xs + 0.12,
-        lines["ratio"],
-        _distances(lines),
-        fmt=MARKERS["simulated"],
-        color=FIDELITIES["simulated"],
-        **MODEL_ERROR,
-    )
+    axes.plot(xs - 0.12, lines["quoted"], **dots("quoted"))
+    look = dots("simulated") | MODEL_ERROR
+    axes.errorbar(xs + 0.12, lines["ratio"], error_bars(lines, "ratio"), **look)
     ticks(axes, [*xs], [cell.replace(", ", "\n") for cell in lines["cell"]])
     axes.set_ylim(bottom=0.9)
     axes.margins(x=0.05)

@@ -12,6 +12,7 @@ from repro.harness.results import Results, Run
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
 from repro.harness.spec import SCALES, RunSpec
 from repro.paper import table2, theory
+from repro.report.framed import with_interval
 from repro.report.rounds import fits
 
 SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
@@ -33,6 +34,7 @@ PROTOCOLS = {
     "variance-by-memory": VARIANCE_BY_MEMORY,
     "narrow-by-memory": NARROW_BY_MEMORY,
 }
+COMPARED = (BY_MEMORY, SHARE_BY_MEMORY, VARIANCE_BY_MEMORY, CONTROLLED, SHARE, VARIANCE)
 # The protocol of each model that could have run on the paper's devices: the largest mini-batch that
 # is counted to fit, and in every cell one fits.
 HEADLINES = {"amoebanet-d": BY_MEMORY, "transformer": NARROW_BY_MEMORY}
@@ -53,8 +55,9 @@ def printed() -> pd.DataFrame:
     cells = sorted(table2(), key=lambda cell: (cell.model, cell.K, cell.M))
     frame = pd.DataFrame([(cell.model, cell.K, cell.M) for cell in cells], columns=CELL)
     frame["quoted"] = pd.Series([cell.value for cell in cells], dtype=object)
-    frame["textbook"] = [theory.speedup_over_k2m1(cell.K, cell.M, "plain") for cell in cells]
-    frame["ideal"] = [theory.speedup_over_k2m1(cell.K, cell.M, "early") for cell in cells]
+    forms: dict[str, theory.Form] = {"textbook": "plain", "ideal": "early"}
+    for name, form in forms.items():
+        frame[name] = [theory.speedup_over_k2m1(cell.K, cell.M, form) for cell in cells]
     frame["is_base"] = (frame["K"] == 2) & (frame["M"] == 1)
     return frame
 
@@ -64,14 +67,14 @@ def simulated_cells(results: Results) -> pd.DataFrame:
     """A line for each printed cell and protocol that was simulated, of one place.
 
     Columns are those of the run, of `printed`, and: `ratio` over the protocol's own K=2, M=1, whose
-    N may be another; `low` and `high` with the error of the cost model; `fits`, whether the cell
+    N may be another, with the error of the cost model; `fits`, whether the cell
     and the one that it is divided by are counted to fit the device, None if that is not known;
     `modelled` of both, what the cost model gave.
     """
     frame = runs_frame(results, NAME, fidelity="simulated", remat="always")
     groups = zip(frame["model"], frame["group"], strict=True)
     frame["protocol"] = [PROTOCOLS.get(group.removeprefix(f"{model}-")) for model, group in groups]
-    frame["fits"] = [fits(results.runs[index]) for index in frame.index]
+    frame["fits"] = frame["run"].map(fits)
     frame["modelled"] = [
         line["record"].modelled if line["done"] else None for line in frame.to_dict("records")
     ]
@@ -86,9 +89,9 @@ def simulated_cells(results: Results) -> pd.DataFrame:
     frame = lines.merge(frame, how="left", on=[*keys, "K", "M"])
     frame["headline"] = frame["protocol"] == frame["model"].map(HEADLINES.get)
     bar = error_bar(results)
-    ends = [bar.ends(ratio) if bar else (nan, nan) for ratio in frame["ratio"]]
-    ends = pd.DataFrame(ends, frame.index, ["low", "high"]).mask(frame["is_base"])
-    return frame.join(ends)
+    found = zip(frame["ratio"], frame["is_base"], strict=True)
+    ends = [(r, *(bar.ends(r) if bar and not is_base else (nan, nan))) for r, is_base in found]
+    return with_interval(frame, "ratio", ends)
 
 
 def _of_one_place(frame: pd.DataFrame) -> pd.DataFrame:

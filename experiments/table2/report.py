@@ -12,18 +12,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.costs.error import error_bar, meaning
+from experiments.table2 import recorded
 from experiments.table2.claims import evidence
 from experiments.table2.figures import bars, divided
 from experiments.table2.recorded import (
-    BY_MEMORY,
     CELL,
     CONTROLLED,
-    HEADLINES,
     PROTOCOLS,
     SHARE,
-    SHARE_BY_MEMORY,
-    VARIANCE,
-    VARIANCE_BY_MEMORY,
     is_controlled,
     over_base,
     printed,
@@ -43,23 +39,16 @@ from repro.report.ratio import MARKS, ideal_over_k2m1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
-# Causes that a simulated step is put together from, one after the other -> their names in tables.
-CAUSES = {
-    "imbalance": "imbalance",
-    "ends": "softmax and embedding",
-    "tile padding": "tile padding",
-    "memory-bound": "memory-bound operators",
-    "launch": "launch",
-    "transfer": "transfer",
-    "set-up": "set-up",
-}
+# Causes that a simulated step is put together from, one after the other; some have longer names.
+CAUSES = ("imbalance", "ends", "tile padding", "memory-bound", "launch", "transfer", "set-up")
+LONG_NAMES = {"ends": "softmax and embedding", "memory-bound": "memory-bound operators"}
 # Comparisons that are also shown under a bound of what a compiler may do.
 FUSED = [(protocol, b) for protocol in (CONTROLLED, SHARE) for b in ("fused", "fused and folded")]
 TEXTBOOK, EARLY = NULLS = ("textbook", "ideal (early recompute)")
 LOOK: dict[str, Form] = {"model": model_name, "quoted": "g"}
 SHOWN = Shown(
     "table2_predictions",
-    ("model", "K", "M", "quoted", "predicted, simulated", "gap", "verdict"),
+    "model | K | M | quoted | predicted, simulated | gap | verdict",
     figure="table2_divisions",
 )
 
@@ -68,28 +57,9 @@ def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
     cells = simulated_cells(results)
-    made = [table2(results, cells)]
-    if beside_paper(results, NAME) and len(cells):
-        made += [
-            predictions(results, cells),
-            protocols(results, cells),
-            causes(results, cells),
-            null(results, cells),
-            division(results, cells),
-        ]
-    return made
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables["table2_predictions"]
-    images, text = ({"model": name, "K": "8", "M": "32"} for name in ("AmoebaNet-D", "Transformer"))
-    return (
-        "At K=8, M=32 the simulation gives "
-        f"{table.number('predicted, simulated', **images)} times the throughput of K=2, M=1 for "
-        f"AmoebaNet-D and {table.number('predicted, simulated', **text)} times for the "
-        f"Transformer, where the paper prints {table.text('quoted', **images)} and "
-        f"{table.text('quoted', **text)}."
-    )
+    of_cells = (predictions, protocols, causes, null, division)
+    shown = of_cells if beside_paper(results, NAME) and len(cells) else ()
+    return [table2(results, cells), *(make(results, cells) for make in shown)]
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
@@ -111,7 +81,7 @@ def table2(results: Results, cells: pd.DataFrame) -> Table:
     Ks = sorted({2, 4, 8} | {run.K for run in measured})
     found = settings(results, measured)
     models = [setting.model for setting in found]
-    absent = {run.model for run in runs if run.model in HEADLINES} - {*models}
+    absent = {run.model for run in runs if run.model in recorded.HEADLINES} - {*models}
     found += [Setting(model, ("gpipe", "always"), "", []) for model in absent]
     lines = []
     found.sort(key=lambda setting: setting.model)
@@ -176,8 +146,8 @@ def predictions(results: Results, cells: pd.DataFrame) -> Table:
     bar, ours = error_bar(results), evidence(results)
     ids = [throughput_id(NAME, *cell) for cell in zip(*(lines[name] for name in CELL), strict=True)]
     verdicts = pd.Series([verdict_on(name, ours.get(name)) for name in ids], lines.index)
-    table = lines[[*CELL, "quoted", "textbook", "ideal"]].assign(predicted=lines["ratio"])
-    table[["predicted: low", "predicted: high"]] = lines[["low", "high"]]
+    table = lines[[*CELL, "quoted", "textbook", "ideal", "ratio", "ratio: low", "ratio: high"]]
+    table = table.rename(columns=lambda name: name.replace("ratio", "predicted"))
     table["N"] = lines["N"].astype(int)
     table["gap"] = lines["ratio"] / lines["quoted"].astype(float) - 1
     table["verdict"] = verdicts.mask(lines["is_base"], "baseline")
@@ -202,9 +172,8 @@ def protocols(results: Results, cells: pd.DataFrame) -> Table:
     for name in (name for name in PROTOCOLS.values() if name in present):
         lines = _beside(table, select(cells, protocol=name))
         # What earns no verdict has no error of the cost model either.
-        ends = lines[["low", "high"]].mask(lines["fits"].eq(False))
-        columns = (lines["ratio"], lines["fits"], ends["low"], ends["high"])
-        table[name] = [_marked(*line) for line in zip(*columns, strict=True)]
+        ends = lines[["ratio: low", "ratio: high"]].mask(lines["fits"].eq(False))
+        table[name] = [_marked(*line) for line in lines[["ratio", "fits"]].join(ends).to_numpy()]
         fits = [{True: 1, False: 0}.get(fits) for fits in lines["fits"]]
         table[f"{name}: fits"] = pd.Series(fits, dtype=object)
         hidden.append(f"{name}: fits")
@@ -231,7 +200,7 @@ def causes(results: Results, cells: pd.DataFrame) -> Table:
     """What each cause adds to the ratio, one after the other, from the ideal to the quoted."""
     lines = select(cells, protocol=CONTROLLED).dropna(subset="ratio")
     ladder = lines[["ideal"]].assign(
-        **{name: over_base(lines, "rungs", cause) for cause, name in CAUSES.items()},
+        **{LONG_NAMES.get(cause, cause): over_base(lines, "rungs", cause) for cause in CAUSES},
         update=lines["ratio"],
     )
     added = ladder.diff(axis="columns").drop(columns="ideal")
@@ -251,7 +220,7 @@ def scores(cells: pd.DataFrame) -> pd.DataFrame:
         once.assign(prediction=EARLY, ratio=once["ideal"]),
         headline.assign(prediction="headline (" + headline["protocol"] + ")"),
     ]
-    for name in (BY_MEMORY, SHARE_BY_MEMORY, VARIANCE_BY_MEMORY, CONTROLLED, SHARE, VARIANCE):
+    for name in recorded.COMPARED:
         lines = select(cells, protocol=name, headline=False)
         named.append(lines.assign(prediction=name))
     for name, bound in FUSED:
@@ -317,11 +286,11 @@ def divisions(results: Results, cells: pd.DataFrame) -> pd.DataFrame:
         by_place = of_model.set_index(["K", "M"])[["quoted", "ideal", "ratio"]]
         for above, under in pairs:
             quotient = by_place.loc[above] / by_place.loc[under]
-            low, high = bar.ends(quotient["ratio"]) if bar else (nan, nan)
+            ends = bar.ends(quotient["ratio"]) if bar else (nan, nan)
             names = [f"K={K}, M={M}" for K, M in (above, under)]
-            lines.append([model, above[0] == under[0], *names, *quotient, low, high])
-    columns = ["model", "by_M", "cell", "over", "quoted", "ideal", "ratio", "low", "high"]
-    return pd.DataFrame(lines, columns=columns)
+            lines.append([model, above[0] == under[0], *names, *quotient, *ends])
+    columns = ["model", "by_M", "cell", "over", "quoted", "ideal", "ratio"]
+    return pd.DataFrame(lines, columns=[*columns, "ratio: low", "ratio: high"])
 
 
 def division(results: Results, cells: pd.DataFrame) -> Table:
@@ -330,8 +299,8 @@ def division(results: Results, cells: pd.DataFrame) -> Table:
         **{
             "quoted over ideal": lines["quoted"] / lines["ideal"],
             "headline, simulated": lines["ratio"],
-            "headline: low": lines["low"],
-            "headline: high": lines["high"],
+            "headline: low": lines["ratio: low"],
+            "headline: high": lines["ratio: high"],
         }
     )
     forms: dict[str, Form] = dict.fromkeys(["quoted", "ideal", "quoted over ideal"], ".3f")

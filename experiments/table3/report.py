@@ -1,13 +1,12 @@
 """Table 3 of arXiv:1811.06965v5, throughput without fast links: quoted beside ours."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf, nan
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.costs.error import error_bar, meaning
-from experiments.table3.figures import slow_links
 from experiments.table3.runs import ABOUT, DEVICE, NAME, THROTTLED, M
 from experiments.table3.runs import KS as EVERY_K
 from repro.claims.all_claims import verdict_on
@@ -19,28 +18,22 @@ from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.paper import table3, theory
 from repro.report.compare import speed_name
 from repro.report.declared import Shown
-from repro.report.framed import HIGH, LOW, RATIO, Form, framed, or_status
+from repro.report.framed import RATIO, Form, error_bars, framed, or_status, with_interval
 from repro.report.ratio import ideal_over_k1
-from repro.report.rounds import fits, parts
-from repro.report.style import model_name
+from repro.report.rounds import fits, with_parts
+from repro.report.style import FIDELITIES, SOFT, dots, grid, legend_below, model_name, ticks
 from repro.report.table import EMPTY, Table
 
 KS = EVERY_K[1:]  # those of the table; K=1 is no cell of it
 SIZES = {"amoebanet-d": TABLE3_AMOEBANET["paper"], "transformer": TABLE3_TRANSFORMER["paper"]}
 PRINTED = {(cell.model, cell.K): cell.value for cell in table3() if cell.M == M}
+SLOWER = "measured step over step"
 NOT_FITTING = "counted not to fit the device"
 SERIES = ["scaled_down", "model", "where", "title"]  # runs alike in these share their K=2
 SHOWN = Shown(
     NAME,
-    (
-        "model",
-        "K",
-        "quoted over K=2",
-        "simulated over K=2",
-        "simulated against quoted",
-        "emulated over K=2",
-        "verdict",
-    ),
+    "model | K | quoted over K=2 | simulated over K=2 | simulated against quoted | emulated "
+    "over K=2 | verdict",
 )
 
 
@@ -49,18 +42,6 @@ def tables(results: Results) -> list[Table]:
     if frame.empty:
         return []
     return [throughput(results, frame), links(results, frame), throttled_links(results, slowed)]
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[NAME]
-    images, text = ({"model": name, "K": "8"} for name in ("AmoebaNet-D", "Transformer"))
-    return (
-        "Over slow links K=8 has, simulated, "
-        f"{table.number('simulated over K=2', **images)} times the throughput of K=2 for "
-        f"AmoebaNet-D and {table.number('simulated over K=2', **text)} times for the Transformer; "
-        f"the paper prints {table.text('quoted over K=2', **images)} and "
-        f"{table.text('quoted over K=2', **text)}."
-    )
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
@@ -173,26 +154,21 @@ def evidence_of(frame: Frame) -> dict[str, Evidence]:
 
 def links(results: Results, frame: Frame) -> Table:
     """What transfers take of the simulated step, and the step without them; the cut is kept."""
-    runs = select(frame, fidelity="simulated", done=True, K=[*KS])
+    runs = with_parts(select(frame, fidelity="simulated", done=True, K=[*KS]))
     stages = [record.modelled.stages for record in runs["record"]]
     largest = [max(each.activations) for each in stages]
-    table = pd.DataFrame(
-        {
-            "model": runs["title"],
-            "K": runs["K"],
-            "step (ms) simulated": 1e3 * runs["step_s"],
-            "transfer simulated": [parts(run)["transfer"] for run in runs["run"]],
-            "free link step over step": runs["free_step_s"] / runs["step_s"],
-            "over K=2 quoted": _quoted(runs),
-            "over K=2 simulated": runs["ratio"],
-            "over K=2 free link": runs["free_step_s_at_k2"] / runs["free_step_s"],
-            "message MiB": [sent / 2**20 for sent in largest],
-            "message time over F": [
-                each.link.seconds(int(sent)) / max(each.forward)
-                for each, sent in zip(stages, largest, strict=True)
-            ],
-        }
-    )
+    table = pd.DataFrame({"model": runs["title"], "K": runs["K"]})
+    table["step (ms) simulated"] = 1e3 * runs["step_s"]
+    table["transfer simulated"] = runs["transfer"]
+    table["free link step over step"] = runs["free_step_s"] / runs["step_s"]
+    table["over K=2 quoted"] = _quoted(runs)
+    table["over K=2 simulated"] = runs["ratio"]
+    table["over K=2 free link"] = runs["free_step_s_at_k2"] / runs["free_step_s"]
+    table["message MiB"] = [sent / 2**20 for sent in largest]
+    table["message time over F"] = [
+        each.link.seconds(int(sent)) / max(each.forward)
+        for each, sent in zip(stages, largest, strict=True)
+    ]
     forms: dict[str, Form] = {"free link step over step": ".3f", "message MiB": ".2f"}
     forms["over K=2 quoted"] = "{:.2f}".format
     return framed(results, f"{NAME}_links", table, ABOUT, forms=forms)
@@ -201,7 +177,7 @@ def links(results: Results, frame: Frame) -> Table:
 def throttled(results: Results) -> Frame:
     """The runs at K=2 whose link is slowed down, or not, by model and place, the fastest first.
 
-    `ratio` is the step over that of the same round's run whose link is not throttled.
+    `SLOWER` is the step over that of the same round's run whose link is not throttled.
     """
     frame = runs_frame(results, NAME)
     frame = frame.loc[frame["group"].astype(str).str.endswith(THROTTLED)]
@@ -210,26 +186,57 @@ def throttled(results: Results) -> Frame:
         ratio_of(results, base, run) if base and run.done else (nan, nan, nan)
         for base, run in zip(bases, frame["run"], strict=True)
     ]
-    frame = frame.join(pd.DataFrame(slower, frame.index, ["ratio", "low", "high"]))
+    frame = with_interval(with_parts(frame), SLOWER, slower)
     frame["speed"] = [spec.link.bytes_per_second if spec.link else inf for spec in frame["spec"]]
-    frame["transfer"] = [parts(run).get("transfer", nan) for run in frame["run"]]
+    frame["link"] = frame["speed"].map(speed_name)
     return frame.sort_values(["model", "machine", "scale", "speed"], ascending=[True] * 3 + [False])
 
 
 def throttled_links(results: Results, frame: Frame) -> Table:
-    table = pd.DataFrame(
-        {
-            "model": frame["model"].map(model_name),
-            "where": frame["where"],
-            "link": frame["speed"].map(speed_name),
-            "status": frame["status"],
-            "rounds": frame["rounds"],
+    table = frame[["model", "where", "link", "status", "rounds"]].assign(
+        **{
             "bytes_per_second": frame["speed"],
             "measured step (ms)": 1e3 * frame["step_s"],
             "measured transfer": frame["transfer"],
         }
     )
-    step = "measured step over step"
-    table[[step, step + LOW, step + HIGH]] = frame[["ratio", "low", "high"]]
-    forms, hidden = {step: RATIO}, ["bytes_per_second"]
+    table = table.join(frame.filter(like=SLOWER))
+    table["model"] = table["model"].map(model_name)
+    forms, hidden = {SLOWER: RATIO}, ["bytes_per_second"]
     return framed(results, f"{NAME}_throttled", table, ABOUT, forms=forms, hidden=hidden)
+
+
+def slow_links(frame: Frame) -> Figure | None:
+    """A column for each model: the step over step, and transfer's share, by the link's speed."""
+    frame = frame.dropna(subset=SLOWER)
+    frame = frame.groupby(["model", "where"]).filter(lambda runs: len(runs) > 1)
+    if frame.empty:
+        return None
+    models = [*frame["model"].unique()]
+    figure, panels = grid(2, len(models), 2.1)
+    speeds = sorted(frame["speed"].unique())
+    names = ["not\nthrottled" if speed == inf else speed_name(speed) for speed in speeds]
+    for above, below, model in zip(*panels, models, strict=True):
+        of_model = select(frame, model=model)
+        places = of_model.groupby("where", sort=False)
+        for index, (where, runs) in enumerate(places):
+            at = runs["speed"].map(speeds.index) + 0.3 * (index - (len(places) - 1) / 2)
+            face = FIDELITIES["measured"] if index == 0 else "white"
+            look = dots("measured", label=where, markerfacecolor=face)
+            above.errorbar(at, runs[SLOWER], error_bars(runs, SLOWER), **look)
+            below.plot(at, 100 * runs["transfer"].fillna(0.0), **look)
+        above.axhline(1, color=SOFT, linewidth=0.9)
+        above.set(title=f"{model_name(model)}, K={of_model['K'].max()}", ylim=(0, None))
+        below.set(ylim=(0, None), xlabel="link")
+        for axes in (above, below):
+            ticks(axes, list(range(len(speeds))), names)
+            axes.grid(axis="x", visible=False)
+        above.tick_params(axis="x", labelbottom=False)
+    for row in panels:
+        highest = max(axes.get_ylim()[1] for axes in row)
+        for axes in row:
+            axes.set_ylim(0, highest)
+    panels[0][0].set_ylabel("step over that of\na link not throttled")
+    panels[1][0].set_ylabel("transfer (% of K x step)")
+    legend_below(figure, panels[0][0])
+    return figure

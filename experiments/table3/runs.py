@@ -28,7 +28,6 @@ SPEEDS: dict[Scale, tuple[float | None, ...]] = {
     "smoke": (None, 1e7),
     "laptop": (None, 1e8, 1e7, 4e6),
 }
-ROUNDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "node": 5, "paper": 5}
 ABOUT = read_about(__file__)
 
 
@@ -49,16 +48,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         alike = {"model": model, "model_args": args, "N": N[model]}
         runs = sweep(**alike, **on_p100, K=[*KS], fidelity="simulated")
         simulated.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
+        waiting = alike | on_p100 | {"steps": 1, "fidelity": "emulated"}
         runs = tuple(
-            RunSpec(
-                **alike,
-                **on_p100,
-                K=K,
-                steps=1,
-                fidelity="emulated",
-                stretch=stretched(STRETCH[model], K, M),
-            )
-            for K in KS[1:]
+            RunSpec(**waiting, K=K, stretch=stretched(STRETCH[model], K, M)) for K in KS[1:]
         )
         # Waits hardly differ from round to round.
         emulated.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
@@ -77,7 +69,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine; 8 GPUs to measure every cell",
         minutes={"smoke": 0.5, "laptop": 3, "node": 10, "paper": 10},
         version=3,
-        rounds=ROUNDS[scale],
+        rounds=1 if scale == "smoke" else 5,
         groups=tuple(groups),
     )
 

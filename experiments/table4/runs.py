@@ -50,6 +50,7 @@ TRANSFER = {
 PAPER_N = 256
 EPOCHS = 100  # of ImageNet
 FINE_TUNING_STEPS = 20_000
+ALIKE: dict[str, Any] = {**LEARN, "model": "amoebanet-b"}
 ABOUT = read_about(__file__)
 
 
@@ -90,18 +91,9 @@ def _digits(scale: Scale) -> tuple[Group, ...]:
             fine_tuning = training.model_copy(update={"pretraining": pretraining})
             ways = ((after, fine_tuning), (before + after, training), (after, training))
             for steps, way in ways:
-                runs += sweep(
-                    **LEARN,
-                    model="amoebanet-b",
-                    model_args={**SMALL, "num_classes": task.outputs},
-                    K=2,
-                    M=2,
-                    N=64,
-                    checkpoint="never",
-                    steps=steps,
-                    seed=seed,
-                    training=way,
-                )
+                args = {**SMALL, "num_classes": task.outputs}
+                common = {"model_args": args, "steps": steps, "seed": seed, "training": way}
+                runs.append(RunSpec(**ALIKE, **common, K=2, M=2, N=64, checkpoint="never"))
     return (Group(name="digits", runs=tuple(runs)),)
 
 
@@ -123,16 +115,9 @@ def _paper(scale: Scale) -> tuple[Group, ...]:
             recipe=imagenet(PAPER_N, images).as_dict(),
             pretraining=pretraining,
         )
-        runs = sweep(
-            **LEARN,
-            model="amoebanet-b",
-            model_args={"L": 18, "D": 512, "image": 480, "num_classes": DATA[name].classes},
-            K=4,
-            M=32,
-            N=PAPER_N,
-            steps=FINE_TUNING_STEPS,
-            seed=[*range(SEEDS[scale])],
-            training=training,
-        )
+        args = {"L": 18, "D": 512, "image": 480, "num_classes": DATA[name].classes}
+        common = {"model_args": args, "steps": FINE_TUNING_STEPS, "training": training}
+        seeds = [*range(SEEDS[scale])]
+        runs = sweep(**ALIKE, **common, K=4, M=32, N=PAPER_N, seed=seeds)
         groups.append(Group(name=name, runs=runs))
     return tuple(groups)

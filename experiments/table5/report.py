@@ -1,6 +1,5 @@
 """Table 5 (arXiv:1811.06965v5): BLEU and NLL for three batch sizes, and what a larger one gains."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -31,15 +30,6 @@ def trainings(results: Results) -> Frame:
 def tables(results: Results) -> list[Table]:
     frame = trainings(results)
     return [qualities(results, frame), gains(results, frame)] if len(frame) else []
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[f"{NAME}_gains"]
-    return (
-        "At as many sentence pairs the largest batch changes BLEU by "
-        f"{table.text('measured difference', metric='BLEU')} beside the smallest, where the paper "
-        f"has {table.text('quoted difference', metric='BLEU')}."
-    )
 
 
 def qualities(results: Results, frame: Frame) -> Table:

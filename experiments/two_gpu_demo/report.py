@@ -7,15 +7,25 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.two_gpu_demo.runs import ABOUT, NAME, STRATEGIES
-from repro.harness.frame import Frame, ratios, runs_frame, select
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
 from repro.report import gantt
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import HIGH, LOW, RATIO, Form, error_bars, framed, or_status, with_interval
+from repro.report.framed import (
+    HIGH,
+    LOW,
+    RATIO,
+    Form,
+    error_bars,
+    framed,
+    or_status,
+    with_interval,
+    with_ratio,
+)
 from repro.report.ratio import ideal_over_k1
-from repro.report.style import MARKERS, THEORY, grid, model_name, series_colour, ticks
+from repro.report.style import THEORY, dots, grid, legend_below, model_name, over_m, series_colour
 from repro.report.table import EMPTY, Cell, Table
 
 NAMES = dict(zip(STRATEGIES, ("one device", "naive", "GPipe"), strict=True))
@@ -26,7 +36,8 @@ RATE, SPEEDUP, IDLE, PEAK = (
     "examples/s", "speedup over one device", "idle/total", "peak of the fullest (MiB)"
 )  # fmt: skip
 SHOWN = Shown(
-    NAME, ("model", "K", "M", *(f"{value} {name}" for value in (SPEEDUP, IDLE) for name in OF_K))
+    NAME,
+    f"model | K | M | {SPEEDUP} naive | {SPEEDUP} GPipe | {IDLE} naive | {IDLE} GPipe",
 )
 # Naive is wide and hollow, so that it shows below GPipe where both are equal.
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -71,8 +82,7 @@ def best_against_best(table: Table) -> str:
 
 def strategies(results: Results, frame: Frame) -> Table:
     """Throughput, speedup over one device, idle time and memory of each strategy."""
-    over = ratios(results, frame, K=1, schedule="gpipe")
-    frame = with_interval(frame, SPEEDUP, over.itertuples(index=False))
+    frame = with_ratio(results, frame, SPEEDUP, K=1, schedule="gpipe")
     frame[PEAK] = [peaks(run) for run in frame["run"]]
     frame = frame.rename(columns={"throughput": RATE, "bubble_idle_over_total": IDLE})
     for value in (RATE, SPEEDUP, IDLE, PEAK):
@@ -85,14 +95,13 @@ def strategies(results: Results, frame: Frame) -> Table:
         values = {f"{value} {name}": runs[value] for value in (RATE, IDLE, PEAK)}
         values |= {f"{SPEEDUP} {name}{end}": runs[f"{SPEEDUP}{end}"] for end in ("", LOW, HIGH)}
         table = table.join(pd.DataFrame(values), on=at)
-    shown = ["where", "re-materialization", "model", "K", "M"]
-    shown += [f"{RATE} {name}" for name in NAMES.values()]
+    shown = [*POINT, *(f"{RATE} {name}" for name in NAMES.values())]
     shown += [f"{SPEEDUP} {name}{end}" for name in OF_K for end in ("", LOW, HIGH)]
     shown += [f"{IDLE} {name}" for name in OF_K]
     shown += [f"{PEAK} {name}" for name in NAMES.values()]
     if table["remat"].nunique() < 2:
-        shown.remove("re-materialization")
-    table = table.rename(columns={"remat": "re-materialization"})[shown]
+        shown.remove("remat")
+    table = table[shown].rename(columns={"remat": "re-materialization"})
     forms: dict[str, Form] = {f"{RATE} {name}": ".1f" for name in NAMES.values()}
     forms |= {f"{SPEEDUP} {name}": RATIO for name in OF_K} | {"model": model_name}
     headings = {f"{PEAK} {name}": f"peak of each device (MiB) {name}" for name in NAMES.values()}
@@ -129,28 +138,23 @@ def against_m(frame: Frame) -> Figure:
         for (K, _), runs in of_model.groupby(["K", "order"]):
             (strategy,) = runs["method"].unique()
             name = NAMES[strategy] + (f", K={K}" if K > 1 else "")
-            look: dict[str, Any] = {"marker": MARKERS["measured"], "color": series_colour(K)}
-            look |= {"label": name, **_LOOKS[strategy]}
+            look = dots("measured", color=series_colour(K), label=name, **_LOOKS[strategy])
             left.errorbar(runs["M"], runs[RATE], error_bars(runs, RATE), **look)
             if runs["peak"].notna().any():
                 right.plot(runs["M"], runs["peak"], **look)
             if strategy == "gpipe":
                 # The throughput of one device, times the speedup of equal stages.
-                ideal = [
-                    run.throughput * ideal_over_k1(K, run.M, "gpipe", run.remat)
-                    for run in alone["run"]
-                ]
+                speedups = [ideal_over_k1(K, run.M, "gpipe", run.remat) for run in alone["run"]]
+                ideal = alone["throughput"] * speedups
                 label = f"{name}, ideal"
                 left.plot(alone["M"], ideal, ":", color=THEORY, linewidth=1.2, label=label)
         N = of_model["N"].iloc[0]
         left.set(title=f"{model_name(model)}, N={N}", ylabel="examples/s, measured")
         right.set(title="the fullest device", ylabel="peak (MiB), measured")
         for axes in (left, right):
-            axes.set(xscale="log", xlabel="M micro-batches", ylim=(0, None))
-            axes.set_xscale("log", base=2)
-            ticks(axes, sorted(set(of_model["M"])))
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+            axes.set(ylim=(0, None))
+            over_m(axes, of_model["M"])
+    legend_below(figure, panels[0][0])
     return figure
 
 

@@ -4,12 +4,14 @@ Such a file may have
 
 - `tables(results)`, whose tables stand before the generic ones;
 - `figures(results, rows)`, whose figures stand instead of the generic ones;
-- `answer(tables)`: the experiment's question answered in one sentence, from its tables by name;
+- `answer(tables)`: the experiment's question answered in one sentence, from its tables by name,
+  where `## Answer` of its `about.md` cannot say it by quoting cells;
 - `SHOWN`: which table and figure the page shows. All others are folded.
 
 `experiments/<name>/claims.py` has `evidence(results)`: claim id -> our number for it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,6 +21,7 @@ from types import ModuleType
 from repro.report.table import Table
 
 HOME = Path(__file__).resolve().parents[2] / "experiments"
+_QUOTED = re.compile(r"\{(\w+)((?: \S+=\S+)*): (.+?)( \[low, high\])?\}")
 MOST_COLUMNS = 7  # of the table that the page shows of an experiment
 
 
@@ -28,15 +31,20 @@ class Shown:
 
     Attributes:
         table: its name.
-        columns: at most seven of its columns, as Markdown heads them; empty for all.
+        head: at most seven of its columns, as Markdown heads them, `K | M | step (ms)`; empty for
+            all.
         figure: its name; empty for the first figure.
         lines: column -> text that every shown line has there; empty for all lines.
     """
 
     table: str
-    columns: tuple[str, ...] = ()
+    head: str = ""
     figure: str = ""
     lines: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        return self.head.split(" | ") if self.head else []
 
 
 def report_of(experiment: str) -> ModuleType | None:
@@ -59,13 +67,29 @@ def answer_of(experiment: str, tables: Mapping[str, Table]) -> str:
 
     An answer quotes cells. Where one of them has no number yet, there is no answer.
     """
-    answer = getattr(report_of(experiment), "answer", None)
-    if answer is None:
-        return ""
+    report = report_of(experiment)
+    answer, about = getattr(report, "answer", None), getattr(report, "ABOUT", None)
     try:
-        return answer(tables)
+        if answer is not None:
+            return answer(tables)
+        return _with_cells(about.words["Answer"].note, tables) if about else ""
     except LookupError:
         return ""
+
+
+def _with_cells(text: str, tables: Mapping[str, Table]) -> str:
+    """A text with the cells that it quotes, as docs/results.md names them.
+
+    `{bubble_at_4k K=2: simulated early}` is a number; with ` [low, high]` at its end, the cell.
+    """
+
+    def cell(quoted: re.Match[str]) -> str:
+        table, line, column, whole = quoted.groups()
+        wanted = dict(pair.replace("_", " ").split("=", 1) for pair in line.split())
+        found = tables[table].text(column, **wanted)
+        return found if whole else found.split()[0]
+
+    return _QUOTED.sub(cell, text)
 
 
 def _module_of(experiment: str, file: str) -> ModuleType | None:

@@ -1,10 +1,12 @@
 """Which figures the results allow, drawn to png and svg: curves, bars and recorded timelines."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from repro.harness.results import Results, Run
@@ -40,6 +42,17 @@ class Drawn:
     stem: Path
     experiment: str
     caption: str
+
+    @property
+    def title(self) -> str:
+        return self.caption.partition(":" if ":" in self.caption else ".")[0]
+
+    @property
+    def image(self) -> Markup:
+        svg = self.stem.with_name(f"{self.stem.name}.svg").read_bytes()
+        data = base64.b64encode(svg).decode("ascii")
+        image = Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">')
+        return image.format(data, self.caption)
 
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:

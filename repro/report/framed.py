@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from repro.harness.about import About
-from repro.harness.frame import Frame
+from repro.harness.frame import Frame, ratios
 from repro.harness.results import Results
 from repro.report.compare import beside_paper, of_paper
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
@@ -125,6 +125,11 @@ def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> F
     """The frame with a column of medians or means, and those of the ends of their intervals."""
     names = [column, column + LOW, column + HIGH]
     return frame.assign(**pd.DataFrame([*estimates], index=frame.index, columns=names))
+
+
+def with_ratio(results: Results, frame: Frame, column: str, **changed: Any) -> Frame:
+    """A frame of runs with throughput over that of each one's baseline, see `frame.ratios`."""
+    return with_interval(frame, column, ratios(results, frame, **changed).to_numpy().tolist())
 
 
 def error_bars(frame: Frame, column: str) -> list[pd.Series]:

@@ -142,35 +142,23 @@ def legend(figure: Figure, timelines: list[Timeline]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
-def gantt_gif(
-    timeline: Timeline, path: Path, title: str = "", frames: int = 60, limit: int = 400_000
-) -> Path:
-    """An animated gif of one step: boxes appear as time sweeps over them, then the picture rests.
-
-    Frames are left out until the file has at most `limit` bytes.
-    """
+def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60) -> Path:
+    """An animated gif of one step: boxes appear as time sweeps over them, then it rests."""
     with styled():
         images = _sweep(timeline, title, frames)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The frame in the middle has every colour, the moving line's too.
     palette = images[len(images) // 2].quantize(64)
-    for every in (1, 2, 3, 4, 6):
-        kept = [*images[:-1:every], images[-1]]
-        first, *others = [
-            image.quantize(palette=palette, dither=Image.Dither.NONE) for image in kept
-        ]
-        milliseconds = [80 * every] * len(others) + [2500]
-        first.save(
-            fresh(path),
-            save_all=True,
-            append_images=others,
-            duration=milliseconds,
-            loop=0,
-            optimize=False,
-            comment=title.encode(),
-        )
-        if path.stat().st_size <= limit:
-            break
+    first, *others = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    first.save(
+        fresh(path),
+        save_all=True,
+        append_images=others,
+        duration=[80] * len(others) + [2500],
+        loop=0,
+        optimize=False,
+        comment=title.encode(),
+    )
     return path
 
 

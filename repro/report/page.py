@@ -6,7 +6,7 @@ the same bytes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.player import player
-from repro.report.sections import as_text, picture, sections_of, shown_table
+from repro.report.sections import as_text, sections_of, with_code
 from repro.report.style import FIDELITIES, INK, is_dark, model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds
@@ -50,32 +50,27 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     quoting = any(beside_paper(results, name) for name in papers)
     general = [table for table in tables if not table.experiment and table.name != "verdicts"]
     folder = Path(__file__).parent
+    loader = FileSystemLoader(folder)
     environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.filters["code"] = with_code
     page = environment.get_template("template.html.j2").render(
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
         fidelity_colours=_fidelity_colours() if judged else {},
         what_holds=verdicts.what_holds(claims) if judged else "",
         verdicts=rows,
         verdict_words=texts.VERDICTS,
-        headline=picture(headline) if headline else None,
+        headline=headline,
         player=player(results),
         banner=_banner(results),
         sections=sections_of(results, tables, list(drawn.values()), traces, rows),
         absent=_absent(claims, names) if judged else [],
         names=names,
-        fidelities={
-            word: text for word, text in texts.FIDELITIES.items() if quoting or word != "quoted"
-        },
-        metrics={
-            name: text for name, text in texts.METRICS.items() if papers or name != texts.AS_TABLE2
-        },
+        fidelities=_without(texts.FIDELITIES, "quoted", quoting),
+        metrics=_without(texts.METRICS, texts.AS_TABLE2, bool(papers)),
         counts=_counts(rows_of(results)),
-        rest=[shown_table(table) for table in general if table.name in SHOWN_AT_THE_END],
+        rest=[table for table in general if table.name in SHOWN_AT_THE_END],
         origins=origins(rows_of(results)),
         environments=_environments(results),
     )
@@ -99,6 +94,10 @@ def write_tables(
     every_round = rounds(results).to_dict("list")
     fresh(plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
     return tables
+
+
+def _without(words: Mapping[str, str], word: str, kept: bool) -> dict[str, str]:
+    return {name: text for name, text in words.items() if kept or name != word}
 
 
 def _banner(results: Results) -> list[str]:

@@ -1,5 +1,8 @@
 """Of the rounds of a run: the parts of its step."""
 
+import pandas as pd
+
+from repro.harness.frame import Frame
 from repro.harness.results import Run
 from repro.harness.statistics import interval
 from repro.report.style import PARTS
@@ -11,6 +14,12 @@ def parts(run: Run | None) -> dict[str, float]:
     if not breakdowns:
         return {}
     return {part: interval([shares[part] for shares in breakdowns])[0] for part in PARTS}
+
+
+def with_parts(frame: Frame) -> Frame:
+    """A frame of runs with a column for each of `PARTS`; NaN without a breakdown."""
+    shares = [parts(run) for run in frame["run"]]
+    return frame.join(pd.DataFrame(shares, frame.index, [*PARTS], dtype=float))
 
 
 def fits(run: Run | None) -> bool | None:

@@ -4,7 +4,6 @@ A section shows a question, the answer, one table of at most seven columns and o
 is folded, and tables that are too large for a page are links to their csv files.
 """
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from markupsafe import Markup, escape
 from repro.harness.results import Results, Run
 from repro.harness.schema import PlanEvent
 from repro.report import texts
-from repro.report.compare import of_paper, rows_of
+from repro.report.compare import of_paper
 from repro.report.declared import Shown, answer_of, shown_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
@@ -37,34 +36,47 @@ def sections_of(
     traces: Mapping[str, Path],
     rows: Sequence[Exhibit],
 ) -> list[dict[str, Any]]:
-    names = list(dict.fromkeys(run.experiment for run in rows_of(results)))
+    """What the template shows of each experiment, the paper's tables first."""
+    names = list(dict.fromkeys(run.experiment for run in results.runs))
     names.sort(key=lambda name: _order(results.listings[name], name))
-    return [
-        _section(
-            results,
-            name,
-            [table for table in tables if table.experiment == name],
-            [figure for figure in drawn if figure.experiment == name],
-            traces.get(name),
+    sections = []
+    for name in names:
+        about, runs = results.listings[name], results.by_experiment[name]
+        shown, verdicts = (
+            shown_of(name) or Shown(""),
             [row for row in rows if row.experiment == name],
         )
-        for name in names
-    ]
+        pictures = [figure for figure in drawn if figure.experiment == name]
+        pictures.sort(key=lambda figure: figure.stem.name != shown.figure)
+        general = texts.DEVIATIONS if name in of_paper(results) else []
+        places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
+        trace = traces.get(name)
+        section = {
+            "name": name,
+            "short": _short(about.title or name, verdicts),
+            "title": _title(about, name),
+            "question": about.question,
+            "answer": answer_of(name, {table.name: table for table in tables}),
+            "verdicts": verdicts,
+            "counts": summed(verdicts),
+            "figure": pictures[0] if pictures else None,
+            "more_figures": pictures[1:],
+            "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
+            "of_paper": name in of_paper(results),
+            "deviations": [*about.deviations, *general, *_sizes(runs)],
+            "missing": _missing(runs),
+            "commands": _commands(results, name),
+            "origins": origins(runs),
+            "trace": trace.name if trace else "",
+        }
+        sections.append(section | _tables(shown, [t for t in tables if t.experiment == name]))
+    return sections
 
 
-def _section(
-    results: Results,
-    name: str,
-    tables: Sequence[Table],
-    drawn: Sequence[Drawn],
-    trace: Path | None,
-    rows: list[Exhibit],
-) -> dict[str, Any]:
-    about = results.listings[name]
-    runs = rows_of(results, experiment=name)
+def _tables(shown: Shown, tables: Sequence[Table]) -> dict[str, Any]:
+    """The shown table, those that are folded, and those that are too large for a page."""
     of_points = [table for table in tables if is_of_points(table)]
     others = [table for table in tables if table not in of_points]
-    shown = shown_of(name) or Shown("")
     main = _main_table(shown, others, of_points)
     folded, linked = [], []
     for table in others:
@@ -74,31 +86,12 @@ def _section(
             table = replace(table, title=f"{table.title}: all columns and lines")
         too_large = len(table.names) > FOLDED_COLUMNS or len(table.shown) > FOLDED_LINES
         (linked if too_large else folded).append(table)
-    pictures = sorted(drawn, key=lambda figure: figure.stem.name != shown.figure)
-    general = texts.DEVIATIONS if name in of_paper(results) else []
-    places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
     return {
-        "name": name,
-        "short": _short(about.title or name, rows),
-        "title": _title(about, name),
-        "question": about.question,
-        "answer": answer_of(name, {table.name: table for table in tables}),
-        "verdicts": rows,
-        "counts": summed(rows),
-        "table": shown_table(main) if main else None,
-        "figure": picture(pictures[0]) if pictures else None,
-        "more_tables": [shown_table(table) for table in folded],
-        "more_figures": [picture(figure) for figure in pictures[1:]],
-        "points": [shown_table(table.only(("run", *POINTS, "differs in"))) for table in of_points],
+        "table": main,
+        "more_tables": folded,
+        "points": [table.only(("run", *POINTS, "differs in")) for table in of_points],
         "linked": [table.name for table in linked],
         "metrics": _metrics([main, *folded] if main else folded),
-        "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
-        "of_paper": name in of_paper(results),
-        "deviations": [with_code(line) for line in (*about.deviations, *general, *_sizes(runs))],
-        "missing": _missing(runs),
-        "commands": _commands(results, name),
-        "origins": origins(runs),
-        "trace": trace.name if trace else "",
     }
 
 
@@ -150,28 +143,6 @@ def with_code(text: str) -> Markup:
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(text))))
 
 
-def shown_table(table: Table) -> dict[str, Any]:
-    return {
-        "name": table.name,
-        "title": table.title,
-        "note": with_code(table.note),
-        "html": Markup(table.html()),
-    }
-
-
-def picture(drawn: Drawn) -> dict[str, Any]:
-    title, _, _ = drawn.caption.partition(":" if ":" in drawn.caption else ".")
-    svg = drawn.stem.with_name(f"{drawn.stem.name}.svg").read_bytes()
-    data = base64.b64encode(svg).decode("ascii")
-    image = Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">')
-    return {
-        "name": drawn.stem.name,
-        "title": title,
-        "caption": drawn.caption,
-        "image": image.format(data, drawn.caption),
-    }
-
-
 def _metrics(tables: Sequence[Table]) -> dict[str, str]:
     heads = " ".join(name for table in tables for name in table.names)
     return {
@@ -183,12 +154,12 @@ def _metrics(tables: Sequence[Table]) -> dict[str, str]:
 
 def _commands(results: Results, name: str) -> list[str]:
     """What a user types to measure an experiment, as recorded, each at its own scale."""
-    commands: list[str] = []
-    for journal in results.journals:
-        if journal.place.experiment == name and journal.about is not None:
-            typed = journal.about.commands or [name]
-            scale = journal.place.scale
-            commands += [f".venv/bin/repro run {command} --scale {scale}" for command in typed]
+    commands = [
+        f".venv/bin/repro run {command} --scale {journal.place.scale}"
+        for journal in results.journals
+        if journal.place.experiment == name and journal.about is not None
+        for command in journal.about.commands or [name]
+    ]
     return list(dict.fromkeys(commands))
 
 

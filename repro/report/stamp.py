@@ -1,7 +1,6 @@
 """Whether a report is up to date, so that a second start of run_all.sh draws nothing again."""
 
 import os
-from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from repro.report.declared import HOME
 
 # What the report is made by, and what in a results folder it is not made from.
 _CODE = (Path(__file__).resolve().parents[1], HOME)
+_KINDS = (".py", ".j2", ".css", ".js", ".json", ".toml", ".mplstyle", ".md")
 _NAME = ".report-stamp"
 _NO_RESULTS = ("wandb", "logs", "reference", ".lock")
 
@@ -36,19 +36,14 @@ def remove(plots_dir: Path) -> None:
 def _digest(results_dir: Path) -> str:
     """A digest of name, size and time of every file of the results and of our code."""
     digest = blake2b(os.fsencode(os.path.realpath(results_dir)), digest_size=16)
-    for path in _files(results_dir):
+    recorded = [
+        path
+        for path in sorted(results_dir.rglob("*"))
+        if path.is_file() and not {*path.relative_to(results_dir).parts} & {*_NO_RESULTS}
+    ]
+    code = [path for home in _CODE for path in sorted(home.rglob("*")) if path.suffix in _KINDS]
+    for path in (*recorded, *code):
         stat = path.stat()
         text = f"{path}\n{stat.st_size}\n{stat.st_mtime_ns}\n"
         digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-def _files(results_dir: Path) -> Iterator[Path]:
-    for path in sorted(results_dir.rglob("*")):
-        parts = set(path.relative_to(results_dir).parts)
-        if path.is_file() and not parts & set(_NO_RESULTS):
-            yield path
-    for code in _CODE:
-        for path in sorted(code.rglob("*")):
-            if path.suffix in (".py", ".j2", ".css", ".js", ".json", ".toml", ".mplstyle"):
-                yield path

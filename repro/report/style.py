@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import log2
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib import colormaps
@@ -124,10 +124,29 @@ def ticks(axes: Axes, at: Sequence[float], labels: Sequence[str] | None = None) 
     axes.minorticks_off()
 
 
+def dots(fidelity: str, **more: Any) -> dict[str, Any]:
+    """How points of a fidelity look, without a line."""
+    look = {"marker": MARKERS[fidelity], "color": FIDELITIES[fidelity], "linestyle": ""}
+    return look | more
+
+
+def over_m(axes: Axes, Ms: Iterable[int]) -> None:
+    """A logarithmic axis of these M, each with its tick."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("M micro-batches")
+    ticks(axes, sorted(set(Ms)))
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """The legend of one panel for all, under the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
+
+
 def legend(
     figure: Figure,
     fidelities: Iterable[str],
-    *theory: tuple[str, Literal["-", "--", ":"]],
+    *theory: tuple[str, str],
     coloured: bool = False,
 ) -> None:
     """One legend under the figure: a marker for each fidelity, a line style for each theory.
@@ -139,10 +158,8 @@ def legend(
     for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
         colour = FIDELITIES[name] if coloured or name == "quoted" else grey
         handles.append(Line2D([], [], linestyle="", marker=MARKERS[name], label=name, color=colour))
-    handles += [
-        Line2D([], [], linewidth=1.1, linestyle=style, label=words, color=grey)
-        for words, style in theory
-    ]
+    look: dict[str, Any] = {"linewidth": 1.1, "color": grey}
+    handles += [Line2D([], [], linestyle=style, label=words, **look) for words, style in theory]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 

@@ -12,6 +12,8 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from repro.harness.frame import Frame
 from repro.harness.results import Run
 from repro.io.files import fresh
@@ -45,18 +47,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of the report.
+    """One table of the report; a reader sees `shown`, the csv file holds `data`.
 
-    Attributes:
-        name: file stem.
-        title: one line.
-        note: one or two sentences: what ratios are over, what marks mean.
-        shown: the text of every cell that a reader sees.
-        data: what the csv file holds; an interval has two columns more.
-        experiment: that it belongs to; empty for none.
-        runs: that its lines hold; empty for those of the whole experiment.
-        origin: what was run, and which commits and machines recorded it where they differ. It
-            stands below the note in files; the page has the same for the whole section.
+    In `data` an interval has two columns more. `runs` are those that its lines hold, empty for
+    those of the whole experiment. `origin` says what was run, and which commits and machines
+    recorded it where they differ: below the note in files, on the page below the section.
     """
 
     name: str
@@ -134,22 +129,12 @@ class Table:
         )
 
     def latex(self) -> str:
-        lines = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\begin{{tabular}}{{{'l' * len(self.names)}}}",
-            r"\toprule",
-            _latex_row(self.names),
-            r"\midrule",
-            *map(_latex_row, self._lines()),
-            r"\bottomrule",
-            r"\end{tabular}",
-            rf"\caption{{{_latex(self.title)}. {_latex(self.caption)}}}",
-            r"\end{table}",
-        ]
-        return "\n".join([*lines, ""])
+        shown = self.shown.map(_latex).rename(columns=_latex)
+        caption = rf"\caption{{{_latex(self.title)}. {_latex(self.caption)}}}"
+        body = shown.to_latex(index=False, column_format="l" * len(self.names))
+        return "\n".join([r"\begin{table}", r"\centering", f"{body}{caption}", r"\end{table}", ""])
 
-    def html(self) -> str:
+    def html(self) -> Markup:
         """The texts as a table element: intervals small, missing cells grey, texts to the left."""
         are_texts = [_is_text(self.shown.iloc[:, i]) for i in range(len(self.names))]
         lines = [f'<table class="{escape(self.name)}">', "<thead>"]
@@ -157,7 +142,7 @@ class Table:
         for line in self._lines():
             cells = [_html_cell(*cell) for cell in zip(line, are_texts, strict=True)]
             lines.append(f"<tr>{''.join(cells)}</tr>")
-        return "\n".join([*lines, "</tbody>", "</table>"])
+        return Markup("\n".join([*lines, "</tbody>", "</table>"]))
 
     def write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -175,12 +160,11 @@ def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
     for name, cells in columns.items():
         mappings = [cell if isinstance(cell, Mapping) else {} for cell in cells]
         keys = dict.fromkeys(key for mapping in mappings for key in mapping)
+        for key in keys:
+            flat[f"{name}.{key}"] = [_csv_cell(mapping.get(key)) for mapping in mappings]
         if keys:
-            flat |= {
-                f"{name}.{key}": [_csv_cell(mapping.get(key)) for mapping in mappings]
-                for key in keys
-            }
-        elif not any(isinstance(cell, Mapping) for cell in cells):
+            continue
+        if not any(isinstance(cell, Mapping) for cell in cells):
             flat[name] = [_csv_cell(cell) for cell in cells]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -222,10 +206,6 @@ def _csv_cell(value: Any) -> Any:
 def _markdown(text: str) -> str:
     """Text that stays inside its cell."""
     return re.sub(r"([\\|*_~<>`])", r"\\\1", text.replace("\n", " "))
-
-
-def _latex_row(texts: Sequence[str]) -> str:
-    return " & ".join(_latex(text) for text in texts) + r" \\"
 
 
 def _latex(text: str) -> str:

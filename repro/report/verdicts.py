@@ -46,19 +46,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A line of the first screen.
-
-    Attributes:
-        name: of the exhibit, such as "Table 2, Transformer".
-        claim: what is claimed, in a few words.
-        shown: claims whose numbers are shown.
-        counted: claims whose verdicts are counted.
-    """
+    """A line of the first screen: such as "Table 2, Transformer", and what it claims."""
 
     name: str
     claim: str
-    shown: list[Judged]
-    counted: list[Judged]
+    shown: list[Judged]  # claims whose numbers are shown
+    counted: list[Judged]  # claims whose verdicts are counted
 
     @property
     def paper(self) -> str:
@@ -99,9 +92,9 @@ class Exhibit:
         """`3 of 8 hold`, with how many are not tested; the verdict where all have the same."""
         if len({judged.verdict.label for judged in self.counted}) == 1:
             return self.verdict
-        words = [judged.verdict.word for judged in self.counted]
-        untested = words.count(UNTESTED)
-        text = f"{sum(word in HOLDING for word in words)} of {len(words) - untested} hold"
+        words = [verdict.word for verdict in self.tested]
+        text = f"{sum(word in HOLDING for word in words)} of {len(words)} hold"
+        untested = len(self.counted) - len(words)
         return f"{text}, {untested} not tested" if untested else text
 
     @property

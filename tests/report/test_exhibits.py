@@ -1,14 +1,20 @@
 """Every exhibit from results that are not whole: what `plots/reference` cannot hold."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from recorded import at_scale, changed_runs
 
-from repro.harness.results import Results, Run, load
+from experiments.bubble.report import NEGLIGIBLE, least_negligible_m
+from experiments.table3 import report as table3
+from repro.harness.results import Results, load
+from repro.paper import theory
+from repro.report import figures
 from repro.report.compare import of_paper
-from repro.report.declared import answer_of
+from repro.report.declared import answer_of, report_of
 from repro.report.tables import all_tables
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -26,10 +32,6 @@ def without(kept) -> Results:
         for number, run in enumerate(reference().runs)
     ]
     return replace(reference(), runs=runs)
-
-
-def smoke(run: Run) -> Run:
-    return replace(run, place=run.place._replace(scale="smoke"))
 
 
 HALF = {
@@ -54,14 +56,49 @@ def test_tables_and_answers_of_half_recorded_results(half):
             answer_of(table.experiment, by_name)
 
 
-def test_tables_of_fewer_rounds_have_no_interval():
-    short = [replace(run, rounds=run.rounds[:1]) for run in reference().runs]
-    for table in all_tables(replace(reference(), runs=short)):
-        assert len(table.shown)
+@pytest.mark.parametrize(("rounds", "status"), [(2, "done"), (1, "failed(oom)"), (0, "planned")])
+def test_a_report_is_made_of_whatever_there_is(rounds, status):
+    """Two rounds of each run, which are too few for an interval; one, and then a failure; none."""
+    runs = [replace(run, rounds=run.rounds[:rounds], status=status) for run in reference().runs]
+    results = replace(reference(), runs=runs)
+    for name in sorted({run.experiment for run in runs} - {"sweep"}):
+        for table in report_of(name).tables(results):  # type: ignore[union-attr]
+            assert table.csv()
 
 
-def test_nothing_of_the_paper_stands_beside_a_tiny_scale():
-    tiny = replace(reference(), runs=[smoke(run) for run in reference().runs])
+def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, monkeypatch):
+    """In no table, no legend and no caption."""
+    labels: dict[str, str] = {}
+
+    def save(figure, stem):
+        in_axes = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+        texts = [text for legend in (*figure.legends, *in_axes) for text in legend.get_texts()]
+        labels[stem.name] = " ".join(text.get_text() for text in texts)
+
+    tiny = replace(reference(), runs=[at_scale(run, "smoke") for run in reference().runs])
     for table in all_tables(tiny):
         if table.experiment in of_paper(reference()):
-            assert "quoted" not in table.markdown()
+            assert not re.search(r"quoted|NeurIPS|\bgap\b", table.markdown()), table.name
+    monkeypatch.setattr(figures, "save", save)
+    for one in figures.draw_all(tiny, tmp_path):
+        assert "quoted" not in f"{labels[one.stem.name]} {one.caption}".lower(), one.stem.name
+
+
+@pytest.mark.parametrize("K", [2, 4, 8, 16])
+def test_the_least_m_with_a_negligible_bubble(K):
+    M = least_negligible_m(K)
+    assert theory.bubble(K, M, "early") <= NEGLIGIBLE < theory.bubble(K, M - 1, "early")
+
+
+def test_a_smaller_model_in_table_3_is_named_and_not_judged():
+    def smaller(run):
+        spec = run.spec.model_copy(update={"model_args": {"L": 2}})
+        is_smaller = (run.experiment, run.fidelity) == ("table3", "simulated")
+        return replace(run, spec=spec) if is_smaller else run
+
+    results = changed_runs(reference(), smaller)
+    assert table3.evidence(results) == {}
+    lines = table3.tables(results)[0].shown
+    of_another_size = lines[lines["model"].str.contains("(", regex=False)]
+    assert len(set(of_another_size["model"])) == 2
+    assert set(of_another_size["verdict"]) == {"-"}

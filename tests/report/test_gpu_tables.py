@@ -1,32 +1,24 @@
 """What one GPU measures for the cost model: made-up records of a machine with an H200."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 from recorded import fill_with, record, timeline
 
-from experiments.costs import gpu as costs_gpu
 from experiments.costs.cells import cells, profiles_of
 from experiments.costs.runs import experiment as costs
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
 from repro.harness.machine import TF32, Machine
 from repro.harness.results import Results, load
-from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec, Scale
-from repro.report.table import Table
 from repro.simulate.stage_costs import StageCosts
 
 H200 = Machine("cuda", "NVIDIA H200", 1, "gloo", "2.15.0", TF32)
 CPU = Machine("cpu", "Test CPU", 2, "shm", "2.15.0")
 SLOWER = 1.25  # measured steps over those that the H200's profile gives; 2.0 for the H100's
 NEVER = 0.75  # a step without recomputation over one with it
-
-
-def shown(table: Table, column: str | tuple[str, str]) -> list[Any]:
-    return [row[column] for row in table.data.to_dict("records")]
 
 
 def step(spec: RunSpec) -> float:
@@ -36,14 +28,6 @@ def step(spec: RunSpec) -> float:
 
 def cost_record(spec: RunSpec, _round: int) -> Measured:
     spans, schedule = timeline(spec.K, 1), make_schedule("gpipe", spec.K, 1)
-    common = {"balance": [1] * spec.K, "setup_s": 0.1, "unit": "x", "labels": {}}
-    if spec.task == "calibrate":
-        layers = (spec.model == "amoebanet-d" and 8) or 4
-        rows = {kind: [[2.0] * layers] * 2 for kind in ("forward", "recompute", "backward")}
-        link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
-        ends = {"activations": [0.0] * (layers - 1), "gradients": [0.0] * (layers - 1)}
-        calibration = {"sizes": [1, 128], **rows, "update": [0.0] * layers, **ends, "link": link}
-        return Measured(round_record({"task": "calibrate", "calibration": calibration, **common}))
     if spec.fidelity == "simulated":
         seconds = step(spec) * (2.0 / SLOWER if spec.profile == "h100" else 1.0)
         stages = TypeAdapter(StageCosts).dump_python(StageCosts.uniform(spec.K), mode="json")
@@ -77,17 +61,6 @@ def test_a_rehearsal_counts_for_no_error(tmp_path: Path):
     results = cost_results(tmp_path, CPU, "gpu-dry")
     assert set(cells(results)["source"]) == {"rehearsal"}
     assert error_bar(results) is None
-
-
-def test_stages_and_recomputation(tmp_path: Path):
-    results = cost_results(tmp_path, H200, "gpu")
-    stages = costs_gpu.stages(results)
-    assert len(stages.data) == 8 + 4
-    # A profile's stage takes 1 second forward, 2 back; each measured layer takes 2.
-    assert shown(stages, "F (ms) error (%)") == [pytest.approx(-50)] * 12
-    assert shown(stages, "B (ms) error (%)") == [pytest.approx(0)] * 12
-    shares = shown(costs_gpu.recomputation(results), "share of the step (%)")
-    assert shares == [pytest.approx(100 * (1 - NEVER))] * 6
 
 
 @pytest.mark.parametrize(

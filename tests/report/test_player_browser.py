@@ -160,38 +160,6 @@ def test_keys_play_and_step(page):
     assert text(page, "play") == "Pause", "once, not twice"
 
 
-def test_every_control_is_reached_and_named(page):
-    names = page.evaluate(
-        """() => [...document.querySelectorAll('.player input, .player select, .player button')]
-        .map((e) => e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.textContent)"""
-    )
-    assert all(name.strip() for name in names)
-    assert len(names) > 20
-    reached = set()
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.dataset.player"))
-    assert reached >= {"K", "M", "F", "R", "B", "measured", "play", "scrubber", "speed", "follow"}
-
-
-def test_with_reduced_motion_it_goes_from_event_to_event(browser, address, problems):
-    page = opened(browser, address, problems, reduced_motion="reduce")
-    part(page, "play").click()
-    wait_until(page, "clock", MOVING)
-    assert clock(page) == int(clock(page)), "all of these start and end at whole units"
-    page.close()
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_nothing_is_wider_than_the_page(browser, address, problems, width, scheme):
-    size = {"width": width, "height": 800}
-    page = opened(browser, address, problems, viewport=size, color_scheme=scheme)
-    for settings in ({"K": 16, "M": 64}, {"schedule": "interleaved-1f1b", "v": 4}, {"K": 1}):
-        choose(page, **settings)
-        assert page.evaluate("document.documentElement.scrollWidth") == width, settings
-    page.close()
-
-
 def test_a_measured_step_is_shown_with_both_numbers(page, results):
     (run,) = rows_of(results, K=2, M=4)
     timeline = results.timeline(run)

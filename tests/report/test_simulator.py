@@ -13,7 +13,6 @@ from repro.harness.predict import ways_of
 from repro.harness.results import Results, load
 from repro.harness.schema import round_record
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.report.compare import rows_of
 from repro.report.style import styled
 from repro.simulate.calibration import Calibration, LayerTables
 from repro.simulate.stage_costs import FREE
@@ -69,7 +68,7 @@ def test_errors_are_taken_inside_rounds(tmp_path):
     # stage and F of the second run at the same time.
     assert table.data[column("together")][0] > 50
     with styled():
-        drawn = report.figure(results, rows_of(results, status="done"))
+        drawn = report.figure(results)
         assert drawn is not None
         (axes,) = drawn.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4"]

@@ -21,7 +21,7 @@ from repro.report.table import Table
 H200 = Machine("cuda", "NVIDIA H200", 1, "gloo", "2.15.0", TF32)
 
 
-def fit_record(fits: bool, largest: int, workspace: float = 1.0) -> Any:
+def fit_record(fits: bool, largest: int) -> Any:
     """Printed sizes that train or not, and a search that ended at so many parameters."""
 
     def made(spec: RunSpec, _round: int) -> Measured:
@@ -30,7 +30,7 @@ def fit_record(fits: bool, largest: int, workspace: float = 1.0) -> Any:
         args = {"L": 1} | ({"D": 1} if spec.model == "amoebanet-d" else {}) | spec.model_args
         model = {"args": args, "parameters": largest, "fullest": 10**9, "stages": stages}
         model["balance"] = [1] * spec.K
-        peaks = [round(10**9 * workspace)] * spec.K
+        peaks = [10**9] * spec.K
         tried = {
             "args": args,
             "parameters": largest,
@@ -38,7 +38,7 @@ def fit_record(fits: bool, largest: int, workspace: float = 1.0) -> Any:
             "reason": "" if fits else "stage 1: CUDA out of memory",
             "peak_bytes": peaks if fits else None,
             "counted_bytes": [10**9] * spec.K,
-            "allocator_bytes": [[10**9, peak, 2 * peak] for peak in peaks] if fits else None,
+            "allocator_bytes": None,
         }
         ends = (model, None) if fits or not is_printed else (None, model)
         fit = {"largest": ends[0], "next": ends[1], "counted": model, "tried": [tried]}
@@ -48,10 +48,10 @@ def fit_record(fits: bool, largest: int, workspace: float = 1.0) -> Any:
     return made
 
 
-def tables(path: Path, made: Any) -> list[Table]:
+def largest_of(path: Path, made: Any) -> Table:
     fill_with(path, experiment("gpu"), made, place=(H200, "gpu"))
     results = load(path)
-    return gpu.tables(results, all_fits(results))
+    return gpu.largest(results, all_fits(results))
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,11 @@ def tables(path: Path, made: Any) -> list[Table]:
     ],
 )
 def test_the_verdict_follows_from_what_trained(tmp_path, model, fits, largest, verdict):
-    table, _ = tables(tmp_path, fit_record(fits, int(largest)))
+    table = largest_of(tmp_path, fit_record(fits, int(largest)))
     pipeline_1 = {"model": model, "column": "Pipeline-1"}
     assert table.text("verdict", **pipeline_1) == verdict
     fate = table.text("printed size measured", **pipeline_1)
     assert fate == ("trains" if fits else "runs out: stage 1")
-
-
-@pytest.mark.parametrize(
-    ("workspace", "explanation"), [(1.04, ""), (1.2, "workspace"), (0.9, "not explained")]
-)
-def test_what_counting_does_not_see_is_named(tmp_path, workspace, explanation):
-    _, memory = tables(tmp_path, fit_record(True, 320_000_000, workspace))
-    assert {*memory.data["explained by"]} == {explanation}
 
 
 @pytest.mark.parametrize(

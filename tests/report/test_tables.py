@@ -15,9 +15,8 @@ from repro.harness.frame import SETTINGS
 from repro.harness.job import Measured
 from repro.harness.results import Results, Run, load
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.report import figures, tables
+from repro.report import tables
 from repro.report.compare import beside_paper, settings, without_tiny
-from repro.report.ratio import ideal_over_k1
 from repro.report.table import csv_text
 
 ROOT = Path(__file__).parents[2]
@@ -101,32 +100,6 @@ def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
     assert len(frame.drop_duplicates(asked)) == len(frame)
 
 
-@pytest.mark.slow
-def test_at_smoke_nothing_holds_anything_against_the_paper(tmp_path, monkeypatch):
-    """Of the committed results, which fill every table and figure that there is."""
-    labels: dict[str, str] = {}
-
-    def save(figure, stem):
-        in_axes = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
-        texts = [text for legend in (*figure.legends, *in_axes) for text in legend.get_texts()]
-        labels[stem.name] = " ".join(text.get_text() for text in texts)
-
-    tiny = changed_runs(load(ROOT / "results/reference"), lambda run: at_scale(run, "smoke"))
-    made = tables.all_tables(tiny)
-    assert {table.experiment for table in made} >= {"table1", "table2", "breakdown", "bubble"}
-    for table in made:
-        names = " ".join([table.title, *table.names, *map(str, table.data.columns)])
-        # These verdicts are about our own baselines and bottlenecks.
-        names = re.sub(r"over K=\d(, M=1)?: verdict", "", names)
-        if tiny.listings.get(table.experiment) and tiny.listings[table.experiment].paper:
-            assert not re.search(r"quoted|NeurIPS|verdict|\bgap\b", names), table.name
-    monkeypatch.setattr(figures, "save", save)
-    drawn = figures.draw_all(tiny, tmp_path)
-    assert drawn
-    for one in drawn:
-        assert "quoted" not in f"{labels[one.stem.name]} {one.caption}".lower(), one.stem.name
-
-
 def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(results, nothing):
     tiny = changed_runs(results, lambda run: at_scale(run, "smoke"))
     both = replace(results, runs=[*results.runs, *tiny.runs])
@@ -136,10 +109,6 @@ def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(resu
     assert compared == [True, True, False, False]
     made = {table.name: table for table in tables.all_tables(both)}
     assert set(made["runs"].shown["scale"]) == {"laptop", "smoke"}
-
-
-def test_ranks_with_several_stages_have_no_ideal_of_one():
-    assert isnan(ideal_over_k1(2, 4, "interleaved-1f1b", "never"))
 
 
 def test_both_machines_and_commits_stand_below_a_table(results):

@@ -11,7 +11,7 @@ from recorded import at_scale, changed_runs, fill_with
 from experiments.consistency import report as consistency
 from experiments.consistency.runs import BASE_M, LIMIT
 from experiments.figure1 import report as figure1
-from experiments.figure1.runs import SMALL_SIZES, WIDTHS
+from experiments.figure1.runs import SIZES_OF
 from experiments.figure3 import report as figure3
 from experiments.figure3.runs import DEEP
 from experiments.table4 import report as table4
@@ -86,7 +86,7 @@ def test_fine_tuning_must_help_on_three_tasks_and_be_worse_on_none(
 @pytest.mark.parametrize(("b", "verdict"), [(0.25, TREND), (-0.05, REVERSED)])
 def test_the_exponent_is_found_with_an_interval(tmp_path, b, verdict):
     """Error = 200 P^-b % and BLEU = P^b / 10, with P = 1000, 2000 and so on; seeds add 1 %."""
-    widths, sizes = WIDTHS["laptop"], SMALL_SIZES["laptop"]
+    widths, sizes = SIZES_OF["laptop"].widths, SIZES_OF["laptop"].models
 
     def made(spec: RunSpec) -> LearnRound:
         images = spec.model == "amoebanet-b"
@@ -134,8 +134,9 @@ def test_claims_about_languages_follow_the_numbers(tmp_path, sign, verdict):
 
     results = recorded(tmp_path, "figure3", made)
     assert list(figure3.claims(results).data["verdict"])[:3] == [verdict] * 3
-    tiers = figure3.languages(results).data.groupby("tier", sort=False)["language"].agg(list)
-    assert [*tiers] == [[*TOY[:3]], [*TOY[3:6]], [*TOY[6:]]]
+    (place,) = figure3.places(results)
+    tiers = place.bleu.groupby("tier", sort=False)["language"].unique()
+    assert [[*each] for each in tiers] == [[*TOY[:3]], [*TOY[3:6]], [*TOY[6:]]]
 
 
 def test_the_papers_points_in_thirds():
