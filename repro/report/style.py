@@ -158,8 +158,9 @@ def legend(
     for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
         colour = FIDELITIES[name] if coloured or name == "quoted" else grey
         handles.append(Line2D([], [], linestyle="", marker=MARKERS[name], label=name, color=colour))
-    look: dict[str, Any] = {"linewidth": 1.1, "color": grey}
-    handles += [Line2D([], [], linestyle=style, label=words, **look) for words, style in theory]
+    for words, style in theory:
+        look: dict[str, Any] = {"linestyle": style, "linewidth": 1.1, "color": grey}
+        handles.append(Line2D([], [], label=words, **look))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
