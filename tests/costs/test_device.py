@@ -2,22 +2,19 @@
 
 import json
 import math
-import re
 from pathlib import Path
 
 import pytest
 
 from repro.costs.device import Amount, Device, Rate, load, names
-from repro.gpipe.partition.layer_costs import LinkSpeed
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_figure_of_a_built_in_profile_has_its_source(name: str, tmp_path: Path):
     device = load(name)
     assert device.name == name
-    texts = ("name", "title", "precision", "date")
     for key, number in device:
-        if key not in texts:
+        if key not in ("name", "title", "precision", "date"):
             assert len(number.source) > 10, key
             assert number.basis in ("sourced", "fraction assumed", "assumption")
     # What holds of every accelerator: it multiplies faster than it does anything else, and its
@@ -37,9 +34,7 @@ def test_a_core_is_half_a_chip_and_host_staged_messages_cross_the_bus_twice():
     assert load("p100-pcie").link.bytes_per_second == pytest.approx(twice, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "name", ["matmul_flops", "launch_s", "link_latency_s", "link_bytes_per_second"]
-)
+@pytest.mark.parametrize("name", ["matmul_flops", "launch_s"])
 def test_one_figure_changes_and_no_other_and_stays_in_its_range(name: str):
     before = load("v100")
     doubled = before.with_scaled(name, 2.0)
@@ -62,32 +57,8 @@ def test_the_basis_of_a_figure_stands_in_its_sources():
     assert Amount(value=1e-6, source="a data sheet").basis == "sourced"
 
 
-def test_a_measured_device_keeps_what_was_measured():
-    link = LinkSpeed(1e-5, 2e9, overlap=False)
-    device = Device.measured(
-        name="here",
-        title="this machine",
-        precision="float32",
-        date="2026-11-21",
-        source="measured here",
-        matmul_flops=5e10,
-        other_flops=1e9,
-        bytes_per_second=1e10,
-        launch_s=2e-6,
-        memory=2**34,
-        link=link,
-    )
-    assert device.matmul_flops.value == 5e10
-    assert device.other_flops.value == 1e9
-    assert device.bytes_per_second.value == 1e10
-    assert (device.launch_s.value, device.memory.value, device.link) == (2e-6, 2**34, link)
-    assert (device.tile.value, device.setup_s.value) == (1, 0)
-
-
 def test_an_unknown_name_has_a_near_one():
-    with pytest.raises(
-        ValueError, match=r"^device='tpu-v4': allowed are h100, .*; did you mean 'tpu-v\d'\?$"
-    ):
+    with pytest.raises(ValueError, match=r"^device='tpu-v4': allowed are h100, .*'tpu-v\d'\?$"):
         load("tpu-v4")
 
 
@@ -95,26 +66,12 @@ def test_an_unknown_name_has_a_near_one():
     ("place", "value", "text"),
     [
         (("matmul_flop",), 1, r"no field 'matmul_flop'.*did you mean 'matmul_flops'\?"),
-        (("memory",), None, r"memory"),
         (("memory", "unit"), "GB", r"no field 'memory\.unit' .*allowed are source, value"),
         (("matmul_flops", "source"), "", r"matmul_flops\.source = '': .*one line"),
-        (("title",), "a\nb", r"title = 'a\\nb'"),
-        (
-            ("matmul_flops", "attainable"),
-            1.2,
-            r"matmul_flops\.attainable = 1\.2: .*less than or equal",
-        ),
-        (
-            ("matmul_flops", "attainable"),
-            0,
-            r"matmul_flops\.attainable = 0: .*greater than",
-        ),
+        (("matmul_flops", "attainable"), 1.2, r"attainable = 1\.2: .*less than or equal"),
         (("matmul_flops", "peak"), "fast", r"matmul_flops\.peak = 'fast': .*number"),
-        (("matmul_flops", "peak"), True, r"matmul_flops\.peak = True: .*number"),
         (("launch_s", "value"), math.nan, r"nan"),
         (("matmul_flops", "peak"), 1e300, r"matmul_flops: 1e\+300 .*1 to 1e\+19; correct it"),
-        (("launch_s", "value"), 2, r"launch_s: 2 is out of range: allowed is 0 to 1;"),
-        (("tile", "value"), 0, r"tile: 0 .*1 to 4096; correct it"),
         (("link_overlap", "value"), 1, r"link_overlap\.value = 1: .*bool"),
         (("launch_s",), 3, r"launch_s holds 3: allowed is an object"),
     ],
@@ -125,8 +82,6 @@ def test_a_mistake_in_a_file_is_one_line(place: tuple, value: object, text: str,
     (plain[outer[0]] if outer else plain)[last] = value
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(plain))
-    with pytest.raises(ValueError, match=r"mine\.json") as caught:
+    with pytest.raises(ValueError, match=rf"mine\.json.*{text}") as caught:
         load(path)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert re.search(text, line)
+    assert "\n" not in str(caught.value)

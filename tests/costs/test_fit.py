@@ -1,8 +1,10 @@
 """The largest model that fits, and the command that looks for it."""
 
 import json
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +25,11 @@ SIZES = [{"L": L} for L in range(1, 500)]
 
 def transformer(L: int):
     return build("transformer", L=L, **SMALL)
+
+
+def model(layers: list[Callable[[], nn.Module]], width: int) -> Model:
+    x = torch.zeros(1, width)
+    return Model("own", layers, lambda N, seed: (x, x), nn.functional.mse_loss, "x/s")
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +54,14 @@ def test_the_largest_fits_and_the_next_does_not(search: Search):
 def test_no_cut_is_more_even(search: Search):
     """Moving a layer over any boundary makes the fullest stage no emptier."""
     tasks = search.tasks({"L": 9})
-    cut = tasks.cut
-    ends = [0]
-    for count in cut.balance:
-        ends.append(ends[-1] + count)
+    ends = [0, *accumulate(tasks.cut.balance)]
     for boundary in (1, 2, 3):
         for moved in (-1, 1):
             other = [*ends]
             other[boundary] += moved
             if all(a < b for a, b in pairwise(other)):
-                fullest = max(
-                    tasks.memory(j, range(a, b)).total for j, (a, b) in enumerate(pairwise(other))
-                )
-                assert fullest >= 0.99 * cut.fullest
+                stages = [tasks.memory(j, range(a, b)) for j, (a, b) in enumerate(pairwise(other))]
+                assert max(stage.total for stage in stages) >= 0.99 * tasks.cut.fullest
 
 
 def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count():
@@ -73,37 +75,27 @@ def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count(
 
 def test_a_layer_that_narrows_what_crosses_is_looked_for():
     """Expand, shrink, expand, shrink: one layer a stage takes more than two."""
-
-    def wide(n: int) -> Model:
-        pair = [partial(nn.Linear, 4, 20000), partial(nn.Linear, 20000, 4)]
-        x = torch.zeros(1, 4)
-        return Model("wide", pair * n, lambda N, seed: (x, x), nn.functional.mse_loss, "x/s")
-
+    pair: list[Any] = [partial(nn.Linear, 4, 20000), partial(nn.Linear, 20000, 4)]
     step = Step(PipelineConfig(stages=2, micro_batches=4), batch=64, optimizer=torch.optim.SGD)
-    fit = Search(wide, step, 5_000_000).largest([[{"n": 2}]])
+    fit = Search(lambda n: model(pair * n, 4), step, 5_000_000).largest([[{"n": 2}]])
     assert fit.best is not None
     assert fit.best.balance == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("multiple", "error", "memory"),
-    [(8, ValueError, 4e5), (12, AssertionError, 4e5), (1, ValueError, 4e5), (8, ValueError, 1e9)],
-)
-def test_sizes_that_a_model_refuses_are_left_out(multiple: int, error: type, memory: float):
+@pytest.mark.parametrize(("multiple", "memory"), [(8, 4e5), (12, 4e5), (1, 4e5), (8, 1e9)])
+def test_sizes_that_a_model_refuses_are_left_out(multiple: int, memory: float):
     """As where a width must be a multiple of the number of heads."""
 
-    def model(width: int) -> Model:
+    def own(width: int) -> Model:
         def last() -> nn.Module:
             if width % multiple:
-                raise error(f"width={width}")
-            return nn.Linear(width, 10)
+                raise ValueError(f"width={width}")
+            return nn.Linear(width, 30)
 
-        x, y = torch.zeros(1, 30), torch.zeros(1, 10)
-        layers = [partial(nn.Linear, 30, width), last]
-        return Model("own", layers, lambda N, seed: (x, y), nn.functional.mse_loss, "x/s")
+        return model([partial(nn.Linear, 30, width), last], 30)
 
     step = Step(PipelineConfig(stages=1, micro_batches=1), batch=4, optimizer=None)
-    fit = Search(model, step, int(memory)).largest([[{"width": n} for n in range(1, 2000)]])
+    fit = Search(own, step, int(memory)).largest([[{"width": n} for n in range(1, 2000)]])
     assert fit.best is not None
     assert fit.best.args["width"] % multiple == 0
     assert fit.best.fullest <= memory
@@ -137,43 +129,29 @@ def test_what_is_varied():
     assert size_ladders("transformer", {"T": 8}, None)[0][1] == {"T": 8, "L": 2}
     assert size_ladders("transformer", {"L": 8}, None) == [[{"L": 8}]]
     assert size_ladders("import:a:b", {"x": 1}, "width")[0][4] == {"x": 1, "width": 5}
-    with pytest.raises(ValueError, match="vary = 'x'"):
-        size_ladders("import:a:b", {"x": 1}, "x")
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("8GB", 8 * 10**9), ("8GiB", 8 * GIB), ("1.5 gib", 3 * GIB // 2), (".5kB", 500)],
-)
-def test_units_are_decimal_or_binary(text: str, size: int):
-    assert parse_bytes("memory", text)[0] == size
-
-
-@pytest.mark.parametrize("text", ["", "8", "GB", "8G", "-8GB", "1e3GB", "0GB", "8Gb", "9" * 400])
-def test_other_units_are_one_line(text: str):
-    with pytest.raises(ValueError, match=r"^memory = ") as caught:
-        parse_bytes("memory", text)
-    assert "\n" not in str(caught.value)
-
-
-COMMAND = ["fit", "transformer", "--memory", "4MiB", "--stages", "4", "--batch", "8"]
-COMMAND += ["--micro-batches", "8"]
-COMMAND += ["--model-args", *(f"{name}={value}" for name, value in SMALL.items())]
+def test_units_are_decimal_or_binary():
+    for text, size in (("8GB", 8 * 10**9), ("8GiB", 8 * GIB), ("1.5 gib", 3 * GIB // 2)):
+        assert parse_bytes("memory", text)[0] == size
+    for text in ("", "8", "GB", "8G", "-8GB", "1e3GB", "0GB", "8Gb", "9" * 400):
+        with pytest.raises(ValueError, match=r"^memory = .*try .*GB$"):
+            parse_bytes("memory", text)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], search: Search):
-    assert main(COMMAND) == 0
+    command = ["fit", "transformer", "--memory", "4MiB", "--stages", "4", "--batch", "8"]
+    sizes = (f"{name}={value}" for name, value in SMALL.items())
+    command += ["--micro-batches", "8", "--model-args", *sizes]
+    assert main(command) == 0
     shown = capsys.readouterr().out
     for words in ("4 stages of 4.00 MiB each", "counted", "largest: ", "boundary", "one size up"):
         assert words in shown
-    assert main([*COMMAND, "--json"]) == 0
+    assert main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     fit = search.largest([SIZES])
     assert fit.best is not None
-    assert answer["largest"]["parameters"] == fit.best.parameters
-    assert [stage["total"] for stage in answer["largest"]["stages"]] == [
-        stage.total for stage in fit.best.stages
-    ]
+    assert answer["largest"]["stages"] == fit.best.plain()["stages"]
     assert answer["next"]["args"]["L"] == fit.best.args["L"] + 1
 
 
@@ -182,12 +160,6 @@ from torch import nn
 
 def layers(width=8):
     return [nn.Flatten, *[lambda: nn.Linear(3072, 3072)] * width, lambda: nn.Linear(3072, 10)]
-
-def chooses(width=8):
-    class Chooses(nn.Module):
-        def forward(self, x):
-            return x[x > 0]
-    return [Chooses, nn.Flatten]
 """
 
 
@@ -201,27 +173,21 @@ def test_a_model_of_one_s_own(
     assert json.loads(capsys.readouterr().out)["largest"]["args"]["width"] > 2
     assert main(mine) == 1  # eight layers of 9 million parameters
     assert json.loads(capsys.readouterr().out)["largest"] is None
-    assert main(["fit", "import:mymodel_fit:chooses", "--memory", "1GB"]) == 2
-    assert "layers[0] (Chooses) cannot be counted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["transformer"], "--memory"),
-        (["transformer", "--memory", "8"], "it has no unit"),
-        (["transformr", "--memory", "8GB"], "did you mean 'transformer'"),
-        (["--memory", "8GB"], "name it once"),
-        (["transformer", "--memory", "8GB", "--micro-batches", "64"], "--micro-batches 64"),
-        (["transformer", "--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
-        (["amoebanet-d", "--memory", "8GB", "--up-to", "15"], "up_to = 15: allowed is 16 or more"),
-        (["transformer", "--memory", "8GB", "--model-args", "Q=3"], "attention_dropout"),
+        (["--memory", "8"], "it has no unit"),
+        (["--memory", "8GB", "--micro-batches", "64"], "--micro-batches 64"),
+        (["--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
+        (["--memory", "8GB", "--vary", "L", "--up-to", "0"], "up-to"),
     ],
 )
 def test_a_wrong_argument_is_one_line(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ):
-    assert main(["fit", *arguments]) == 2
+    assert main(["fit", "transformer", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert words in error

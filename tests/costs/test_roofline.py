@@ -1,37 +1,49 @@
 """Roofline times against closed forms: layers whose operations and bytes are known by hand."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from repro.costs.counter import Counter
 from repro.costs.device import Device, load
 from repro.costs.fake import mini_batch
-from repro.costs.roofline import TERMS, LayerTime, Terms, head, layers, operator_seconds, profile
+from repro.costs.products import Extents, padding
+from repro.costs.roofline import (
+    TERMS,
+    LayerTime,
+    Terms,
+    head,
+    layers,
+    operator_seconds,
+    profile,
+)
 from repro.costs.trace import Op
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.models import build
 
 N, W = 16, 8  # examples of a micro-batch, width of a layer
 X = torch.zeros(N, W)
+LINK = LinkSpeed(1e-5, 2e9, overlap=False)
 
 
 def machine(matmul: float, memory: float, launch: float = 0.5, other: float = 1e12) -> Device:
     """So slow that its times are easily written down."""
     return Device.measured(
+        "made up",
+        LINK,
         name="slow",
         title="made up",
         precision="float32",
         date="2026-11-21",
-        source="made up",
         matmul_flops=matmul,
         other_flops=other,
         bytes_per_second=memory,
         launch_s=launch,
         memory=2**30,
-        link=LinkSpeed(0.0, 1.0),
     )
 
 
@@ -39,8 +51,16 @@ def linear() -> nn.Module:
     return nn.Linear(W, W)
 
 
-def counter(made: list, optimizer=torch.optim.RMSprop) -> Counter:
-    return Counter(made, nn.functional.mse_loss, optimizer)
+def counter(made: list, optimizer: Any = torch.optim.RMSprop) -> Counter:
+    return Counter(made, functional.mse_loss, optimizer)
+
+
+def test_a_measured_device_keeps_what_was_measured():
+    device = machine(5e10, 1e10, 2e-6, 1e9)
+    assert (device.matmul_flops.value, device.other_flops.value) == (5e10, 1e9)
+    assert (device.bytes_per_second.value, device.launch_s.value) == (1e10, 2e-6)
+    assert (device.memory.value, device.link) == (2**30, LINK)
+    assert (device.tile.value, device.setup_s.value) == (1, 0)
 
 
 def test_an_operator_takes_what_its_work_or_its_bytes_take_and_a_launch():
@@ -76,13 +96,7 @@ def test_a_linear_layer_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "copies"),
-    [
-        (None, 0),
-        (torch.optim.SGD, 3),
-        (partial(torch.optim.SGD, momentum=0.9), 5),
-        (torch.optim.Adagrad, 5),
-    ],
+    ("optimizer", "copies"), [(None, 0), (torch.optim.SGD, 3), (torch.optim.Adagrad, 5)]
 )
 def test_an_update_moves_parameters_gradients_and_state(optimizer, copies: int):
     """Parameters and state read and written, gradients read; Adagrad's state has step counts."""
@@ -94,35 +108,25 @@ def test_an_update_moves_parameters_gradients_and_state(optimizer, copies: int):
 def test_ends_are_the_embedding_and_the_last_layer_and_an_embedding_reads_rows():
     words = torch.zeros(N, 3, dtype=torch.int64)
     made = [partial(nn.Embedding, 1000, W), linear, nn.ReLU, linear]
-    times = layers(Counter(made, nn.functional.mse_loss), words, machine(1.0, 1.0))
+    times = layers(counter(made), words, machine(1.0, 1.0))
     assert [time.end for time in times] == [True, False, False, True]
     assert times[0].forward.memory == 2 * 4 * N * 3 * W  # not its table of 1000 rows
 
 
-def made_up(scale: float, *, end: bool) -> LayerTime:
-    return LayerTime(
-        Terms(scale, 0.0, 2 * scale, 3 * scale),
-        Terms(4 * scale, 0.0, 5 * scale, 6 * scale),
-        1.0,
-        10,
-        5,
-        1,
-        end,
-    )
-
-
-TIMES = (made_up(1, end=True), made_up(10, end=False), made_up(100, end=True))
-LOSS = made_up(1000, end=True)
-
-
 def test_a_profile_sums_the_terms_that_are_wanted():
-    whole = profile(TIMES, LOSS)
+    def made_up(scale: float, *, end: bool) -> LayerTime:
+        forward, backward = Terms(1, 0, 2, 3), Terms(4, 0, 5, 6)
+        scaled = [Terms(*(scale * s for s in vars(t).values())) for t in (forward, backward)]
+        return LayerTime(*scaled, 1.0, 10, 5, 1, end)
+
+    times = (made_up(1, end=True), made_up(10, end=False), made_up(100, end=True))
+    loss = made_up(1000, end=True)
+    whole = profile(times, loss)
     assert whole.forward == whole.recompute == (6, 60, 6600)
     assert whole.backward == (15, 150, 16500)
-    assert whole.activation_bytes == (10, 10)
-    assert whole.gradient_bytes == (5, 5)
-    assert profile(TIMES, LOSS, recompute=False).recompute == (0, 0, 0)
-    parts = [profile(TIMES, LOSS, terms=(term,)) for term in TERMS]
+    assert (whole.activation_bytes, whole.gradient_bytes) == ((10, 10), (5, 5))
+    assert profile(times, loss, recompute=False).recompute == (0, 0, 0)
+    parts = [profile(times, loss, terms=(term,)) for term in TERMS]
     assert parts[0].forward == (1, 10, 1100)
     assert tuple(map(sum, zip(*(part.backward for part in parts), strict=True))) == whole.backward
 
@@ -139,13 +143,9 @@ def test_a_transformer_at_the_papers_size_multiplies_two_operations_for_each_par
     assert parameters == 131_104_000 + 50_358_272 * L
     matrices = L * (4 * d * d + 2 * d * 8192) + d * V
     assert matrices == pytest.approx(parameters - V * d, rel=1e-3)  # the rest are biases and norms
-    work = 2 * T * 2 * (matrices + L * 2 * T * d)  # two sequences
-    assert sum(time.forward.matmul for time in times) == pytest.approx(
-        work / tpu.matmul_flops.value
-    )
-    assert sum(time.backward.matmul for time in times) == pytest.approx(
-        2 * work / tpu.matmul_flops.value
-    )
+    seconds = 2 * T * 2 * (matrices + L * 2 * T * d) / tpu.matmul_flops.value  # two sequences
+    assert sum(time.forward.matmul for time in times) == pytest.approx(seconds)
+    assert sum(time.backward.matmul for time in times) == pytest.approx(2 * seconds)
     assert [index for index, time in enumerate(times) if time.end] == [0, L + 1]
     assert loss.forward.matmul == 0 < loss.forward.memory
 
@@ -158,24 +158,13 @@ def test_amoebanet_at_the_papers_size_multiplies_what_is_known_of_each_layer():
     has D/4, D/2 and D. So the first layers differ, up to the second normal cell, and nothing behind
     them but 1001 classes for 1000.
     """
-    normal, first, second, reduction = 0.706, 0.552, 0.655, 1.037
-    same = [
-        *[normal] * 4,
-        reduction,
-        first,
-        second,
-        *[normal] * 4,
-        reduction,
-        first,
-        second,
-        *[normal] * 4,
-        0.004,
-    ]
+    normal, first, second, reduction = [0.706] * 4, 0.552, 0.655, 1.037
+    behind_reduction = [reduction, first, second, *normal]
+    same = [*normal, *behind_reduction, *behind_reduction, 0.004]
     model = build("amoebanet-d", L=18, D=256)
     inputs, _ = model.batch(1, 0)
-    made = Counter(model.layers, model.loss)
     tpu = load("tpu-v2")
-    times = layers(made, mini_batch(inputs, 1), tpu)
+    times = layers(Counter(model.layers, model.loss), mini_batch(inputs, 1), tpu)
     found = [time.forward.matmul * tpu.matmul_flops.value / 2e9 for time in times]
     assert found[5:] == pytest.approx(same, abs=6e-4)
     theirs = [0.022, 0.421, 0.575, 0.527, 0.655]
@@ -184,3 +173,42 @@ def test_amoebanet_at_the_papers_size_multiplies_what_is_known_of_each_layer():
     assert [index for index, time in enumerate(times) if time.end] == [23]
     # The skip travels too: 802,816 numbers behind each of the first normal cells' pairs.
     assert times[5].activation_bytes == 4 * 2 * 802_816
+
+
+# Matrix products, and their padding to the tiles of a matrix unit.
+
+
+class Attention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_extents_are_pixels_and_channels_of_convolutions_and_queries_width_and_keys_of_attention():
+    conv: Any = partial(nn.Conv2d, 16, 24, (1, 7), stride=2, padding=(0, 3))
+    traced = counter([conv]).layer(0, torch.zeros(3, 16, 10, 10))
+    for ops in (traced.ops, traced.ops_backward):
+        assert [op.product for op in ops if op.flops] == [(3 * 5 * 5, 16, 24, 7)]
+    ops = counter([Attention]).layer(0, torch.zeros(2, 4, 20, 8)).ops
+    assert [op.product for op in ops if op.flops] == [(20, 8, 20, 1)]
+
+
+def test_padding_rounds_each_extent_up_to_the_tile():
+    assert padding(Extents(128, 256, 384), 128) == 1.0
+    assert padding(Extents(64, 128, 128), 128) == 2.0  # half of the rows are padding
+    assert padding(Extents(129, 128, 128), 128) == pytest.approx(256 / 129)
+    assert padding(Extents(129, 1, 7), 1) == 1.0
+
+
+def test_padded_work_takes_its_factor_longer_and_hides_more_of_the_bytes():
+    tpu = load("tpu-v2")
+    work = 2 * 64**3
+    op = Op("mm", work, 2 * 4 * 64**2, 4 * 64**2, Extents(64, 64, 64))
+    time = operator_seconds(op, tpu)
+    seconds = work / tpu.matmul_flops.value
+    assert time.matmul == pytest.approx(seconds)
+    assert time.padding == pytest.approx(7 * seconds)
+    assert time.memory == 0  # its bytes take less time than the padded work
+    more_bytes = Op("mm", work, 10**6, 0, Extents(64, 64, 64))
+    moved = 10**6 / tpu.bytes_per_second.value
+    assert operator_seconds(more_bytes, tpu).memory == pytest.approx(moved - 8 * seconds)
+    assert operator_seconds(op, load("v100")).padding == 0

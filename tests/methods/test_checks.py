@@ -1,36 +1,74 @@
 """The checks themselves, on methods that are right, or wrong in one way that is known."""
 
-import pytest
-from fakes import (
-    CountsTwice,
-    EqualWeights,
-    ForgetsAMode,
-    OtherMask,
-    Refuses,
-    Right,
-    examined,
-)
+from typing import Any
 
-from repro.methods.checks import NAMES
+import pytest
+import torch
+from probed import examined
+from torch import nn
+
+from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe.core.microbatch import batch_size
+from repro.methods.checks import NAMES, Check
+from repro.methods.own import Own
+
+
+class Faulty(Own):
+    """Our pipeline with one fault in its results."""
+
+    fault = ""
+
+    def train_step(self, inputs: Any, targets: Any, *, trace: bool = False) -> StepResult:
+        uneven = bool(batch_size(inputs) % self._setup.config.micro_batches)
+        if uneven and self.fault == "refuses":
+            raise RuntimeError("sizes\ndiffer")
+        result = super().train_step(inputs, targets, trace=trace)
+        recomputes = self._setup.config.checkpoint == "always"
+        for part in self.module.modules():
+            if isinstance(part, nn.BatchNorm2d) and self.fault == "batch norm":
+                assert part.num_batches_tracked is not None
+                part.num_batches_tracked += 7  # once for each F and R, instead of once
+            dropped = isinstance(part, nn.Dropout) and part.p > 0
+            if self.fault == "dropout" and dropped and recomputes:
+                self._change_gradients()
+        if self.fault == "unequal micro-batches" and uneven:
+            self._change_gradients()
+        return result
+
+    def _change_gradients(self) -> None:
+        for p in self.module.parameters():
+            assert p.grad is not None
+            p.grad *= 1.01
+
+    def evaluate(self, inputs: Any, targets: Any) -> EvaluationResult:
+        if self.fault != "evaluation":
+            return super().evaluate(inputs, targets)
+        with torch.no_grad():  # with the micro-batch's own statistics
+            return EvaluationResult(0.0, self.module(inputs))
+
+
+def examined_with(fault: str) -> dict[str, Check]:
+    method = type("Faulty", (Faulty,), {"fault": fault})
+    return examined(method, stages=1, balance=(4,))
 
 
 def test_what_is_right_is_ok_in_every_check():
-    found = examined(Right)
-    assert tuple(found) == NAMES
-    assert {name: check.verdict for name, check in found.items()} == dict.fromkeys(NAMES, "ok")
+    assert {name: each.verdict for name, each in examined_with("").items()} == dict.fromkeys(
+        NAMES, "ok"
+    )
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong", "evidence"),
+    ("wrong", "evidence"),
     [
-        (CountsTwice, "batch norm", "num_batches_tracked is 8"),
-        (OtherMask, "dropout", "always against never"),
-        (EqualWeights, "unequal micro-batches", "micro-batches of 5, 4, 4, 4"),
-        (ForgetsAMode, "evaluation", "off by"),
+        ("batch norm", "num_batches_tracked is 8"),
+        ("dropout", "always against never"),
+        ("unequal micro-batches", "micro-batches of 5, 4, 4, 4"),
+        ("evaluation", "off by"),
     ],
 )
-def test_each_fault_is_found_by_its_own_check_alone(method, wrong, evidence):
-    found = examined(method)
+def test_each_fault_is_found_by_its_own_check_alone(wrong, evidence):
+    found = examined_with(wrong)
     assert [name for name, check in found.items() if check.verdict != "ok"] == [wrong]
     assert found[wrong].verdict == "wrong"
     assert found[wrong].value is not None
@@ -38,9 +76,5 @@ def test_each_fault_is_found_by_its_own_check_alone(method, wrong, evidence):
 
 
 def test_an_error_is_a_refusal_with_its_words():
-    found = examined(Refuses)["unequal micro-batches"]
-    assert (found.verdict, found.value, found.evidence) == (
-        "refused",
-        None,
-        "RuntimeError: sizes differ",
-    )
+    found = examined_with("refuses")["unequal micro-batches"]
+    assert found == Check("refused", None, "RuntimeError: sizes differ")

@@ -1,26 +1,92 @@
 """The asynchronous pipeline, held against its definition in one process."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from asynchronous import of_three_stages, of_two_stages, one_process, trained
+from probed import examined, setup
+from torch import Tensor, nn
 
 from repro.gpipe import launch
+from repro.gpipe.core.microbatch import split
+from repro.methods.method import Setup
+from repro.methods.pipedream import PipeDream
+from repro.methods.probe import probe
 
-TWO = [(4, "never", "auto"), (1, "always", "gloo")]
-# With M=1 stage 0 has more micro-batches in flight than a step has.
-THREE = [(4, "always", "auto"), (1, "never", "gloo")]
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+N, STEPS = 10, 5
+CUTS = {1: (4,), 2: (2, 2), 3: (1, 1, 2)}
+QUIET = [nn.Flatten(), partial(nn.Linear, 192, 16), nn.Tanh(), partial(nn.Linear, 16, 5)]
+# M, checkpoint, transport. With M=1 stage 0 of three has more micro-batches in flight than a step.
+CASES = {
+    2: [(4, "never", "auto"), (1, "always", "gloo")],
+    3: [(4, "always", "auto"), (1, "never", "gloo")],
+}
 
 
-@pytest.fixture(scope="module")
-def two_stages():
-    return launch(of_two_stages, TWO, stages=2)
+def prepared(K: int, M: int, **changed: Any) -> Setup:
+    settings: dict[str, Any] = {"layers": QUIET, "optimizer": SGD}
+    return setup(stages=K, micro_batches=M, balance=CUTS[K], **(settings | changed))
 
 
-@pytest.fixture(scope="module")
-def three_stages():
-    return launch(of_three_stages, THREE, stages=3)
+def mini_batch(step: int) -> tuple[Tensor, Tensor]:
+    return probe().batch(N + (step == 1), step)  # one mini-batch is larger
+
+
+def trained(K: int, M: int, checkpoint: str, transport: str = "auto") -> dict[str, Any]:
+    """Losses of each step, and what there is after an evaluation."""
+    method = PipeDream(prepared(K, M, checkpoint=checkpoint, transport=transport))
+    found: dict[str, Any] = {"losses": []}
+    for step in range(STEPS):
+        before = sum(method._links.sent_bytes().values())
+        found["losses"].append(method.train_step(*mini_batch(step)).loss)
+    found["sent"] = method.gather(sum(method._links.sent_bytes().values()) - before)
+    found["counted"] = method.sent_bytes(*mini_batch(0))
+    found["staleness"], found["stashed"] = method.staleness(), method.stashed_bytes()
+    found["evaluated"] = method.evaluate(*mini_batch(0)).loss
+    found["weights"] = {}
+    for part in method.gather({n: p.detach() for n, p in method.module.named_parameters()}):
+        found["weights"] |= part
+    found["sizes"] = method.gather(sum(p.nbytes for p in method.module.parameters()))
+    method.close()
+    return found
+
+
+def of_all_cases(K: int) -> tuple[list[dict[str, Any]], Any]:
+    return [trained(K, *case) for case in CASES[K]], examined(PipeDream) if K == 2 else None
+
+
+def one_process(K: int, M: int) -> tuple[list[float], dict[str, Tensor]]:
+    """PipeDream by its definition: losses of each step, and the weights after all updates.
+
+    Stage j of K uses for micro-batch t the weights after max(0, t - (K - 1 - j)) updates.
+    """
+    model = prepared(K, M).build_stage([4], 0)
+    stage_of_layer = [j for j, count in enumerate(CUTS[K]) for _ in range(count)]
+    lags = {name: K - 1 - stage_of_layer[int(name.split(".")[0])] for name in model.state_dict()}
+    newest = dict(model.named_parameters())
+    optimizer = SGD(newest.values())
+    versions = [{name: p.detach().clone() for name, p in newest.items()}]
+    losses, t = [], 0
+    for step in range(STEPS):
+        loss = 0.0
+        data = mini_batch(step)
+        for inputs, targets in zip(*(split(tree, M) for tree in data), strict=True):
+            used = {
+                name: versions[max(0, t - lag)][name].clone().requires_grad_()
+                for name, lag in lags.items()
+            }
+            mean = probe().loss(torch.func.functional_call(model, used, (inputs,)), targets)
+            mean.backward()
+            for name, parameter in newest.items():
+                parameter.grad = used[name].grad
+            optimizer.step()
+            versions.append({name: p.detach().clone() for name, p in newest.items()})
+            loss += mean.item() * len(inputs) / len(data[0])
+            t += 1
+        losses.append(loss)
+    return losses, versions[-1]
 
 
 def compare(results: list[dict[str, Any]], M: int) -> None:
@@ -33,28 +99,25 @@ def compare(results: list[dict[str, Any]], M: int) -> None:
         for name, weight in weights.items():
             torch.testing.assert_close(result["weights"][name], weight, rtol=1e-5, atol=1e-6)
         assert result["staleness"] == [K - 1 - j for j in range(K)]
-        sizes = result["sizes"]
-        assert result["stashed"] == [(K - 1 - j) * sizes[j] for j in range(K)]
+        assert result["stashed"] == [(K - 1 - j) * size for j, size in enumerate(result["sizes"])]
         assert result["evaluated"] == results[0]["evaluated"]
         assert [sum(counts.values()) for counts in result["counted"]] == result["sent"]
-        assert ["activations" in counts for counts in result["counted"]] == [True] * (K - 1) + [
-            False
-        ]
+        last = [False]
+        assert ["activations" in counts for counts in result["counted"]] == [True] * (K - 1) + last
 
 
 def test_one_stage_is_plain_training_with_small_mini_batches():
     compare([trained(1, 3, "always")], 3)
 
 
-@pytest.mark.parametrize("case", range(2))
-def test_each_micro_batch_updates_with_the_weights_of_its_forward(two_stages, three_stages, case):
-    compare([results[case] for results, _ in two_stages], TWO[case][0])
-    compare([results[case] for results in three_stages], THREE[case][0])
-
-
-def test_without_an_optimizer_the_gradients_are_those_of_the_unsplit_model(two_stages):
-    _, checks = two_stages[0]
-    for name in ("gradients", "evaluation", "dropout", "unequal micro-batches"):
-        assert checks[name].verdict == "ok", checks[name]
-    # Each micro-batch is a mini-batch of its own, counted once although it is recomputed.
-    assert "num_batches_tracked is 4" in checks["batch norm"].evidence
+@pytest.mark.parametrize("K", CASES)
+def test_each_micro_batch_updates_with_the_weights_of_its_forward(K):
+    found = launch(of_all_cases, K, stages=K)
+    for case, (M, _, _) in enumerate(CASES[K]):
+        compare([results[case] for results, _ in found], M)
+    if K == 2:  # without an optimizer the gradients are those of the unsplit model
+        checks = found[0][1]
+        for name in ("gradients", "evaluation", "dropout", "unequal micro-batches"):
+            assert checks[name].verdict == "ok", checks[name]
+        # Each micro-batch is a mini-batch of its own, counted once although it is recomputed.
+        assert "num_batches_tracked is 4" in checks["batch norm"].evidence
