@@ -45,20 +45,6 @@ class Parts:
         return nn.Parameter(tensor.detach().chunk(self.count, dimension)[self.number].clone())
 
 
-class _SumGradients(torch.autograd.Function):
-    """f: the value itself; in the backward the sum of the gradients of all parts."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, parts: Parts) -> Tensor:
-        ctx.parts = parts
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        # A copy, because autograd may use the gradient elsewhere too.
-        return ctx.parts.sum(gradients[0].clone(memory_format=torch.contiguous_format)), None
-
-
 class _SumValues(torch.autograd.Function):
     """g: the sum of the values of all parts; in the backward the gradient itself."""
 
@@ -71,17 +57,13 @@ class _SumValues(torch.autograd.Function):
         return gradients[0], None
 
 
-class ColumnLinear(nn.Module):
-    """[..., inputs] -> [..., outputs / T]: a part of a linear layer's output channels."""
-
-    def __init__(self, whole: nn.Linear, parts: Parts) -> None:
-        super().__init__()
-        self.weight = parts.of(whole.weight, 0)
-        self.bias = None if whole.bias is None else parts.of(whole.bias, 0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The part's channels."""
-        return functional.linear(x, self.weight, self.bias)
+def _with_summed_gradients(value: Tensor, parts: Parts) -> Tensor:
+    """f: the value itself, whose gradient is summed over all parts."""
+    value = value.view_as(value)
+    if value.requires_grad:
+        # A copy, because autograd may use the gradient elsewhere too.
+        value.register_hook(lambda g: parts.sum(g.clone(memory_format=torch.contiguous_format)))
+    return value
 
 
 class RowLinear(nn.Module):
@@ -105,10 +87,13 @@ def divide(layer: nn.Module, parts: Parts) -> nn.Module:
         plan: Any = module.tensor_plan
         for name in plan.inputs:
             module.get_submodule(name).register_forward_hook(
-                lambda _module, _inputs, output: _SumGradients.apply(output, parts)
+                lambda _module, _inputs, output: _with_summed_gradients(output, parts)
             )
         for name in plan.columns:
-            setattr(module, name, ColumnLinear(getattr(module, name), parts))
+            linear = getattr(module, name)
+            linear.weight = parts.of(linear.weight, 0)
+            if linear.bias is not None:
+                linear.bias = parts.of(linear.bias, 0)
         for name in plan.rows:
             setattr(module, name, RowLinear(getattr(module, name), parts))
         for name in plan.counts:

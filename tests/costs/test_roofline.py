@@ -115,9 +115,9 @@ def test_ends_are_the_embedding_and_the_last_layer_and_an_embedding_reads_rows()
 
 def test_a_profile_sums_the_terms_that_are_wanted():
     def made_up(scale: float, *, end: bool) -> LayerTime:
-        forward, backward = Terms(1, 0, 2, 3), Terms(4, 0, 5, 6)
-        scaled = [Terms(*(scale * s for s in vars(t).values())) for t in (forward, backward)]
-        return LayerTime(*scaled, 1.0, 10, 5, 1, end)
+        forward = Terms(scale, 0.0, 2 * scale, 3 * scale)
+        backward = Terms(4 * scale, 0.0, 5 * scale, 6 * scale)
+        return LayerTime(forward, backward, 1.0, 10, 5, 1, end)
 
     times = (made_up(1, end=True), made_up(10, end=False), made_up(100, end=True))
     loss = made_up(1000, end=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather
 from repro.methods.method import Peer, Setup
-from repro.methods.peers.flat import FlatStage, learn
+from repro.methods.peers.flat import learn
 
 
 class DeepSpeedPipeline(Peer):
@@ -34,7 +34,7 @@ class DeepSpeedPipeline(Peer):
         self._flat = learn(without, self._wire, self._rank, self.module).stage
         self._outputs: list[Tree] = []  # of an evaluation, on the last stage
         whole = deepspeed.pipe.PipelineModule(
-            layers=[deepspeed.pipe.LayerSpec(_Stage, self._flat) for _ in range(K)],
+            layers=[self._flat] * K,  # of which it takes the one of its stage
             num_stages=K,
             loss_fn=self._loss,
             partition_method="uniform",
@@ -88,22 +88,10 @@ class DeepSpeedPipeline(Peer):
         return iter(list(zip(parts, self.cut(targets), strict=True)))
 
     def _loss(self, outputs: Any, targets: Tree) -> Tensor:
-        value = self._flat.unflat(_as_tuple(outputs))
+        value = self._flat.unflat(outputs)
         if not self.module.training:
             self._outputs.append(value)
         return self._setup.loss(value, targets)
-
-
-class _Stage(nn.Module):
-    """All layers of a stage as one layer of the engine, which passes one tensor or a tuple."""
-
-    def __init__(self, flat: FlatStage) -> None:
-        super().__init__()
-        self.flat = flat
-
-    def forward(self, value: Any) -> Any:
-        outputs = self.flat(*_as_tuple(value))
-        return outputs[0] if len(outputs) == 1 else outputs
 
 
 class _Keeping(torch.optim.SGD):
@@ -122,10 +110,6 @@ class _Keeping(torch.optim.SGD):
         """Restore the gradients of the last step."""
         for parameter, gradient in self._kept:
             parameter.grad = gradient
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _deepspeed(device: torch.device) -> Any:

@@ -4,8 +4,8 @@ What a stage gets is learnt from the stage before, on one real micro-batch. Buff
 are left as they were, so that nothing of it can be seen in the training.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,10 @@ from repro.methods.method import Setup
 
 
 class FlatStage(nn.Module):
-    """A stage's layers as a function from a flat tuple of tensors to a flat tuple."""
+    """A stage's layers as a function of flat tensors, or of one tuple of them.
+
+    It returns one tensor or a tuple. With `recompute` layers run again in the backward pass.
+    """
 
     def __init__(self, layers: nn.Sequential, skeleton: Tree, *, recompute: bool) -> None:
         super().__init__()
@@ -26,21 +29,26 @@ class FlatStage(nn.Module):
         self._skeleton = skeleton
         self._recompute = recompute
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Run the layers; they are recomputed in the backward pass if `recompute`."""
+    def forward(self, *tensors: Any) -> Any:
+        """Run the layers."""
+        if isinstance(tensors[0], tuple):
+            (tensors,) = tensors
         if self._recompute and torch.is_grad_enabled():
-            return checkpoint(self.run_layers, *tensors, use_reentrant=False)
-        return self.run_layers(*tensors)
+            outputs = checkpoint(self.run_layers, *tensors, use_reentrant=False)
+        else:
+            outputs = self.run_layers(*tensors)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def run_layers(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Run the layers."""
+        """Run the layers once."""
         outputs = self.layers(unflatten(list(tensors), self._skeleton))
         flat, self.output_skeleton = flatten(outputs)
         return tuple(flat)
 
-    def unflat(self, outputs: Sequence[Tensor]) -> Tree:
+    def unflat(self, outputs: Any) -> Tree:
         """What the last layer returned."""
-        return unflatten(list(outputs), self.output_skeleton)
+        outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+        return unflatten(outputs, self.output_skeleton)
 
 
 @dataclass(frozen=True)
