@@ -51,12 +51,10 @@ def model(name: str | int) -> Model:
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of its state."""
     return {key: value.cpu().clone() for key, value in module.state_dict().items()}
 
 
 def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
-    """Of each parameter."""
     return {key: None if p.grad is None else p.grad.cpu() for key, p in module.named_parameters()}
 
 
@@ -204,7 +202,6 @@ def moved_once(whole: nn.Module, step: int) -> Iterator[None]:
 
 
 def train_all(cases: Sequence[Case], device: str | None) -> list[Trained | None]:
-    """What this process trains of each case."""
     rank = dist.get_rank()
     return [piped(*case, device) if rank < case[1].processes else None for case in cases]
 

@@ -105,7 +105,6 @@ def drawing_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """One mini-batch of N examples."""
     generator = torch.Generator().manual_seed(3)
     return torch.randn(N, WIDTH, generator=generator), torch.randn(N, WIDTH, generator=generator)
 
@@ -332,8 +331,6 @@ def sharpened(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained, and on what."""
-
     layers: Sequence[Layer]
     batches: Sequence[tuple[Any, ...]]  # one mini-batch for each step
     loss: Callable[[Any, Any], Tensor] = nn.functional.mse_loss
@@ -365,7 +362,6 @@ def branching_batch() -> tuple[Tensor, Tensor]:
 
 
 def of_the_paper(name: str) -> Model:
-    """A small one of its two models."""
     options: dict[str, Any] = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8}
     options["dropout"] = 0.2
     if name == "amoebanet-d":

@@ -110,7 +110,6 @@ class NcclLike(Nccl):
 def connect(
     wire: ControlChannel, neighbour: int, tag: int, device: torch.device, **_: object
 ) -> Link:
-    """Takes the place of `links.connect`."""
     return NcclLike(wire.world_rank(neighbour), tag)
 
 

@@ -45,7 +45,6 @@ class Looked(nn.Linear):
 
 
 def steps(kind, checkpoint, M=2):
-    """The losses of three steps."""
     torch.manual_seed(0)
     layers = [kind(), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))]
     pipe = Pipeline(layers, 1, M, checkpoint=checkpoint, device="cpu")

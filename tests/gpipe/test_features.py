@@ -31,7 +31,6 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 
 
 def own(pipe: Pipeline, step: int) -> tuple[Tensor, Tensor]:
-    """The mini-batch of one replica."""
     x, y = (t[pipe.replica * N : (pipe.replica + 1) * N] for t in batch(step))
     return x, y
 
@@ -46,7 +45,6 @@ def sgd(module: nn.Module | Pipeline, lr: float = 0.1) -> Optimizer:
 
 
 def said(call: Callable[[], object]) -> str:
-    """How it was refused."""
     try:
         call()
     except ValueError as error:
@@ -288,7 +286,6 @@ def refusals() -> dict[str, str]:
 
 
 def ends(what: str) -> None:
-    """What ends a launch of two processes."""
     layers, K = {
         "writes to a view": ([Call(view), Call(writes_to_first)], 2),
         "sparse": ([Rows], 1),
@@ -312,7 +309,6 @@ def throttled() -> tuple[float, float, float]:
 
 
 def everything() -> dict[Any, Any]:
-    """On four processes."""
     rank, found = dist.get_rank(), dict[Any, Any]()
     for K, copies in WAYS:
         if rank < K * copies:
@@ -330,7 +326,6 @@ def everything() -> dict[Any, Any]:
 
 @pytest.fixture(scope="module")
 def ran():
-    """What four processes did, rank by rank."""
     return launch(everything, stages=4)
 
 

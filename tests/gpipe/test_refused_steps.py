@@ -105,7 +105,6 @@ def optimizer_of(pipe: Pipeline) -> torch.optim.Optimizer:
 
 
 def state(pipe: Pipeline, optimizer: torch.optim.Optimizer | None) -> dict[str, Tensor]:
-    """Copies of all that a step changes."""
     found = {key: value.clone() for key, value in pipe.module.state_dict().items()}
     for n, parts in optimizer.state_dict()["state"].items() if optimizer is not None else ():
         found |= {f"{n}.{key}": value.clone() for key, value in parts.items()}
@@ -159,7 +158,6 @@ LAYERS_OF = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 3: [0, 0, 1, 2]}  # the stage of 
 
 @pytest.fixture(scope="module")
 def ran():
-    """What four processes did, rank by rank."""
     return launch(everything, stages=4)
 
 

@@ -56,7 +56,6 @@ def batch():
 
 
 def plain(change):
-    """The unsplit model in plain PyTorch."""
     whole, losses = model(), []
     for step in range(STEPS):
         if step == 2:
@@ -105,7 +104,6 @@ def refusals(case, folder):
 
 
 def everything(folder):
-    """On two stages, all in one launch."""
     return {case: trained(case) for case in CHANGES}, {
         case: refusals(case, Path(folder) / case) for case in OTHERS
     }

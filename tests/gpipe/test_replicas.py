@@ -21,7 +21,6 @@ LAYERS: list[Layer] = [linear, nn.Tanh, linear, linear]
 
 
 def batch(replica: int, n: int) -> tuple[Tensor, Tensor]:
-    """One replica's own mini-batch."""
     generator = torch.Generator().manual_seed(10 + replica)
     x, y = (torch.randn(n, WIDTH, generator=generator) for _ in range(2))
     return x, y
@@ -97,7 +96,6 @@ def bucketed() -> list[Any]:
 
 
 def everything() -> dict[str, Any]:
-    """On two replicas."""
     return {"bucketed": bucketed(), **{case: changed(case, D) for case in CHANGES}}
 
 

@@ -18,7 +18,7 @@ from repro.gpipe.core.replicas import Replicas
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.errors import NonFiniteError, RefusedError
-from repro.gpipe.exact.batchnorm import once_per_mini_batch
+from repro.gpipe.exact.batchnorm import NO_STATISTICS, once_per_mini_batch
 from repro.gpipe.exact.nonfinite import all_finite, is_finite
 from repro.gpipe.exact.rollback import undone_if_refused
 from repro.gpipe.runtime.health import report_errors_to_all
@@ -118,6 +118,7 @@ class Engine:
             outcome = self._vote(accumulated)
             if outcome != _GOOD:
                 self._raise_refusal(outcome)
+        self.held.statistics = NO_STATISTICS  # frees them
         self._return_to_user()
         self._update(optimizer)
         self._flush()

@@ -126,9 +126,9 @@ def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     return [*unique.values()]
 
 
-def _tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers with their names; without `recurse` not those of submodules."""
-    return chain(module.named_parameters(recurse=recurse), module.named_buffers(recurse=recurse))
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers with their names."""
+    return chain(module.named_parameters(), module.named_buffers())
 
 
 def _materialise(layer: nn.Module, index: int) -> nn.Module:
@@ -149,24 +149,29 @@ def _materialise(layer: nn.Module, index: int) -> nn.Module:
     # deepcopy takes the blanks for copies already made, so that tied tensors stay tied.
     module = deepcopy(layer, dict(blank))
     unset: list[tuple[str, str]] = []
-    for name, part in _submodules_first(module):
+    paths = {part: path for path, part in module.named_modules()}
+
+    def reset(part: nn.Module) -> None:
         resets = [getattr(part, method) for method in _RESETS if hasattr(part, method)]
         if resets and _needs_no_arguments(resets[0]):
             resets[0]()
         else:
-            why = "has no reset_parameters() without arguments"
-            unset += [(f"{name}.{key}", why) for key, _ in _tensors(part, recurse=False)]
+            own = chain(part._parameters.items(), part._buffers.items())
+            names = [f"{paths[part]}.{key}" for key, tensor in own if tensor is not None]
+            unset.extend((name, "cannot reset it") for name in names)
+
+    module.apply(reset)  # submodules first
     for name, tensor in () if unset else _tensors(module):
         # Integers cannot be NaN; they are unset if nothing wrote to them.
         is_real = tensor.is_floating_point() or tensor.is_complex()
         if tensor.isnan().any() if is_real else untouched.get(id(tensor)) == tensor._version:
-            unset.append((name, "leaves it unset when it resets its parameters"))
+            unset.append((f".{name}", "leaves it unset when it resets its parameters"))
     if unset:
-        name, why = unset[0]
-        kind = type(module.get_submodule(name.rpartition(".")[0].lstrip("."))).__name__
+        name, why = unset[0][0].lstrip("."), unset[0][1]
+        kind = type(module.get_submodule(name.rpartition(".")[0])).__name__
         raise ValueError(
-            f"layers[{index}].{name.lstrip('.')}: on the meta device, and {kind} {why}; give a "
-            "factory instead, for example lambda: MyLayer(...)"
+            f"layers[{index}].{name}: on the meta device, and {kind} {why}; give a factory "
+            "instead, for example lambda: MyLayer(...)"
         )
     return module
 
@@ -179,12 +184,6 @@ def _blank(tensor: Tensor) -> Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(blank, tensor.requires_grad)
     return blank
-
-
-def _submodules_first(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    for name, child in module.named_children():
-        yield from _submodules_first(child, f"{prefix}{name}.")
-    yield prefix.removesuffix("."), module
 
 
 def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:

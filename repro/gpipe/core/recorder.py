@@ -1,8 +1,7 @@
 """Records the spans of one rank, in seconds on a clock that all processes of a host share.
 
 `time.perf_counter` reads the system-wide monotonic clock. On a GPU, CUDA events are recorded around
-the kernels and placed on that clock after the step. A span costs two clock readings and an entry in
-a list, about a microsecond.
+the kernels and placed on that clock after the step. A span costs about a microsecond.
 """
 
 import time

@@ -118,8 +118,7 @@ class HeldStages:
         self._forms = Forms()
         self._layers: dict[int, _Calls] = {}
         self._tree: object = None  # names, layers and all their submodules, as of the last step
-        # What was known when it was watched, for each state of the modules: which train, and which
-        # parameters do.
+        # For each state of the modules: which of them train, and which parameters do.
         self._known_in_modes: dict[object, dict[object, _Known]] = {}
         self._known: dict[object, _Known] = {}
         self._call = 0  # evaluations between two steps have the number of the second
@@ -378,9 +377,8 @@ class HeldStages:
         """Run layers on the saved inputs, which stay as they are; the outputs, flattened.
 
         Layers that work in place on the stage's inputs (timm's ResNet does) would spoil what R
-        needs, so they get copies. On the first stage layers always get copies, because its inputs
-        are the user's own. F and R treat the inputs alike, since a matrix product's last bits may
-        depend on how its operands are aligned.
+        needs, so they get copies, as do all layers of the first stage: its inputs are the user's.
+        F and R treat the inputs alike, since a product's last bits may depend on their alignment.
         """
         stage, i = cell
         inputs, form = saved.inputs.tensors, saved.inputs.form

@@ -49,29 +49,21 @@ class _Norm:
         self.module = module
         self.running = module.running_mean, module.running_var
         self.momentum, self.tracked = module.momentum, module.num_batches_tracked
+        self.own = self.momentum, self.running, self.tracked
+        self.scratch = 1.0, scratch, None
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
         self.count = 0  # values for each channel that were merged
         self.fresh = 0  # values whose statistics are in the scratch buffers and not merged yet
-        self._scratch = scratch
 
-    def put_aside(self) -> None:
-        """Give the layer the scratch buffers."""
-        self._give(1.0, self._scratch, None)
-
-    def restore(self) -> None:
-        """Give the layer its own buffers back."""
-        self._give(self.momentum, self.running, self.tracked)
-
-    def _give(
-        self, momentum: float | None, running: tuple[Tensor, Tensor], tracked: Tensor | None
-    ) -> None:
+    def hold(self, what: tuple[float | None, tuple[Tensor, Tensor], Tensor | None]) -> None:
+        """Give the layer a momentum and buffers: its own, or the scratch ones."""
         # Past `nn.Module.__setattr__`, which takes as long as a small operator.
-        object.__setattr__(self.module, "momentum", momentum)
+        object.__setattr__(self.module, "momentum", what[0])
         buffers = self.module._buffers
-        buffers["running_mean"], buffers["running_var"] = running
-        buffers["num_batches_tracked"] = tracked
+        buffers["running_mean"], buffers["running_var"] = what[1]
+        buffers["num_batches_tracked"] = what[2]
 
     def merge_weights(self) -> tuple[float, float, float]:
         """Weights with which to merge the fresh statistics, which count as merged from now on."""
@@ -103,28 +95,23 @@ class Statistics:
         device = ordered[0].running_mean.device if ordered else None
         # Type of the statistics -> channels of each norm.
         self._sizes = {
-            dtype: [module.running_mean.numel() for module in same]
-            for dtype, same in by_dtype.items()
+            dtype: [m.running_mean.numel() for m in same] for dtype, same in by_dtype.items()
         }
         sizes = [size for same in self._sizes.values() for size in same]
         self._channels = torch.tensor(sizes, dtype=torch.int64, device=device)
         # Mean and spread of all norms, one norm behind the other: [2, channels of all norms].
         self._merged = torch.zeros(2, sum(sizes), dtype=torch.float64, device=device)
         # The scratch buffers in the same order: a tensor for each type, and each norm has views.
-        self._scratch = [
-            torch.zeros(2, sum(same), dtype=dtype, device=device)
-            for dtype, same in self._sizes.items()
-        ]
+        totals = [(dtype, sum(same)) for dtype, same in self._sizes.items()]
+        self._scratch = [torch.zeros(2, n, dtype=dtype, device=device) for dtype, n in totals]
         self.tensors = [self._merged, *self._scratch]
         # Views share a version counter; `data` has one of its own. With a shared one autograd would
         # refuse the backward of a batch norm once an instance norm wrote to its views.
         scratch = [(mean.data, variance.data) for mean, variance in self._of_norms(self._scratch)]
         self._norms = {id(m): _Norm(m, own) for m, own in zip(ordered, scratch, strict=True)}
-        self._hooks = [module.register_forward_pre_hook(self._before) for module in ordered]
+        self._hooks = [m.register_forward_pre_hook(self._before) for m in ordered]
         # First of the layer's hooks, so that all others find its own buffers.
-        self._hooks += [
-            module.register_forward_hook(self._after, prepend=True) for module in ordered
-        ]
+        self._hooks += [m.register_forward_hook(self._after, prepend=True) for m in ordered]
 
     def _of_norms(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Each norm's two rows, as views of [channels of the norm]."""
@@ -144,15 +131,14 @@ class Statistics:
         norm = self._norms[id(module)]
         if norm.fresh:
             self._merge()
-        norm.put_aside()
+        norm.hold(norm.scratch)
 
     def _after(self, module: nn.Module, _inputs: object, output: Tensor) -> None:
         norm = self._norms[id(module)]
-        norm.restore()
+        norm.hold(norm.own)
         if self.counting:
-            norm.fresh = output.numel() // output.shape[1]
-            if not norm.pooled:
-                norm.fresh = output.shape[0]
+            examples = output.shape[0]
+            norm.fresh = output.numel() // output.shape[1] if norm.pooled else examples
 
     @torch.no_grad()
     def _merge(self) -> None:
@@ -180,7 +166,7 @@ class Statistics:
         for hook in self._hooks:
             hook.remove()
         for norm in self._norms.values():
-            norm.restore()
+            norm.hold(norm.own)
 
     @torch.no_grad()
     def commit(self, gather: Gather | None) -> None:

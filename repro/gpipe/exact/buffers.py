@@ -45,17 +45,12 @@ class _Seen:
             return True
         return closely and not torch.equal(self.value, self.copy)
 
-    def put_back(self) -> None:
-        """The same object with the former values."""
-        is_tensor = isinstance(self.value, Tensor)
-        setattr(self.module, self.name, self.value.copy_(self.copy) if is_tensor else self.copy)
-
 
 class Changing:
     """The buffers and numbers of modules, and which of them a forward changes.
 
-    A watched F shows which change. What is known to change is copied before each F. All other
-    buffers are copied once; where one changes for the first time, that copy is from before the F.
+    What is known to change is copied before each F. All other buffers are copied once; where one
+    changes for the first time, that copy is from before the F.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -81,8 +76,9 @@ class Changing:
     @torch.no_grad()
     def undo(self) -> None:
         """Put back what was there before the step, in the same objects."""
-        for seen in self._before_step:
-            seen.put_back()
+        for s in self._before_step:
+            value = s.value.copy_(s.copy) if isinstance(s.value, Tensor) else s.copy
+            setattr(s.module, s.name, value)
 
     def snapshot(self) -> Snapshot:
         """Copies of what is known to change, for an F that will be recomputed."""

@@ -15,8 +15,8 @@ from repro.gpipe.exact.batchnorm import owns
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no element is inf or nan, with one kernel for each dtype; all on one device.
 
-    It calls the private function by which torch's GradScaler checks gradients. That multiplies by
-    one in place, which keeps every bit, and is about ten times as fast as exact public functions.
+    It calls the private function by which torch's GradScaler checks gradients, about ten times as
+    fast as public ones. That multiplies by one in place, which keeps every bit.
     """
     groups: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
