@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from repro.gpipe.core.config import PipelineConfig as PipelineConfig
     from repro.gpipe.core.loss import Weighted as Weighted
     from repro.gpipe.core.microbatch import Whole as Whole
+    from repro.gpipe.core.pipeline import EvaluationResult as EvaluationResult
     from repro.gpipe.core.pipeline import Pipeline as Pipeline
-    from repro.gpipe.core.results import EvaluationResult as EvaluationResult
-    from repro.gpipe.core.results import StepResult as StepResult
+    from repro.gpipe.core.pipeline import StepResult as StepResult
     from repro.gpipe.errors import NonFiniteError as NonFiniteError
     from repro.gpipe.partition.layer_costs import LinkSpeed as LinkSpeed
     from repro.gpipe.runtime.launch import launch as launch
@@ -32,8 +32,7 @@ _NAMES = {
     "core.config": ["PipelineConfig"],
     "core.loss": ["Weighted"],
     "core.microbatch": ["Whole"],
-    "core.pipeline": ["Pipeline"],
-    "core.results": ["EvaluationResult", "StepResult"],
+    "core.pipeline": ["EvaluationResult", "Pipeline", "StepResult"],
     "errors": ["NonFiniteError"],
     "partition.layer_costs": ["LinkSpeed"],
     "runtime.launch": ["launch"],

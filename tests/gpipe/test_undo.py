@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from repro.gpipe.exact.buffers import Changing
-from repro.gpipe.exact.rollback import undone_if_refused
+from repro.gpipe.exact.buffers import Changing, undone_if_refused
 
 
 class Counter(nn.Module):

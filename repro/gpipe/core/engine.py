@@ -19,8 +19,8 @@ from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.exact.batchnorm import NO_STATISTICS, once_per_mini_batch
+from repro.gpipe.exact.buffers import undone_if_refused
 from repro.gpipe.exact.nonfinite import all_finite, is_finite
-from repro.gpipe.exact.rollback import undone_if_refused
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Action, Program, Schedule

@@ -9,7 +9,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -38,7 +38,6 @@ from repro.gpipe.core.layers import (
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.core.replicas import Replicas, start_equal
-from repro.gpipe.core.results import EvaluationResult, StepResult
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.core.topology import own_device, place, refuse_unlike
@@ -52,6 +51,43 @@ from repro.gpipe.runtime.status import in_call, rank_name, status
 from repro.gpipe.schedule.timeline import Timeline
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a training step returns on every rank.
+
+    Attributes:
+        loss: mean over the mini-batches of all replicas.
+        start: when this stage began, in seconds of time.perf_counter on the first stage of all.
+        end: when it ended, on the same clock; its device was done then.
+        timeline: spans of all stages of this replica, if traced.
+    """
+
+    loss: float
+    start: float
+    end: float
+    timeline: Timeline | None = None
+
+    @property
+    def seconds(self) -> float:
+        """From the first start to the last end of any stage if traced, otherwise of this stage."""
+        if self.timeline is None:
+            return self.end - self.start
+        return self.timeline.step_time
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation returns on every rank.
+
+    Attributes:
+        loss: mean over the mini-batches of all replicas.
+        outputs: of the last stage, on that stage; None on the others.
+    """
+
+    loss: float
+    outputs: Tree | None
 
 
 class Pipeline:

@@ -84,7 +84,7 @@ class Replicas:
         self.summed_bytes = 0  # handed to all-reduces so far
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Before a step: set hooks on the parameters, which have no gradients yet; see `rollback`.
+        """Before a step: set hooks on the parameters, which have no gradients yet; see `buffers`.
 
         The parameters may differ from those of the last step: weight norm, pruning and adapters
         replace or add some.
