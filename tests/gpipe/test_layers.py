@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from repro.gpipe.core.layers import (
-    as_layers,
-    build,
-    names,
-    refuse_shared,
-    refuse_unfit,
-)
+from repro.gpipe.core.layers import as_layers, build, names, refuse_shared, refuse_unfit
 
 CPU = torch.device("cpu")
 

@@ -171,11 +171,7 @@ class Engine:
         self._parameters = self.held.parameters  # listed once a step
 
     def _read(
-        self,
-        inputs: Tree,
-        targets: Tree,
-        loss_fn: Loss,
-        optimizer: torch.optim.Optimizer | None,
+        self, inputs: Tree, targets: Tree, loss_fn: Loss, optimizer: torch.optim.Optimizer | None
     ) -> None:
         """Cut the mini-batch, agree on N with the other ranks, and prepare for the first action."""
         examples, refusal = 0, ""

@@ -27,14 +27,7 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.core import clip, memory
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.engine import Engine
-from repro.gpipe.core.layers import (
-    Layer,
-    as_layers,
-    build,
-    names,
-    refuse_shared,
-    refuse_unfit,
-)
+from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_unfit
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.core.replicas import Replicas, start_equal
