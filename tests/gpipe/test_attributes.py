@@ -44,25 +44,30 @@ class Looked(nn.Linear):
         return super().forward(x) * self.table
 
 
-def steps(kind, checkpoint, M=2):
+def pipeline(kind, checkpoint, M=2):
     torch.manual_seed(0)
     layers = [kind(), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))]
-    pipe = Pipeline(layers, 1, M, checkpoint=checkpoint, device="cpu")
+    return Pipeline(layers, 1, M, checkpoint=checkpoint, device="cpu")
+
+
+def steps(pipe, count=3):
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
-    return [pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)]
+    return [pipe.train_step(x, x, MSE, optimizer).loss for _ in range(count)]
 
 
 @pytest.mark.parametrize("kind", [OwnGenerator, Moving])
 def test_what_recomputation_would_find_otherwise_is_refused(kind):
-    with pytest.raises(
-        ValueError, match=r"^stage 0: 0\.held is not the same .*checkpoint='never'$"
-    ) as caught:
-        steps(kind, "always")
-    assert "\n" not in str(caught.value)
-    steps(kind, "never")
-    steps(kind, "except_last", M=1)
+    pipe = pipeline(kind, "always")
+    for _ in range(2):  # and refused again, since a step that failed has shown nothing
+        with pytest.raises(
+            ValueError, match=r"^stage 0: 0\.held is not the same .*checkpoint='never'$"
+        ) as caught:
+            steps(pipe, 1)
+        assert "\n" not in str(caught.value)
+    steps(pipeline(kind, "never"))
+    steps(pipeline(kind, "except_last", M=1))
 
 
 def test_what_recomputation_finds_as_before_trains():
-    assert steps(Looked, "always") == steps(Looked, "never")
+    assert steps(pipeline(Looked, "always")) == steps(pipeline(Looked, "never"))

@@ -134,6 +134,9 @@ class HeldStages:
     def begin_step(self, step: int) -> None:
         """Before the first action of a step, or of an evaluation between two steps."""
         self._call += 1
+        if self.kept:  # the last step failed: what it has shown is watched again
+            self._known.clear()
+            self.kept.clear()
         self._follow()
         self._modes = self._get_modes()
         if len(self._known_in_modes) + len(self._known) > _MOST_FORMS:
@@ -149,7 +152,6 @@ class HeldStages:
         self.step = step
         self.statistics = NO_STATISTICS
         self.problem = self.misfit
-        self.kept.clear()  # of a step that failed
 
     def end_step(self) -> None:
         """After the last action of a training step."""
@@ -239,7 +241,14 @@ class HeldStages:
             saved.leaves = []
         if keep:
             saved.outputs = outputs
-        saved.requiring = self._as_many(requiring or known.requiring, outputs)
+        saved.requiring = requiring or known.requiring
+        if len(saved.requiring[-1]) != len(outputs):  # of an F without a graph
+            self._refuse(
+                "the number of tensors that a stage returns depends on their contents; return as "
+                "many always, or build the Pipeline with checkpoint='never'"
+            )
+            floats = [t.is_floating_point() for t in outputs]
+            saved.requiring = [*saved.requiring[:-1], floats]
         outputs = [t.detach() for t in outputs]  # and without a graph unless that is kept
         if log is not None:
             known.requiring = saved.requiring
@@ -258,16 +267,6 @@ class HeldStages:
         self._watching = self._watches_always or known.call == self._call
         self._watched |= self._watching
         return _Saved(inputs, known)
-
-    def _as_many(self, requiring: _Requiring, outputs: Sequence[Tensor]) -> _Requiring:
-        """What requires a gradient, with an entry for each output of an F without a graph."""
-        if len(requiring[-1]) == len(outputs):
-            return requiring
-        self._refuse(
-            "the number of tensors that a stage returns depends on their contents; return as many "
-            "always, or build the Pipeline with checkpoint='never'"
-        )
-        return [*requiring[:-1], [t.is_floating_point() for t in outputs]]
 
     def _same_without_graph(
         self, cell: Cell, saved: _Saved, log: OperatorLog | None, expected: Sequence[Tensor]
