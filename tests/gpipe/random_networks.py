@@ -21,65 +21,51 @@ LENGTH, STEPS, STAGES = 3, 5, 3
 class Stepwise(nn.Module):
     """A layer that changes its work from step `since` on, or in every other step."""
 
-    def __init__(self, wide: int, since: int, alternating: bool = False) -> None:
+    def __init__(self, work: Any, wide: int, since: int, alternating: bool = False) -> None:
         super().__init__()
-        self.step, self.since, self.alternating = 0, since, alternating
+        self.work, self.step, self.since, self.alternating = work, 0, since, alternating
         self.inner = nn.Linear(wide, wide)
+        self.register_buffer("mean", torch.zeros(wide))
+        self.mean: Tensor
 
     @property
     def on(self) -> bool:
         """Whether it does the other thing in this step."""
         return self.step % 2 == 1 if self.alternating else self.step >= self.since
 
-
-class DetachedAtFirst(Stepwise):
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x)
-        return y if self.on else y.detach()
+    def forward(self, value: Any) -> Tensor:
+        return self.work(self, value)
 
 
-class DetachedLater(Stepwise):
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x)
-        return y.detach() if self.on else y
+def detached_at_first(layer: Stepwise, x: Tensor) -> Tensor:
+    y = layer.inner(x)
+    return y if layer.on else y.detach()
 
 
-class Dropped(Stepwise):
-    """LayerDrop: the layer is left out."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x if self.on else x + self.inner(x)
+def detached_later(layer: Stepwise, x: Tensor) -> Tensor:
+    y = layer.inner(x)
+    return y.detach() if layer.on else y
 
 
-class InPlaceLater(Stepwise):
-    def forward(self, x: Tensor) -> Tensor:
-        if self.on:
-            x.mul_(0.5)
-        return x + self.inner(x)
+def in_place_later(layer: Stepwise, x: Tensor) -> Tensor:
+    if layer.on:
+        x.mul_(0.5)
+    return x + layer.inner(x)
 
 
-class CountsLater(Stepwise):
+def counts_later(layer: Stepwise, x: Tensor) -> Tensor:
     """Changes a buffer, first in place, then by assignment."""
-
-    def __init__(self, wide: int, *how: Any) -> None:
-        super().__init__(wide, *how)
-        self.register_buffer("mean", torch.zeros(wide))
-        self.mean: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.on:
-            self.mean.add_(x.detach().mean((0, 1)), alpha=0.1)
-        if self.step > self.since:
-            self.mean = self.mean * 0.9
-        return self.inner(x) + self.mean
+    if layer.on:
+        layer.mean.add_(x.detach().mean((0, 1)), alpha=0.1)
+    if layer.step > layer.since:
+        layer.mean = layer.mean * 0.9
+    return layer.inner(x) + layer.mean
 
 
-class ThawedInside(Stepwise):
+def thawed_inside(layer: Stepwise, x: Tensor) -> Tensor:
     """A layer that decides itself whether it is trained."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.inner.requires_grad_(self.on)
-        return self.inner(x)
+    layer.inner.requires_grad_(layer.on)
+    return layer.inner(x)
 
 
 class TwoHeads(nn.Module):
@@ -91,11 +77,6 @@ class TwoHeads(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.inner(x), self.other(x)
-
-
-class OneOfTwo(Stepwise):
-    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
-        return self.inner(pair[self.on])
 
 
 class Recurrent(nn.Module):
@@ -165,9 +146,11 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 Blocks = Callable[[random.Random, int], list[nn.Module]]  # of a width
 
 
-def stepwise(kind: Callable[..., nn.Module]) -> Blocks:
+def stepwise(work: Callable[[Stepwise, Any], Tensor]) -> Blocks:
     """A layer that changes, at a step drawn by lot."""
-    return lambda draw, wide: [kind(wide, draw.randint(1, STEPS - 1), draw.random() < 0.3)]
+    return lambda draw, wide: [
+        Stepwise(work, wide, draw.randint(1, STEPS - 1), draw.random() < 0.3)
+    ]
 
 
 def writing(make: Blocks) -> Blocks:
@@ -195,7 +178,8 @@ def two_heads(draw: random.Random, wide: int) -> list[nn.Module]:
     """Two heads, something that passes both on, and the layer that uses one of them."""
     between = [nn.Identity()] if draw.random() < 0.5 else []
     since, alternating = draw.randint(1, STEPS - 1), draw.random() < 0.7
-    return [TwoHeads(wide), *between, OneOfTwo(wide, since, alternating)]
+    one_of_two = Stepwise(lambda s, pair: s.inner(pair[s.on]), wide, since, alternating)
+    return [TwoHeads(wide), *between, one_of_two]
 
 
 BLOCKS: dict[str, Blocks] = {
@@ -212,12 +196,12 @@ BLOCKS: dict[str, Blocks] = {
     "encoder": encoder,
     "weight norm": lambda _, wide: [parametrizations.weight_norm(nn.Linear(wide, wide))],
     "spectral norm": lambda _, wide: [parametrizations.spectral_norm(nn.Linear(wide, wide))],
-    "detached at first": stepwise(DetachedAtFirst),
-    "detached later": stepwise(DetachedLater),
-    "dropped": stepwise(Dropped),
-    "in place later": writing(stepwise(InPlaceLater)),
-    "counts later": stepwise(CountsLater),
-    "thawed inside": stepwise(ThawedInside),
+    "detached at first": stepwise(detached_at_first),
+    "detached later": stepwise(detached_later),
+    "dropped": stepwise(lambda s, x: x if s.on else x + s.inner(x)),
+    "in place later": writing(stepwise(in_place_later)),
+    "counts later": stepwise(counts_later),
+    "thawed inside": stepwise(thawed_inside),
     "two heads": two_heads,
     "view pair": lambda *_: [
         Apply(lambda x: (x, x[..., 1:3])),

@@ -80,6 +80,15 @@ def test_numbers_beside_the_inputs_are_refused():
             pipe.train_step((x, beside), y, MSE)
 
 
+def test_targets_that_do_not_fit_are_refused():
+    x, y = batch()
+    pipe = Pipeline([linear], 1, 2, device="cpu")
+    with pytest.raises(ValueError, match="targets: 5 examples, but the inputs have 10"):
+        pipe.train_step(x, y[:5], MSE)
+    with pytest.raises(ValueError, match="targets: None on the last stage, and the loss failed"):
+        pipe.train_step(x, None, MSE)
+
+
 class Scaled(nn.Sequential):
     def forward(self, value):
         return 10 * super().forward(value)
