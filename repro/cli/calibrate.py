@@ -63,10 +63,8 @@ class Origin(NamedTuple):
         here = self.machine
         kind = "one thread each" if here.device == "cpu" else f"{here.count} GPUs"
         shared = f"; only {here.count} devices, so they share them" if here.count < self.K else ""
-        return (
-            f"{here.kind}, K={self.K} processes at once, {kind}, float32, torch {here.torch}"
-            f"{shared}"
-        )
+        at_once = f"K={self.K} processes at once, {kind}"
+        return f"{here.kind}, {at_once}, float32, torch {here.torch}{shared}"
 
 
 def main(arguments: list[str]) -> int:
@@ -78,13 +76,9 @@ def main(arguments: list[str]) -> int:
     origin = Origin(devices, options.K or max(2, devices.count))
     folder = options.results / devices.slug
     answer = (_layers if options.model else _machine)(options, origin, folder)
-    if _writes():
+    if not machine.torchrun_rank():
         show([f"{origin.text}\n", *answer])
     return 0
-
-
-def _writes() -> bool:
-    return machine.torchrun_rank() in (None, 0)
 
 
 def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> list["RenderableType"]:
@@ -94,7 +88,7 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> list["R
     path = _file_to_write(options.output or folder / "device.json")
     rates = launch(bench.run, origin.machine.device, stages=origin.K)
     device = profile(rates, origin, _memory(origin))
-    if _writes():
+    if not machine.torchrun_rank():
         device.save(path)
     use = (
         f"\nwrote {path}; in a run's spec it is profile={str(path)!r}, and\n`repro simulate "
@@ -107,7 +101,7 @@ def _file_to_write(path: Path) -> Path:
     """Make the folder of a .json file, and check that the file can be written, before measuring."""
     if path.suffix.lower() != ".json":
         raise ValueError(f"--output {path}: allowed is the path of a .json file; try {path}.json")
-    if _writes():
+    if not machine.torchrun_rank():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -153,31 +147,18 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> list["Re
     from repro.harness.rehearsal import check_model
     from repro.harness.schema import CalibrationFile
 
-    model, args = options.model, pairs("model_args", options.model_args)
-    M = options.N // options.smallest
-    spec = RunSpec(
-        model=model,
-        model_args=args,
-        K=origin.K,
-        M=M,
-        N=M * options.smallest,
-        balance="uniform",
-        steps=2,
-        task="calibrate",
-    )
+    model, M = options.model, options.N // options.smallest
+    args = pairs("model_args", options.model_args)
+    timed: dict[str, Any] = {"model": model, "model_args": args, "K": origin.K}
+    sizes: dict[str, Any] = {"M": M, "N": M * options.smallest, "steps": 2}
+    spec = RunSpec(task="calibrate", balance="uniform", **timed, **sizes)
     check_model(spec)
     path = _file_to_write(options.output or folder / f"calibration-{slug(model)}.json")
     record = launch(time_layers, spec.plain(), origin.machine.device, stages=origin.K)[0]
-    file = CalibrationFile(
-        model=model,
-        model_args=args,
-        K=origin.K,
-        device=origin.text,
-        date=date.today().isoformat(),
-        unit=record.unit,
-        calibration=record.calibration,
-    )
-    if _writes():
+    facts: dict[str, Any] = {"device": origin.text, "date": date.today().isoformat()}
+    facts |= {"unit": record.unit, "calibration": record.calibration}
+    file = CalibrationFile(**timed, **facts)
+    if not machine.torchrun_rank():
         path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
     trust = " --trust" if model.startswith("import:") else ""  # the file names code
     command = f"repro simulate --calibration {path} --K {origin.K}{trust}"

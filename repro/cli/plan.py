@@ -4,9 +4,9 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
 import tyro
 
@@ -65,8 +65,42 @@ class Chosen(NamedTuple):
     command: str  # what a user types after `repro run` to get it
 
 
-def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chosen]]:
-    """The options, and the experiments that are named before them.
+@dataclasses.dataclass
+class Request(Generic[P]):
+    """What the user asks for: options, the scale, and experiments."""
+
+    options: P
+    scale: Scale
+    chosen: list[Chosen]
+
+    def plans(self, *, without_gpus: bool = False) -> list[Plan]:
+        """What is left to measure of each experiment on this machine.
+
+        With `without_gpus`, scale paper is planned also where torch can use no GPU: all is skipped.
+        """
+        options = self.options
+        if without_gpus and self.scale == "paper" and not machine.gpus():
+            devices = machine.without_gpus()
+        else:
+            devices = machine.detect(self.scale)
+        return [
+            make(
+                each.build(self.scale),
+                self.scale,
+                devices,
+                options.folder,
+                options.only,
+                options.rounds,
+                force=options.force,
+                accumulate=each.accumulate,
+                command=each.command,
+            )
+            for each in self.chosen
+        ]
+
+
+def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
+    """The options, and the experiments that are named before them; says the scale and why.
 
     A single experiment brings its own parameters as options.
     """
@@ -83,76 +117,54 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chos
     if given and len(given + names) > 1:
         given += [f"experiment = '{name}'" for name in names[:1]]
         raise ValueError(f"{' with '.join(given)}: allowed is one of the two; drop one")
+    run = _recorded_run(options)
+    scale, why = machine.default_scale()
+    why = f"because {why} (--scale chooses another)"
+    if options.scale is not None:
+        scale, why = options.scale, "as asked for"
+    elif run is not None and run.scale in SCALES:
+        scale, why = run.scale, "that of the recorded run (--scale chooses another)"
     if given:
-        return options, [_from_file(options)]
-    if single:
+        chosen = [_from_file(options, scale, run)]
+    elif single:
         values = single.values({name: getattr(options, name) for name, _, _ in extra})
         build = partial(single.build, **values)
-        return options, [Chosen(build, bool(single.parameters), single.command(values))]
-    if not sources:
-        # Of all experiments, only those that have minutes at this scale: a sweep has none.
-        scale = scale_of(options)[0]
-        known = [catalog.find(name) for name in catalog.names()]
-        sources = [source for source in known if source.build(scale).minutes.get(scale)]
-    return options, [
-        Chosen(source.build, bool(source.parameters), source.command({})) for source in sources
-    ]
-
-
-def _from_file(options: PlanOptions) -> Chosen:
-    """The experiment that measures a recorded run or a plan; names its model if that is code."""
-    # The command is recorded, so a path loses its folders.
-    if options.plan is not None:
-        here = machine.detect(scale_of(options)[0])
-        source = plan_file.planned(options.plan, here, trusted=options.trust)
-        command = ["--plan", options.plan.name]
-    elif options.spec.endswith(".json"):
-        path = Path(options.spec)
-        source = catalog.replay(read(path, RunSpec), f"--spec {path}", trusted=options.trust)
-        command = ["--spec", path.name]
+        chosen = [Chosen(build, bool(single.parameters), single.command(values))]
     else:
-        spec = _recorded_run(options).spec
-        source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
-        command = ["--spec", options.spec]
-    if source.notice:
-        print(source.notice)
-    return Chosen(source.build, accumulate=True, command=shlex.join(command))
+        # Of all experiments, only those that have minutes at this scale: a sweep has none.
+        known = [] if sources else [catalog.find(name) for name in catalog.names()]
+        sources += [source for source in known if source.build(scale).minutes.get(scale)]
+        chosen = [Chosen(each.build, bool(each.parameters), each.command({})) for each in sources]
+    print(f"scale: {scale}, {why}")
+    # Without this warning, stages would compute on the CPU and nobody would know why.
+    if trouble := doctor.trouble_here():
+        print(f"WARNING: {trouble}", file=sys.stderr)
+    return Request(options, scale, chosen)
 
 
-@cache
-def _recorded_run(options: PlanOptions) -> "Run":
+def _recorded_run(options: PlanOptions) -> "Run | None":
+    if not options.spec or options.spec.endswith(".json"):
+        return None
     # pandas takes half a second to load.
     from repro.harness.results import find_run
 
     return find_run(options.spec, options.folder)[1]
 
 
-def plans_of(
-    options: PlanOptions, chosen: list[Chosen], *, without_gpus: bool = False
-) -> list[Plan]:
-    """What is left to measure of each chosen experiment on this machine.
-
-    With `without_gpus`, scale paper is planned also where torch can use no GPU: all is skipped.
-    """
-    scale = scale_of(options)[0]
-    if without_gpus and scale == "paper" and not machine.gpus():
-        devices = machine.without_gpus()
+def _from_file(options: PlanOptions, scale: Scale, run: "Run | None") -> Chosen:
+    """The experiment that measures a recorded run or a plan; names its model if that is code."""
+    # The command is recorded, so a path loses its folders.
+    if options.plan is not None:
+        here = machine.detect(scale)
+        source = plan_file.planned(options.plan, here, trusted=options.trust)
+        command = ["--plan", options.plan.name]
     else:
-        devices = machine.detect(scale)
-    return [
-        make(
-            each.build(scale),
-            scale,
-            devices,
-            options.folder,
-            options.only,
-            options.rounds,
-            force=options.force,
-            accumulate=each.accumulate,
-            command=each.command,
-        )
-        for each in chosen
-    ]
+        spec = run.spec if run else read(Path(options.spec), RunSpec)
+        source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
+        command = ["--spec", options.spec if run else Path(options.spec).name]
+    if source.notice:
+        print(source.notice)
+    return Chosen(source.build, accumulate=True, command=shlex.join(command))
 
 
 def training_price(plans: list[Plan]) -> "TrainingPrice | None":
@@ -166,35 +178,10 @@ def training_price(plans: list[Plan]) -> "TrainingPrice | None":
     return price_trainings(plans)
 
 
-def scale_of(options: PlanOptions) -> tuple[Scale, str]:
-    """The scale, and a line that says why."""
-    if options.scale is not None:
-        return options.scale, f"scale: {options.scale}, as asked for"
-    if options.spec and not options.spec.endswith(".json"):
-        scale = _recorded_run(options).scale
-        if scale in SCALES:
-            return scale, f"scale: {scale}, that of the recorded run (--scale chooses another)"
-    scale, why = machine.default_scale()
-    return scale, f"scale: {scale}, because {why} (--scale chooses another)"
-
-
-def say_scale(options: PlanOptions) -> None:
-    """Print the scale and why; warn of a GPU that torch cannot use.
-
-    Without the warning, stages would compute on the CPU and nobody would know why.
-    """
-    print(scale_of(options)[1])
-    trouble = doctor.trouble_here()
-    if trouble:
-        print(f"WARNING: {trouble}", file=sys.stderr)
-
-
 def main(arguments: list[str]) -> int:
     from rich.text import Text
 
-    options, chosen = choose(PlanOptions, "plan", arguments)
-    say_scale(options)
-    plans = plans_of(options, chosen, without_gpus=True)
+    plans = choose(PlanOptions, "plan", arguments).plans(without_gpus=True)
     # Models that a user chose are checked. An experiment of the project with its own parameters is
     # planned without importing torch.
     known = catalog.names()

@@ -43,14 +43,19 @@ def main(arguments: list[str]) -> int:
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0
     check_folder(options.results)
-    done = "up to date"
-    if not stamp.is_current(options.results, options.plots):
-        done = "written"
-        page.write(options.results, options.plots)
-        stamp.put(options.results, options.plots)
+    done = refresh(options.results, options.plots)
     say_verdicts(options.plots)
     print(f"open {options.plots / 'report.html'} ({done})")
     return 0
+
+
+def refresh(results: Path, plots: Path) -> str:
+    """Write the report unless it is up to date; says which."""
+    if stamp.is_current(results, plots):
+        return "up to date"
+    page.write(results, plots)
+    stamp.put(results, plots)
+    return "written"
 
 
 def say_verdicts(plots: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import tyro
 
-from repro.cli.plan import PlanOptions, choose, plans_of, say_scale, scale_of, training_price
+from repro.cli.plan import PlanOptions, choose, training_price
 from repro.gpipe.runtime.group import torchrun
 from repro.harness import crew, rehearsal, runner, wandb_summary
 from repro.harness.closing import closing as closing_words
@@ -55,16 +55,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _measure(arguments: list[str]) -> int:
-    options, chosen = choose(RunOptions, "run", arguments)
-    say_scale(options)
-    if scale_of(options)[0] == "paper" and not options.yes:
-        plans = plans_of(options, chosen)
+    request = choose(RunOptions, "run", arguments)
+    options = request.options
+    if request.scale == "paper" and not options.yes:
+        plans = request.plans()
         trainings = training_price(plans)
         raise ValueError(price(plans, trainings.one_line if trainings else ""))
     session = Session(options, ProgressReporter(verbose=options.verbose))
     command = shlex.join(["repro", "run", *arguments])
     try:
-        code = session.run(lambda: plans_of(options, chosen), command)
+        code = session.run(request.plans, command)
     except BaseException as stop:
         # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
         if not isinstance(stop, KeyboardInterrupt) and not signals.was_signalled():
@@ -122,7 +122,10 @@ class Session:
         options, say = self.options, self.reporter.say
         folder, hint = options.folder, ""
         if options.plots:
-            say(f"\nreport: {_up_to_date_report(folder, options.plots)}")
+            try:
+                say(f"\nreport: {rewrite(folder, options.plots)}")
+            except ValueError as error:  # nothing was recorded
+                say(f"\nreport: {error}")
             if self.rounds:
                 names = dict.fromkeys(run.experiment for run in load(folder).runs)
                 found = wandb_summary.log_report(options.wandb, options.plots, names, folder)
@@ -208,24 +211,11 @@ class Session:
 
 
 def rewrite(results: Path, plots: Path) -> Path:
-    # The report draws, and matplotlib takes a second to load.
-    from repro.report import page, stamp
+    """Bring the report up to date; returns its page."""
+    from repro.cli.report import refresh  # matplotlib takes a second to load
 
-    written = page.write(results, plots)
-    stamp.put(results, plots)
-    return written
-
-
-def _up_to_date_report(results: Path, plots: Path) -> Path | str:
-    """The page of a report of all results, or why there is none."""
-    from repro.report import stamp
-
-    if stamp.is_current(results, plots):
-        return plots / "report.html"
-    try:
-        return rewrite(results, plots)
-    except ValueError as error:  # nothing was recorded
-        return str(error)
+    refresh(results, plots)
+    return plots / "report.html"
 
 
 def _tags(plan: Plan) -> tuple[str, ...]:

@@ -254,7 +254,8 @@ def changed(path: Path, **fields: Any) -> PlanFile:
 def test_a_plan_is_measured(saved: Path, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
     file = changed(saved, device=HERE.kind)
-    _, (chosen,) = choose(PlanOptions, "plan", shlex.split((tmp_path / "command").read_text())[2:])
+    words = shlex.split((tmp_path / "command").read_text())[2:]
+    (chosen,) = choose(PlanOptions, "plan", words).chosen
     (group,) = chosen.build("laptop").groups
     assert group.runs == (file.spec,), "the printed command is the plan"
     words = ["--plan", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
