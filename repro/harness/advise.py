@@ -163,7 +163,13 @@ class Question:
             raise self._nothing_fits(K, D, size)
         specs = [spec for pair in fitting_pairs for spec in self._specs(*pair)]
         if not specs:
-            raise self._not_timed()
+            assert isinstance(self.source, Calibrated)
+            timed = self.source.calibration.sizes
+            raise ValueError(
+                f"batch = {self.batch}: layers were timed for micro-batches of {timed[0]} to "
+                f"{timed[-1]} examples, and no such size divides it; try a multiple of "
+                f"{timed[0]}, or calibrate with another --N and --smallest"
+            )
         fitting, too_large = self._examine(specs, top)
         if not fitting:
             leanest = min(too_large, key=lambda plan: plan.peak)
@@ -300,16 +306,6 @@ class Question:
             f"(K={K}, D={D}, all recomputed, the smallest micro-batches) takes "
             f"{readable(size, 'GB')} on its fullest device; try that much memory, more devices or "
             "a smaller mini-batch"
-        )
-
-    def _not_timed(self) -> ValueError:
-        """The error of a mini-batch that no timed size of micro-batches divides."""
-        assert isinstance(self.source, Calibrated)
-        timed = self.source.calibration.sizes
-        return ValueError(
-            f"batch = {self.batch}: layers were timed for micro-batches of {timed[0]} to "
-            f"{timed[-1]} examples, and no such size divides it; try a multiple of {timed[0]}, or "
-            "calibrate with another --N and --smallest"
         )
 
 

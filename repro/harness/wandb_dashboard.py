@@ -100,7 +100,7 @@ def _trainings(results: Results) -> "Iterator[PanelTypes]":
     runs: dict[str, Any] = {"max_runs_to_show": _MOST_RUNS}
     if trained:
         loss: Any = ["train/loss"]
-        yield wr.LinePlot(title="loss against steps", x="step", y=loss, title_x="step", **runs)
+        yield wr.LinePlot(title="loss against steps", y=loss, **runs)
     for name in dict.fromkeys(name for record in trained for name in record.metrics):
         if ":" not in name:  # of single languages ("bleu toy:alfa") there are too many
             metrics: Any = [f"test/{name_part(name)}"]

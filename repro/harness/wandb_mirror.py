@@ -86,20 +86,11 @@ def log_curves(
     """Mirror the curves of one training, whose points have a "step" each; as `mirror`."""
 
     def fill(run: "wandb.Run") -> None:
-        define_axes(run, {"*": "step"})
         for point in points:
-            run.log(dict(point))
+            run.log(dict(point), step=int(point["step"]))
 
     points = list(points)
     return mirror(mode, directory, fill, group="train", kind="measured", name=name, config=settings)
-
-
-def define_axes(run: "wandb.Run", axes: Mapping[str, str]) -> None:
-    """Draw metrics, given as `speedup/*`, against other metrics that are logged with them."""
-    for axis in dict.fromkeys(axes.values()):
-        run.define_metric(axis, hidden=True)
-    for metrics, axis in axes.items():
-        run.define_metric(metrics, step_metric=axis)
 
 
 def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:

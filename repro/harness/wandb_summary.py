@@ -21,7 +21,7 @@ from repro.harness.frame import all_runs, run_line
 from repro.harness.results import Place, Results, Run
 from repro.harness.schema import LearnRound, TrainRound
 from repro.harness.spec import run_name
-from repro.harness.wandb_mirror import Mode, define_axes, mirror
+from repro.harness.wandb_mirror import Mode, mirror
 from repro.io.redact import redact, redacted
 from repro.io.untrusted import LARGE, read_text
 
@@ -69,10 +69,8 @@ def log_run(
     def fill(mirrored: "wandb.Run") -> None:
         import wandb
 
-        sections = ("time", "bubble", "memory", "breakdown")
-        define_axes(mirrored, {f"{name}/*": "round" for name in sections} | {"train/*": "step"})
-        for point in [*_rounds(run), *_losses(run)]:
-            mirrored.log({name: value for name, value in point.items() if _is_known(value)})
+        for step, point in _points(run):
+            mirrored.log({name: value for name, value in point.items() if _is_known(value)}, step)
         columns = [column for column in row if column.startswith("speedup_")]
         last = {column.replace("_", "/", 1): row[column] for column in columns}
         if picture and timeline is not None:
@@ -176,17 +174,23 @@ class Report(NamedTuple):
         }
 
 
-def _rounds(run: Run) -> Iterator[dict[str, Any]]:
-    """A point for each round.
+def _points(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The history, as (step of W&B, values): each round or, of a training, the loss of its steps.
 
     `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions
     beside `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of
     K x step time.
     """
+    newest = run.rounds[-1].record
+    if isinstance(newest, LearnRound):
+        every = math.ceil(len(newest.loss) / _POINTS)
+        for step in range(every, len(newest.loss) + 1, every):
+            yield step, {"train/loss": newest.loss[step - 1]}
+        return
     for number, each in enumerate(run.rounds):
-        point: dict[str, Any] = {"round": number}
+        point: dict[str, Any] = {}
         if isinstance(each.record, TrainRound):
-            point |= {
+            point = {
                 "bubble/theory": (run.K - 1) / (run.M + run.K - 1),
                 "bubble/idle_over_total": each.bubble_idle_over_total,
                 "bubble/idle_over_work": each.bubble_idle_over_work,
@@ -197,17 +201,7 @@ def _rounds(run: Run) -> Iterator[dict[str, Any]]:
             point |= {f"breakdown/{part}": share for part, share in each.breakdown.items()}
         gib = [peak / 2**30 for peak in each.record.peak_bytes or ()]
         point["memory/peak_gib_max"] = max(gib, default=None)
-        yield point | {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
-
-
-def _losses(run: Run) -> list[dict[str, Any]]:
-    """Loss against steps in the newest round of a training, at `_POINTS` steps at most."""
-    record = run.rounds[-1].record
-    if not isinstance(record, LearnRound):
-        return []
-    every = math.ceil(len(record.loss) / _POINTS)
-    shown = enumerate(record.loss[every - 1 :: every], start=1)
-    return [{"step": n * every, "train/loss": loss} for n, loss in shown if loss is not None]
+        yield number, point | {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
 
 
 def _table(frame: "pd.DataFrame") -> "wandb.Table":

@@ -1,7 +1,6 @@
 """Runs that a cost model times: simulated in one process, emulated by real ones that wait as
 long."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from pydantic import TypeAdapter
 from repro.costs import device as devices
 from repro.gpipe import Span, Timeline, make_schedule
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.harness.crew import Crew as Workers
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.rehearsal import check_model
 from repro.harness.schema import TrainRound
@@ -186,36 +184,3 @@ def test_an_emulation_is_simulated_first():
     assert record.step_s == [1.5]
     assert measured.timeline == Timeline((Span("F", 0, 0, 0.0, 1.0),), 2)
     assert record.labels.items() >= {"compute": "timed wait", "device": "tpu-v2"}.items()
-
-
-def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
-    """Two processes; F of a stage takes about ten milliseconds. The margin is for a loaded
-    machine."""
-    run = device(fidelity="emulated", stretch=1.0, steps=2, profile=str(slow(tmp_path)))
-    with Workers(2, tmp_path / "logs") as crew:
-        found = emulate(crew, Job(run), deadline=120)
-    assert found.measured is not None, found.reason
-    record = found.measured.record
-    assert isinstance(record, TrainRound)
-    assert record.modelled is not None
-    costs = record.modelled.stages
-    expected = simulate(make_schedule("gpipe", 2, 4), costs).step_time
-    assert 0.05 < expected < 1
-    assert expected * 0.999 <= min(record.step_s) <= 1.5 * expected
-
-
-def slow(folder: Path) -> Path:
-    """A device on which this model takes a fifth of a second."""
-    from repro.costs.device import Device
-
-    figures: dict[str, Any] = {
-        "matmul_flops": 1e8,
-        "other_flops": 1e9,
-        "bytes_per_second": 1e9,
-        "launch_s": 1e-6,
-    }
-    figures |= {"title": "A slow one", "precision": "float32", "date": "2026-11-21"}
-    figures |= {"source": "made up", "memory": 2**30, "link": LinkSpeed(1e-3, 1e7)}
-    made = Device.measured(name="slow", **figures)
-    made.save(folder / "slow.json")
-    return folder / "slow.json"

@@ -35,17 +35,6 @@ def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
     assert drawn == f"the step at K={K}, M={M}: {LEGEND}"
 
 
-def test_interleaved_stages_are_simulated_counted_and_drawn(capsys):
-    point = answer(capsys, *ON, "--M", "4", *INTERLEAVED)["points"][0]
-    assert (len(point["peak_bytes"]), len(point["balance"])) == (2, 4)
-    assert main([*ON, "--M", "4", *INTERLEAVED]) == 0
-    output = capsys.readouterr().out
-    assert "schedule interleaved-1f1b with 2 stages a device" in output
-    assert "rank 1 |" in output
-    assert main([*ON, "--K", "9", "--M", "4", *INTERLEAVED]) == 2
-    assert "K = 9 ranks of 2 stages each, but transformer has" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("order", "bubble"),
     [
@@ -59,7 +48,9 @@ def test_bubbles_are_those_of_the_closed_forms(order, bubble, capsys):
     """Two stages a device halve the bubble of 1F1B; half I and half W leave a third of it."""
     timed = ["simulate", "timed", "--model-args", "L=8", "--K", "4", "--M", "8", "--N", "8"]
     timed += ["--checkpoint", "never", *order]
-    found = answer(capsys, *timed)["points"][0]["bubble_idle_over_total"]
+    point = answer(capsys, *timed)["points"][0]
+    assert len(point["balance"]) == (8 if order == INTERLEAVED else 4)
+    found = point["bubble_idle_over_total"]
     assert found / (1 - found) == pytest.approx(bubble)  # over work
     assert main(timed) == 0
     split = "I and W take half of a backward each, assumed"
@@ -129,6 +120,7 @@ def calibrated(folder: Path, layers: int) -> Path:
         ([*ON[1:], "--link-latency-us", "1"], ["needs --link-gbps"]),
         (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),
         (["mlp", "--calibration", "2.json"], ["is a calibration of 'transformer'"]),
+        ([*ON[1:], "--K", "9", "--M", "4", *INTERLEAVED], ["K = 9 ranks of 2 stages each"]),
         (["--calibration", "2.json", "--K", "2"], ["is of 2 layers, transformer has L = 6"]),
     ],
 )
