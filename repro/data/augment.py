@@ -70,11 +70,7 @@ class Augmentation:
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Give Python's, NumPy's and torch's generators their states back at the end.
-
-    timm and torchvision draw from these. Seeding only torch's generator of the CPU leaves those of
-    GPUs, which belong to dropout, alone.
-    """
+    """Give the generators that timm and torchvision draw from their states back at the end."""
     states = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -85,6 +81,7 @@ def _generators_kept() -> Iterator[None]:
 
 
 def _seed_all(key: tuple[int, ...]) -> None:
+    # Seeding only torch's generator of the CPU leaves those of GPUs, of dropout, alone.
     seeds = np.random.SeedSequence(key).generate_state(3)
     random.seed(int(seeds[0]))
     np.random.seed(int(seeds[1]))

@@ -35,27 +35,18 @@ class Batches:
 
     What an epoch leaves over begins the first batch of the next one, so that all batches have N
     examples. The parts of all replicas, put one after the other, are the batch of one replica.
-
-    Args:
-        counts: examples of each table.
-        read: gives (inputs, targets) of examples.
-        N: examples of a mini-batch over all replicas, a multiple of their number.
-        seed: fixes the tables drawn, and the order within each.
-        labels: facts that every result must state, such as {"data": "scikit-learn digits"}.
-        replica, replicas: number of this replica, and D.
-        probabilities: of each table; they add up to 1.
     """
 
     def __init__(
         self,
-        counts: Sequence[int],
+        counts: Sequence[int],  # examples of each table
         read: Read,
-        N: int,
-        seed: int,
-        labels: Mapping[str, str],
+        N: int,  # examples of a mini-batch over all replicas
+        seed: int,  # fixes the tables drawn, and the order within each
+        labels: Mapping[str, str],  # facts that every result must state
         replica: int = 0,
         replicas: int = 1,
-        probabilities: Sequence[float] = (1.0,),
+        probabilities: Sequence[float] = (1.0,),  # of each table
     ) -> None:
         assert N % replicas == 0
         size = N // replicas

@@ -30,27 +30,18 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red,
 
 
 class ImageTask(Frozen):
-    """Which images of a data set, and what is asked about them.
-
-    Attributes:
-        name: a data set, see `repro.data.registry.find`.
-        size: height and width in pixels; the shorter side is resized, the middle is cut out.
-        classes: first and last of those that are taken; their labels become 0, 1, ...
-        per_class: the first so many training examples of each class.
-        rotate: degrees, counter-clockwise.
-        labels: "identity" asks for the class, "parity" whether its number is odd (1) or even (0).
-        augment: random changes of training images, see `repro.data.augment`.
-    """
+    """Which images of a data set, and what is asked about them."""
 
     model_config = ConfigDict(strict=True)
 
-    name: str = "digits"
-    size: Annotated[int, Interval(ge=1)] = 32
-    classes: Sequence[int] | None = None
-    per_class: Annotated[int, Interval(ge=1)] | None = None
-    rotate: Literal[0, 90, 180, 270] = 0
+    name: str = "digits"  # see `repro.data.registry.find`
+    size: Annotated[int, Interval(ge=1)] = 32  # pixels; resized, and the middle is cut out
+    classes: Sequence[int] | None = None  # first and last; their labels become 0, 1, ...
+    per_class: Annotated[int, Interval(ge=1)] | None = None  # the first training examples of each
+    rotate: Literal[0, 90, 180, 270] = 0  # degrees, counter-clockwise
+    # The class, or whether its number is odd (1) or even (0).
     labels: Literal["identity", "parity"] = "identity"
-    augment: Augment = "none"
+    augment: Augment = "none"  # random changes of training images
 
     def facts(self) -> dict[str, str]:
         """What every result must state: the data set, and what was done to it."""
@@ -89,10 +80,7 @@ class ImageTask(Frozen):
 def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: int = 1) -> Batches:
     """Training batches without end: inputs float32 [N / D, 3, size, size], targets int64 [N / D].
 
-    `N` are the examples of a mini-batch over all `replicas`; `seed` fixes order and augmentation.
-
-    Raises:
-        ValueError: data that is not there, or classes that it has not. One line.
+    The seed fixes order and augmentation. Data that is not there is a one-line ValueError.
     """
     change = task.augmentation()
     pixels, targets = _open(task, True, None if change.random else change.normalise)

@@ -17,27 +17,16 @@ from repro.data.sources import open_rows
 
 @dataclass(frozen=True)
 class Images:
-    """A training or test set.
+    """A training or test set."""
 
-    Attributes:
-        names: of the classes.
-        labels: int64 [examples].
-        pixels: gives the uint8 [3, size, size] of an example.
-        whole: there is no test set of its own, so that this is the whole data set.
-    """
-
-    names: Sequence[str]
-    labels: np.ndarray
-    pixels: Callable[[int], Tensor]
-    whole: bool
+    names: Sequence[str]  # of the classes
+    labels: np.ndarray  # int64 [examples]
+    pixels: Callable[[int], Tensor]  # gives the uint8 [3, size, size] of an example
+    whole: bool  # there is no test set of its own, so that this is the whole data set
 
 
 def open_image_rows(entry: DataSet, size: int, train: bool) -> Images:
-    """Open the training or test set; no image is decoded yet.
-
-    Raises:
-        ValueError: the data is not there, or its columns or labels are unusable. One line.
-    """
+    """Open the training or test set; no image is decoded yet."""
     if not entry.hub and not entry.folder:
         pixels, labels = _digits(size)
         return Images("0123456789", labels, pixels.__getitem__, whole=True)
@@ -95,8 +84,7 @@ def _sorted_labels(labels: set[Any]) -> list[str]:
 def decode(stored: dict[str, Any], size: int, name: str) -> Tensor:
     """Pixels of an image {"bytes": ..., "path": ...}, uint8 [3, size, size]: its middle, resized.
 
-    Raises:
-        ValueError: it does not decode. One line, which names the image.
+    A one-line ValueError names an image that does not decode.
     """
     from PIL import Image, ImageOps
 

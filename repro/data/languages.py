@@ -64,23 +64,14 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Grammar:
-    """How a language puts a sentence together.
+    """How a language puts a sentence together."""
 
-    Attributes:
-        order: S, V and O as they follow one another.
-        adjective_last: the adjective stands after its noun.
-        article_last: the article ends the phrase.
-        prefixes: plural, tense and case stand before the root instead of after it.
-        case: the patient's noun is marked.
-        preposition_last: the preposition stands after its phrase.
-    """
-
-    order: str
-    adjective_last: bool = False
-    article_last: bool = False
-    prefixes: bool = False
-    case: bool = False
-    preposition_last: bool = False
+    order: str  # S, V and O as they follow one another
+    adjective_last: bool = False  # the adjective stands after its noun
+    article_last: bool = False  # the article ends the phrase
+    prefixes: bool = False  # plural, tense and case stand before the root instead of after it
+    case: bool = False  # the patient's noun is marked
+    preposition_last: bool = False  # the preposition stands after its phrase
 
 
 @dataclass(frozen=True)
@@ -140,12 +131,9 @@ LANGUAGES = {
 
 @cache
 def corpus(language: str, split: Split = "train") -> list[tuple[str, str]]:
-    """Sentences of a language and their English translations: its training set, or 200 to test.
+    """Sentences of 5 to 10 words and their English translations: a training set, or 200 to test.
 
-    No meaning is in both splits, and a test set has the same meanings in every language.
-
-    Returns:
-        Pairs (sentence, English sentence) of 5 to 10 words each; no meaning comes twice.
+    No meaning comes twice or is in both splits. All languages have the same test meanings.
     """
     if language not in LANGUAGES:
         raise ValueError(

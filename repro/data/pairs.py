@@ -9,9 +9,8 @@ wmt14-de-en that is 4.5 million pairs.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -38,27 +37,21 @@ Inputs = tuple[Tensor, Tensor]
 class TranslationTask(Frozen):
     """Which sentences are translated into English, and as which tokens they are read.
 
-    Attributes:
-        names: of languages: toy:alfa, wmt14-de-en, opus100:de-en and the like; folder:PATH with
-            parquet or csv files of a column "translation" or of two columns of text.
-        vocabulary: sub-words of both languages, about so many ids.
-        S, T: tokens of a source and of a target. Each ends with EOS; longer ones are cut, shorter
-            ones padded.
-        vocabulary_of: the languages that sub-words are learnt from, by default `names`.
-        temperature: 1 draws languages as often as they have pairs; a higher one draws small
-            languages more often.
-        test: the first so many test pairs of each language are evaluated; None: all.
+    A language is toy:alfa, wmt14-de-en, opus100:de-en and the like, or folder:PATH with parquet or
+    csv files of a column "translation" or of two columns of text.
     """
 
     model_config = ConfigDict(strict=True)
 
-    names: Sequence[str]
-    vocabulary: Annotated[int, Interval(ge=1)]
+    names: Sequence[str]  # of languages
+    vocabulary: Annotated[int, Interval(ge=1)]  # sub-words of both languages, about so many ids
+    # Tokens of a source and of a target. Each ends with EOS; longer ones are cut, others padded.
     S: Annotated[int, Interval(ge=2)]
     T: Annotated[int, Interval(ge=2)]
-    vocabulary_of: Sequence[str] = ()
+    vocabulary_of: Sequence[str] = ()  # languages that sub-words are learnt from, else `names`
+    # 1 draws languages as often as they have pairs; a higher one draws small ones more often.
     temperature: Annotated[float, Interval(gt=0)] = 1.0
-    test: Annotated[int, Interval(ge=1)] | None = None
+    test: Annotated[int, Interval(ge=1)] | None = None  # evaluated pairs of each language, else all
 
     @property
     def subwords(self) -> Subwords:
@@ -66,35 +59,21 @@ class TranslationTask(Frozen):
         return learn_vocabulary(tuple(self.vocabulary_of or self.names), self.vocabulary)
 
 
-@dataclass(frozen=True)
-class Language:
-    """The sentence pairs of one language, training or test set.
+class Language(NamedTuple):
+    """The sentence pairs of one language, training or test set."""
 
-    `pair` gives the sentence of a number, and its translation.
-    """
-
-    name: str
     title: str
-    count: int
-    pair: Callable[[int], Pair]
+    size: int
+    pair: Callable[[int], Pair]  # gives the sentence of a number, and its translation
 
 
-@dataclass(frozen=True)
-class TestSet:
-    """Test pairs of one language: batches as those of `open_pairs`, and their translations."""
-
-    batches: Evaluation
-    references: list[str]
-
-    __test__ = False  # no test of pytest
+class Tested(NamedTuple):
+    batches: Evaluation  # as those of `open_pairs`
+    references: list[str]  # translations of their sentences
 
 
 def open_language(name: str, train: bool = True) -> Language:
-    """The training or test set of a language, of the names in `TranslationTask`.
-
-    Raises:
-        ValueError: the name is unknown, the data is not there, or the language is empty. One line.
-    """
+    """The training or test set of a language; a one-line ValueError if there is none."""
     entry = find(name)
     if not entry.folder and entry.kind != "pairs":
         raise ValueError(f"data={name!r}: {entry.title} are images; try toy:alfa")
@@ -104,8 +83,8 @@ def open_language(name: str, train: bool = True) -> Language:
         language = _open_rows(name, train)
     else:
         pairs = corpus(entry.config or "", "train" if train else "test")
-        language = Language(name, entry.title, len(pairs), pairs.__getitem__)
-    if language.count < 1:
+        language = Language(entry.title, len(pairs), pairs.__getitem__)
+    if language.size < 1:
         raise ValueError(
             f"data={name!r}: the language is empty: it has no {'training' if train else 'test'} "
             "pair; leave it out, or try toy:alfa"
@@ -116,16 +95,13 @@ def open_language(name: str, train: bool = True) -> Language:
 @cache
 def learn_vocabulary(names: tuple[str, ...], size: int) -> Subwords:
     """Sub-words of the training text of languages and of its translations, of about `size` ids."""
-    languages = map(open_language, names)
-    return learn(
-        [
-            sentence
-            for language in languages
-            for example in range(min(language.count, _READ))
-            for sentence in language.pair(example)
-        ],
-        size,
-    )
+    sentences = [
+        sentence
+        for language in map(open_language, names)
+        for example in range(min(language.size, _READ))
+        for sentence in language.pair(example)
+    ]
+    return learn(sentences, size)
 
 
 def open_pairs(
@@ -146,7 +122,7 @@ def open_pairs(
         chosen = zip(tables.tolist(), examples.tolist(), strict=True)
         return _collate([encoders[language](example) for language, example in chosen], task)
 
-    counts = [language.count for language in languages]
+    counts = [language.size for language in languages]
     facts = {
         "data": ", ".join(dict.fromkeys(language.title for language in languages)),
         "pairs": str(sum(counts)),
@@ -164,17 +140,17 @@ def sampling(counts: Sequence[int], temperature: float) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def evaluation_pairs(task: TranslationTask, name: str, N: int, count: int | None = None) -> TestSet:
+def evaluation_pairs(task: TranslationTask, name: str, N: int, count: int | None = None) -> Tested:
     """The first `count` test pairs of one language in batches of N, by default all of them."""
     language = open_language(name, train=False)
-    number = language.count if count is None else min(count, language.count)
+    number = language.size if count is None else min(count, language.size)
     encode = _encoder(language, task)
 
     def read(examples: np.ndarray) -> tuple[Inputs, Tensor]:
         return _collate([encode(example) for example in examples.tolist()], task)
 
     references = [language.pair(example)[1] for example in range(number)]
-    return TestSet(Evaluation(number, read, N), references)
+    return Tested(Evaluation(number, read, N), references)
 
 
 def _encoder(language: Language, task: TranslationTask) -> Callable[[int], np.ndarray]:
@@ -224,4 +200,4 @@ def _open_rows(name: str, train: bool) -> Language:
         row = rows[numbers[place]]
         return row[source] or "", row[target] or ""  # the Hub has rows without a sentence
 
-    return Language(name, entry.title, len(numbers), pair)
+    return Language(entry.title, len(numbers), pair)

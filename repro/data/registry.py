@@ -11,36 +11,23 @@ from repro.io.untrusted import did_you_mean
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a data set is, and what is in it.
-
-    Attributes:
-        examples: training and test examples; 0 where that depends on the language.
-        hub: id on the Hugging Face Hub; empty where no network is needed.
-        config: its name for a part of the data set; of the toy languages the one that is meant.
-        train: split to train on; "a+b" puts two together.
-        columns: of images: image and label.
-        classes: of an image set; 0 where that is not known before it is read.
-        gigabytes: 10^9 bytes to download; None where that was not looked up, or nothing is
-            downloaded.
-        gated: the Hub gives it only to those who have accepted its terms.
-        folder: of data on this machine.
-    """
+    """Where a data set is, and what is in it."""
 
     name: str
     kind: Literal["images", "pairs"]
     title: str
     licence: str
-    examples: Sequence[int]
-    hub: str = ""
-    config: str | None = None
+    examples: Sequence[int]  # to train on and to test; 0 where that depends on the language
+    hub: str = ""  # id on the Hugging Face Hub; empty where no network is needed
+    config: str | None = None  # the Hub's name of a part; of toy languages the one that is meant
     revision: str | None = None
-    train: str = "train"
+    train: str = "train"  # split to train on; "a+b" puts two together
     test: str = "test"
-    columns: Sequence[str] = ("image", "label")
-    classes: int = 0
-    gigabytes: float | None = None
-    gated: bool = False
-    folder: str = ""
+    columns: Sequence[str] = ("image", "label")  # of images
+    classes: int = 0  # of images; 0 where that is not known before they are read
+    gigabytes: float | None = None  # 10^9 bytes to download; None if not looked up, or none
+    gated: bool = False  # the Hub gives it only to those who have accepted its terms
+    folder: str = ""  # of data on this machine
 
     @property
     def page(self) -> str:
@@ -52,14 +39,10 @@ DATA = {name: DataSet(name, **row) for name, row in _ROWS.items()}
 
 
 def find(name: str) -> DataSet:
-    """The data set of a name.
+    """The data set of a name; a one-line ValueError if there is none.
 
-    Args:
-        name: a name of `DATA`; opus100:de-en and toy:alfa for one language; folder:PATH for what
-            `datasets.load_dataset` opens there: a folder of images for each class, parquet, csv.
-
-    Raises:
-        ValueError: the name is unknown. One line.
+    That is a name of `DATA`; opus100:de-en and toy:alfa for one language; folder:PATH for what
+    `datasets.load_dataset` opens there: a folder of images for each class, parquet, csv.
     """
     base, _, detail = name.partition(":")
     if base == "folder" and detail:

@@ -14,14 +14,9 @@ TEST_EVERY = 5  # without a test set: one example (of each class) in so many is 
 
 
 def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
-    """Rows of the training or test set.
+    """Rows of the training or test set, and whether they are all because it has no test set.
 
-    Returns:
-        A `datasets.Dataset`, and whether this is the whole data set because it has no test set of
-        its own.
-
-    Raises:
-        ValueError: the data is not there. One line, which names what needs no network.
+    A one-line ValueError, which names what needs no network, says that the data is not there.
     """
     from datasets import disable_progress_bars, load_dataset
 

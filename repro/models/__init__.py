@@ -12,8 +12,7 @@ from repro.io.untrusted import did_you_mean
 from repro.models.amoebanet import amoebanet
 from repro.models.arguments import UnusableError, check_names, check_types
 from repro.models.model import Model
-from repro.models.own import own
-from repro.models.own import parameters as own_parameters
+from repro.models.own import function_at, own
 from repro.models.timed import timed
 from repro.models.timm_models import is_timm_model, timm_model
 from repro.models.transformer import transformer
@@ -40,9 +39,8 @@ def names() -> list[str]:
 def build(name: str, /, **args: Any) -> Model:
     """Build a model by its name, one of `names`; by default with the paper's sizes.
 
-    Raises:
-        UnusableError: one line: the name or an argument is unknown, or a user's function fails.
-        ValueError: one line: a value is not allowed.
+    A value that is not allowed is a one-line ValueError; a name or an argument that is not known,
+    or a user's function that fails, is an UnusableError.
     """
     builder = _builder(name)
     check_names(name, builder, args)
@@ -53,9 +51,8 @@ def build(name: str, /, **args: Any) -> Model:
 def parameters(name: str) -> dict[str, inspect.Parameter]:
     """Parameters of a model's builder, by name; errors as in `build`."""
     prefix, _, rest = name.partition(":")
-    if prefix == "import":
-        return own_parameters(rest)
-    return dict(inspect.signature(_builder(name)).parameters)
+    builder = function_at(rest) if prefix == "import" else _builder(name)
+    return dict(inspect.signature(builder).parameters)
 
 
 def _builder(name: str) -> Callable[..., Model]:
@@ -64,10 +61,9 @@ def _builder(name: str) -> Callable[..., Model]:
         return partial(PREFIXES[prefix], rest)
     if name in BUILDERS:
         return BUILDERS[name]
+    hint = did_you_mean(name, BUILDERS)
     if colon and prefix and rest:
         hint = f"; did you mean {f'import:{name}'!r}?"
-    else:
-        hint = did_you_mean(name, BUILDERS)
-        if not hint and is_timm_model(name):
-            hint = f"; did you mean {f'timm:{name}'!r}?"
+    elif not hint and is_timm_model(name):
+        hint = f"; did you mean {f'timm:{name}'!r}?"
     raise UnusableError(f"model={name!r}: allowed are {', '.join(names())}{hint}")

@@ -26,7 +26,7 @@ from torch.nn import functional
 from repro.data import images
 from repro.models import genotypes
 from repro.models.arguments import Classes, Layers, Probability
-from repro.models.genotypes import GENOTYPES, Genotype
+from repro.models.genotypes import GENOTYPES
 from repro.models.model import Model, digits
 from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
 
@@ -49,9 +49,8 @@ class Stem(nn.Module):
         _initialise(self, momentum)
 
     def forward(self, image: Tensor) -> Boundary:
-        """The skip of the first cell is its input, since there is no cell before it."""
         output = self.norm(self.conv(image))
-        return output, output
+        return output, output  # there is no cell before the first one, so its skip is its input
 
 
 class Cell(nn.Module):
@@ -86,7 +85,6 @@ class Cell(nn.Module):
         _initialise(self, momentum)
 
     def forward(self, value: Boundary) -> Boundary:
-        """Add five states to the two inputs and concatenate those that the table names."""
         x, skip, *rest = value
         states = [self.input(x), self.skip(skip)]
         for pair, left, right in zip(self.cell.pairs, self.left, self.right, strict=True):
@@ -119,8 +117,7 @@ class AuxiliaryHead(nn.Module):
         _initialise(self, momentum)
 
     def forward(self, value: Boundary) -> Boundary:
-        """Append the logits, also in evaluation, so that the boundaries have the same form."""
-        return *value, self.layers(value[0])
+        return *value, self.layers(value[0])  # also in evaluation: boundaries have one form
 
 
 class Head(nn.Module):
@@ -136,19 +133,19 @@ class Head(nn.Module):
         _initialise(self, momentum=0.0)
 
     def forward(self, value: Boundary) -> Tensor | Boundary:
-        """The skip is not used."""
         x, _, *auxiliary = value
         logits = self.classifier(self.dropout(functional.relu(x).mean((2, 3))))
         return (logits, *auxiliary) if auxiliary and self.training else logits
 
 
-def loss(output: Tensor | Boundary, targets: Tensor) -> Tensor:
+def loss(outputs: Tensor | Boundary, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Mean cross-entropy, plus 0.4 times that of an auxiliary head; targets: classes [N]."""
-    if isinstance(output, Tensor):
-        return functional.cross_entropy(output, targets)
-    logits, auxiliary = output
-    cross_entropy = functional.cross_entropy
-    return cross_entropy(logits, targets) + AUX_LOSS_WEIGHT * cross_entropy(auxiliary, targets)
+    heads = (outputs,) if isinstance(outputs, Tensor) else outputs
+    mean, *auxiliary = (
+        functional.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+        for logits in heads
+    )
+    return mean + AUX_LOSS_WEIGHT * auxiliary[0] if auxiliary else mean
 
 
 def amoebanet(
@@ -161,23 +158,31 @@ def amoebanet(
     dropout: Probability = 0.5,
     bn_momentum: Annotated[float, Interval(gt=0, le=1)] = 3e-4,
 ) -> Model:
-    """AmoebaNet-B or -D (L, D); the default sizes are those of Table 2.
+    """AmoebaNet-B or -D (L, D): L normal cells, and D filters in the first stack.
+
+    The default sizes are those of Table 2. Where there are fewer than ten classes, `Model.batch`
+    counts the digits modulo their number.
 
     Args:
-        variant: the genotype.
-        L: number of normal cells, a multiple of 3.
-        D: filters of the first stack, a multiple of 4 from 8 up.
-        image: height and width of the images, from 16 up. Up to 32 the last cells see a single
-            pixel, so that batch norm needs micro-batches of two examples or more. The auxiliary
-            head needs them at any size.
-        num_classes: 1001 is ImageNet's 1000 and a background class. Where there are fewer than ten,
-            `Model.batch` counts the digits modulo their number.
-        aux_head: whether there is an auxiliary head.
-        dropout: before the classifier.
+        image: height and width of the images. Up to 32 the last cells see a single pixel, so that
+            batch norm needs micro-batches of two examples or more. The auxiliary head needs them at
+            any size.
+        num_classes: 1001 is ImageNet's 1000 and a background class.
         bn_momentum: of batch norm's running statistics. The authors' 0.0003 (TensorFlow's decay
             0.9997) takes thousands of steps to forget the initial values.
     """
-    layers = _layers(GENOTYPES[variant], L, D, image, num_classes, aux_head, dropout, bn_momentum)
+    # A factory for each layer, in order, with channels and sizes computed from cell to cell.
+    layers: list[Factory] = [partial(Stem, bn_momentum)]
+    size, channels, skip_stride = (image - 1) // 2, (STEM_FILTERS, STEM_FILTERS), None
+    for filters, reduces, auxiliary in _plan(L, D):
+        cell = GENOTYPES[variant].reduction if reduces else GENOTYPES[variant].normal
+        stride = 2 if reduces else 1
+        layers.append(partial(Cell, cell, channels, filters, stride, skip_stride, bn_momentum))
+        size, skip_stride = -(-size // stride), stride
+        channels = (len(cell.concat) * filters, channels[0])
+        if auxiliary and aux_head:
+            layers.append(partial(AuxiliaryHead, channels[0], size, num_classes, bn_momentum))
+    layers.append(partial(Head, channels[0], num_classes, dropout))
     return Model(
         name=f"amoebanet-{variant}",
         layers=tuple(layers),
@@ -186,30 +191,6 @@ def amoebanet(
         unit="images/s",
         labels={"aux_head": "yes" if aux_head else "no", "data": images.LABEL},
     )
-
-
-def _layers(
-    genotype: Genotype,
-    L: int,
-    D: int,
-    image: int,
-    classes: int,
-    aux_head: bool,
-    dropout: float,
-    momentum: float,
-) -> Iterator[Factory]:
-    """One factory per layer, in order, with channels and sizes computed from cell to cell."""
-    yield partial(Stem, momentum)
-    size, channels, skip_stride = (image - 1) // 2, (STEM_FILTERS, STEM_FILTERS), None
-    for filters, reduces, auxiliary in _plan(L, D):
-        cell = genotype.reduction if reduces else genotype.normal
-        stride = 2 if reduces else 1
-        yield partial(Cell, cell, channels, filters, stride, skip_stride, momentum)
-        size, skip_stride = -(-size // stride), stride
-        channels = (len(cell.concat) * filters, channels[0])
-        if auxiliary and aux_head:
-            yield partial(AuxiliaryHead, channels[0], size, classes, momentum)
-    yield partial(Head, channels[0], classes, dropout)
 
 
 def _plan(L: int, D: int) -> Iterator[tuple[int, bool, bool]]:

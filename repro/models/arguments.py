@@ -1,7 +1,7 @@
 """Checks of a model's arguments against the signature of its builder; one line per mistake."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 from annotated_types import Interval
@@ -20,10 +20,7 @@ class UnusableError(ValueError):
 
 
 def check_names(
-    model: str,
-    builder: Callable[..., Any],
-    arguments: Mapping[str, Any],
-    also: tuple[str, ...] = (),
+    model: str, builder: Callable[..., Any], given: Mapping[str, Any], also: Iterable[str] = ()
 ) -> None:
     """Raise an UnusableError if an argument is unknown, or a required one is missing.
 
@@ -31,36 +28,32 @@ def check_names(
     """
     parameters = inspect.signature(builder).parameters.values()
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    unknown = [name for name in arguments if name not in named]
+    unknown = [name for name in given if name not in named]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        name = unknown[0]
-        hint = did_you_mean(name, named)
-        allowed = ", ".join(dict.fromkeys((*named, *also))) or "none"
+        name, allowed = unknown[0], ", ".join(dict.fromkeys((*named, *also))) or "none"
         raise UnusableError(
-            f"{name}={arguments[name]!r}: {model} has no such argument; allowed are {allowed}{hint}"
+            f"{name}={given[name]!r}: {model} has no such argument; allowed are {allowed}"
+            f"{did_you_mean(name, named)}"
         )
     for name, parameter in named.items():
-        if parameter.default is parameter.empty and name not in arguments:
+        if parameter.default is parameter.empty and name not in given:
             raise UnusableError(f"{name}: {model} needs this argument; try {name}=...")
 
 
-def check_types(builder: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raise a ValueError if an argument is not of its annotated type and range.
+def check_types(builder: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise a ValueError if an argument is not of its annotated type and range, as JSON has types.
 
-    The check is pydantic's strict one: an int is allowed for a float, but neither a bool nor "6"
-    for an int.
+    An int is allowed for a float, but neither a bool nor "6" for an int.
     """
     from pydantic import TypeAdapter, ValidationError
 
     parameters = inspect.signature(builder, eval_str=True).parameters
-    for name in arguments.keys() & parameters.keys():
+    for name in given.keys() & parameters.keys():
         parameter = parameters[name]
         try:
-            TypeAdapter(parameter.annotation).validate_python(arguments[name], strict=True)
+            TypeAdapter(parameter.annotation).validate_python(given[name], strict=True)
         except ValidationError as error:
-            messages = [mistake["msg"] for mistake in error.errors()]
-            reasons = dict.fromkeys(message[0].lower() + message[1:] for message in messages)
+            reasons = " or ".join(dict.fromkeys(mistake["msg"] for mistake in error.errors()))
             raise ValueError(
-                f"{name}={arguments[name]!r}: {' or '.join(reasons)}; try "
-                f"{name}={parameter.default!r}, the default"
+                f"{name}={given[name]!r}: {reasons}; try {name}={parameter.default!r}, the default"
             ) from None

@@ -16,20 +16,14 @@ class TensorPlan:
 
     A module that can be divided has one as its attribute `tensor_plan`. Each device gets a part of
     the hidden channels and of the heads. Activations between modules stay whole on every device.
-
-    Attributes:
-        inputs: modules whose whole output the divided layers read.
-        columns: linear layers whose output channels are divided.
-        rows: linear layers whose input channels are divided, and whose outputs are summed.
-        counts: attributes that are divided by T, such as the number of heads.
-        undropped: attributes that must be 0: probabilities to drop what is divided, of which every
-            device would drop the same places of its part.
     """
 
-    inputs: tuple[str, ...]
-    columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    counts: tuple[str, ...] = ()
+    inputs: tuple[str, ...]  # modules whose whole output the divided layers read
+    columns: tuple[str, ...]  # linear layers whose output channels are divided
+    rows: tuple[str, ...]  # linear layers of divided input channels; their outputs are summed
+    counts: tuple[str, ...] = ()  # attributes that are divided by T, such as the number of heads
+    # Attributes that must be 0: probabilities to drop what is divided, of which every device would
+    # drop the same places of its part.
     undropped: tuple[str, ...] = ()
 
 

@@ -24,8 +24,6 @@ class Cell(NamedTuple):
 
 
 class Genotype(NamedTuple):
-    """The two cells of a network."""
-
     normal: Cell
     reduction: Cell
 

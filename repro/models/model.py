@@ -13,29 +13,17 @@ from repro.data import images
 class Model:
     """A sequence of layers, and all that is needed to train it.
 
-    Attributes:
-        name: as given to `build`.
-        layers: one zero-argument factory per layer, or a user's module. A layer maps one value, a
-            tensor or a nested tuple of tensors, to one value. Called under `torch.device("meta")`,
-            a factory allocates no memory.
-        batch: (N, seed) -> (inputs, targets), small real data with leading dimension N.
-        loss: (output of the last layer, targets) -> scalar, the mean over examples (tokens).
-        unit: of the throughput, "images/s" or "sequences/s".
-        labels: facts that every result of this model must state.
+    A layer is a zero-argument factory, or a user's module, that maps one value, a tensor or a
+    nested tuple of tensors, to one value. Called under `torch.device("meta")`, a factory allocates
+    no memory.
     """
 
-    name: str
+    name: str  # as given to `build`
     layers: Sequence[Callable[[], nn.Module]]
-    batch: Callable[[int, int], tuple[Any, Any]]
-    loss: Callable[[Any, Tensor], Tensor]
-    unit: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-def require(holds: bool, name: str, value: object, allowed: str, tip: str) -> None:
-    """Raise a one-line ValueError about the argument `name` unless `holds`."""
-    if not holds:
-        raise ValueError(f"{name}={value!r}: allowed is {allowed}; try {tip}")
+    batch: Callable[[int, int], tuple[Any, Any]]  # (N, seed) -> (inputs, targets), small real data
+    loss: Callable[[Any, Tensor], Tensor]  # (output of the last layer, targets) -> mean
+    unit: str  # of the throughput, "images/s" or "sequences/s"
+    labels: Mapping[str, str] = field(default_factory=dict)  # facts that a result must state
 
 
 def digits(image: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:

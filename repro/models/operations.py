@@ -49,7 +49,6 @@ class SameConv(nn.Conv2d):
         super().__init__(channels, filters, kernel, stride, groups=groups, bias=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pad as SAME does and convolve."""
         input, padding = _pad(input, self.kernel_size, self.stride, 0.0)
         return functional.conv2d(input, self.weight, None, self.stride, padding, groups=self.groups)
 
@@ -62,11 +61,9 @@ class SameMaxPool(nn.Module):
         self.kernel, self.stride = kernel, stride
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pad with -inf, which is never the maximum, and pool."""
-        input, padding = _pad(
-            input, (self.kernel, self.kernel), (self.stride, self.stride), -math.inf
-        )
-        return functional.max_pool2d(input, self.kernel, self.stride, padding)
+        kernel, stride = (self.kernel, self.kernel), (self.stride, self.stride)
+        input, padding = _pad(input, kernel, stride, -math.inf)  # which is never the maximum
+        return functional.max_pool2d(input, kernel, stride, padding)
 
 
 class FactorizedReduction(nn.Module):
@@ -83,7 +80,6 @@ class FactorizedReduction(nn.Module):
         self.norm = nn.BatchNorm2d(filters, BN_EPSILON)
 
     def forward(self, input: Tensor) -> Tensor:
-        """ReLU, the two halves, batch norm."""
         input = functional.relu(input)
         shifted = functional.pad(input, (-1, 1, -1, 1))
         return self.norm(torch.cat((self.even(input), self.odd(shifted)), dim=1))
@@ -101,23 +97,18 @@ def _conv1x1(channels: int, filters: int, stride: int) -> nn.Module:
     return conv(channels, filters, stride=(stride, stride))
 
 
-def _conv3x3(channels: int, filters: int, stride: int) -> nn.Module:
-    narrow = max(filters // 4, 1)
-    return nn.Sequential(
-        conv(channels, narrow),
-        conv(narrow, narrow, (3, 3), (stride, stride)),
-        conv(narrow, filters),
-    )
+def _bottleneck(*kernels: tuple[int, int]) -> Operation:
+    """1x1 to a quarter of the filters, the kernels with the stride in their directions, and 1x1."""
 
+    def build(channels: int, filters: int, stride: int) -> nn.Module:
+        narrow = max(filters // 4, 1)
+        inside = []
+        for height, width in kernels:
+            strides = (stride if height > 1 else 1, stride if width > 1 else 1)
+            inside.append(conv(narrow, narrow, (height, width), strides))
+        return nn.Sequential(conv(channels, narrow), *inside, conv(narrow, filters))
 
-def _conv1x7_7x1(channels: int, filters: int, stride: int) -> nn.Module:
-    narrow = max(filters // 4, 1)
-    return nn.Sequential(
-        conv(channels, narrow),
-        conv(narrow, narrow, (1, 7), (1, stride)),
-        conv(narrow, narrow, (7, 1), (stride, 1)),
-        conv(narrow, filters),
-    )
+    return build
 
 
 def _separable(size: int) -> Operation:
@@ -148,9 +139,7 @@ def _max_pool(size: int) -> Operation:
 
 
 def _average3x3(channels: int, filters: int, stride: int) -> nn.Module:
-    assert stride == 1, (
-        "no genotype strides an average pool; symmetric padding is SAME only without stride"
-    )
+    assert stride == 1, "symmetric padding is SAME only without stride"
     pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
     return _to_filters(pool, channels, filters)
 
@@ -166,8 +155,8 @@ def _to_filters(pool: nn.Module, channels: int, filters: int) -> nn.Module:
 OPERATIONS: dict[str, Operation] = {
     "identity": _identity,
     "1x1": _conv1x1,
-    "3x3": _conv3x3,
-    "1x7-7x1": _conv1x7_7x1,
+    "3x3": _bottleneck((3, 3)),
+    "1x7-7x1": _bottleneck((1, 7), (7, 1)),
     "sep3x3": _separable(3),
     "sep5x5": _separable(5),
     "max2x2": _max_pool(2),

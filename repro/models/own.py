@@ -8,11 +8,12 @@ The function is called with the model's arguments. It returns one of:
 Modules are found as Python finds them, with the current directory first.
 """
 
-import importlib
+import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,6 @@ from repro.io.untrusted import did_you_mean, message
 from repro.models.arguments import Classes, Count, UnusableError, check_names
 from repro.models.model import Model, digits
 
-FORM = "import:package.module:function"
-
 
 def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments: Any) -> Model:
     """The model that the function at `path` (package.module:function) returns.
@@ -36,7 +35,7 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
     these parameters. Where there are fewer than ten classes, `Model.batch` counts the digits modulo
     their number.
     """
-    function = _function(path)
+    function = function_at(path)
     accepted = inspect.signature(function).parameters
     of_data = {"image": image, "num_classes": num_classes}
     arguments |= {name: value for name, value in of_data.items() if name in accepted}
@@ -44,7 +43,10 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
     # The function may return modules with weights, which must be the same in every process.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        returned = _call(path, function, arguments)
+        values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
+        call = f"model='import:{path}'" + (f" with {values}" if values else "")
+        with _explained(f"{call}: the function"):
+            returned = function(**arguments)
     if isinstance(returned, Model):
         return returned
     return Model(
@@ -57,35 +59,25 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
     )
 
 
-def parameters(path: str) -> dict[str, inspect.Parameter]:
-    """Parameters of the function at `path`, by name."""
-    return dict(inspect.signature(_function(path)).parameters)
-
-
-def _function(path: str) -> Callable[..., Any]:
+def function_at(path: str) -> Callable[..., Any]:
+    """The user's function at `path`; an UnusableError says why there is none."""
     wrong = f"model='import:{path}'"
     module_name, _, name = path.partition(":")
     if not (module_name and name) or module_name.startswith("."):
         raise UnusableError(
-            f"{wrong}: write {FORM}, with a colon before the function and the module's name in "
-            "full; try import:mymodel:layers"
+            f"{wrong}: write import:package.module:function, with a colon before the function; try "
+            "import:mymodel:layers"
         )
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
-        # An import that fails inside the user's module is that module's own error.
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{module_name}.".startswith(f"{missing}."):
+    with _explained(f"{wrong}: importing {module_name}"):
+        if importlib.util.find_spec(module_name) is None:
             raise UnusableError(
-                f"{wrong}: no module {missing} in {folder} nor installed; start in the directory "
-                "that holds it"
-            ) from None
-        raise UnusableError(
-            f"{wrong}: importing {module_name} raised {_describe(error)}"
-        ) from error
+                f"{wrong}: no module {module_name} in {folder} nor installed; start in the "
+                "directory that holds it"
+            )
+        module = importlib.import_module(module_name)
     function = getattr(module, name, None)
     if not callable(function):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -94,29 +86,29 @@ def _function(path: str) -> Callable[..., Any]:
     return function
 
 
-def _call(path: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call the user's function.
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Make one line of an error of the user's module.
 
     A ValueError is its own refusal, or stands for the errors by which functions and torch's layers
     refuse sizes. An UnusableError stands for any other error.
     """
-    values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
-    call = f"model='import:{path}'" + (f" with {values}" if values else "")
     try:
-        return function(**arguments)
+        yield
     except ValueError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
         refuses = isinstance(error, AssertionError | RuntimeError | TypeError)
         kind = ValueError if refuses else UnusableError
-        raise kind(f"{call}: the function raised {_describe(error)}") from error
+        raise kind(f"{what} raised {_describe(error)}") from error
 
 
 def _describe(error: BaseException) -> str:
     """An error and the user's line that led to it: `KeyError: 'a' (mymodel.py, line 12)`."""
     text = f"{type(error).__name__}: {message(error)}"[:200].removesuffix(": ")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    frames = [f for f in frames if not f.filename.startswith(("<", importlib.__file__))]
+    ours = ("<", __file__, importlib.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if not frame.filename.startswith(ours)]
     if not frames or isinstance(error, SyntaxError):  # a SyntaxError names its place itself
         return text
     last = [f for f in frames if f.filename == frames[0].filename][-1]
@@ -125,19 +117,14 @@ def _describe(error: BaseException) -> str:
 
 def _layers(path: str, returned: object) -> list[Any]:
     """Check that the function has returned modules or zero-argument factories."""
-    problem = ""
-    layers: list[Any] = []
+    problem = f"an object of type {type(returned).__name__}"
     if isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
         layers = list(returned)
-        problem = "no layers" if not layers else ""
-        for index, layer in enumerate(layers):
-            if not callable(layer):
-                problem = f"an object of type {type(layer).__name__} as layer {index}"
-    else:
-        problem = f"an object of type {type(returned).__name__}"
-    if problem:
-        raise ValueError(
-            f"model='import:{path}': the function returned {problem}; allowed is nn.Sequential, or "
-            "a list of nn.Modules or zero-argument factories"
-        )
-    return layers
+        others = [type(layer).__name__ for layer in layers if not callable(layer)]
+        if layers and not others:
+            return layers
+        problem = f"an object of type {others[0]} as a layer" if others else "no layers"
+    raise ValueError(
+        f"model='import:{path}': the function returned {problem}; allowed is nn.Sequential, or a "
+        "list of nn.Modules or zero-argument factories"
+    )

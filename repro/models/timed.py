@@ -7,15 +7,18 @@ itself costs, also for more stages than a machine has devices (fidelity "emulate
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.autograd import Function
 
 from repro.gpipe.runtime.clock import Waits, wait_until
-from repro.models.arguments import Layers
-from repro.models.model import Model, require
+from repro.models.arguments import Count, Layers
+from repro.models.model import Model
+
+Seconds = Annotated[float, Interval(ge=0)]
 
 
 class _Wait(Function):
@@ -68,7 +71,6 @@ class TimedLayer(nn.Module):
         vars(self.weight)["update_s"] = update_s
 
     def forward(self, x: Tensor) -> Tensor:
-        """Sleep for forward_s seconds; see the class."""
         return _Wait.apply(x, self.weight, self.elements, self.forward_s, self.backward_s)
 
 
@@ -76,7 +78,6 @@ class TimedSGD(torch.optim.SGD):
     """SGD whose step takes the sum of its parameters' `update_s`, in seconds."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update, and sleep for the rest of the time."""
         start = time.perf_counter()
         parameters = [p for group in self.param_groups for p in group["params"]]
         deadline = start + sum(getattr(p, "update_s", 0.0) for p in parameters)
@@ -87,10 +88,10 @@ class TimedSGD(torch.optim.SGD):
 
 def timed(
     L: Layers = 8,
-    forward_s: float | Sequence[float] = 0.002,
-    backward_s: float | Sequence[float] = 0.004,
-    elements: int | Sequence[int] = 1024,
-    update_s: float | Sequence[float] = 0.0,
+    forward_s: Seconds | Sequence[Seconds] = 0.002,
+    backward_s: Seconds | Sequence[Seconds] = 0.004,
+    elements: Count | Sequence[Count] = 1024,
+    update_s: Seconds | Sequence[Seconds] = 0.0,
 ) -> Model:
     """A model of L timed layers; by default B takes twice as long as F, as in the paper.
 
@@ -99,17 +100,15 @@ def timed(
     and seconds of the layer's update with the optimizer `TimedSGD`. The inputs of the model are as
     wide as the output of the first layer.
     """
-    widths: Sequence[int] = _per_layer("elements", elements, L)
-    require(all(n >= 1 for n in widths), "elements", elements, "1 or more", "elements=1024")
-    durations = {"forward_s": forward_s, "backward_s": backward_s, "update_s": update_s}
-    forwards, backwards, updates = (_seconds(name, s, L) for name, s in durations.items())
+    numbers: list[Any] = []
+    for given in (forward_s, backward_s, elements, update_s):
+        numbers.append([given] * L if isinstance(given, int | float) else given)
+        if len(numbers[-1]) != L:
+            raise ValueError(f"{given}: allowed is a number or a list of L={L} numbers")
     return Model(
         name="timed",
-        layers=[
-            partial(TimedLayer, *layer)
-            for layer in zip(forwards, backwards, widths, updates, strict=True)
-        ],
-        batch=partial(_batch, widths[0]),
+        layers=[partial(TimedLayer, *layer) for layer in zip(*numbers, strict=True)],
+        batch=partial(_batch, numbers[2][0]),
         loss=_loss,
         unit="examples/s",
         labels={"compute": "timed wait"},
@@ -125,21 +124,3 @@ def _batch(elements: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
 def _loss(output: Tensor, targets: Tensor) -> Tensor:
     """Mean squared distance of each example's mean from its target."""
     return (output.mean(1) - targets).square().mean()
-
-
-def _per_layer(name: str, given: Any, L: int) -> Sequence[Any]:
-    numbers = [given] * L if isinstance(given, int | float) else given
-    require(
-        len(numbers) == L,
-        name,
-        given,
-        f"a number or a list of L={L} numbers",
-        f"L={len(numbers)} with this list",
-    )
-    return numbers
-
-
-def _seconds(name: str, given: float | Sequence[float], L: int) -> Sequence[float]:
-    durations: Sequence[float] = _per_layer(name, given, L)
-    require(all(s >= 0 for s in durations), name, given, "seconds, 0 or more", f"{name}=0.002")
-    return durations

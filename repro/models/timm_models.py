@@ -79,9 +79,7 @@ def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
         try:
             whole = timm.create_model(variant, num_classes=num_classes)
         except RuntimeError as error:  # the model does not have this tag
-            raise ValueError(
-                f"model='timm:{variant}': {error}; try 'timm:{variant.partition('.')[0]}'"
-            ) from None
+            raise ValueError(f"model='timm:{variant}': {error}") from None
         if image is not None and isinstance(whole, VisionTransformer):
             whole = timm.create_model(variant, num_classes=num_classes, img_size=image)
     return whole
@@ -92,9 +90,11 @@ def _parts(variant: str, whole: nn.Module) -> list[Part]:
     from timm.models.resnet import ResNet
     from timm.models.vision_transformer import VisionTransformer
 
-    families = {ResNet: _resnet, VisionTransformer: _vision_transformer}
-    split = families.get(type(whole))
-    if split is None or not _can_initialise(whole):
+    split = {ResNet: _resnet, VisionTransformer: _vision_transformer}.get(type(whole))
+    # Every module below the whole model must be able to initialise its own tensors.
+    owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
+    can_initialise = all(hasattr(m, "reset_parameters") for m in owners)
+    if split is None or not can_initialise or getattr(whole, "fix_init", False):
         kind = type(whole).__name__
         raise ValueError(
             f"model='timm:{variant}': a {kind} that cannot be cut; supported are {SUPPORTED}"
@@ -129,14 +129,6 @@ def _blocks(container: str, count: int) -> Iterator[Part]:
         yield Part((name,), lambda m, x, name=name: m.get_submodule(name)(x))
 
 
-def _can_initialise(whole: nn.Module) -> bool:
-    """Whether every module below the whole model can initialise its own tensors."""
-    if getattr(whole, "fix_init", False):
-        return False
-    owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
-    return all(hasattr(m, "reset_parameters") for m in owners)
-
-
 def _layer(whole: nn.Module, part: Part) -> nn.Module:
     """The model stripped to one part, with timm's initial weights and the part's forward."""
     layer: Any = _strip(whole, part.keeps, "")
@@ -156,19 +148,20 @@ def _strip(module: nn.Module, keeps: tuple[str, ...], path: str) -> nn.Module:
         return any(full.startswith(f"{k}.") or f"{k}.".startswith(full) for k in keeps)
 
     twin = copy.copy(module)
+    # Uninitialised tensors are made on the default device, and fake ones in a fake mode.
     twin._parameters = {
-        n: None if p is None or not kept(n) else nn.Parameter(_empty(p), p.requires_grad)
+        n: nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad)
+        if p is not None and kept(n)
+        else None
         for n, p in module._parameters.items()
     }
-    twin._buffers = {n: None if b is None else _empty(b) for n, b in module._buffers.items()}
+    twin._buffers = {
+        n: None if b is None else torch.empty(b.shape, dtype=b.dtype)
+        for n, b in module._buffers.items()
+    }
     twin._modules = {
         n: None if child is None else _strip(child, keeps, f"{path}{n}.")
         for n, child in module._modules.items()
         if kept(n)
     }
     return twin
-
-
-def _empty(tensor: Tensor) -> Tensor:
-    """An uninitialised tensor on the default device; a fake one in a fake mode."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype)

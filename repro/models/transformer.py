@@ -21,7 +21,7 @@ from torch.nn import functional
 from repro.data import text
 from repro.models.arguments import Count, Layers, Probability
 from repro.models.attention import ATTEND, Attention, TensorPlan, linear
-from repro.models.model import Model, require
+from repro.models.model import Model
 
 
 class Embedding(nn.Module):
@@ -35,8 +35,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Look up, scale to unit variance, add positions."""
-        embedded = self.tokens(tokens) * math.sqrt(self.tokens.embedding_dim)
+        embedded = self.tokens(tokens) * math.sqrt(self.tokens.embedding_dim)  # variance 1
         return self.dropout(embedded + self.get_buffer("positions")[: tokens.shape[1]])
 
 
@@ -71,13 +70,12 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both branches; dropout is on their outputs (Vaswani et al., section 5.4)."""
+        # Dropout is on the outputs of the branches (Vaswani et al., section 5.4).
         x = x + self.dropout(self._attention(self.attention_norm(x)))
         hidden = functional.relu(self.expand(self.feed_forward_norm(x)))
         return x + self.dropout(self.contract(hidden))
 
     def _attention(self, x: Tensor) -> Tensor:
-        """[N, T, d] -> [N, T, d]; inside, tensors are [N, heads, T, d / heads]."""
         q, k, v = (
             project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
@@ -102,16 +100,12 @@ def transformer(
     attention: Attention = "plain",
     attention_dropout: Probability = 0.0,
 ) -> Model:
-    """Transformer-L; the default sizes are those of Table 1, the default L is that of Table 2.
+    """L blocks of width d, H in the feed-forward layer, for V words and sequences of T tokens.
+
+    The default sizes are those of Table 1, the default L is that of Table 2. The paper states no
+    dropout; 0.1 is the value of Vaswani et al. for their base model.
 
     Args:
-        L: number of blocks.
-        d: model dimension.
-        H: feed-forward dimension.
-        heads: attention heads, of dimension d / heads each.
-        V: size of the vocabulary.
-        T: tokens in a sequence.
-        dropout: not stated in the paper; 0.1 is the value of Vaswani et al. for their base model.
         attention: "plain": matrix products and softmax, as in the paper's time, which keep weights
             of [N, heads, T, T]; "fused": torch's scaled_dot_product_attention, which does not keep
             them. The results are the same.
@@ -121,9 +115,11 @@ def transformer(
             dropout, so that "fused" keeps the weights too.
     """
     multiple = math.lcm(2, heads)  # even: sine and cosine halves of the positions
-    nearest = max(round(d / multiple), 1) * multiple
-    allowed = f"a multiple of {multiple} (even, shared by {heads} heads)"
-    require(d % multiple == 0, "d", d, allowed, f"d={nearest}")
+    if d % multiple:
+        raise ValueError(
+            f"d={d}: allowed is a multiple of {multiple} (even, shared by {heads} heads); try "
+            f"d={max(round(d / multiple), 1) * multiple}"
+        )
     block = partial(Block, d, H, heads, dropout, attention, attention_dropout)
     return Model(
         name="transformer",

@@ -33,7 +33,7 @@ from repro.data.tokens import BOS, EOS, PAD, SPECIAL
 from repro.gpipe import Weighted
 from repro.models.arguments import Count, Layers, Probability
 from repro.models.attention import ATTEND, Attention, linear
-from repro.models.model import Model, require
+from repro.models.model import Model
 from repro.models.transformer import Embedding
 
 LABEL = "made-up sentences, each translated into its own words in reverse order"
@@ -41,19 +41,13 @@ Boundary = tuple[Tensor, Tensor, Tensor]
 
 
 class Sizes(NamedTuple):
-    """Sizes of a block.
-
-    Channels of the heads may differ from d in sum. The initial output of a feed-forward layer is
-    divided by `shrink`.
-    """
-
     d: int
     H: int
     heads: int
-    head_dim: int
+    head_dim: int  # channels of a head; together they may differ from d
     dropout: float
     attention: Attention
-    shrink: float
+    shrink: float  # divides the initial output of a feed-forward layer
 
 
 class MultiHead(nn.Module):
@@ -79,8 +73,6 @@ class MultiHead(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with ReLU between them."""
-
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.expand, self.contract = linear(sizes.d, sizes.H), linear(sizes.H, sizes.d)
@@ -88,7 +80,6 @@ class FeedForward(nn.Module):
             self.contract.weight.div_(sizes.shrink)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, T, d] -> [N, T, d]."""
         return self.contract(functional.relu(self.expand(x)))
 
 
@@ -97,13 +88,10 @@ class SourceEmbedding(nn.Module):
 
     def __init__(self, V: int, d: int, S: int, dropout: float) -> None:
         super().__init__()
-        self.S = S
         self.embedding = Embedding(V, d, S, dropout)
 
     def forward(self, tokens: tuple[Tensor, Tensor]) -> Boundary:
-        """Embed the source and find its padding."""
         source, target = tokens
-        _refuse_longer(source, "S", self.S)
         hidden = source == PAD
         # The first position is always seen: a softmax over nothing would make an empty source NaN.
         hidden[:, 0] = False
@@ -122,7 +110,6 @@ class EncoderBlock(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, value: Boundary) -> Boundary:
-        """(x, hidden, target tokens) -> the same with another x."""
         x, hidden, target = value
         normed = self.attention_norm(x)
         x = x + self.dropout(self.attention(normed, normed, hidden))
@@ -135,14 +122,11 @@ class TargetEmbedding(nn.Module):
 
     def __init__(self, V: int, d: int, T: int, dropout: float) -> None:
         super().__init__()
-        self.T = T
         self.norm = nn.LayerNorm(d)
         self.embedding = Embedding(V, d, T, dropout)
 
     def forward(self, value: Boundary) -> Boundary:
-        """Embed the target; its tokens are not needed behind this layer."""
         x, hidden, target = value
-        _refuse_longer(target, "T", self.T)
         return self.embedding(target), self.norm(x), hidden
 
 
@@ -163,7 +147,6 @@ class DecoderBlock(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, value: Boundary) -> Boundary:
-        """(y, memory, hidden) -> the same with another y."""
         y, memory, hidden = value
         normed = self.attention_norm(y)
         y = y + self.dropout(self.attention(normed, normed, None))
@@ -182,7 +165,6 @@ class Softmax(nn.Module):
         self.logit_clip = logit_clip
 
     def forward(self, value: Boundary) -> Tensor:
-        """Only the decoder's states are used."""
         logits = self.linear(self.norm(value[0]))
         if self.logit_clip is not None:
             logits = logits.clamp(-self.logit_clip, self.logit_clip)
@@ -211,17 +193,17 @@ def batch(N: int, S: int, T: int, V: int, seed: int) -> tuple[tuple[Tensor, Tens
         ((source [N, S], decoder's input [N, T]), targets [N, T]), all int64.
     """
     word_tokens = text.vocabulary(V - SPECIAL)
-    source = torch.full((N, S), PAD)
-    decoder_input, targets = torch.full((N, T), PAD), torch.full((N, T), PAD)
-    for row, sentence in enumerate(text.sentences(N, V - SPECIAL, seed)):
-        tokens = torch.tensor([SPECIAL + word_tokens[word] for word in sentence.split()[:S]])
-        reverse = tokens.flip(0)[: T - 1]
-        source[row, : len(tokens)] = tokens
-        decoder_input[row, 0] = BOS
-        decoder_input[row, 1 : len(reverse) + 1] = reverse
-        targets[row, : len(reverse)] = reverse
-        targets[row, len(reverse)] = EOS
-    return (source, decoder_input), targets
+    rows = [
+        [SPECIAL + word_tokens[word] for word in sentence.split()[:S]]
+        for sentence in text.sentences(N, V - SPECIAL, seed)
+    ]
+    reversed_rows = [row[::-1][: T - 1] for row in rows]
+    decoder_input = _padded([[BOS, *row] for row in reversed_rows], T)
+    return (_padded(rows, S), decoder_input), _padded([[*row, EOS] for row in reversed_rows], T)
+
+
+def _padded(rows: list[list[int]], length: int) -> Tensor:
+    return torch.tensor([row + [PAD] * (length - len(row)) for row in rows])
 
 
 def translation(
@@ -238,19 +220,13 @@ def translation(
     scaled_init: bool = True,
     logit_clip: Annotated[float, Interval(gt=0)] | None = None,
 ) -> Model:
-    """T(L, H, A); the default is T(6, 8192, 16), the smallest model of the paper.
+    """T(L, H, A): L encoder and L decoder layers, feed-forward width H, A heads, width d.
+
+    The default is T(6, 8192, 16), the smallest model of the paper. The paper states neither S and
+    T, the tokens of a source and of a target sentence, nor dropout, nor the 64 channels of a head,
+    but its sizes fit these. V are the words that source and target share.
 
     Args:
-        L: encoder layers, and as many decoder layers.
-        d: model dimension.
-        H: feed-forward dimension.
-        A: attention heads.
-        V: size of the vocabulary that source and target share.
-        S: tokens of a source sentence; the paper does not state it.
-        T: tokens of a target sentence; the paper does not state it.
-        head_dim: channels of a head. The paper does not state 64, but its sizes fit it.
-        dropout: on the embeddings and the output of each branch; the paper does not state it.
-        attention: "plain" or "fused", as of `transformer`.
         scaled_init: whether feed-forward layers are scaled down by the number of layers, for
             stability, as in the paper.
         logit_clip: magnitude above which logits are clipped, also for stability. The paper clips
@@ -271,9 +247,3 @@ def translation(
         unit="sequences/s",
         labels={"attention": attention, "data": LABEL},
     )
-
-
-def _refuse_longer(tokens: Tensor, name: str, most: int) -> None:
-    """Raise a ValueError if sentences are longer than there are positions."""
-    length = tokens.shape[1]
-    require(length <= most, name, length, f"up to {most}, as the model was built", f"{name}={most}")

@@ -16,11 +16,8 @@ class Average:
 
     After n updates the decay is min(decay, (1 + n) / (10 + n)), as in TensorFlow's average with
     `num_updates`, which the authors' code uses. So the first weights are soon forgotten. Whole
-    numbers, such as batch norm's count of batches, are not averaged but copied.
-
-    Args:
-        module: of the stage; its layers stay the same.
-        decay: of the average, 0.9999 in the authors' code.
+    numbers, such as batch norm's count of batches, are not averaged but copied. The module's layers
+    stay the same.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:

@@ -22,23 +22,15 @@ _HISTORY = "history.json"
 _LARGEST_HISTORY = 2**31  # bytes; about 30 million steps
 
 
-def checkpoint_folder(run: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
-    return run / f"step-{step:06}"
-
-
 def committed(run: Path) -> list[Path]:
     """The folders of the checkpoints whose save came to its end, oldest first."""
     return [path for path in _folders(run) if (path / INDEX).exists()]
 
 
 def newest_usable(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, if there are any, and why newer ones are not.
+    """The newest checkpoint that is whole, of which all files are read, and why newer ones are not.
 
-    All of its files are read.
-
-    Raises:
-        ValueError: one line, if there are checkpoints and all of them are damaged.
+    A one-line ValueError if there are checkpoints and all of them are damaged.
     """
     damaged: list[str] = []
     for path in reversed(committed(run)):

@@ -6,21 +6,13 @@ from typing import Any, NamedTuple
 
 
 class Step(NamedTuple):
-    """One update.
+    """One update."""
 
-    Attributes:
-        step: its number, from 1.
-        loss: mean over the mini-batch.
-        lr: the learning rate.
-        seconds: of the step on the first stage, its data included.
-        count: examples or tokens of the mini-batch.
-    """
-
-    step: int
-    loss: float
+    step: int  # from 1
+    loss: float  # mean over the mini-batch
     lr: float
-    seconds: float
-    count: int
+    seconds: float  # of the step on the first stage, its data included
+    count: int  # examples or tokens of the mini-batch
 
 
 class Evaluation(NamedTuple):

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional
 
 from repro.gpipe import Weighted
 from repro.gpipe.core.loss import Loss
-from repro.models.amoebanet import AUX_LOSS_WEIGHT
+from repro.models import amoebanet
 from repro.models.translation import cross_entropy, target_tokens
 
 
@@ -56,5 +55,4 @@ def _classification(smoothing: float, classes: int | None, outputs: Any, targets
                 f"{classes} or more], as the data has {classes} classes; give its last layer "
                 f"{classes} outputs"
             )
-    losses = [functional.cross_entropy(t, targets, label_smoothing=smoothing) for t in heads]
-    return losses[0] if len(losses) == 1 else losses[0] + AUX_LOSS_WEIGHT * losses[1]
+    return amoebanet.loss(outputs, targets, smoothing)

@@ -17,43 +17,28 @@ Positive = Annotated[float, Interval(ge=0)]
 
 
 class Recipe(Frozen):
-    """How weights are updated; a value that is not allowed is a one-line ValueError.
-
-    Attributes:
-        lr: the learning rate at its peak.
-        optimizer: "rmsprop" is timm's RMSpropTF, which computes what TensorFlow's RMSProp does.
-        momentum: of rmsprop and sgd; adam's first beta.
-        square_decay: how slowly rmsprop forgets squares of gradients; adam's second beta.
-        epsilon: added to the mean square (rmsprop) or to its root (adam).
-        schedule: "constant", "exponential" (`decay` every `decay_steps`, in stairs) or
-            "inverse-sqrt" (the peak at `warm_up`, then falling with the root of the step).
-        warm_up: steps in which the learning rate rises from 0 to its peak.
-        decay: factor of the exponential schedule.
-        decay_steps: steps until that factor is applied again.
-        floor: the least learning rate, as a share of `lr`.
-        weight_decay: added to the gradient, times the weight, of matrices and convolutions.
-        label_smoothing: share of the target's probability that all classes get evenly.
-        ema: decay of the moving average of the weights, which is what is evaluated; None: none.
-        clip: the largest norm of all gradients together; None: not clipped.
-        precision: in which layers and loss run; weights stay float32.
-    """
+    """How weights are updated; a value that is not allowed is a one-line ValueError."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    lr: Positive
+    lr: Positive  # the learning rate at its peak
+    # "rmsprop" is timm's RMSpropTF, which computes what TensorFlow's RMSProp does.
     optimizer: Literal["rmsprop", "adam", "sgd"] = "sgd"
-    momentum: Share = 0.9
-    square_decay: Share = 0.9
-    epsilon: Positive = 1e-8
+    momentum: Share = 0.9  # of rmsprop and sgd; adam's first beta
+    square_decay: Share = 0.9  # how slowly rmsprop forgets squares of gradients; adam's second beta
+    epsilon: Positive = 1e-8  # added to the mean square (rmsprop) or to its root (adam)
+    # "exponential": `decay` every `decay_steps`, in stairs; "inverse-sqrt": the peak at `warm_up`,
+    # then falling with the root of the step.
     schedule: Literal["constant", "exponential", "inverse-sqrt"] = "constant"
-    warm_up: Annotated[int, Interval(ge=0)] = 0
+    warm_up: Annotated[int, Interval(ge=0)] = 0  # steps in which the learning rate rises from 0
     decay: Share = 0.97
     decay_steps: Annotated[int, Interval(ge=1)] = 1
-    floor: Share = 0.0
-    weight_decay: Positive = 0.0
+    floor: Share = 0.0  # the least learning rate, as a share of `lr`
+    weight_decay: Positive = 0.0  # of matrices and convolutions: added to the gradient, x weight
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    ema: Share | None = None
-    clip: Positive | None = None
+    ema: Share | None = None  # decay of the moving average of the weights, which is evaluated
+    clip: Positive | None = None  # the largest norm of all gradients together
+    # In which layers and loss run; weights stay float32.
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
     def as_dict(self) -> dict[str, Any]:

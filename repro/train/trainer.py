@@ -161,8 +161,15 @@ class Trainer:
                 cannot be written.
             NonFiniteError: on every rank, if the loss or a gradient is inf or nan.
         """
-        if self.folder is not None and not self._may_write:
-            self._refuse_other_run(self.folder)
+        run = self.folder
+        if run is not None and not self._may_write:
+            there = self._first_of_all(run, lambda: checkpoints.committed(run))
+            if there:
+                raise ValueError(
+                    f"{run}: it has the checkpoint {there[-1].name} of an earlier run; resume it, "
+                    "or choose another folder"
+                )
+            self._may_write = True
         while self.step < steps:
             self._do_step()
             if self._evaluation and self._is_due(self._evaluate_every, steps):
@@ -238,13 +245,12 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint into the folder, then delete the oldest; call it on every rank.
 
-        Raises:
-            ValueError: one line, on every rank, if that is impossible, as on a full disk. The
-                checkpoints before it stay.
+        If that is impossible, as on a full disk, every rank raises a one-line ValueError, and the
+        checkpoints before it stay.
         """
         run = self.folder
         assert run is not None, "a checkpoint needs a folder; give Trainer a folder"
-        path = checkpoints.checkpoint_folder(run, self.step)
+        path = run / f"step-{self.step:06}"
         try:
             self._write(path)
         except (OSError, ValueError) as error:
@@ -285,28 +291,26 @@ class Trainer:
         """Go on from the newest checkpoint that is not damaged; call it on every rank.
 
         All that follows is the same as without the interruption, bit for bit on the CPU. K may be
-        another one. A warning names each newer checkpoint that is damaged.
-
-        Returns:
-            The step; 0 if the folder has no checkpoint.
-
-        Raises:
-            ValueError: one line, on every rank, if all checkpoints are damaged, or if the newest
-                usable one is of another model, recipe, data or number of replicas.
+        another one. A warning names each newer checkpoint that is damaged. Every rank raises a
+        one-line ValueError if all are damaged, or if the newest usable one is of another model,
+        recipe, data or number of replicas. Returns the step; 0 if the folder has no checkpoint.
         """
         run = self.folder
         assert run is not None, "a checkpoint needs a folder; give Trainer a folder"
-        path, damaged, other = self._first_of_all(run, lambda: self._find_checkpoint(run))
+        path, damaged = self._first_of_all(run, lambda: checkpoints.newest_usable(run))
         for damage in damaged if self._is_coordinator else ():
             warnings.warn(f"{damage}; going on from {path}", stacklevel=2)
         self._may_write = True
         if path is None:
             return 0
-        for name, before, now in other:
-            raise ValueError(
-                f"checkpoint {path}: it was trained with {name} = {before!r}, not {now!r}; resume "
-                "it as it was begun, or begin another run from its weights"
-            )
+        saved = read_index(path).extra["settings"]
+        for name in sorted(saved.keys() | self.settings.keys()):
+            before, now = saved.get(name), self.settings.get(name)
+            if before != now:
+                raise ValueError(
+                    f"checkpoint {path}: it was trained with {name} = {before!r}, not {now!r}; "
+                    "resume it as it was begun, or begin another run from its weights"
+                )
         if self.average is not None:
             self.pipe.load(path / checkpoints.AVERAGE)
             self.average.restart()
@@ -317,19 +321,6 @@ class Trainer:
         self.history = checkpoints.read_history(path)
         self.step = extra["step"]
         return self.step
-
-    def _find_checkpoint(
-        self, run: Path
-    ) -> tuple[Path | None, list[str], list[tuple[str, Any, Any]]]:
-        """The one to go on from, why newer ones are damaged, and which settings are others."""
-        path, damaged = checkpoints.newest_usable(run)
-        saved = self.settings if path is None else read_index(path).extra["settings"]
-        other = [
-            (name, saved.get(name), self.settings.get(name))
-            for name in sorted(saved.keys() | self.settings.keys())
-            if saved.get(name) != self.settings.get(name)
-        ]
-        return path, damaged, other
 
     def start_from(self, source: Path | str | Mapping[str, Tensor], new_layers: int = 0) -> None:
         """Begin with another run's weights; call it on every rank, before the first step.
@@ -342,9 +333,6 @@ class Trainer:
                 average if it has one; or a folder of `Pipeline.save`; or the state dict of the
                 unsplit model.
             new_layers: how many layers at the end keep their initial weights.
-
-        Raises:
-            ValueError: one line, if the layers do not fit.
         """
         layers = self.pipe.layer_names
         if not 0 <= new_layers < len(layers):
@@ -364,16 +352,6 @@ class Trainer:
         self.pipe.load_state_dict(merged)
         if self.average is not None:
             self.average.restart()
-
-    def _refuse_other_run(self, run: Path) -> None:
-        """Raise a ValueError if a run that was not resumed would replace its checkpoints."""
-        there: list[Path] = self._first_of_all(run, lambda: checkpoints.committed(run))
-        if there:
-            raise ValueError(
-                f"{run}: it has the checkpoint {there[-1].name} of an earlier run; resume it, or "
-                "choose another folder"
-            )
-        self._may_write = True
 
     def _first_of_all(self, where: Path, call: Callable[[], Any]) -> Any:
         """Call a function on the first rank only; every rank returns or raises what it did."""

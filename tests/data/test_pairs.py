@@ -95,10 +95,10 @@ def test_pairs_in_a_folder(tmp_path, form):
     else:
         rows.to_parquet(tmp_path / "pairs.parquet")
     train, test = (open_language(f"folder:{tmp_path}", train) for train in (True, False))
-    assert [train.pair(k) for k in range(train.count)] == [
+    assert [train.pair(k) for k in range(train.size)] == [
         pair for k, pair in enumerate(pairs) if k % 5 < 4
     ]
-    assert [test.pair(k) for k in range(test.count)] == pairs[4::5]
+    assert [test.pair(k) for k in range(test.size)] == pairs[4::5]
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
