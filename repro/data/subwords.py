@@ -47,6 +47,7 @@ def learn(sentences: Sequence[str], size: int) -> Subwords:
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
+    ids = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -55,11 +56,8 @@ def learn(sentences: Sequence[str], size: int) -> Subwords:
             hard_vocab_limit=False,  # a smaller vocabulary is no error
             character_coverage=1.0,
             num_threads=1,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
             minloglevel=2,
+            **ids,
         )
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]

@@ -36,7 +36,6 @@ AUX_FILTERS = (51, 307)
 AUX_LOSS_WEIGHT = 0.4
 
 Boundary = tuple[Tensor, ...]  # (output, skip) or (output, skip, auxiliary logits)
-Factory = Callable[[], nn.Module]
 
 
 class Stem(nn.Module):
@@ -56,18 +55,16 @@ class Stem(nn.Module):
 class Cell(nn.Module):
     """One cell: (x [N, C, H, W], skip, ...) -> (output, x, ...).
 
-    Channels are those of x and of the skip, filters those of each inner state. The stride is 2 in a
-    reduction cell. `skip_stride` is 2 if the skip is twice as high and wide as x, as behind a
-    reduction cell. It is None in the first cell, whose skip is its own input and stays as it is in
-    the authors' code.
+    `skip_stride` is 2 if the skip is twice as high and wide as x, as behind a reduction cell. It is
+    None in the first cell, whose skip is its own input and stays as it is in the authors' code.
     """
 
     def __init__(
         self,
         cell: genotypes.Cell,
-        channels: tuple[int, int],
-        filters: int,
-        stride: int,
+        channels: tuple[int, int],  # of x and of the skip
+        filters: int,  # of each inner state
+        stride: int,  # 2 in a reduction cell
         skip_stride: int | None,
         momentum: float,
     ) -> None:
@@ -172,7 +169,7 @@ def amoebanet(
             0.9997) takes thousands of steps to forget the initial values.
     """
     # A factory for each layer, in order, with channels and sizes computed from cell to cell.
-    layers: list[Factory] = [partial(Stem, bn_momentum)]
+    layers: list[Callable[[], nn.Module]] = [partial(Stem, bn_momentum)]
     size, channels, skip_stride = (image - 1) // 2, (STEM_FILTERS, STEM_FILTERS), None
     for filters, reduces, auxiliary in _plan(L, D):
         cell = GENOTYPES[variant].reduction if reduces else GENOTYPES[variant].normal

@@ -29,10 +29,10 @@ SUPPORTED = (
 
 
 class Part(NamedTuple):
-    """One layer: names of the modules and parameters that it keeps, and its forward."""
+    """One layer."""
 
-    keeps: tuple[str, ...]
-    run: Callable[[Any, Tensor], Tensor]
+    keeps: tuple[str, ...]  # names of its modules and parameters
+    run: Callable[[Any, Tensor], Tensor]  # its forward
 
 
 def timm_model(
@@ -46,11 +46,33 @@ def timm_model(
     Images are by default as large as those of the variant. Where there are fewer than ten classes,
     `Model.batch` counts the digits modulo their number.
     """
-    whole = _on_meta(variant, image, num_classes)
+    import timm
+    from timm.models.resnet import ResNet
+    from timm.models.vision_transformer import VisionTransformer
+
+    wrong = f"model='timm:{variant}'"
+    if not is_timm_model(variant):
+        hint = did_you_mean(f"timm:{variant}", [f"timm:{name}" for name in timm.list_models()])
+        raise ValueError(f"{wrong}: timm has no such model; supported are {SUPPORTED}{hint}")
+    with torch.device("meta"):
+        try:
+            whole: Any = timm.create_model(variant, num_classes=num_classes)
+        except RuntimeError as error:  # the model does not have this tag
+            raise ValueError(f"{wrong}: {error}") from None
+        if image is not None and isinstance(whole, VisionTransformer):
+            # Its positions are made for the size of the images.
+            whole = timm.create_model(variant, num_classes=num_classes, img_size=image)
+    split = {ResNet: _resnet, VisionTransformer: _vision_transformer}.get(type(whole))
+    # Every module below the whole model must be able to initialise its own tensors.
+    owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
+    can_initialise = all(hasattr(m, "reset_parameters") for m in owners)
+    if split is None or not can_initialise or getattr(whole, "fix_init", False):
+        kind = type(whole).__name__
+        raise ValueError(f"{wrong}: a {kind} that cannot be cut; supported are {SUPPORTED}")
     size = image or whole.default_cfg["input_size"][-1]
     return Model(
         name=f"timm:{variant}",
-        layers=[partial(_layer, whole, part) for part in _parts(variant, whole)],
+        layers=[partial(_layer, whole, part) for part in split(whole)],
         batch=partial(digits, size, num_classes),
         loss=functional.cross_entropy,
         unit="images/s",
@@ -65,43 +87,6 @@ def is_timm_model(variant: str) -> bool:
     return re.fullmatch(r"[\w.-]+", variant) is not None and timm.is_model(variant)
 
 
-def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
-    """The whole model without memory; the positions of a VisionTransformer are made for `image`."""
-    import timm
-    from timm.models.vision_transformer import VisionTransformer
-
-    if not is_timm_model(variant):
-        hint = did_you_mean(f"timm:{variant}", [f"timm:{name}" for name in timm.list_models()])
-        raise ValueError(
-            f"model='timm:{variant}': timm has no such model; supported are {SUPPORTED}{hint}"
-        )
-    with torch.device("meta"):
-        try:
-            whole = timm.create_model(variant, num_classes=num_classes)
-        except RuntimeError as error:  # the model does not have this tag
-            raise ValueError(f"model='timm:{variant}': {error}") from None
-        if image is not None and isinstance(whole, VisionTransformer):
-            whole = timm.create_model(variant, num_classes=num_classes, img_size=image)
-    return whole
-
-
-def _parts(variant: str, whole: nn.Module) -> list[Part]:
-    """The layers of a supported model, in order."""
-    from timm.models.resnet import ResNet
-    from timm.models.vision_transformer import VisionTransformer
-
-    split = {ResNet: _resnet, VisionTransformer: _vision_transformer}.get(type(whole))
-    # Every module below the whole model must be able to initialise its own tensors.
-    owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
-    can_initialise = all(hasattr(m, "reset_parameters") for m in owners)
-    if split is None or not can_initialise or getattr(whole, "fix_init", False):
-        kind = type(whole).__name__
-        raise ValueError(
-            f"model='timm:{variant}': a {kind} that cannot be cut; supported are {SUPPORTED}"
-        )
-    return list(split(whole))
-
-
 def _resnet(whole: Any) -> Iterator[Part]:
     yield Part(
         ("conv1", "bn1", "act1", "maxpool"), lambda m, x: m.maxpool(m.act1(m.bn1(m.conv1(x))))
@@ -112,8 +97,8 @@ def _resnet(whole: Any) -> Iterator[Part]:
 
 
 def _vision_transformer(whole: Any) -> Iterator[Part]:
-    tokens = ("cls_token", "reg_token", "pos_embed", "pos_drop")
-    embedding = ("patch_embed", *tokens, "patch_drop", "norm_pre")
+    embedding = ("patch_embed", "cls_token", "reg_token", "pos_embed", "pos_drop", "patch_drop")
+    embedding = (*embedding, "norm_pre")
     # _pos_embed is timm's private name for adding positions and tokens; a test compares outputs.
     yield Part(embedding, lambda m, x: m.norm_pre(m.patch_drop(m._pos_embed(m.patch_embed(x)))))
     yield from _blocks("blocks", len(whole.blocks))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from repro.gpipe import Weighted
 from repro.gpipe.core.loss import Loss
-from repro.models import amoebanet
+from repro.models.amoebanet import loss as loss_of_heads
 from repro.models.translation import cross_entropy, target_tokens
 
 
@@ -55,4 +55,4 @@ def _classification(smoothing: float, classes: int | None, outputs: Any, targets
                 f"{classes} or more], as the data has {classes} classes; give its last layer "
                 f"{classes} outputs"
             )
-    return amoebanet.loss(outputs, targets, smoothing)
+    return loss_of_heads(outputs, targets, smoothing)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from repro.data.tokens import PAD
 from repro.gpipe import Pipeline, whole_state_dict
@@ -31,7 +32,6 @@ from repro.train import checkpoints
 from repro.train.average import Average
 from repro.train.evaluation import evaluate
 from repro.train.history import Evaluation, History, Step
-from repro.train.optimizers import make_optimizer
 from repro.train.recipe import Recipe
 
 Report = Callable[[History], None]
@@ -67,6 +67,28 @@ def count_examples(inputs: Any, _targets: Any) -> int:
 def count_tokens(_inputs: Any, targets: Any) -> int:
     """The target tokens of a mini-batch of sentences that are not padding."""
     return int((targets != PAD).sum())
+
+
+def make_optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
+    """An optimizer of a module's parameters; the module may have none.
+
+    There are two parameter groups on every stage. The first one decays: parameters of two
+    dimensions or more, so matrices and convolutions. Biases and norms do not decay.
+    """
+    parameters = list(module.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
+    if recipe.optimizer == "adam":
+        betas = (recipe.momentum, recipe.square_decay)
+        return torch.optim.Adam(groups, lr=recipe.lr, betas=betas, eps=recipe.epsilon)
+    from timm.optim.rmsprop_tf import RMSpropTF  # timm takes a second to import
+
+    squares = {"alpha": recipe.square_decay, "eps": recipe.epsilon}
+    return RMSpropTF(groups, lr=recipe.lr, momentum=recipe.momentum, **squares)
 
 
 class Trainer:

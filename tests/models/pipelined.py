@@ -10,29 +10,13 @@ from repro.gpipe.core.microbatch import map_leaves
 from repro.models import build
 
 M, N = 2, 4
+AMOEBANET = {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0}
+TINY = {"d": 16, "H": 32, "V": 64, "T": 10, "dropout": 0.0}
 MODELS = {
-    "amoebanet-d": {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0},
-    "amoebanet-b": {
-        "L": 3,
-        "D": 16,
-        "image": 32,
-        "num_classes": 10,
-        "dropout": 0.0,
-        "aux_head": True,
-    },
-    "transformer": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8, "dropout": 0.0},
-    "translation": {
-        "L": 1,
-        "d": 16,
-        "H": 32,
-        "A": 2,
-        "head_dim": 12,
-        "V": 64,
-        "S": 9,
-        "T": 10,
-        "dropout": 0.0,
-        "logit_clip": 1.0,
-    },
+    "amoebanet-d": AMOEBANET,
+    "amoebanet-b": {**AMOEBANET, "aux_head": True},
+    "transformer": {**TINY, "L": 2, "heads": 2},
+    "translation": {**TINY, "L": 1, "A": 2, "head_dim": 12, "S": 9, "logit_clip": 1.0},
     "timm:resnet50": {"image": 32, "num_classes": 10},
     "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
 }

@@ -64,31 +64,20 @@ def test_initial_weights_are_drawn_as_timm_draws_them(variant):
 
 @pytest.mark.parametrize(
     ("variant", "words"),
-    [("resnet5", "did you mean 'timm:resnet"), ("convnext_tiny", "a ConvNeXt that cannot be cut")],
-)
-def test_unsupported_models_name_the_families(variant, words):
-    with pytest.raises(ValueError, match=f"^model='timm:{variant}': .*{words}") as error:
-        build(f"timm:{variant}")
-    assert "ResNet" in str(error.value)
-    assert "VisionTransformer" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("variant", "words"),
     [
+        ("resnet5", "did you mean 'timm:resnet"),
+        ("convnext_tiny", "a ConvNeXt that cannot be cut.*ResNet.*VisionTransformer"),
+        # A name reaches neither a hub nor a folder: their files may hold code.
         ("hf-hub:timm/resnet18.a1_in1k", "timm has no such model"),
         ("local-dir:/tmp", "timm has no such model"),
         ("resnet18.a/resnet50", "timm has no such model"),
-        ("resnet18.nonsense", "Invalid pretrained tag.*try 'timm:resnet18'"),
+        ("resnet18.nonsense", "Invalid pretrained tag"),
     ],
 )
-def test_a_name_reaches_nothing_but_timm_s_own_list(variant, words, monkeypatch):
-    """Neither a hub nor a folder: their files would be fetched, and may hold code."""
+def test_a_name_that_timm_does_not_list_is_one_line(variant, words, monkeypatch):
     loaded = []
     for name in ("load_model_config_from_hf", "load_model_config_from_path"):
         monkeypatch.setattr(f"timm.models._factory.{name}", lambda *args, **_: loaded.append(args))
-    with pytest.raises(ValueError, match=words) as caught:
+    with pytest.raises(ValueError, match=f"^model='timm:{variant}': .*{words}.*$"):
         build(f"timm:{variant}")
-    assert "\n" not in str(caught.value)
     assert loaded == []

@@ -79,19 +79,3 @@ def test_dropout_of_attention_keeps_as_much_as_is_counted_by_hand(attention, mor
     if attention == "fused":
         expected -= 4 * N * heads * T  # which the fused kernel keeps in place of the weights
     assert saved[1] - saved[0] == expected
-
-
-@pytest.mark.parametrize(
-    ("argument", "value", "words"),
-    [
-        ("L", 0, "equal to 1"),
-        ("d", 30, "a multiple of 4 .*; try d=32"),
-        ("V", 15, "equal to 16"),
-        ("dropout", -0.1, "equal to 0"),
-        ("attention_dropout", 1.0, "less than 1"),
-        ("attention", "flash", "'plain' or 'fused'"),
-    ],
-)
-def test_bad_arguments_are_one_line_errors(argument, value, words):
-    with pytest.raises(ValueError, match=f"^{argument}={value!r}: .*{words}.*$"):
-        build("transformer", **{**SMALL, argument: value})

@@ -83,17 +83,3 @@ def test_a_batch_is_sentences_and_their_reversals(S, T):
         padding = [PAD] * (T - len(reverse) - 1)
         assert x.tolist() == [BOS, *reverse, *padding]
         assert y.tolist() == [*reverse, EOS, *padding]
-
-
-@pytest.mark.parametrize(
-    ("argument", "value", "words"),
-    [
-        ("A", 0, "equal to 1"),
-        ("d", 15, "multiple of 2"),
-        ("V", 19, "equal to 20"),
-        ("logit_clip", 0, "greater than 0"),
-    ],
-)
-def test_bad_arguments_are_one_line_errors(argument, value, words):
-    with pytest.raises(ValueError, match=f"^{argument}={value!r}: .*{words}.*$"):
-        build("translation", **{**SMALL, argument: value})

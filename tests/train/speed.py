@@ -31,9 +31,8 @@ from repro.harness.statistics import interval
 from repro.io.files import write
 from repro.models import build
 from repro.train.losses import classification, translation
-from repro.train.optimizers import make_optimizer
 from repro.train.recipe import Recipe
-from repro.train.trainer import Trainer
+from repro.train.trainer import Trainer, make_optimizer
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 GOALS = {"Trainer over a plain loop, K=1": 0.97, "K=2 over K=1, M=8": 1.6}

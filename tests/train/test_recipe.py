@@ -3,8 +3,8 @@
 import pytest
 from torch import nn
 
-from repro.train.optimizers import make_optimizer
 from repro.train.recipe import Recipe, imagenet, translation
+from repro.train.trainer import make_optimizer
 
 
 def test_the_image_recipe_at_the_authors_size():

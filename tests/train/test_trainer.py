@@ -104,11 +104,10 @@ def test_the_trainer_does_what_a_plain_loop_does():
             average[key] = decay * average[key] + (1 - decay) * value
     torch.testing.assert_close([step.loss for step in history.steps], losses)
     torch.testing.assert_close(pipe.module.state_dict(), plain.state_dict())
-    assert_close = torch.testing.assert_close
     assert trainer.average is not None
     with trainer.average.in_place_of_weights():
-        assert_close(dict(pipe.module.state_dict()), average)
-    assert_close(pipe.module.state_dict(), plain.state_dict())
+        torch.testing.assert_close(dict(pipe.module.state_dict()), average)
+    torch.testing.assert_close(pipe.module.state_dict(), plain.state_dict())
 
 
 @pytest.mark.parametrize(("precision", "clip"), [("bfloat16", None), ("float16", 1.0)])
