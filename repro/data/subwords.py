@@ -47,7 +47,7 @@ def learn(sentences: Sequence[str], size: int) -> Subwords:
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
-    ids = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
+    ids: Any = {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS}
     try:
         SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),

@@ -87,52 +87,34 @@ def make_optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
         return torch.optim.Adam(groups, lr=recipe.lr, betas=betas, eps=recipe.epsilon)
     from timm.optim.rmsprop_tf import RMSpropTF  # timm takes a second to import
 
-    squares = {"alpha": recipe.square_decay, "eps": recipe.epsilon}
+    squares: Any = {"alpha": recipe.square_decay, "eps": recipe.epsilon}
     return RMSpropTF(groups, lr=recipe.lr, momentum=recipe.momentum, **squares)
 
 
 class Trainer:
     """Trains a pipeline by a recipe; built alike on every rank.
 
-    Args:
-        pipe: the model, cut into stages.
-        loss: (outputs, targets) of a micro-batch -> its mean loss; or `Weighted`.
-        recipe: how weights are updated.
-        batches: of this replica, each of N / replicas examples.
-        folder: of the checkpoints, which all hosts see; None: none are written.
-        save_every: steps between checkpoints; 0: one at the end of `run`.
-        keep: how many checkpoints are kept.
-        evaluation: inputs and targets to evaluate on, the same number on every replica.
-        evaluate_every: steps between evaluations; 0: one at the end of `run`.
-        metrics: what else to evaluate, by name: functions of (outputs, targets) like a loss. One
-            named "loss" is evaluated in place of `loss`, such as one without label smoothing.
-        count: what the throughput counts in a mini-batch: by default `count_examples`; of
-            sentences `count_tokens`.
-        settings: facts of this run that JSON can hold, such as the model's name. `resume` refuses
-            a checkpoint with other ones.
-
-    Attributes:
-        step: updates so far.
-        history: losses, learning rates, seconds and evaluations so far.
-        optimizer: of this stage.
-        average: the moving average of this stage's weights, or None.
-        settings: those given, with D, the labels of the data and the recipe.
+    `settings` are facts of this run that JSON can hold, such as the model's name: `resume` refuses
+    a checkpoint with other ones. As the attribute they have D, the labels of the data and the
+    recipe, too. `average` is the moving average of this stage's weights, or None.
     """
 
     def __init__(
         self,
         pipe: Pipeline,
-        loss: Loss,
+        loss: Loss,  # (outputs, targets) of a micro-batch -> its mean loss; or `Weighted`
         recipe: Recipe,
-        batches: MiniBatches,
+        batches: MiniBatches,  # of this replica, each of N / replicas examples
         *,
-        folder: Path | str | None = None,
-        save_every: int = 0,
-        keep: int = 2,
-        evaluation: Sequence[tuple[Any, Any]] = (),
-        evaluate_every: int = 0,
+        folder: Path | str | None = None,  # of the checkpoints, which all hosts see
+        save_every: int = 0,  # steps between checkpoints; 0: one at the end of `run`
+        keep: int = 2,  # how many checkpoints are kept
+        evaluation: Sequence[tuple[Any, Any]] = (),  # inputs and targets, as many on every replica
+        evaluate_every: int = 0,  # steps between evaluations; 0: one at the end of `run`
+        # What else to evaluate, by name: functions like a loss. One named "loss" is evaluated in
+        # place of `loss`, such as one without label smoothing.
         metrics: Mapping[str, Loss] | None = None,
-        count: Count = count_examples,
+        count: Count = count_examples,  # for the throughput; of sentences `count_tokens`
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         if save_every < 0 or evaluate_every < 0 or keep < 1:
@@ -230,20 +212,19 @@ class Trainer:
         pipe, optimizer, scaler = self.pipe, self.optimizer, self.scaler
         if self.recipe.clip is None:
             with self._precision():
-                result = pipe.train_step(inputs, targets, self._loss, optimizer, scaler=scaler)
-            return result.loss
+                return pipe.train_step(inputs, targets, self._loss, optimizer, scaler=scaler).loss
         optimizer.zero_grad()
         with self._precision():
-            result = pipe.train_step(inputs, targets, self._loss, scaler=scaler)
-        if scaler is not None:
+            loss = pipe.train_step(inputs, targets, self._loss, scaler=scaler).loss
+        if scaler is None:
+            pipe.clip_grad_norm_(self.recipe.clip)
+            optimizer.step()
+        else:
             scaler.unscale_(optimizer)
-        pipe.clip_grad_norm_(self.recipe.clip)
-        if scaler is not None:
+            pipe.clip_grad_norm_(self.recipe.clip)
             scaler.step(optimizer)
             scaler.update()
-        else:
-            optimizer.step()
-        return result.loss
+        return loss
 
     def _precision(self) -> AbstractContextManager[Any]:
         """The region in which layers and loss run."""

@@ -137,6 +137,10 @@ def refused(match, name, N=4, **arguments):
 def test_bad_images_and_rows_are_one_line(tmp_path):
     from datasets import Dataset
 
+    refused("digits has 10 classes; .* 0 to 9", "digits", classes=(8, 11))
+    refused("per_class=999: class '0' .* try per_class=143", "digits", per_class=999)
+    refused("rotate = 45: .*0, 90", "digits", rotate=45)
+    refused("are sentences; try digits", "toy")
     name = f"folder:{tmp_path / 'images'}"
     refused("does not exist.*try digits", name)
     image_folder(tmp_path / "images")
@@ -153,19 +157,6 @@ def test_bad_images_and_rows_are_one_line(tmp_path):
     refused("no column 'image'; it has text", f"folder:{rows}")
     (rows / "train.parquet").write_bytes(b"no parquet at all")
     refused("cannot be read", f"folder:{rows}")
-
-
-@pytest.mark.parametrize(
-    ("match", "name", "arguments"),
-    [
-        ("digits has 10 classes; .* 0 to 9", "digits", {"classes": (8, 11)}),
-        ("per_class=999: class '0' .* try per_class=143", "digits", {"per_class": 999}),
-        ("rotate = 45: .*0, 90", "digits", {"rotate": 45}),
-        ("are sentences; try digits", "toy", {}),
-    ],
-)
-def test_bad_arguments(match, name, arguments):
-    refused(match, name, **arguments)
 
 
 def test_what_is_asked_of_the_hub(monkeypatch):

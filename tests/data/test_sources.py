@@ -7,7 +7,7 @@ from repro.data.registry import find
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_without_a_network_nothing_is_tried_again(monkeypatch: pytest.MonkeyPatch, network: bool):
+def test_without_a_network_nothing_is_tried_again(monkeypatch, network):
     """`datasets` tries for half a minute unless it is in its offline mode."""
     import datasets
     from datasets import config
@@ -15,14 +15,13 @@ def test_without_a_network_nothing_is_tried_again(monkeypatch: pytest.MonkeyPatc
 
     modes = []
 
-    def load_dataset(*_arguments: object, **_keywords: object) -> None:
+    def load_dataset(*_arguments, **_keywords):
         modes.append((config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE))
         raise ConnectionError("Couldn't reach it")
 
-    def look_up(*_arguments: object) -> list[object]:
-        if network:
-            return []
-        raise socket.gaierror(-2, "Name or service not known")
+    def look_up(*_arguments):
+        if not network:
+            raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

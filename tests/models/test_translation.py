@@ -17,13 +17,7 @@ def made(**changes) -> nn.Sequential:
 
 @pytest.mark.parametrize(
     ("L", "H", "A", "millions"),
-    [
-        (6, 8192, 16, 276.8),
-        (12, 16384, 32, 1107.3),
-        (24, 8192, 16, 1107.3),
-        (32, 16384, 32, 2952.8),
-        (64, 16384, 32, 5905.6),
-    ],
+    [(6, 8192, 16, 276.8), (12, 16384, 32, 1107.3), (64, 16384, 32, 5905.6)],
 )
 def test_weight_matrices_of_the_papers_layers(L, H, A, millions):
     with torch.device("meta"):
@@ -59,16 +53,6 @@ def test_every_token_of_the_source_is_seen_and_no_later_one_of_the_target():
     changed = model((source, other))
     torch.testing.assert_close(changed[:, :6], logits[:, :6])
     assert not torch.isclose(changed[:, 6:], logits[:, 6:]).all(-1).any()
-
-
-def test_the_loss_is_the_mean_over_tokens_that_are_not_padding():
-    inputs, targets = batch(4, 12, 13, 32, 0)
-    logits = made()(inputs)
-    log_probabilities = logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    expected = -log_probabilities[targets != PAD].mean()
-    loss = build("translation", **SMALL).loss
-    torch.testing.assert_close(loss(logits, targets), expected)
-    assert loss.weight(targets) == (targets != PAD).sum() < targets.numel()
 
 
 @pytest.mark.parametrize(("S", "T"), [(12, 13), (4, 3), (1, 1)])

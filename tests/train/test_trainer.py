@@ -25,7 +25,6 @@ from training import (
     make,
     on_two_processes,
     state,
-    to_copy,
     translated,
     without_seconds,
 )
@@ -273,12 +272,12 @@ def test_any_number_of_stages_gives_the_tokens_of_a_plain_loop(on_two):
         translations, of_stage = ran["translations"]
         assert torch.equal(translations, tokens)
         assert_same(of_stage, {name: weights[name] for name in of_stage})
-    factories = enumerate(build("translation", **TRANSLATION).layers)
-    cpu = torch.device("cpu")
-    model = nn.Sequential(*[gpipe_layers.build(layer, n, SEED, cpu) for n, layer in factories])
+    built, cpu = build("translation", **TRANSLATION), torch.device("cpu")
+    layers = [gpipe_layers.build(layer, n, SEED, cpu) for n, layer in enumerate(built.layers)]
+    model = nn.Sequential(*layers)
     model.load_state_dict(weights)
     expected = []
-    for source in to_copy(9, 0)[0][0]:
+    for source in built.batch(9, 0)[0][0]:
         translation = [BOS]
         while len(translation) <= T and translation[-1] != EOS:
             with torch.no_grad():

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.data.tokens import BOS, EOS, PAD, SPECIAL
 from repro.gpipe import Pipeline
 from repro.models import build
 from repro.train.decode import greedy
@@ -129,21 +128,9 @@ def endless(folder: Path) -> None:
 
 # Translation.
 
-LENGTH, V = 3, 20
-T = LENGTH + 1
-TRANSLATION = {"L": 1, "d": 32, "H": 64, "A": 2, "head_dim": 16, "V": V, "S": LENGTH, "T": T}
+T = 5
+TRANSLATION = {"L": 1, "d": 32, "H": 64, "A": 2, "head_dim": 16, "V": 20, "S": 6, "T": T}
 SEED = 3
-
-
-def to_copy(n: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Sentences of one to LENGTH random tokens, which are their own translations."""
-    generator = torch.Generator().manual_seed(seed)
-    source = torch.randint(SPECIAL, V, (n, LENGTH), generator=generator)
-    lengths = torch.randint(1, LENGTH + 1, (n, 1), generator=generator)
-    source[torch.arange(LENGTH) >= lengths] = PAD
-    targets = torch.cat((source, torch.full((n, 1), PAD)), 1).scatter(1, lengths, EOS)
-    decoder_input = torch.cat((torch.full((n, 1), BOS), source), 1)
-    return (source, decoder_input), targets
 
 
 def translated(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -151,13 +138,13 @@ def translated(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
 
     Only the first stage has the sources.
     """
-    layers = build("translation", **TRANSLATION, dropout=0.5).layers
-    pipe = Pipeline(layers, stages, 4, device="cpu", seed=SEED)
+    model = build("translation", **TRANSLATION, dropout=0.5)
+    pipe = Pipeline(model.layers, stages, 4, device="cpu", seed=SEED)
     optimizer = torch.optim.Adam(pipe.parameters(), lr=1e-3)
     for step in range(3):
-        inputs, targets = to_copy(9, step + 1)
+        inputs, targets = model.batch(9, step + 1)
         pipe.train_step(inputs, targets, translation(0.1), optimizer)
-    sources = to_copy(9, 0)[0][0]
+    sources = model.batch(9, 0)[0][0]
     tokens = greedy(pipe, sources if pipe.is_first else None, T)
     assert pipe.module.training
     weights = dict(pipe.module.state_dict())
