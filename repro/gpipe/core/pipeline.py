@@ -271,9 +271,9 @@ class Pipeline:
             optimizer: of this stage's parameters. None leaves the gradients to the caller, and does
                 not clear them beforehand.
             trace: collect the spans of all stages.
-            scaler: from `grad_scaler`, for float16. The gradients are those of the scaled loss. The
-                returned loss is not scaled. With an optimizer, the scaler's step and update are
-                done too. Gradients may be inf or nan, and no NonFiniteError is raised.
+            scaler: from `grad_scaler`, for float16. The gradients, which may be inf or nan, are
+                those of the scaled loss; the returned loss is not scaled. With an optimizer, the
+                scaler's step and update are done too.
 
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, in inference
@@ -320,14 +320,8 @@ class Pipeline:
         """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
         Call it on every rank, between `train_step` without an optimizer and `optimizer.step()`. It
-        is torch.nn.utils.clip_grad_norm_ of the unsplit model, with the same bits for every K.
-
-        Args:
-            max_norm: at least 0; inf only measures.
-            norm_type: above 0, or inf for the largest absolute value.
-
-        Returns:
-            The norm before clipping, a scalar on this stage's device.
+        is torch.nn.utils.clip_grad_norm_ of the unsplit model, with the same bits for every K. A
+        limit of inf only measures. Returned is the norm before clipping, on this stage's device.
         """
         self._refuse_parts("clip_grad_norm_")
         of_stages = [self.held.parameters_of(stage) for stage in self.held.stages]
@@ -395,8 +389,7 @@ class Pipeline:
         the CPU live storages of tensors, on a GPU what the allocator handed out.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes. The
-                other stages stop too.
+            MemoryError, torch.OutOfMemoryError: if a stage takes more than `limit` bytes.
         """
         resident = self.resident(inputs, targets, optimizer)
         with memory.peak_memory(self.device, resident, limit) as peak:
@@ -453,8 +446,8 @@ class Pipeline:
             extra: anything of yours that JSON can hold, such as the epoch.
 
         Raises:
-            OSError, ValueError: on every rank. Also if weights, running statistics or optimizer
-                state are inf or nan and that is not allowed. The former checkpoint stays.
+            OSError, ValueError: on every rank, also if what would be saved is inf or nan and that
+                is not allowed. The former checkpoint stays.
         """
         self._refuse_parts("save")
         gather_state = getattr(optimizer, "consolidate_state_dict", None)
@@ -493,8 +486,7 @@ class Pipeline:
             What `save` got as `extra`.
 
         Raises:
-            ValueError: on every rank, before anything is changed, if the checkpoint is damaged or
-                of another model.
+            ValueError: before anything is changed, if it is damaged or of another model.
         """
         self._refuse_parts("load")
         restored = save_load.load(

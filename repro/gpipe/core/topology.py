@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -45,14 +46,12 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
     in_turn = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     if device is None:
         return in_turn
-    try:
+    with suppress(RuntimeError, TypeError):  # no such kind, or none in this build
         chosen = torch.device(device)
-    except (RuntimeError, TypeError):  # no such kind, or none in this build
-        chosen = torch.device("meta")
-    if chosen.type == "cuda" and gpus and chosen.index is None:
-        return in_turn
-    if chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < gpus):
-        return chosen
+        if chosen.type == "cuda" and gpus and chosen.index is None:
+            return in_turn
+        if chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < gpus):
+            return chosen
     allowed = "'cpu', for torch can use no GPU here"
     if gpus:
         allowed = f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'"
