@@ -1,11 +1,19 @@
-"""The partitioners against brute force over every possible cut."""
+"""Cuts: the rules against brute force, measured costs of layers, and what was chosen."""
 
+import math
+import time
 from itertools import accumulate, combinations, pairwise
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from repro.gpipe.partition.balance import Cut, choose
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, check_balance
+from repro.gpipe.partition.layer_profile import measure
 from repro.gpipe.partition.partition import (
     PARTITIONERS,
     additive,
@@ -87,3 +95,181 @@ def test_what_is_out_of_range(partitioner):
     for wrong in (float("nan"), -1.0, float("inf"), None, "3"):
         with pytest.raises(ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is"):
             partitioner(lambda a, b, cost=wrong: cost if (a, b) == (1, 2) else 1.0, 3, 2)
+
+
+CPU = torch.device("cpu")
+
+
+class _Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        time.sleep(3 * ctx.seconds)
+        return gradients[0], None
+
+
+class Wait(nn.Module):
+    """Waits in F, and three times as long in B."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x):
+        return _Wait.apply(x, self.seconds)
+
+
+class Fan(nn.Module):
+    """Returns four tensors; one of them requires a gradient, if the input does."""
+
+    def forward(self, x):
+        return {
+            "x": x,
+            "ids": torch.zeros(5, dtype=torch.int64),
+            "more": [x.detach(), x > 0],
+            "name": "fan",
+            "n": None,
+        }
+
+
+class Pick(nn.Module):
+    def forward(self, value):
+        return value["x"] + value["more"][0] * value["ids"].sum()
+
+
+def test_f_r_and_b_apart():
+    layers = [lambda: nn.Linear(4, 4), lambda: Wait(0.02), lambda: Wait(0.0)]
+    profile = measure(layers, torch.zeros(2, 4), CPU, recompute=True, repeats=1)
+    assert profile.recompute == profile.forward
+    assert all(len(kind) == 3 for kind in (profile.forward, profile.backward))
+    assert min(*profile.forward, *profile.backward) > 0
+    assert profile.forward[1] >= 0.02
+    assert profile.backward[1] >= 0.06
+    assert (
+        measure(layers, torch.zeros(2, 4), CPU, recompute=False, repeats=1).recompute == (0.0,) * 3
+    )
+
+
+def test_what_crosses():
+    """Behind layer 1: [2, 4] floats. Behind 2: twice that, 5 int64, 8 booleans, 1 gradient."""
+    frozen = nn.Embedding(5, 4).requires_grad_(False)
+    layers = [frozen, nn.Linear(4, 4), Fan(), Pick(), nn.Linear(4, 1)]
+    tokens = torch.zeros(2, dtype=torch.int64)
+    with torch.no_grad():  # the user's mode does not matter
+        profile = measure(layers, tokens, CPU, recompute=True, repeats=1)
+    assert profile.activation_bytes == (32, 32, 32 + 40 + 32 + 8, 32)
+    assert profile.gradient_bytes == (0, 32, 32, 32)
+
+
+def test_an_error_names_the_layer():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        measure([nn.ReLU(), nn.Linear(3, 3)], torch.zeros(2, 4), CPU, recompute=True)
+    assert caught.value.__notes__ == ["layers[1]: Linear failed on the sample"]
+
+
+def test_a_stage_pays_for_its_layers_and_for_what_it_sends():
+    profile = Profile((1.0, 2.0, 4.0), (1.0, 2.0, 4.0), (2.0, 4.0, 8.0), (100, 300), (50, 0))
+    free = profile.cost(LinkSpeed())
+    assert [free(0, 1), free(1, 2), free(0, 3)] == [4.0, 8.0, 28.0]
+    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0, overlap=False))
+    assert [cost(0, 3), cost(0, 1), cost(1, 2), cost(1, 3)] == [28.0, 5.5, 12.5, 25.0]
+    assert cost(2, 3) == 16.0, "no gradient crosses, so no message does"
+    # Where sending takes no time of its own, only a slower message counts.
+    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0))
+    assert cost(0, 1) == 1.5 + 3.0, "F takes 1.0 and its message 1.5"
+    assert [cost(1, 2), cost(1, 3)] == [3.5 + 6.0, 6.0 + 18.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"latency": -1.0}, r"^latency=-1\.0: must be a finite number of seconds; try 1e-5"),
+        ({"latency": "1"}, "^latency='1'"),
+        ({"latency": math.nan}, "^latency=nan"),
+        ({"bytes_per_second": 0}, "^bytes_per_second=0: .*; try bytes_per_second=1e9"),
+        ({"bytes_per_second": [1e9]}, r"^bytes_per_second=\[1"),
+        ({"overlap": 1}, "^overlap=1: must be True or False; try overlap=True"),
+    ],
+)
+def test_a_wrong_link_is_one_line(fields: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        LinkSpeed(**fields)
+    assert "\n" not in str(caught.value)
+
+
+LAYERS = [
+    lambda: nn.Linear(1_000_000, 1_000_000, bias=False),
+    nn.ReLU,
+    lambda: nn.Linear(2, 3),
+    nn.ReLU(),
+]
+
+
+def profile(times, activations=None, link=None):
+    """A made-up measurement: F is given, B takes twice that, and nothing is recomputed."""
+    sizes = tuple(activations or [0] * (len(times) - 1))
+    zeros, twice = (0.0,) * len(times), tuple(2 * t for t in times)
+    return lambda: (
+        Profile(tuple(times), zeros, twice, sizes, (0,) * len(sizes)),
+        link or LinkSpeed(),
+    )
+
+
+ONE = profile([1.0])
+
+
+def chosen(balance, stages=2, partitioner="smallest-largest", layers=LAYERS, measured=ONE):
+    return choose(layers, stages, balance, partitioner, measured)
+
+
+def test_parameters_are_counted_without_memory():
+    cut = chosen("parameters")
+    assert cut == Cut((2, 2), "by parameters (smallest-largest)", (1e12, 9), "parameters")
+    assert str(cut) == (
+        "2+2 layers by parameters (smallest-largest): 1, 9e-12 T parameters, predicted imbalance "
+        "100.0 %"
+    )
+
+
+def test_time_counts_what_is_sent():
+    """2+1 would be even without the ten bytes behind layer 1."""
+    measured = profile(
+        [1.0, 2.0, 3.0], [1, 10], LinkSpeed(latency=0.5, bytes_per_second=1.0, overlap=False)
+    )
+    cut = chosen("time", 2, layers=[nn.ReLU] * 3, measured=measured)
+    assert cut.counts == (1, 2)
+    assert cut.costs == (4.5, 15.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"balance": "parameter"},
+            r"balance='parameter': choose one of .* did you mean 'parameters'\?",
+        ),
+        (
+            {"partitioner": "minimum-varience"},
+            r"partitioner='minimum-varience': .* did you mean 'minimum-variance'\?",
+        ),
+        ({"stages": 5}, r"stages=5: the model has 4 layers"),
+        ({"balance": lambda _a, _b: float("nan")}, r"cost of a stage of layers 0 to 0 is nan"),
+        ({"balance": lambda _a, _b: -1}, r"cost of a stage of layers 0 to 0 is -1"),
+        ({"balance": None}, r"balance=\[None\]: needs 2 positive numbers"),
+    ],
+)
+def test_refused(change, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        chosen(**({"balance": "uniform"} | change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("balance", [[1, 2], [4], [0, 4], [5, -1], [True, 3], [2.0, 2], "22"])
+def test_explicit_balance_is_checked(balance):
+    with pytest.raises(ValueError, match=r"balance=\[.*needs 2 positive numbers that sum to"):
+        check_balance(balance, 4, 2)
