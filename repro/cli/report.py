@@ -10,7 +10,6 @@ from rich.console import Console
 from repro.cli.options import parse
 from repro.cli.plan import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.harness import bundle, terminal
-from repro.harness.results import check_folder
 from repro.io.temporary import own_folder
 from repro.report import page, stamp, verdicts
 
@@ -42,7 +41,6 @@ def main(arguments: list[str]) -> int:
         print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0
-    check_folder(options.results)
     done = refresh(options.results, options.plots)
     say_verdicts(options.plots)
     print(f"open {options.plots / 'report.html'} ({done})")

@@ -56,11 +56,12 @@ class Source:
         help_of = {p.arg_name: (p.description or "").replace("\n", " ") for p in documented}
         result = []
         for p in self.parameters:
-            kind, default = p.annotation, tyro.MISSING if p.default is p.empty else p.default
-            argument = tyro.conf.arg(help=help_of.get(p.name, ""))
+            text, kind, default = help_of.get(p.name, ""), p.annotation, p.default
+            argument = tyro.conf.arg(help=text)
             if _is_mapping(kind):
                 kind, default = tuple[str, ...], ()
-                argument = tyro.conf.arg(help=help_of.get(p.name, ""), metavar="NAME=VALUE ...")
+                argument = tyro.conf.arg(help=text, metavar="NAME=VALUE ...")
+            default = tyro.MISSING if default is p.empty else default
             result.append((p.name, Annotated[kind, argument], default))
         return result
 
@@ -94,18 +95,13 @@ def names() -> dict[str, Path]:
 def find(name: str) -> Source:
     """The experiment of a name, or of a file whose path ends in .py."""
     known = names()
-    if name in known:
-        return _load(known[name], name)
-    if name.endswith(".py") and Path(name).is_file():
-        return _load(Path(name), name)
-    if name.endswith(".py"):
+    path = Path(name) if name.endswith(".py") else known.get(name)
+    if path is None or not path.is_file():
         raise ValueError(
-            f"experiment = '{name}': no such file; give the path of a Python file with experiment()"
+            f"experiment = '{name}': allowed are {', '.join(known)}, or the path of a .py "
+            f"file{did_you_mean(name, known)}; `repro list` describes them"
         )
-    raise ValueError(
-        f"experiment = '{name}': allowed are {', '.join(known)}, or a path to a .py "
-        f"file{did_you_mean(name, known)}; `repro list` describes them"
-    )
+    return _load(path, name)
 
 
 def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:

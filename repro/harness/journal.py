@@ -79,14 +79,9 @@ class Status(NamedTuple):
 class Journal:
     """What is recorded of one experiment at one place; read once, then appended to.
 
-    Only the process that holds the lock of the results appends.
-
-    Args:
-        folder: of the experiment; it need not exist.
-        root: the results folder, which no link may lead out of; by default `folder`.
-
-    Raises:
-        ValueError: one line, which names a line that is not as it was written.
+    Only the process that holds the lock of the results appends. The folder need not exist; `root`
+    is the results folder, which no link may lead out of. A ValueError names a line that is not as
+    it was written.
     """
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
@@ -99,6 +94,7 @@ class Journal:
         self._statuses: dict[str, Status] = {}
         self._numbers: dict[str, int] = {}  # group -> its last round
         self._spans: dict[str, str] = {}  # run -> digest
+        self._files: dict[str, Path] = {}  # run -> file with its spans
         self._environment: dict[str, Any] = {}
         self._size, self._seal = 0, b""  # of the lines that count, and the end of the last one
         self._read()
@@ -135,7 +131,7 @@ class Journal:
 
     def timeline(self, run: str) -> Timeline | None:
         """The median step of a run's newest round; None where none is recorded."""
-        path = self._timeline_file(run)
+        path = self._files.get(run)
         if path is None or not path.is_file():
             return None
         spec = self.spec(run)
@@ -227,13 +223,13 @@ class Journal:
             done=list(done),
             replacing=list(replacing),
         )
-        before = {old for run in measured if (old := self._timeline_file(run))}
+        before = {self._files[run] for run in measured if run in self._files}
         for run, packed in spans.items():
             path = self._timeline_path(run, event.spans[run])
             inside(path.parent, self.root)
             write(path, packed)
         self.append(*events, event)
-        for path in before - {self._timeline_file(run) for run in measured}:
+        for path in before.difference(self._files.values()):
             path.unlink(missing_ok=True)
         return event
 
@@ -268,8 +264,7 @@ class Journal:
 
     def timeline_files(self) -> list[Path]:
         """The files with spans that rounds name, and that are there."""
-        paths = [self._timeline_path(run, digest) for run, digest in self._spans.items()]
-        return [path for path in paths if path.is_file()]
+        return [path for path in self._files.values() if path.is_file()]
 
     def remove_leftovers(self) -> None:
         """Remove timelines that no round names; only for a process that holds the lock."""
@@ -316,16 +311,13 @@ class Journal:
         for run in event.records:
             self._of_run.setdefault(run, []).append(event)
             self.environments[run] = self._environment
-            self._spans.pop(run, None)
+            self._files.pop(run, None)
         self._spans |= event.spans
+        self._files |= {run: self._timeline_path(run, it) for run, it in event.spans.items()}
         self._statuses |= dict.fromkeys(event.done, done)
 
     def _timeline_path(self, run: str, digest: str) -> Path:
         return self.folder / TIMELINES / f"{run}-{digest[:12]}.json.gz"
-
-    def _timeline_file(self, run: str) -> Path | None:
-        digest = self._spans.get(run)
-        return self._timeline_path(run, digest) if digest else None
 
 
 def journals(results: Path) -> list[Journal]:

@@ -49,10 +49,10 @@ class PlannedRun:
     spec: RunSpec
     status: str  # "planned", "done" or "skipped"
     reason: str = ""  # why it is skipped
+    added: bool = False  # only ratios of other runs need it
     have: int = 0  # rounds that are recorded
     missing: int = 0  # rounds that are still to be measured
     wanted: int = 0  # rounds that it takes part in
-    added: bool = False  # only ratios of other runs need it
     bases: tuple[str, ...] = ()  # ids of the runs that it is divided by
     differs_in: str = ""  # settings that tell it from other runs of its experiment
 
@@ -147,18 +147,18 @@ def make(
     fidelities: dict[str, str] = {}
     for group in experiment.groups:
         specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
-        obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
         usual = group.rounds or experiment.rounds
-        fidelities |= {name: spec.fidelity for name, spec in specs.items()}
-        usual_rounds |= {
-            name: _wanted(spec, usual) for name, spec in specs.items() if not obstacles[name]
-        }
-        asked = {name for name, spec in specs.items() if id(spec) in chosen}
         bases_of = _bases(specs)
+        asked = {name for name, spec in specs.items() if id(spec) in chosen}
         added = {base for name in asked for base in bases_of[name]} - asked
-        for name in [name for name in specs if name in asked | added]:
-            run = PlannedRun(name, group.name, specs[name], "skipped", obstacles[name])
-            run = replace(run, added=name in added)
+        obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
+        for name, spec in specs.items():
+            fidelities[name] = spec.fidelity
+            if not obstacles[name]:
+                usual_rounds[name] = _wanted(spec, usual)
+            if name not in asked | added:
+                continue
+            run = PlannedRun(name, group.name, spec, "skipped", obstacles[name], name in added)
             if not run.reason:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]
@@ -168,19 +168,11 @@ def make(
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
-    runs = [replace(run, differs_in=different[run.id]) for run in runs]
+    planned = tuple(replace(run, differs_in=different[run.id]) for run in runs)
     pace = of_kinds(experiment, scale, usual_rounds, fidelities, journal.rounds)
+    notes = tuple(_notes(planned))
     return Plan(
-        experiment,
-        scale,
-        machine,
-        journal,
-        tuple(runs),
-        tuple(_notes(runs)),
-        pace,
-        force,
-        accumulate,
-        command,
+        experiment, scale, machine, journal, planned, notes, pace, force, accumulate, command
     )
 
 
@@ -198,16 +190,14 @@ def _with_figures(experiment: Experiment) -> Experiment:
     profile_digest, code_digest = cache(_digest_of_figures), cache(code_of)
 
     def marked(run: RunSpec) -> RunSpec:
-        found: list[str | None] = []
-        if run.profile is not None and run.profile.endswith(".json"):
-            found.append(profile_digest(run.profile))
-        if run.model.startswith("import:"):
-            found.append(code_digest(run.model))
-        known = [figures for figures in found if figures]
-        if not found:
+        has_profile = run.profile is not None and run.profile.endswith(".json")
+        has_code = run.model.startswith("import:")
+        if not has_profile and not has_code:
             return run
-        figures = digest(known)[:12] if len(known) > 1 else next(iter(known), None)
-        return run.model_copy(update={"figures": figures})
+        of_profile = profile_digest(run.profile) if has_profile else None
+        of_code = code_digest(run.model) if has_code else None
+        both = digest([of_profile, of_code])[:12] if of_profile and of_code else None
+        return run.model_copy(update={"figures": both or of_profile or of_code})
 
     groups = (
         group.model_copy(update={"runs": tuple(map(marked, group.runs))})
@@ -234,18 +224,13 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     for text in only:
         matching = runs
         for field, values in _parse(text).items():
-            present = list(dict.fromkeys(str(getattr(run, field)) for run in runs))
-            if unknown := [value for value in values if value not in present]:
-                raise ValueError(
-                    f"--only {field}={unknown[0]} matches no run of {experiment.name}: {field} is "
-                    f"{', '.join(present)} there{did_you_mean(unknown[0], present)}"
-                )
             matching = [run for run in matching if str(getattr(run, field)) in values]
-        if not matching:
-            raise ValueError(
-                f"--only {text} matches no run of {experiment.name}; `repro plan "
-                f"{experiment.name}` lists them"
-            )
+            if not matching:
+                present = list(dict.fromkeys(str(getattr(run, field)) for run in runs))
+                raise ValueError(
+                    f"--only {text} matches no run of {experiment.name}: {field} is "
+                    f"{', '.join(present)} there{did_you_mean(values[0], present)}"
+                )
         chosen |= {id(run): run for run in matching}
     return [*chosen.values()] if only else runs
 
@@ -254,14 +239,12 @@ def _parse(text: str) -> dict[str, list[str]]:
     """`K=2,M=4` -> {"K": ["2"], "M": ["4"]}."""
     wanted: dict[str, list[str]] = {}
     for part in text.split(","):
-        field, equals, value = (piece.strip() for piece in part.partition("="))
-        field = next((known for known in _FILTERS if known.lower() == field.lower()), field)
-        if not equals or not value:
-            raise ValueError(f"--only {text!r}: '{part}' is no FIELD=VALUE; try --only K=2,M=4")
-        if field not in _FILTERS:
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        field = next((known for known in _FILTERS if known.lower() == name.lower()), None)
+        if field is None or not value:
             raise ValueError(
-                f"--only {part}: no field '{field}', only "
-                f"{', '.join(_FILTERS)}{did_you_mean(field, _FILTERS)}"
+                f"--only {part}: is no FIELD=VALUE, such as K=2, of one of the fields "
+                f"{', '.join(_FILTERS)}{did_you_mean(name, _FILTERS)}"
             )
         wanted.setdefault(field, []).append(value)
     return wanted

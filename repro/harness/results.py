@@ -6,7 +6,7 @@ shown: a number that is not whole never stands among others.
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -19,7 +19,6 @@ from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import (
     Modelled,
     PlanEvent,
-    RoundEvent,
     RoundRecord,
     TrainRound,
     round_record,
@@ -280,27 +279,14 @@ class Results:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def check_folder(results: Path) -> None:
-    """Raise a one-line ValueError where the results folder does not exist."""
-    if not results.is_dir():
-        beside = results.parent
-        known = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
-        raise ValueError(
-            f"results = '{results}': there is no such folder; give the one that "
-            f"`repro run --results` recorded into{did_you_mean(results.name, known)}"
-        )
-
-
 def load_recorded(results: Path) -> Results:
     """Everything recorded under a folder; a one-line ValueError where that is nothing."""
-    check_folder(results)
     recorded = load(results)
     if not recorded.runs:
-        reference = results / "reference"
-        hint = f"; the committed results are in --results {reference}" if reference.is_dir() else ""
+        what = "nothing is recorded there" if results.is_dir() else "there is no such folder"
         raise ValueError(
-            f"results = '{results}': nothing is recorded there; measure something first, such as: "
-            f"repro run table2 --scale smoke --results {results}{hint}"
+            f"results = '{results}': {what}; measure something first, such as: repro run table2 "
+            f"--scale smoke --results {results}; what is committed is in results/reference"
         )
     return recorded
 
@@ -317,43 +303,36 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
     others, such as `table2/transformer-K2`. A ValueError says that it names no run, or several.
     """
     *place, start = text.strip("/").split("/")
-    ids: set[str] = set()
+    ids: list[str] = []
     for folder in (results, results / "reference"):
         loaded = load(folder)
-        ids |= {run.id for run in loaded.runs}
+        ids += [run.id for run in loaded.runs]
         of_place = [run for run in loaded.runs if set(place) <= set(run.place)]
-        matches = [run for run in of_place if run.id == start]
+        matches = [run for run in of_place if start in (run.id, run.experiment)]
         matches = matches or [run for run in of_place if run.id.startswith(start)]
-        matches = matches or [run for run in of_place if run.experiment == start]
         if len(matches) > 1:
             names = ["/".join((*run.place, run.named)) for run in matches]
             raise ValueError(
-                f"run = {short(text)}: names {len(names)} runs: {_listed(names)}; give more of one"
+                f"run = {short(text)}: names {len(names)} runs, such as "
+                f"{', '.join(names[:_MOST_LISTED])}; give more of one"
             )
         if matches:
             journal = next(each for each in loaded.journals if each.place == matches[0].place)
             return of_journals([journal]), matches[0]
-    hint = f"; there is {_listed(sorted(ids))}" if ids else "; `repro run NAME` records some"
+    known = f"; there is {', '.join(ids[:_MOST_LISTED])}" if ids else "; `repro run` records some"
     raise ValueError(
         f"run = {short(text)}: no run below {results} has an id that begins so"
-        f"{did_you_mean(start, ids) or hint}"
+        f"{did_you_mean(start, ids) or known}"
     )
-
-
-def _listed(texts: list[str]) -> str:
-    """`a, b and 3 others`."""
-    more = len(texts) - _MOST_LISTED
-    return ", ".join(texts[:_MOST_LISTED]) + (f" and {more} others" if more > 0 else "")
 
 
 @collector.paused()
 def of_journals(found: list[Journal]) -> Results:
-    return Results([run for journal in found for run in _runs(journal)], found)
-
-
-def _runs(journal: Journal) -> Iterator[Run]:
-    differs_in = differences({run: journal.spec(run) for run in journal.runs})
-    return (run_of(journal, run, differs_in[run]) for run in journal.runs)
+    runs: list[Run] = []
+    for journal in found:
+        differs_in = differences({run: journal.spec(run) for run in journal.runs})
+        runs += [run_of(journal, run, differs_in[run]) for run in journal.runs]
+    return Results(runs, found)
 
 
 def run_of(journal: Journal, run: str, differs_in: str = "") -> Run:
@@ -365,18 +344,18 @@ def run_of(journal: Journal, run: str, differs_in: str = "") -> Run:
         device = spec.profile or ""
     elif recorded and journal.about:
         device = journal.about.identity.get("device", "")
-    rounds = tuple(_round(spec, each, each.records[run]) for each in recorded)
+    rounds = []
+    for event in recorded:
+        values = event.records[run]
+        # Only what a clock times can be disturbed.
+        load = event.load if spec.fidelity in TIMED and event.load is not None else math.nan
+        modelled = values.get("modelled")
+        N = (modelled and modelled["batch"]) or spec.N
+        rounds.append(Round(event.round, values, N, event.commit, load, shared=bool(spec.shared)))
     status = str(journal.status(run))
-    return Run(journal.place, run, journal.runs[run], spec, status, rounds, device, differs_in)
-
-
-def _round(spec: RunSpec, event: RoundEvent, values: Mapping[str, Any]) -> Round:
-    # Only what a clock times can be disturbed.
-    load = event.load if spec.fidelity in TIMED else None
-    modelled = values.get("modelled")
-    N = (modelled and modelled["batch"]) or spec.N
-    load = math.nan if load is None else load
-    return Round(event.round, values, N, event.commit, load, shared=bool(spec.shared))
+    return Run(
+        journal.place, run, journal.runs[run], spec, status, tuple(rounds), device, differs_in
+    )
 
 
 def _median(values: Sequence[float | None]) -> float:

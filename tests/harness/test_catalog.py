@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from crew import spec
 
 from repro.harness import catalog
 from repro.harness.spec import SCALES
@@ -52,14 +51,6 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str, messa
 def test_an_unknown_name_is_one_line_with_what_is_near():
     with pytest.raises(ValueError, match=r"^experiment = 'tabel2': .*did you mean 'table2'\?"):
         catalog.find("tabel2")
-
-
-def test_a_recorded_spec_is_replayed_with_its_baselines():
-    runs = catalog.replay(spec(2, 4, balance=(1, 3)), "--spec x").build("laptop").groups[0].runs
-    found = [(run.K, run.M, run.balance) for run in runs]
-    assert found == [(1, 4, "time"), (2, 1, "time"), (2, 4, (1, 3))]
-    runs = catalog.replay(spec(2, 1), "--spec x").build("laptop").groups[0].runs
-    assert [(run.K, run.M) for run in runs] == [(1, 1), (2, 1)]
 
 
 def test_pairs_are_json_where_they_can_be():

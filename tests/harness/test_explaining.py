@@ -68,7 +68,7 @@ def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path)
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ("transformer-K2", ["names 3 runs: ", "table2/transformer-K2-M1-", "give more of one"]),
+        ("transformer-K2", ["names 3 runs", "table2/transformer-K2-M1-", "give more of one"]),
         ("transformer-K2-M4", ["names 2 runs", "table2/transformer-K2-M4", "again/"]),
         ("tranformer-K2-M1", ["no run below", "did you mean 'transformer-K2-M1-"]),
         ("table2", ["run = 'table2': names 6 runs", "/transformer-K1-M1-"]),

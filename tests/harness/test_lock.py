@@ -1,7 +1,5 @@
 """One harness at a time in a results folder."""
 
-import errno
-import fcntl
 import getpass
 import os
 import socket
@@ -10,11 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from crew import Crew, experiment, measure, spec
 
 from repro.cli.main import main
-from repro.harness.frame import all_runs
-from repro.harness.results import load
 from repro.io import lock
 
 ROOT = Path(__file__).parents[2]
@@ -80,13 +75,3 @@ def test_a_killed_owner_holds_nothing_also_while_its_children_live(tmp_path: Pat
         os.kill(child, 9)
         owner.kill()
         owner.stdout.close()
-
-
-def test_without_locks_there_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.warns(UserWarning, match="without locks .*make sure that no other `repro run`"):
-        assert measure(tmp_path, Crew(), experiment(spec())) == 0
-    assert len(all_runs(load(tmp_path))) == 1
