@@ -86,7 +86,7 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> list["R
     from repro.gpipe import launch
 
     path = _file_to_write(options.output or folder / "device.json")
-    rates = launch(bench.run, origin.machine.device, stages=origin.K)
+    rates = launch(bench.measure, origin.machine.device, stages=origin.K)
     device = profile(rates, origin, _memory(origin))
     if not machine.torchrun_rank():
         device.save(path)

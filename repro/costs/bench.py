@@ -47,13 +47,9 @@ class Rates:
         return statistics.median(self.other.values())
 
 
-def run(kind: str, window: float = WINDOW) -> Rates:
-    """Measure a "cpu" or "cuda" device; every process of the default group calls it."""
-    return measure(ControlChannel(dist.get_world_size(), dist.get_rank()), kind, window)
-
-
-def measure(wire: ControlChannel, kind: str, window: float = WINDOW) -> Rates:
-    """The same, called by the first processes of the default group only: one for each stage."""
+def measure(kind: str, window: float = WINDOW, stages: int | None = None) -> Rates:
+    """Measure a "cpu" or "cuda" device; the first K processes of the default group call it."""
+    wire = ControlChannel(stages or dist.get_world_size(), dist.get_rank())
     device = torch.device("cpu")
     if kind == "cuda":
         device = torch.device("cuda", wire.rank % torch.cuda.device_count())

@@ -11,27 +11,18 @@ _UNITS = {name.lower(): (name, factor) for name, factor in _FACTORS.items()}
 
 
 def parse_bytes(field: str, text: str) -> tuple[int, str]:
-    """Parse a size: `"8GB"` -> (8000000000, "GB"), `"8 GiB"` -> (8589934592, "GiB").
-
-    Raises:
-        ValueError: one line that names `field`.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    """Parse a size: `"8GB"` -> (8000000000, "GB"), `"8 GiB"` -> (8589934592, "GiB")."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*", text)
     number, unit = match.groups() if match else ("8", "")
-    known = ", ".join(_FACTORS)
-    if unit.lower() not in _UNITS:
-        problem = f"the unit {unit!r} is not known" if unit else "it has no unit"
-    elif unit.endswith("b") and unit != unit.lower():
-        problem = f"{unit} is bits"
-    else:
-        name, factor = _UNITS[unit.lower()]
-        size = float(number) * factor
-        if 1 <= size < 2**60:
-            return int(size), name
-        problem = "it is less than a byte, or an exbibyte or more"
-    raise ValueError(
-        f"{field} = {text!r}: {problem}; allowed is a number and one of {known}; try {number}GB"
-    )
+    name, factor = _UNITS.get(unit.lower(), ("", 0))
+    in_bits = unit.endswith("b") and unit != unit.lower()
+    size = float(number) * factor
+    if in_bits or not 1 <= size < 2**60:
+        raise ValueError(
+            f"{field} = {text!r}: allowed is a number of bytes below an exbibyte with one of the "
+            f"units {', '.join(_FACTORS)}; try {number}GB"
+        )
+    return int(size), name
 
 
 def readable(size: float, unit: str) -> str:

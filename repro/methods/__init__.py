@@ -30,5 +30,5 @@ _CLASSES = {  # library -> the module and the class of its method
 def make(library: str, setup: Setup) -> Method:
     """The method of a library on this process; a peer library is imported when it is asked for."""
     assert library == "repro" or setup.config.throttle is None  # `ACCEPTS` refuses it in a run
-    module, name = ("zero", "ShardedState") if setup.zero else _CLASSES[library]
+    module, name = _CLASSES[library]
     return getattr(import_module(f"repro.methods.{module}"), name)(setup)

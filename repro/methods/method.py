@@ -136,6 +136,17 @@ class Method(ABC):
             self.train_step(inputs, targets)
         return self.gather(sent.counts)
 
+    def staleness(self) -> list[int] | None:
+        """For each stage: the most updates between the F and the update of a micro-batch.
+
+        None where no micro-batch updates weights while others use older ones.
+        """
+        return None
+
+    def stashed_bytes(self) -> list[int] | None:
+        """For each stage: the most bytes of weights, besides the newest, that were kept at once."""
+        return None
+
     def close(self) -> None:  # noqa: B027
         """Release threads and connections."""
 
@@ -201,18 +212,6 @@ class Peer(Method):
     def _of_all(self, loss: float) -> float:
         """The loss of the mini-batch by this process's part of it."""
         return loss
-
-
-class Asynchronous(Method):
-    """A method that updates weights while other micro-batches use older ones."""
-
-    @abstractmethod
-    def staleness(self) -> list[int]:
-        """For each stage: the most updates between the F and the update of a micro-batch."""
-
-    @abstractmethod
-    def stashed_bytes(self) -> list[int]:
-        """For each stage: the most bytes of weights, besides the newest, that were kept at once."""
 
 
 def _no_profile() -> Any:

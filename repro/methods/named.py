@@ -92,20 +92,16 @@ def name_of(
     zero: int | None,
 ) -> str:
     """The name of the method that a run with these fields uses; its library where it has none."""
-    of_library = {"ddp": "data", "fsdp": "fully-sharded"}
     if library != "repro":
-        return of_library.get(library, library)
-    of_schedule = {"interleaved-1f1b": "interleaved", "zb-h1": "zero-bubble"}
-    base = of_schedule.get(schedule, schedule)
-    if K == 1 and tensor_parallel is None:
-        base = ""
-    others = [
-        name
-        for name, present in (
-            ("tensor", tensor_parallel is not None),
-            ("zero1", zero is not None),
-            ("data", D > 1 and zero is None),
-        )
-        if present
-    ]
-    return "-x-".join([base, *others] if base else others) or "single"
+        return {"ddp": "data", "fsdp": "fully-sharded"}.get(library, library)
+    parts = []
+    if K > 1 or tensor_parallel is not None:
+        of_schedule = {"interleaved-1f1b": "interleaved", "zb-h1": "zero-bubble"}
+        parts.append(of_schedule.get(schedule, schedule))
+    if tensor_parallel is not None:
+        parts.append("tensor")
+    if zero is not None:
+        parts.append("zero1")
+    elif D > 1:
+        parts.append("data")
+    return "-x-".join(parts) or "single"

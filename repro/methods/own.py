@@ -1,9 +1,10 @@
-"""Our own pipeline as a method."""
+"""Our own pipeline as a method, also with T processes for each stage or with ZeRO-1."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
 from repro.gpipe.core.microbatch import Tree
-from repro.methods.divided import Parts, divide, refuse_indivisible
+from repro.methods.divided import Parts, divide
 from repro.methods.method import Method, Setup
 from repro.methods.traffic import ring_share
 
@@ -31,7 +32,6 @@ class Own(Method):
         self._parts = None
         if config.tensor_parallel > 1:
             assert setup.group is not None
-            refuse_indivisible(setup.layers, config.tensor_parallel)
             self._parts = Parts(setup.group)
             divided = {"divide": partial(divide, parts=self._parts)}
         self._pipe = Pipeline(
@@ -49,7 +49,20 @@ class Own(Method):
         self._sent: dict[str, int] = {}  # in the last step
 
     def _make_optimizer(self, setup: Setup) -> torch.optim.Optimizer | None:
-        return setup.make_optimizer(self._pipe.parameters())
+        """The optimizer of this stage, by ZeRO-1 (arXiv:1910.02054) if the setup asks for it.
+
+        Each replica of the stage then keeps the state of some parameters, updates these, and sends
+        them to the others. Gradients are summed as without it, so the weights have the same bits.
+        """
+        parameters = list(self._pipe.parameters())
+        if not setup.zero or setup.optimizer is None or not parameters:
+            return setup.make_optimizer(parameters)
+        # By name, since its import takes half a second.
+        sharded = import_module("torch.distributed.optim").ZeroRedundancyOptimizer
+        optimizer = sharded(parameters, setup.optimizer, process_group=setup.group)
+        # The state that is in this process, so that its memory is counted.
+        optimizer.state = optimizer.optim.state
+        return optimizer
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """See `Method`."""
@@ -71,7 +84,11 @@ class Own(Method):
         return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of messages and of all-reduces in the last step."""
+        """Bytes of messages, all-reduces and, with ZeRO-1, updated weights in the last step."""
+        if self._setup.zero and self._optimizer is not None:
+            share = ring_share("broadcast", self._setup.config.replicas)
+            weights = sum(p.nbytes for p in self.module.parameters())
+            self._sent["broadcast"] = round(share * weights)
         return self.gather(self._sent)
 
     def _sent_so_far(self) -> dict[str, int]:

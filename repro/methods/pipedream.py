@@ -33,7 +33,7 @@ from repro.gpipe.core.microbatch import Tree, flatten, gather, map_leaves
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.buffers import as_before
 from repro.gpipe.schedule.actions import Cell
-from repro.methods.method import Asynchronous, Setup
+from repro.methods.method import Method, Setup
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _InFlight:
     outputs: list[Tensor] | None = None
 
 
-class PipeDream(Asynchronous):
+class PipeDream(Method):
     """One stage of an asynchronous pipeline; see `Method`.
 
     With checkpoint "always", F keeps only the stage's inputs, and R runs the layers again with the
@@ -137,11 +137,11 @@ class PipeDream(Asynchronous):
         return EvaluationResult(self._wire.from_last(loss), gather(outputs))
 
     def staleness(self) -> list[int]:
-        """K - 1 - j on stage j once the pipe was full; see `Asynchronous`."""
+        """K - 1 - j on stage j once the pipe was full."""
         return self.gather(self._greatest_staleness)
 
     def stashed_bytes(self) -> list[int]:
-        """The weights of K - 1 - j versions once the pipe was full; see `Asynchronous`."""
+        """The weights of K - 1 - j versions once the pipe was full."""
         return self.gather(self._most_stashed)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:

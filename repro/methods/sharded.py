@@ -17,8 +17,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from repro.gpipe.core.memory import LiveBytes
-from repro.methods.divided import divisible, refuse_indivisible
-from repro.methods.method import Setup
+from repro.methods.divided import divisible
 from repro.methods.unpipelined import SeededLayers, Unpipelined
 
 
@@ -92,10 +91,6 @@ class TensorParallel(Sharded):
     All processes run all layers on the same mini-batch, with the parts of matrices that a module's
     `tensor_plan` says. `repro.methods.divided` does the same inside our pipeline.
     """
-
-    def __init__(self, setup: Setup) -> None:
-        refuse_indivisible(setup.layers, setup.config.tensor_parallel)
-        super().__init__(setup)
 
     def _wrapped(self, module: SeededLayers) -> nn.Module:
         # torch keeps what it planned for equal meshes, their group included. A name of its own

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its pro
 
 
 def test_two_processes_measure_every_term():
-    found = launch(bench.run, "cpu", 0.001, stages=2)
+    found = launch(bench.measure, "cpu", 0.001, stages=2)
     assert len(found) == 2
     for rates in found:
         assert min(rates.matmul.values()) <= rates.matmul_flops <= max(rates.matmul.values())

@@ -178,7 +178,7 @@ def test_a_model_of_one_s_own(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--memory", "8"], "it has no unit"),
+        (["--memory", "8"], "one of the units B, kB"),
         (["--memory", "8GB", "--micro-batches", "64"], "--micro-batches 64"),
         (["--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
         (["--memory", "8GB", "--vary", "L", "--up-to", "0"], "up-to"),

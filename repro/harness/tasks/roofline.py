@@ -29,7 +29,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     began = time.perf_counter()
     spec = job.spec
     wire = ControlChannel(spec.K, rank)
-    rates = wire.all_gather(bench.measure(wire, job.device))
+    rates = wire.all_gather(bench.measure(job.device, stages=spec.K))
     if job.device == "cuda":
         memory = torch.cuda.mem_get_info(0)[1]
     else:  # a share of the host's

@@ -20,7 +20,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.emulate import Emulation
 from repro.harness.tasks.setup import setup_of
 from repro.methods import make
-from repro.methods.method import Asynchronous, Method
+from repro.methods.method import Method
 from repro.models import Model, build
 
 
@@ -57,9 +57,10 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
             _refuse_nonfinite(step.loss, job)
-        found: dict[str, Any] = {}
-        if isinstance(method, Asynchronous):
-            found = {"staleness": method.staleness(), "stashed_bytes": method.stashed_bytes()}
+        found: dict[str, Any] = {
+            "staleness": method.staleness(),
+            "stashed_bytes": method.stashed_bytes(),
+        }
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
         if job.memory:
             found["sent_bytes"] = method.sent_bytes(inputs, targets)

@@ -6,7 +6,6 @@ setting for a given cut. It gets one layer for each stage, which holds all layer
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -29,9 +28,8 @@ class DeepSpeedPipeline(Peer):
         super().__init__(setup, K, dist.get_rank())
         self.balance = setup.counts()
         self.module = setup.build_stage(self.balance, self._rank)
-        recomputes = setup.config.checkpoint == "always"
-        without = replace(setup, config=replace(setup.config, checkpoint="never"))
-        self._flat = learn(without, self._wire, self._rank, self.module).stage
+        self._flat = learn(setup, self._wire, self._rank, self.module).stage
+        self._flat.recompute = False  # the engine does
         self._outputs: list[Tree] = []  # of an evaluation, on the last stage
         whole = deepspeed.pipe.PipelineModule(
             layers=[self._flat] * K,  # of which it takes the one of its stage
@@ -39,7 +37,7 @@ class DeepSpeedPipeline(Peer):
             loss_fn=self._loss,
             partition_method="uniform",
             # Of its two functions the one that also takes inputs without gradients.
-            activation_checkpoint_interval=int(recomputes),
+            activation_checkpoint_interval=int(setup.config.checkpoint == "always"),
             activation_checkpoint_func=deepspeed.checkpointing.non_reentrant_checkpoint,
         )
         parameters = list(self.module.parameters())

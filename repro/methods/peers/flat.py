@@ -27,13 +27,13 @@ class FlatStage(nn.Module):
         self.layers = layers
         self.output_skeleton: Tree = None
         self._skeleton = skeleton
-        self._recompute = recompute
+        self.recompute = recompute
 
     def forward(self, *tensors: Any) -> Any:
         """Run the layers."""
         if isinstance(tensors[0], tuple):
             (tensors,) = tensors
-        if self._recompute and torch.is_grad_enabled():
+        if self.recompute and torch.is_grad_enabled():
             outputs = checkpoint(self.run_layers, *tensors, use_reentrant=False)
         else:
             outputs = self.run_layers(*tensors)

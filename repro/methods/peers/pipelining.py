@@ -13,12 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-)
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import get_schedule_class
 
 from repro.gpipe.core.microbatch import Tree, flatten
 from repro.methods.method import Peer, Setup
@@ -36,11 +32,7 @@ def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
 
 
 class Pipelining(Peer):
-    """The stages of one rank under `torch.distributed.pipelining`.
-
-    The schedule of the setup chooses the library's class: "gpipe", "1f1b", or "interleaved-1f1b",
-    whose ranks hold several stages each.
-    """
+    """The stages of one rank under `torch.distributed.pipelining`."""
 
     def __init__(self, setup: Setup) -> None:
         assert setup.group is not None
@@ -52,15 +44,23 @@ class Pipelining(Peer):
         for number in range(self._rank, config.total_stages, config.stages):
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
-            stages.append(self._stage(number, part))
+            learnt = learn(setup, self._wire, number, part)
+            self._last = learnt.stage
+            stages.append(
+                PipelineStage(
+                    learnt.stage,
+                    number,
+                    config.total_stages,
+                    setup.device,
+                    input_args=learnt.inputs,
+                    output_args=learnt.outputs,
+                    group=setup.group,
+                )
+            )
         self.module = self._model = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        kind: Any = {
-            "gpipe": ScheduleGPipe,
-            "1f1b": Schedule1F1B,
-            "interleaved-1f1b": ScheduleInterleaved1F1B,
-        }[config.schedule]
-        held = stages if config.schedule == "interleaved-1f1b" else stages[0]
+        kind: Any = get_schedule_class(config.schedule.replace("-", ""))
+        held = stages if config.stages_per_rank > 1 else stages[0]
         self._schedule: Any = kind(held, config.micro_batches, loss_fn=self._loss)
 
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
@@ -88,20 +88,6 @@ class Pipelining(Peer):
 
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
         return self._setup.loss(self._last.unflat(outputs), targets)
-
-    def _stage(self, number: int, layers: nn.Sequential) -> PipelineStage:
-        """A stage of the library; the stages before must be made at the same time."""
-        learnt = learn(self._setup, self._wire, number, layers)
-        self._last = learnt.stage
-        return PipelineStage(
-            learnt.stage,
-            number,
-            self._setup.config.total_stages,
-            self._setup.device,
-            input_args=learnt.inputs,
-            output_args=learnt.outputs,
-            group=self._setup.group,
-        )
 
 
 def _mean(losses: list[Tensor]) -> float:
