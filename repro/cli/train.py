@@ -271,14 +271,12 @@ class Progress:
 
 
 def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:
-    from repro.data.classification import check_classes
     from repro.models import parameters
 
-    given = pairs("model_args", options.model_args)
-    check_classes(given.get("num_classes", classes), classes)
     of_data = {"image": size, "num_classes": classes}
     takes = parameters(options.model)
-    return {name: value for name, value in of_data.items() if name in takes} | given
+    taken = {name: value for name, value in of_data.items() if name in takes}
+    return taken | pairs("model_args", options.model_args)
 
 
 def _recipe(options: TrainOptions, examples: int) -> "Recipe":

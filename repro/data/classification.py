@@ -108,18 +108,6 @@ def count_classes(task: ImageTask) -> int:
     return 2 if task.labels == "parity" else len(task.chosen(total))
 
 
-def check_classes(outputs: object, classes: int) -> None:
-    """Raise a one-line ValueError if a model has fewer outputs than its data has classes.
-
-    `outputs` is what a user has given, so it may be no number.
-    """
-    if not isinstance(outputs, int) or outputs < classes:
-        raise ValueError(
-            f"num_classes={outputs}: the data has {classes} classes, and each needs an output of "
-            f"the model; try num_classes={classes}"
-        )
-
-
 def _open(
     task: ImageTask, train: bool, finish: Callable[[Tensor], Tensor] | None
 ) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:

@@ -18,10 +18,9 @@ GREY_MEAN, GREY_STD = 0.3053, 0.3760
 
 
 def batch(N: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw N digits, without replacement up to N = 1797; the same seed gives the same digits.
+    """N digits, drawn without replacement up to N = 1797, and their labels, int64 [N].
 
-    Returns:
-        Images, float32 [N, 3, size, size], normalised; labels, int64 [N], from 0 to 9.
+    Images are float32 [N, 3, size, size], normalised.
     """
     from sklearn.datasets import load_digits
 

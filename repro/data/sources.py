@@ -61,19 +61,13 @@ def _offline_without_a_network() -> Iterator[None]:
 @contextmanager
 def _explained(entry: DataSet) -> Iterator[None]:
     """Make one line of any error of the network, the Hub or the library."""
-    from datasets.exceptions import DatasetNotFoundError
-
     try:
         yield
     except Exception as error:
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
-        reason = f"cannot be read ({type(error).__name__}: {first_line})"
-        if isinstance(error, DatasetNotFoundError):
-            reason = "is not on the Hugging Face Hub, or needs a token: set HF_TOKEN"
-            if "gated" in str(error):
-                reason = f"is gated: accept its terms at {entry.page} and set HF_TOKEN"
-        other = "digits" if entry.kind == "images" else "toy:alfa"
+        terms = f"; accept its terms at {entry.page} and set HF_TOKEN" if entry.gated else ""
         raise ValueError(
-            f"data={entry.name!r}: {entry.hub or entry.folder} {reason}; without a network try "
-            f"{other}"
+            f"data={entry.name!r}: {entry.hub or entry.folder} cannot be read "
+            f"({type(error).__name__}: {first_line}){terms}; without a network try "
+            f"{'digits' if entry.kind == 'images' else 'toy:alfa'}"
         ) from None

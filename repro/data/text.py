@@ -55,11 +55,7 @@ def sentences(count: int, V: int, seed: int) -> list[str]:
 
 
 def batch(N: int, T: int, V: int, seed: int) -> tuple[Tensor, Tensor]:
-    """N sequences of T tokens from a stream of sentences, and the token after each token.
-
-    Returns:
-        Inputs and targets, both int64 [N, T]; the targets are the inputs shifted by one.
-    """
+    """T tokens of a stream of sentences, N times, and the token after each: both int64 [N, T]."""
     needed = N * (T + 1)
     rows = sentences(-(-needed // _SHORTEST), V, seed)
     tokens = vocabulary(V)

@@ -61,9 +61,6 @@ def _builder(name: str) -> Callable[..., Model]:
         return partial(PREFIXES[prefix], rest)
     if name in BUILDERS:
         return BUILDERS[name]
-    hint = did_you_mean(name, BUILDERS)
-    if colon and prefix and rest:
-        hint = f"; did you mean {f'import:{name}'!r}?"
-    elif not hint and is_timm_model(name):
-        hint = f"; did you mean {f'timm:{name}'!r}?"
+    known = [*BUILDERS, f"timm:{name}"] if is_timm_model(name) else BUILDERS
+    hint = did_you_mean(name, known)
     raise UnusableError(f"model={name!r}: allowed are {', '.join(names())}{hint}")

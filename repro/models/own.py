@@ -45,7 +45,7 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
         torch.default_generator.manual_seed(0)
         values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
         call = f"model='import:{path}'" + (f" with {values}" if values else "")
-        with _explained(f"{call}: the function"):
+        with _explained(f"{call}: the function", may_refuse=True):
             returned = function(**arguments)
     if isinstance(returned, Model):
         return returned
@@ -87,18 +87,18 @@ def function_at(path: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explained(what: str, *, may_refuse: bool = False) -> Iterator[None]:
     """Make one line of an error of the user's module.
 
-    A ValueError is its own refusal, or stands for the errors by which functions and torch's layers
-    refuse sizes. An UnusableError stands for any other error.
+    A ValueError is its own refusal, or stands for the errors by which a function and torch's layers
+    may refuse sizes. An UnusableError stands for any other error.
     """
     try:
         yield
     except ValueError:
         raise
     except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
-        refuses = isinstance(error, AssertionError | RuntimeError | TypeError)
+        refuses = may_refuse and isinstance(error, AssertionError | RuntimeError | TypeError)
         kind = ValueError if refuses else UnusableError
         raise kind(f"{what} raised {_describe(error)}") from error
 

@@ -186,11 +186,8 @@ def target_tokens(targets: Tensor) -> Tensor:
 def batch(N: int, S: int, T: int, V: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """N made-up sentences; the translation of a sentence is its words in reverse order.
 
-    A source has S tokens and a target T, EOS among them: longer ones are cut, shorter ones padded.
-    The vocabulary of V tokens includes the four special ones.
-
-    Returns:
-        ((source [N, S], decoder's input [N, T]), targets [N, T]), all int64.
+    The result is ((source [N, S], decoder's input [N, T]), targets [N, T]), all int64. EOS is among
+    the T tokens: longer ones are cut, shorter ones padded. The four special tokens are of the V.
     """
     word_tokens = text.vocabulary(V - SPECIAL)
     rows = [

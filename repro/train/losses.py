@@ -19,12 +19,9 @@ def classification(smoothing: float = 0.0, classes: int | None = None) -> Loss:
     """Mean cross-entropy of (outputs, classes int64 [N]).
 
     Outputs are logits [N, classes], or (logits, auxiliary logits) of a model with an auxiliary
-    head, whose cross-entropy is added with the authors' weight.
-
-    Args:
-        smoothing: share of the probability that is spread evenly over all classes, below 1.
-        classes: of the data; the loss then refuses, in one line, a model with fewer outputs. None:
-            the outputs are not looked at.
+    head, whose cross-entropy is added with the authors' weight. `smoothing` is the share of the
+    probability that is spread evenly over all classes. If the number of classes is given, the loss
+    refuses, in one line, a model with fewer outputs.
     """
     return partial(_classification, smoothing, classes)
 

@@ -1,4 +1,4 @@
-"""Each model gives the same outputs and gradients cut into two stages as in one piece."""
+"""Each model gives the same gradients cut into two stages as in one piece with plain PyTorch."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from torch import nn
 from repro.gpipe import launch
 from repro.gpipe.core import layers as gpipe_layers
 from repro.gpipe.core.loss import Weighted
-from repro.gpipe.core.microbatch import flatten, split
+from repro.gpipe.core.microbatch import split
 from repro.models import build
 
 
@@ -41,12 +41,3 @@ def test_pipelined_as_not(ran, name):
         assert (gradients[key] is None) == (parameter.grad is None), key
         if parameter.grad is not None:
             torch.testing.assert_close(gradients[key], parameter.grad, rtol=1e-4, atol=1e-6)
-    # Running statistics move once a mini-batch, not with each micro-batch as above; tests/gpipe
-    # holds their values.
-    buffers = ran[0][name]["buffers"] | ran[1][name]["buffers"]
-    assert buffers.keys() == {n for n, _ in whole.named_buffers()}
-    whole.load_state_dict(buffers, strict=False)
-    with torch.no_grad():
-        expected = flatten(whole.eval()(inputs))[0]
-    for ours, theirs in zip(flatten(ran[1][name]["outputs"])[0], expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)

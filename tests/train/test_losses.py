@@ -2,11 +2,7 @@ import pytest
 import torch
 
 from repro.data.tokens import PAD
-from repro.gpipe import Pipeline
-from repro.models import build
 from repro.train.losses import classification, translation
-
-SMALL = {"L": 1, "d": 16, "H": 24, "A": 2, "head_dim": 8, "V": 32, "S": 12, "T": 13, "dropout": 0.0}
 
 
 def smoothed(logits, targets, smoothing):
@@ -37,19 +33,3 @@ def test_translation_leaves_padding_out(smoothing):
         loss(logits, targets), smoothed(logits[real], targets[real], smoothing)
     )
     assert loss.weight(targets) == 7 + 3 * 3
-
-
-def test_unequal_micro_batches_give_the_loss_of_the_mini_batch():
-    model = build("translation", **SMALL)
-    inputs, targets = model.batch(7, 0)
-    losses, gradients = [], []
-    for M in (1, 3, 7):
-        pipe = Pipeline(model.layers, 1, M, device="cpu")
-        losses.append(pipe.train_step(inputs, targets, translation(0.1)).loss)
-        gradients.append([p.grad for p in pipe.parameters()])
-        losses.append(pipe.evaluate(inputs, targets, translation(0.1)).loss)
-        pipe.close()
-    assert losses == pytest.approx([losses[0]] * 6, rel=1e-5)
-    for other in gradients[1:]:
-        for a, b in zip(gradients[0], other, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from repro.gpipe import Pipeline
 from repro.models import build
-from repro.train.decode import greedy
+from repro.train.evaluation import greedy
 from repro.train.history import History
 from repro.train.losses import translation
 from repro.train.recipe import Recipe

@@ -16,13 +16,7 @@ from torch import Tensor
 
 from repro.data.batches import Batches
 from repro.data.bleu import score
-from repro.data.classification import (
-    ImageTask,
-    check_classes,
-    count_classes,
-    evaluation_images,
-    open_images,
-)
+from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
 from repro.data.pairs import TranslationTask, evaluation_pairs, open_pairs
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
@@ -32,7 +26,7 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec, Training, canonical
 from repro.harness.tasks.setup import config_of, device_of, facts_of
 from repro.models import build
-from repro.train.decode import greedy
+from repro.train.evaluation import greedy
 from repro.train.losses import accuracy, classification, token_nll, translation
 from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
@@ -119,11 +113,9 @@ def _trainer(job: Job, rank: int) -> Trainer:
 def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
     (name,) = training.data
     task = ImageTask(name=name, size=spec.model_args["image"], **training.data_args)
-    classes = count_classes(task)
-    check_classes(spec.model_args.get("num_classes", classes), classes)
     batches = open_images(task, spec.N, spec.seed, rank // spec.K, spec.D)
     test = evaluation_images(task, _TEST_BATCH)
-    loss = classification(recipe.label_smoothing)
+    loss = classification(recipe.label_smoothing, count_classes(task))
     return Data(batches, test, {"loss": classification(), "accuracy": accuracy}, loss)
 
 
