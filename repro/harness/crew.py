@@ -46,16 +46,9 @@ class Crew:
 
     A run that has enough GPUs gets as many workers as there are GPUs: more have no NCCL
     (`group.initialise`), and their messages would go through the host. A library that takes all
-    processes as its own gets as many as it needs. Other workers measure on in any number.
-
-    Args:
-        widest: processes of the widest run.
-        logs: folder of the workers' output.
-        gpus: how many there are, 0 on the CPU.
-        team: the ranks of torchrun, which start the workers in place of this host.
-
-    Attributes:
-        count: how many workers there are, or were last.
+    processes as its own gets as many as it needs. Other workers measure on in any number: `count`
+    is how many there are, or were last, and `widest` how many the widest run needs. Under torchrun
+    its ranks, the `team`, start the workers in place of this host.
     """
 
     def __init__(

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.gpipe.comm.message import (
-    Form,
     TensorMeta,
     copied,
     dense,
@@ -13,7 +12,6 @@ from repro.gpipe.comm.message import (
     offset_of,
     settle_gradients,
 )
-from repro.gpipe.core.microbatch import Slot
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -65,24 +63,6 @@ def test_any_view_arrives_and_is_copied_with_its_bits_strides_and_alignment(tens
         assert (found.stride(), found.dtype) == (tensor.stride(), tensor.dtype)
         if tensor.numel():
             assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
-
-
-def test_a_form_describes_what_has_the_same_shapes_types_and_constants():
-    x = torch.ones(3, 4)
-    form = Form.of([x], [Slot(0), 1, None])
-    assert form.describes([torch.zeros(3, 4)], [Slot(0), 1, None])
-    for tensors, skeleton in (
-        ([x, x], [Slot(0), 1, None]),
-        ([x.double()], [Slot(0), 1, None]),
-        ([x.t()], [Slot(0), 1, None]),
-        ([torch.ones(4, 3).t()], [Slot(0), 1, None]),
-        ([torch.ones(3, 4, requires_grad=True)], [Slot(0), 1, None]),
-        ([x], [Slot(0), True, None]),
-        ([x], (Slot(0), 1, None)),
-    ):
-        assert not form.describes(tensors, skeleton)
-    assert Form.unpacked(form.packed) == form
-    assert Form.of([x, torch.ones(2), x[0]], None).sharing == (0, 2)
 
 
 @settings(max_examples=100, deadline=None)

@@ -12,7 +12,7 @@ from repro.gpipe.schedule.critical import by_stage, critical_path
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
-from repro.gpipe.schedule.what_if import BALANCE, CHANGES, DOUBLED, LINK, NEVER, Costs, Explanation
+from repro.gpipe.schedule.what_if import BALANCE, CHANGES, DOUBLED, LINK, NEVER, Explanation
 
 SHORT = {"setup": "s", "transfer": "t", "gap": "g"}
 
@@ -103,18 +103,6 @@ def test_gaps_and_latencies_do_not_shrink_with_the_micro_batches():
     assert found.base_s == slow.step_time - 0.5  # what follows the last B is not part of the step
     faster = replay(make_schedule("gpipe", 2, 8, "never"), lambda a: UNIT[a.kind] / 2 + 0.5, 0.25)
     assert steps(found)[DOUBLED] == pytest.approx(faster.step_time - 0.5)
-
-
-def test_a_stage_without_gaps_takes_the_median_of_the_others_and_setup_is_kept():
-    schedule = make_schedule("gpipe", 2, 1, "never")
-    spans = (
-        *(Span("setup", 0, -1, -2.0, -0.5), Span("F", 0, 0, 0.0, 1.0), Span("F", 1, 0, 1.5, 2.5)),
-        *(Span("B", 1, 0, 2.75, 4.75), Span("B", 0, 0, 5.0, 7.0), Span("U", 0, -1, 7.5, 8.0)),
-    )
-    costs = Costs.of(Timeline(spans, 2), schedule)
-    assert costs.gaps == {0: 0.25, 1: 0.25}
-    assert costs.latencies == {(0, 1): 0.5, (1, 0): 0.25}
-    assert costs.step(schedule) == 10.0
 
 
 def test_spans_of_another_run_are_refused():

@@ -14,20 +14,16 @@ class Link:
 
     A message brings its form along where that is not the form of the last message with the same
     key. Both ends remember those.
-
-    Attributes:
-        speed: the most that it may do; None: as fast as it can. One message is sent at a time, and
-            arrives `latency` later.
-        free: when all messages are sent at that speed, in seconds of time.perf_counter, which the
-            processes of a Linux host share.
-        sent: bytes of tensors so far.
     """
 
     def __init__(self) -> None:
         self._forms: dict[Hashable, Form] = {}
+        self.sent = 0  # bytes of tensors so far
+        # The most that the link may do; None: as fast as it can. One message is sent at a time, and
+        # arrives `latency` later. And when all messages are sent at that speed, in seconds of
+        # time.perf_counter, which the processes of a Linux host share.
         self.speed: LinkSpeed | None = None
         self.free = -math.inf
-        self.sent = 0
 
     def isend(self, message: Message, key: Hashable) -> Callable[[], Any] | None:
         """Start to send; returns the rest of the work, for a thread that may block, or None."""

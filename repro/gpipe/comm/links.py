@@ -23,9 +23,7 @@ _REPEATS = 4
 class Links:
     """Up to four links: activations in from rank r-1 and out to r+1, gradients the other way.
 
-    Attributes:
-        before: the rank that sends activations here, if any.
-        after: the rank that gets activations from here, if any.
+    `before` and `after` are these ranks, or None.
     """
 
     def __init__(

@@ -28,7 +28,6 @@ class Inbox:
         self._link, self._kind, self._ahead = link, kind, ahead
         self._todo = deque(order)
         self._posted: deque[tuple[Cell, Callable[[], Message]]] = deque()
-        self._arrived: dict[Cell, Message] = {}
         self._post()
 
     def _post(self) -> None:
@@ -37,12 +36,12 @@ class Inbox:
             self._posted.append((cell, self._link.irecv((self._kind, cell))))
 
     def take(self, cell: Cell) -> Message:
-        """Wait for the message that this stage needs for this micro-batch."""
-        while cell not in self._arrived:
-            next_cell, arriving = self._posted.popleft()
-            self._arrived[next_cell] = arriving()
-            self._post()
-        return self._arrived.pop(cell)
+        """Wait for the next message, which this stage needs for this micro-batch."""
+        next_cell, arriving = self._posted.popleft()
+        assert next_cell == cell
+        message = arriving()
+        self._post()
+        return message
 
 
 class Outbox:

@@ -236,16 +236,8 @@ def connect(
     """Make one direction; the neighbour must make its end at the same point of its own program.
 
     "auto" takes the fastest kind that is possible; "shm" takes shared memory only; "gloo" takes
-    gloo only, with tensors of a GPU copied through pinned host memory.
-
-    Args:
-        wire: the control channel of this rank.
-        neighbour: the other rank, r-1 or r+1.
-        tag: ACTIVATION or GRADIENT.
-        device: where this rank keeps its tensors.
-        outgoing: whether this rank sends.
-        transport: one of `TRANSPORTS`.
-        ring: whether the last rank is also linked to the first.
+    gloo only, with tensors of a GPU copied through pinned host memory. In a ring the last rank is
+    also linked to the first.
     """
     peer = wire.world_rank(neighbour)
     if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():

@@ -27,13 +27,9 @@ _ANSWER = 5.0  # seconds for other hosts to end their processes
 
 
 class Group:
-    """What a launcher sees of a group: its own processes, and the store that all of them share.
+    """What a launcher sees of a group: the store of all its processes, and those that it started.
 
-    Args:
-        store: of the group.
-        world: number of its processes.
-        processes: that this launcher has started.
-        ranks: theirs.
+    These are `processes`, with their `ranks` among the `world` of the group.
     """
 
     def __init__(
@@ -53,10 +49,7 @@ class Group:
         """The failure that was reported first: by a process, or by the exit code of one, or none.
 
         Processes watch each other, but all of them may stop at once: so their heartbeats count too.
-
-        Args:
-            ended: rank -> exit code of processes that should not have ended; by default none should
-                have.
+        `ended` are those that should not have ended, with their exit codes; by default all.
         """
         if (failure := self.board.failure()) is not None:
             return failure
@@ -74,15 +67,9 @@ def on_this_host(
 ) -> Iterator[Group]:
     """A group of processes of this host, which end with the context.
 
-    No other user can reach their store, and they listen on no network address.
-
-    Args:
-        body: what each runs.
-        world: number of processes.
-        folder: through which they find each other; only this user can open it.
-        args: more arguments of the body, which must be picklable.
-        threads: CPU threads of each process.
-        logs: folder for their output; None: this program's output.
+    No other user can reach their store, and they listen on no network address. They find each other
+    through `folder`, which only this user can open. Without a folder for logs their output is that
+    of this program.
     """
     with PipeStore(world) as store:
         calls = [
@@ -98,17 +85,12 @@ class Torchrun:
     """Groups of one process for each rank of torchrun, started by that rank, which outlives them.
 
     Rank 0 asks for starts and ends in torchrun's store, the other ranks `serve`.
-
-    Attributes:
-        rank: of this process.
-        world: number of ranks.
-        lost: why no more can be started; empty as long as they can.
     """
 
     def __init__(self) -> None:
         # Kept, because this object may be the server of the store.
         self._rendezvous, self.rank, self.world = next(iter(dist.rendezvous("env://")))
-        self.lost = ""
+        self.lost = ""  # why no more can be started
         self._number = 0
         # The agent's store outlives a restart of its ranks.
         self._prefix = f"groups-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

@@ -34,13 +34,9 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 class Processes:
     """One process for each entry of `calls`, which runs `fn(*args)`; ended by leaving the context.
 
-    Args:
-        fn: a function at the top level of a module.
-        calls: the arguments of each process.
-        threads: CPU threads of each process, set before it imports anything.
-        logs: folder for the output of each process, `<number>.log`; None: this program's output.
-        local: whether all processes of the group run on this host, so that their sockets need not
-            be reachable from another one.
+    The number of threads is set before a process imports anything. The output of each goes to
+    `<number>.log` in a folder for logs, else to this program's. If all processes of the group are
+    `local`, their sockets need not be reachable from another host.
 
     Raises:
         ValueError: one line, before any process starts, if an argument cannot be pickled.

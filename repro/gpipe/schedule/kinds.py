@@ -165,12 +165,11 @@ def schedule_from_orders(
     rank is sent directly after it. A rank that trains updates at the end.
 
     Args:
-        name: of the schedule.
+        name: of the schedule; like M and the checkpoint mode it is only stored.
         micro_batches: M.
-        checkpoint: which micro-batches are recomputed; only stored in the schedule.
+        checkpoint: which micro-batches are recomputed.
         orders: for each rank F, R and B, or F, I and W, in order.
-        late: receive a gradient before R of its micro-batch, where there is one, instead of before
-            B.
+        late: receive a gradient before R of its micro-batch, where there is one.
         stages_per_rank: how many stages each rank holds.
     """
     training = any(kind in GRADIENT for order in orders for kind, _, _ in order)
