@@ -115,10 +115,9 @@ def run_line(results: Results, run: Run) -> dict[str, Any]:
 
 
 def all_runs(results: Results) -> Frame:
-    """A line for each run, as plain values: runs.csv.
+    """A line for each run, as plain values: runs.csv; units are those of `rounds_frame`.
 
-    Seconds in step_s, examples per second in throughput, GiB in peak_gib_*; unknown numbers are
-    NaN. A name that ends in _ci_low or _ci_high is one end of the bootstrap 95 % interval of the
+    A name that ends in _ci_low or _ci_high is one end of the bootstrap 95 % interval of the
     quantity before it.
     """
     lines = [run_line(results, run) for run in results.runs]
@@ -174,20 +173,19 @@ def select(frame: Frame, **wanted: Any) -> Frame:
 
 
 def ratios(results: Results, frame: Frame, **changed: Any) -> Frame:
-    """Throughput of each line's run over that of its baseline, inside common rounds.
+    """Columns ratio, low and high of `ratio_of` for each line's run over its baseline.
 
-    The baseline is the run at the same place that differs in the changed fields alone, such as K=1.
-
-    Returns:
-        Columns ratio, low and high (the bootstrap 95 % interval, NaN for few rounds) for each line
-        of `frame`; NaN without a baseline or for a run that is not done, three ones for a baseline.
+    That is the run at the same place that differs in the changed fields alone, such as K=1.
     """
     lines = [ratio_of(results, run, results.baseline(run, **changed)) for run in frame["run"]]
     return pd.DataFrame(lines, columns=["ratio", "low", "high"], index=frame.index)
 
 
 def ratio_of(results: Results, run: Run, base: Run | None) -> tuple[float, float, float]:
-    """Throughput of a run over that of another with its interval; three ones over itself."""
+    """Throughput of a run over that of another inside common rounds, with its 95 % interval.
+
+    NaN without another or for a run that is not done; three ones over itself.
+    """
     if base is None or not run.done:
         return float("nan"), float("nan"), float("nan")
     return (1.0, 1.0, 1.0) if base is run else results.ratio(run, base)[:3]

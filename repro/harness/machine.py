@@ -63,11 +63,7 @@ class Machine:
 
 
 def detect(scale: Scale) -> Machine:
-    """The devices of a scale: those of `ON_CPU` compute on the CPU, the others on GPUs.
-
-    Raises:
-        ValueError: one line, if the scale needs a GPU and torch can use none.
-    """
+    """The devices of a scale: those of `ON_CPU` compute on the CPU, the others on GPUs."""
     torch = installed("torch")
     if scale in ON_CPU:
         transport = "shm" if sys.platform == "linux" else "gloo"
@@ -113,10 +109,8 @@ def cores() -> int:
 
 def oom_kills() -> int:
     """Processes of this container that the system has killed for lack of memory; 0 if unknown."""
-    counts = re.search(
-        r"^oom_kill (\d+)", _text(Path("/sys/fs/cgroup/memory.events")), re.MULTILINE
-    )
-    return int(counts[1]) if counts else 0
+    events = _text(Path("/sys/fs/cgroup/memory.events")).split()
+    return int(events[events.index("oom_kill") + 1]) if "oom_kill" in events else 0
 
 
 @cache
@@ -127,18 +121,16 @@ def gpus() -> tuple[str, ...]:
         return ()
     import torch
 
-    if not torch.cuda.is_available():
-        return ()
-    return tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return tuple(torch.cuda.get_device_name(i) for i in range(count))
 
 
 def gpu_memory() -> int:
     """Bytes of the first GPU; 0 if torch can use none."""
     import torch
 
-    if not torch.cuda.is_available():
-        return 0
-    return torch.cuda.get_device_properties(0).total_memory
+    usable = torch.cuda.is_available()
+    return torch.cuda.get_device_properties(0).total_memory if usable else 0
 
 
 def cpu_name() -> str:

@@ -73,29 +73,19 @@ _MOST_TEXT = 2**16  # characters of model_args as JSON
 
 
 class Training(Frozen):
-    """What a run of the task "learn" trains on and evaluates; `repro.harness.tasks.learn` does it.
+    """What a run of the task "learn" trains on, see `repro.harness.tasks.learn`."""
 
-    Attributes:
-        data: names of data sets, see `repro.data.registry`: one of images, or several languages.
-        data_args: fields of `repro.data.classification.ImageTask`, or of
-            `repro.data.pairs.TranslationTask`, without what `data` and the model say.
-        recipe: fields of `repro.train.recipe.Recipe`.
-        steps: of a pretraining; that of a run is its own `steps`.
-        decode: test sentences of each language that are translated and scored by BLEU; 0: none.
-        pretraining: trained before, for its weights of all layers but the last; its metrics are
-            recorded as "pretraining accuracy" and the like.
-        seed: of a pretraining that all seeds share; None: that of the run.
-        weights: how many weights are recorded, evenly spaced over all, to compare runs by.
-    """
-
-    data: tuple[str, ...] = Field(min_length=1)
+    data: tuple[str, ...] = Field(min_length=1)  # of `repro.data.registry`: images, or languages
+    # Fields of `repro.data.classification.ImageTask`, or of `repro.data.pairs.TranslationTask`,
+    # without what `data` and the model say.
     data_args: dict[str, Any] = Field(default={})
-    recipe: dict[str, Any]
-    steps: Count = 0
-    decode: Count = 0
+    recipe: dict[str, Any]  # fields of `repro.train.recipe.Recipe`
+    steps: Count = 0  # of a pretraining; a run has its own
+    decode: Count = 0  # test sentences of each language that are translated and scored by BLEU
+    # Trained before, for its weights of all layers but the last.
     pretraining: "Training | None" = None
-    seed: Seed | None = None
-    weights: Count = 0
+    seed: Seed | None = None  # of a pretraining that all seeds share; None: that of the run
+    weights: Count = 0  # that are recorded, evenly spaced over all, to compare runs by
 
 
 class RunSpec(Frozen):
@@ -286,10 +276,9 @@ class RunSpec(Frozen):
     def run_id(self, version: int, environment: dict[str, str]) -> str:
         """A readable, stable name such as `amoebanet-d-K4-M32-3fa9c1`.
 
-        It ends in a hash of every field of the recorded spec, so it stays the same when specs get
-        new fields; of the experiment's `version`; and, for timed runs, of the `environment` (device
-        kind, transport, torch version). So a number that was measured elsewhere, or by another
-        engine, never counts as one that was measured here.
+        It ends in a hash of the recorded spec, so it stays the same when specs get new fields, of
+        the experiment's `version` and, for timed runs, of the `environment` (device kind,
+        transport, torch version): what was measured elsewhere never counts as measured here.
         """
         peer = "" if self.library == "repro" else f"-{self.library}"
         name = f"{slug(self.model)}-K{self.K}-M{self.M}{peer}"

@@ -20,11 +20,8 @@ def ratio(
 ) -> tuple[float, float, float, int]:
     """How many times the throughput of a baseline a run has: (median, low, high, n).
 
-    The ratio is taken inside each of the n rounds that measured both; `interval` has the rest.
-
-    Args:
-        throughputs: round -> examples per second of the run.
-        baseline: the same of the run that it is divided by.
+    Both are round -> examples per second. The ratio is taken inside each of the n rounds that
+    measured both; `interval` has the rest.
     """
     common = [round_ for round_ in throughputs if round_ in baseline]
     return (*interval([throughputs[each] / baseline[each] for each in common]), len(common))

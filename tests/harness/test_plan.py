@@ -78,17 +78,6 @@ def test_a_wrong_filter_is_one_line(tmp_path: Path, only: str, message: str):
         make(tmp_path, only)
 
 
-def test_finished_rounds_count(tmp_path: Path):
-    record(make(tmp_path), *ALL)
-    made = make(tmp_path)
-    assert members(made) == [ALL]
-    assert made.seconds == pytest.approx(4 * 8 / 4)  # as long as in the recorded round
-    record(made, *ALL)
-    assert make(tmp_path).open == 0
-    assert {run.status for run in make(tmp_path).runs} == {"done", "skipped"}
-    assert members(make(tmp_path, rounds=3)) == [ALL]
-
-
 def test_a_baseline_whose_own_was_not_asked_for_is_done_once(tmp_path: Path):
     """(2, 1) is divided by (1, 1), which nobody wants here and so never gets a round."""
     for _ in range(2):

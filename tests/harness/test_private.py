@@ -113,13 +113,8 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
     assert one.model_args == {"root": "~/data/", "all": ["~", "~/b", "/elsewhere"]}
     assert one.arguments == {"root": f"{home}/data/", "all": [f"{home}", f"{home}/b", "/elsewhere"]}
     assert tilde_to_home("a ~ b") == "a ~ b"
-
-
-@pytest.mark.parametrize("text", [f"x{SECRETS['HF_TOKEN']}", "--root={home}/x"])
-def test_a_spec_refuses_what_it_could_not_record(home: Path, text: str):
-    place = "(environment variable HF_TOKEN|path of your home)"
-    with pytest.raises(ValueError, match=rf"^model_args holds the {place}.*recorded: "):
-        spec(model_args={"a": {"b": [text.format(home=home)]}})
+    with pytest.raises(ValueError, match=r"^model_args holds the path of your home.*recorded: "):
+        spec(model_args={"a": {"b": [f"--root={home}/x"]}})
 
 
 def test_every_byte_of_a_run_its_mirror_and_its_report(

@@ -150,21 +150,3 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     trainings = [Training(data=data, recipe={}) for data in (("toy:alfa",), ("toy:india",))]
     of = {each.data[0]: spec(task="learn", training=each) for each in trainings}
     assert differences(of) == {name: f"data={name}" for name in of}
-
-
-def test_trainings_on_other_data_share_their_pretraining():
-    def fine_tuned(classes: tuple[int, int], **pretraining: Any) -> RunSpec:
-        before = {"data": ("imagenet",), "recipe": {}, "steps": 40, **pretraining}
-        data = {"data": ("digits",), "data_args": {"classes": classes}, "recipe": {}}
-        training = Training(**data, pretraining=Training(**before))
-        arguments = {"L": 3, "num_classes": 1 + classes[1] - classes[0]}
-        return spec(task="learn", model="amoebanet-b", model_args=arguments, training=training)
-
-    before = fine_tuned((5, 9)).pretraining_run()
-    assert before is not None
-    assert before == fine_tuned((5, 7)).pretraining_run()
-    assert (before.steps, before.model_args) == (40, {"L": 3, "num_classes": 1000})
-    some = fine_tuned((5, 9), data=("digits",), data_args={"classes": [0, 3]}).pretraining_run()
-    assert some is not None
-    assert some.model_args["num_classes"] == 4
-    assert spec().pretraining_run() is None
