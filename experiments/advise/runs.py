@@ -38,31 +38,18 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     held against the plan with the shortest measured step.
     """
     N, smallest, rounds = SIZES.get(scale, SIZES["laptop"])
-    common: dict[str, Any] = {
-        "model": "transformer",
-        "model_args": TRANSFORMER[scale],
-        "N": N,
-        "steps": 1,
-    }
+    common: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N}
+    common |= {"steps": 1}
     timed = RunSpec(K=2, M=N // smallest, task="calibrate", balance="uniform", **common)
-    plans = [
-        RunSpec(
-            schedule=schedule,
-            K=K,
-            D=D,
-            M=M,
-            checkpoint=checkpoint,
-            stages_per_rank=2 if schedule == "interleaved-1f1b" else None,
-            trace=False,
-            **common,
-        )
-        for schedule, K, D, M, checkpoint in PLANS
-    ]
+    names = ("schedule", "K", "D", "M", "checkpoint")
+    plans: list[dict[str, Any]] = [dict(zip(names, plan, strict=True)) for plan in PLANS]
+    for plan in plans:
+        plan["stages_per_rank"] = 2 if plan["schedule"] == "interleaved-1f1b" else None
+    runs = (timed, *(RunSpec(trace=False, **plan, **common) for plan in plans))
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         needs="2 devices",
         minutes={"smoke": 0.3, "laptop": 3, "node": 3},
         rounds=rounds,
-        groups=(Group(name="transformer", runs=(timed, *plans)),),
+        groups=(Group(name="transformer", runs=runs),),
     )

@@ -8,22 +8,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.breakdown.runs import ABOUT, MODELLED, NAME, K, M
-from repro.claims.all_claims import verdict_on
-from repro.claims.cells import SHARE, cell_id
+from repro.claims.all_claims import SHARE, cell_id, verdict_on
 from repro.claims.claim import Evidence, Fidelity
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import breakdown, theory
-from repro.report.bars import drawable, stack
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import Form, framed, or_status
 from repro.report.rounds import fits, with_parts
-from repro.report.style import MARKERS, PART_NAMES, grid, legend_below, model_name
+from repro.report.style import (
+    INK,
+    MARKERS,
+    PART_NAMES,
+    PARTS,
+    grid,
+    is_dark,
+    legend_below,
+    model_name,
+    part_look,
+)
 from repro.report.table import Table
 
 LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
@@ -139,3 +148,33 @@ def figure(results: Results) -> Figure | None:
     axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}")
     legend_below(drawn, axes)
     return drawn
+
+
+def drawable(parts: dict[str, float]) -> dict[str, float]:
+    """The same shares with none below 0: what an unequal cut shortens is taken off the bubble."""
+    positive = {part: max(0.0, share) for part, share in parts.items()}
+    positive["bubble"] += sum(min(0.0, share) for share in parts.values())
+    return positive
+
+
+def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
+    """One horizontal bar of parts in percent for each (name, parts), the first on top."""
+    left = [0.0] * len(bars)
+    for part, colour in PARTS.items():
+        shares = [parts.get(part, 0.0) for _, parts in bars]
+        label = PART_NAMES.get(part, part)
+        places = range(len(bars))
+        drawn = axes.barh(places, shares, left=left, label=label, height=0.72, **part_look(part))
+        # A narrow part has no room for its number.
+        numbers = [f"{share:.0f}" if share >= 4 else "" for share in shares]
+        ink = INK[is_dark(colour)]
+        texts = axes.bar_label(drawn, numbers, label_type="center", fontsize=8.5, color=ink)
+        if part_look(part)["hatch"]:
+            for text in texts:
+                text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1})
+        left = [before + share for before, share in zip(left, shares, strict=True)]
+    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, 100)
+    axes.grid(visible=False)

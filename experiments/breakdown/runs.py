@@ -51,7 +51,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             # Waits hardly differ from round to round.
             emulated.append(Group(name=f"{model}-emulated", runs=(run,), rounds=1))
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         neurips="Table 4",
         needs="2 devices",

@@ -8,9 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.bubble.runs import ABOUT, NAME
-from repro.claims.all_claims import verdict_on
-from repro.claims.cells import KS, cell_id
-from repro.claims.cells import NEGLIGIBLE as NEGLIGIBLE_PERCENT
+from repro.claims.all_claims import KS, cell_id, verdict_on
+from repro.claims.all_claims import NEGLIGIBLE as NEGLIGIBLE_PERCENT
 from repro.claims.claim import Evidence
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.frame import Frame, runs_frame, select

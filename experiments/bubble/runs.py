@@ -53,7 +53,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         )
     ]
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="sec. 2.3",
         neurips="sec. 2.3",

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT
-from repro.claims.all_claims import verdict_on
-from repro.claims.cells import cell_id
+from repro.claims.all_claims import cell_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run

@@ -81,7 +81,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         for seed, model, M in product(range(many), MODELS, (BASE_M, *other_Ms))
     ]
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="sec. 7",
         neurips="sec. 7",

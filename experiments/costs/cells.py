@@ -41,11 +41,9 @@ def cells(results: Results) -> pd.DataFrame:
     pairs["id"] = [(run.place, run.id) for run in pairs["run"]]
     of_cell = pairs.groupby(["source", "series", "id"], sort=False)
     table = of_cell.agg({"run": "first", "is_base": "first", "predicted": "median"})
-    table["real"] = of_cell["real"].median()
-    table["absolute"] = of_cell["quotient"].median() - 1
-    table["ratio"] = (of_cell["over base"].median() - 1).where(~table["is_base"].astype(bool))
-    table = table.reset_index("source")
-    table["absolute"] = table["absolute"].where(table["source"] != "b")
+    table = table.join(of_cell[["real", "quotient", "over base"]].median()).reset_index("source")
+    table["absolute"] = (table["quotient"] - 1).where(table["source"] != "b")
+    table["ratio"] = (table["over base"] - 1).where(~table["is_base"].astype(bool))
     for name in ("model", "K", "M", "N", "remat", "group", "scale", "fidelity"):
         table[name] = [getattr(run, name) for run in table["run"]]
     return table.reset_index(drop=True)

@@ -4,16 +4,12 @@ import statistics
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, log1p
-from typing import Literal
-
-import pandas as pd
 
 from experiments.costs.cells import cells
 from experiments.costs.runs import GPU
+from repro.harness.frame import Frame
 from repro.harness.results import Results
 from repro.harness.spec import TINY
-
-Quantity = Literal["ratio", "throughput"]
 
 
 @dataclass(frozen=True)
@@ -23,43 +19,33 @@ class ErrorBar:
     An error is |log(predicted / real)|, so that half as fast and twice as fast are equally wrong.
     Nothing was fitted to these steps, so the same error is to be expected of a step that nobody has
     measured.
-
-    Attributes:
-        median: half of the cells are nearer.
-        worst: no cell is farther off.
     """
 
-    median: float
-    worst: float
-    cells: int
+    median: float  # half of the cells are nearer
+    worst: float  # no cell is farther off
 
-    def ends(
-        self, value: float, which: Literal["median", "worst"] = "median"
-    ) -> tuple[float, float]:
-        factor = exp(getattr(self, which))
-        return value / factor, value * factor
+    def ends(self, value: float) -> tuple[float, float]:
+        """A value over and times the median error."""
+        return value / exp(self.median), value * exp(self.median)
 
 
-@lru_cache(maxsize=2)
-def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None:
-    """The error of simulated ratios or throughput over all recorded cells; None without one.
+@lru_cache(maxsize=1)
+def error_bar(results: Results) -> ErrorBar | None:
+    """The error of simulated ratios over all recorded cells; None without one.
 
-    A ratio is over the source's own base cell, such as K=2, M=1. Steps of one GPU do not count
-    there: they vary M and the rule of re-materialization, but not K. Steps of tiny models never
-    count: they are too short to say anything.
+    A ratio is over the source's own base cell, such as K=2, M=1. Steps of one GPU do not count:
+    they vary M and the rule of re-materialization, but not K. Nor do steps of tiny models, which
+    are too short to say anything.
     """
     judged = cells(results)
-    judged = judged.loc[~judged["scale"].isin(TINY)]
-    if quantity == "ratio":
-        judged = judged.loc[~judged["group"].astype(str).str.endswith(GPU)]
-    return bar_of(judged, quantity)
+    of_gpu = judged["group"].astype(str).str.endswith(GPU)
+    return bar_of(judged.loc[~judged["scale"].isin(TINY) & ~of_gpu, "ratio"])
 
 
-def bar_of(judged: pd.DataFrame, quantity: Quantity = "ratio") -> ErrorBar | None:
+def bar_of(errors: Frame) -> ErrorBar | None:
     """The error of these cells; None if there are none that have it."""
-    errors = judged["ratio" if quantity == "ratio" else "absolute"].dropna()
-    sizes = [abs(log1p(error)) for error in errors]
-    return ErrorBar(statistics.median(sizes), max(sizes), len(sizes)) if sizes else None
+    sizes = [abs(log1p(error)) for error in errors.dropna()]
+    return ErrorBar(statistics.median(sizes), max(sizes)) if sizes else None
 
 
 def meaning(bar: ErrorBar | None) -> str:

@@ -71,7 +71,7 @@ def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The median and the worst error of some cells; nothing without cells."""
-    absolute, ratio = bar_of(frame, "throughput"), bar_of(frame, "ratio")
+    absolute, ratio = bar_of(frame["absolute"]), bar_of(frame["ratio"])
     if absolute is None and ratio is None:
         return pd.DataFrame()
     lines = []

@@ -50,7 +50,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     else:
         groups = _elsewhere(scale)
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         needs="any machine; 2 devices to measure every cell",
         minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 9, "gpu": 10, "node": 15, "paper": 15},

@@ -45,7 +45,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     """
     on_cpu = scale in ON_CPU
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="Figure 1",
         neurips="Figure 1",

@@ -44,15 +44,13 @@ class Place(NamedTuple):
     """The finished trainings of one place.
 
     Attributes:
-        multilingual: models of all languages by their size, small ones first.
-        bilingual: models of one language by this language, the one with most data first.
         bleu: a line for each language and seed: `tier`, a third of the languages by their data,
             `rank` in the tier, BLEU of its `own` model, and a column for each size.
     """
 
     where: str
-    multilingual: Frame
-    bilingual: Frame
+    multilingual: Frame  # models of all languages by their size, small ones first
+    bilingual: Frame  # models of one language by this language, the one with most data first
     bleu: Frame
 
     @property

@@ -61,7 +61,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         for seed, language in product(range(of.seeds), of.languages)
     ]
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="Figure 3",
         neurips="Figure 3",

@@ -85,7 +85,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         images = partial(_run, batch=size.images, model=model, model_args=args, steps=size.steps)
         groups.append([images("single", 1), *(images(name, 2) for name in ON_TWO)])
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         needs="2 devices; 4 at scale node and paper",
         minutes={"smoke": 0.5, "laptop": 6, "node": 20, "paper": 20},

@@ -60,7 +60,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name="known-durations", runs=_known(*size.known)),
         ]
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         needs="2 devices; torchgpipe and deepspeed are optional extras",
         minutes={"smoke": 1, "gpu-dry": 1, "laptop": 6, "gpu": 3, "node": 25, "paper": 25},
@@ -108,13 +107,8 @@ def _speed(model: str, args: dict[str, Any], size: Sizes) -> tuple[RunSpec, ...]
 
 def _known(F: float, K: int, Ms: tuple[int, ...]) -> tuple[RunSpec, ...]:
     """Stages of known duration, one layer each, or two layers of half of it."""
-    common: dict[str, Any] = {
-        "model": "timed",
-        "K": K,
-        "balance": "uniform",
-        "fidelity": "emulated",
-    }
-    common |= {"warmup": 2, "steps": 1}
+    common: dict[str, Any] = {"model": "timed", "K": K, "balance": "uniform", "warmup": 2}
+    common |= {"fidelity": "emulated", "steps": 1}
     # Messages of 64 KiB each way.
     args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": 16384}
     halves = {**args, "L": 2 * K, "forward_s": F / 2, "backward_s": F}

@@ -35,7 +35,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         for run in _runs(K, M, F, size, transport=["shm", "gloo"], warmup=3)
     ]
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices",
         minutes={"smoke": 0.3, "laptop": 5},

@@ -28,7 +28,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     at = scale if scale in SIZES else "laptop"
     known = (2, 4, 0.002) if scale == "smoke" else (8, 32, 0.02)
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         needs="2 devices",
         minutes={"smoke": 0.3, "laptop": 7, "node": 5},

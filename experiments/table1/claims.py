@@ -16,7 +16,7 @@ from experiments.table1.fits import (
 )
 from experiments.table1.laws import points, worst
 from experiments.table1.runs import DROPOUT, NAME
-from repro.claims.cells import cell_id
+from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, select
 from repro.harness.results import Results

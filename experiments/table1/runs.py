@@ -80,7 +80,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     else:
         runs |= _capped(scale)
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="Table 1",
         neurips="Table 1",

@@ -16,7 +16,7 @@ from experiments.table2.recorded import (
     simulated_cells,
 )
 from experiments.table2.runs import NAME
-from repro.claims.cells import cell_id, throughput_id
+from repro.claims.all_claims import cell_id, throughput_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run

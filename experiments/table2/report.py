@@ -26,9 +26,8 @@ from experiments.table2.recorded import (
     simulated_cells,
 )
 from experiments.table2.runs import ABOUT, KS, MS, NAME
-from repro.claims.all_claims import verdict_on
-from repro.claims.cells import CELL as TOLERANCE
-from repro.claims.cells import throughput_id
+from repro.claims.all_claims import CELL as TOLERANCE
+from repro.claims.all_claims import throughput_id, verdict_on
 from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
 from repro.report import figures as generic

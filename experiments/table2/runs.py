@@ -48,7 +48,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         "transformer": MODELLED_TRANSFORMER[scale],
     }
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="Table 2",
         neurips="Table 2",

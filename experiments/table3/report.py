@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from experiments.costs.error import error_bar, meaning
 from experiments.table3.runs import ABOUT, DEVICE, NAME, THROTTLED, M
 from experiments.table3.runs import KS as EVERY_K
-from repro.claims.all_claims import verdict_on
-from repro.claims.cells import CELL, cell_id, throughput_id
+from repro.claims.all_claims import CELL, cell_id, throughput_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, ratio_of, ratios, runs_frame, select
 from repro.harness.results import Results, Run
@@ -41,7 +40,7 @@ def tables(results: Results) -> list[Table]:
     frame, slowed = cells(results), throttled(results)
     if frame.empty:
         return []
-    return [throughput(results, frame), links(results, frame), throttled_links(results, slowed)]
+    return [throughput(results, frame), throttled_links(results, slowed)]
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
@@ -150,28 +149,6 @@ def evidence_of(frame: Frame) -> dict[str, Evidence]:
                     saved, fidelity, runs[:1], papers_size=True, why=NOT_FITTING
                 )
     return ours
-
-
-def links(results: Results, frame: Frame) -> Table:
-    """What transfers take of the simulated step, and the step without them; the cut is kept."""
-    runs = with_parts(select(frame, fidelity="simulated", done=True, K=[*KS]))
-    stages = [record.modelled.stages for record in runs["record"]]
-    largest = [max(each.activations) for each in stages]
-    table = pd.DataFrame({"model": runs["title"], "K": runs["K"]})
-    table["step (ms) simulated"] = 1e3 * runs["step_s"]
-    table["transfer simulated"] = runs["transfer"]
-    table["free link step over step"] = runs["free_step_s"] / runs["step_s"]
-    table["over K=2 quoted"] = _quoted(runs)
-    table["over K=2 simulated"] = runs["ratio"]
-    table["over K=2 free link"] = runs["free_step_s_at_k2"] / runs["free_step_s"]
-    table["message MiB"] = [sent / 2**20 for sent in largest]
-    table["message time over F"] = [
-        each.link.seconds(int(sent)) / max(each.forward)
-        for each, sent in zip(stages, largest, strict=True)
-    ]
-    forms: dict[str, Form] = {"free link step over step": ".3f", "message MiB": ".2f"}
-    forms["over K=2 quoted"] = "{:.2f}".format
-    return framed(results, f"{NAME}_links", table, ABOUT, forms=forms)
 
 
 def throttled(results: Results) -> Frame:

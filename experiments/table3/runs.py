@@ -62,7 +62,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         *(_throttled(scale) if scale in SPEEDS else measured),
     ]
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="Table 3",
         neurips="Table 3",

@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.table4.runs import ABOUT, DIGITS, LEAST_HELPED, NAME, TRANSFER
-from repro.claims.all_claims import verdict_on
-from repro.claims.cells import cell_id
+from repro.claims.all_claims import cell_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results

@@ -67,7 +67,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     """
     on_digits = scale in ON_CPU
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="Table 4",
         neurips="Table 5",

@@ -5,8 +5,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.table5.runs import ABOUT, NAME
-from repro.claims.all_claims import verdict_on
-from repro.claims.cells import cell_id
+from repro.claims.all_claims import cell_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results

@@ -55,7 +55,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         for N in of.Ns
     ]
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         paper="Table 5",
         needs="any machine" if on_cpu else "4 GPUs, and WMT14 German to English",

@@ -69,7 +69,6 @@ def experiment(
         )
         groups.append(Group(name=slug(model), runs=runs, rounds=rounds))
     return Experiment(
-        name=NAME,
         **ABOUT.of_experiment,
         needs="2 devices: CPU cores, or GPUs of 16 GB",
         minutes={"smoke": 0.4, "laptop": 4, "node": 20, "paper": 20},

@@ -1,21 +1,44 @@
-"""Every claim, once: `claims.toml` expanded by the rows of the paper's tables."""
+"""Every claim, once: `claims.toml` expanded by the rows of the paper's tables.
 
+Its tolerances, and the ids of its claims, are those that experiments show.
+"""
+
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 from repro import paper
-from repro.claims.cells import BASE_CELL, DATA
 from repro.claims.claim import Claim, Evidence, judge, near, within
 from repro.paper import theory
 from repro.paper.numbers import Quoted, Size, figure_axes
 
+DATA: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("claims.toml").read_text(encoding="utf-8")
+)
+CELL: float = DATA["allowed"]["cell"]["share"]  # of a ratio of throughput, of bytes
+SHARE: float = DATA["allowed"]["part"]["near"]  # points of a part of the step
+ROUNDING: float = DATA["allowed"]["rounding"]["near"]  # points
+NEGLIGIBLE: float = DATA["allowed"]["negligible"]["at_most"]  # percent of K x step
+KS = (2, 4, 8)  # of the paper's tables
+BASE_CELL = "the cell that the others are divided by"
 _BOTH = "arXiv v5 and NeurIPS 2019"
 _TITLES = {"amoebanet-d": "AmoebaNet-D", "transformer": "Transformer"}
 _SLICES = {"imbalance": "load imbalance", "setup": "set-up", "update": "weight update"}
 _FORMATTED = ("id", "text", "unit", "allowed")  # of a claim: they name fields of its row
 _TAKEN = ("exhibit", "experiment", "any_size", "direction", "no_effect")  # as they are
+
+
+def cell_id(*parts: object) -> str:
+    """`table2/transformer/K=8/M=32`."""
+    return "/".join(map(str, parts))
+
+
+def throughput_id(table: str, model: str, K: int, M: int) -> str:
+    """The id of a cell of Table 2 or 3."""
+    return cell_id(table, model, f"K={K}", f"M={M}")
 
 
 @cache

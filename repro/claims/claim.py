@@ -33,41 +33,23 @@ Fidelity = Literal["measured", "counted", "emulated", "simulated"]
 
 @dataclass(frozen=True)
 class Claim:
-    """One cell or sentence that can be held against a number of ours.
+    """One cell or sentence that can be held against a number of ours."""
 
-    Attributes:
-        id: unique name, `table2/transformer/K=8/M=32`.
-        exhibit: where it stands, `Table 2`.
-        version: of the paper that has it, or "sources" for texts about the paper.
-        text: what is claimed, in one line.
-        value: as printed; NaN for a direction without a number.
-        unit: of the value; empty for ratios and counts.
-        low: the least value of ours that agrees.
-        high: the greatest value of ours that agrees.
-        tolerance: what `low` and `high` are, and why.
-        experiment: whose runs are held against it; empty if none can be.
-        needs: what a test would need where the experiment has no result for it.
-        any_size: whether it is stated for every model, so that ours may be smaller.
-        direction: whether it is about a direction, which smaller models can show.
-        no_effect: the value of a model in which nothing happens; NaN where there is none.
-        formulas: closed forms of the same quantity, by name.
-    """
-
-    id: str
-    exhibit: str
-    version: str
-    text: str
-    value: float
-    unit: str
-    low: float
-    high: float
-    tolerance: str
-    experiment: str = ""
-    needs: str = ""
-    any_size: bool = False
-    direction: bool = False
-    no_effect: float = nan
-    formulas: Mapping[str, float] = field(default_factory=dict)
+    id: str  # unique name, `table2/transformer/K=8/M=32`
+    exhibit: str  # where it stands, `Table 2`
+    version: str  # of the paper that has it, or "sources" for texts about the paper
+    text: str  # what is claimed, in one line
+    value: float  # as printed; NaN for a direction without a number
+    unit: str  # of the value; empty for ratios and counts
+    low: float  # the least value of ours that agrees
+    high: float  # the greatest value of ours that agrees
+    tolerance: str  # what `low` and `high` are, and why
+    experiment: str = ""  # whose runs are held against it; empty if none can be
+    needs: str = ""  # what a test would need where the experiment has no result for it
+    any_size: bool = False  # whether it is stated for every model, so that ours may be smaller
+    direction: bool = False  # whether it is about a direction, which smaller models can show
+    no_effect: float = nan  # the value of a model in which nothing happens; NaN where there is none
+    formulas: Mapping[str, float] = field(default_factory=dict)  # closed forms of it, by name
 
     def agrees(self, value: float) -> bool:
         """Whether a value is within the tolerance; NaN never is.
@@ -81,46 +63,28 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Our number for a claim, and how it came to be.
+    """Our number for a claim, and how it came to be."""
 
-    Attributes:
-        value: in the claim's unit; NaN if the runs give none.
-        fidelity: of the runs.
-        runs: ids of the runs.
-        low: lower end of the interval; NaN without one.
-        high: upper end of the interval.
-        papers_size: whether model, K and M are the paper's.
-        setting: what the paper does not print, where it was varied.
-        others: the value under each other such setting.
-        fitted: which setting was inferred from the claim's own number; empty if none was.
-        why: why there is no value.
-    """
-
-    value: float
+    value: float  # in the claim's unit; NaN if the runs give none
     fidelity: Fidelity
-    runs: tuple[str, ...]
-    low: float = nan
-    high: float = nan
-    papers_size: bool = False
-    setting: str = ""
-    others: Mapping[str, float] = field(default_factory=dict)
-    fitted: str = ""
-    why: str = ""
+    runs: tuple[str, ...]  # their ids
+    low: float = nan  # lower end of the interval; NaN without one
+    high: float = nan  # upper end of the interval
+    papers_size: bool = False  # whether model, K and M are the paper's
+    setting: str = ""  # what the paper does not print, where it was varied
+    others: Mapping[str, float] = field(default_factory=dict)  # the value under each other one
+    fitted: str = ""  # which setting was inferred from the claim's own number; empty if none was
+    why: str = ""  # why there is no value
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of `WORDS`, and what it rests on.
-
-    Attributes:
-        word: the verdict.
-        why: in a few words; empty where the word says it all.
-        smaller: whether it is about models that are smaller than the paper's. Such a "not
-            reproduced" does not say that the effect is absent at the paper's size.
-    """
+    """One of `WORDS`, and what it rests on."""
 
     word: Word
-    why: str = ""
+    why: str = ""  # in a few words; empty where the word says it all
+    # Whether it is about models that are smaller than the paper's. Such a "not reproduced" does not
+    # say that the effect is absent at the paper's size.
     smaller: bool = False
 
     @property

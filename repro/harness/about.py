@@ -42,7 +42,8 @@ class About:
     @property
     def of_experiment(self) -> dict[str, Any]:
         """The fields of an `Experiment` that the file has."""
-        return {"title": self.title, "question": self.question, "deviations": self.deviations}
+        fields = {"name": self.experiment, "title": self.title, "question": self.question}
+        return fields | {"deviations": self.deviations}
 
     def caption(self, figure: str, **values: object) -> str:
         """Of a figure: its title, a colon and its note."""

@@ -8,7 +8,7 @@ breakdown) is not in v5. Every number has the fidelity `quoted`.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -174,49 +174,24 @@ def _rows(table: str, kind: Callable[..., Row]) -> list[Row]:
     return rows
 
 
-def table1() -> list[Size]:
-    """Maximum model size (section 3); M is not printed for this table."""
-    return _rows("table1", Size)
-
-
-def table1_claims() -> list[ScaleUp]:
-    """The ratios of section 3 about Table 1: 25x, 2.7x, 298x."""
-    return _rows("table1_claims", ScaleUp)
-
-
-def table2() -> list[Cell]:
-    """Throughput on TPUs, normalised to K=2, M=1; the paper's batch differs between cells."""
-    return _rows("table2", Cell)
-
-
-def table3() -> list[Cell]:
-    """Throughput on GPUs without a fast interconnect, M=32, normalised to K=2."""
-    return _rows("table3", Cell)
-
-
-def table4() -> list[Accuracy]:
-    """Image classification; NeurIPS numbers it Table 5."""
-    return _rows("table4", Accuracy)
-
-
-def table5() -> list[BatchSize]:
-    """BLEU and loss by batch size; only in v5."""
-    return _rows("table5", BatchSize)
-
-
-def translation_models() -> list[TranslationModel]:
-    """The five T(L, H, A) models of section 5."""
-    return _rows("translation_models", TranslationModel)
-
-
-def breakdown() -> list[Share]:
-    """The step breakdown; model, K and M are not printed; `update` is 100 minus the other parts."""
-    return _rows("breakdown", Share)
-
-
-def utilisation() -> list[Utilisation]:
-    """Utilisation M/(M+K-1) at K=4 and 8, as a book chapter prints it; two points do not fit."""
-    return _rows("utilisation", Utilisation)
+table1 = partial(_rows, "table1", Size)
+"""Maximum model size (section 3); M is not printed for this table."""
+table1_claims = partial(_rows, "table1_claims", ScaleUp)
+"""The ratios of section 3 about Table 1: 25x, 2.7x, 298x."""
+table2 = partial(_rows, "table2", Cell)
+"""Throughput on TPUs, normalised to K=2, M=1; the paper's batch differs between cells."""
+table3 = partial(_rows, "table3", Cell)
+"""Throughput on GPUs without a fast interconnect, M=32, normalised to K=2."""
+table4 = partial(_rows, "table4", Accuracy)
+"""Image classification; NeurIPS numbers it Table 5."""
+table5 = partial(_rows, "table5", BatchSize)
+"""BLEU and loss by batch size; only in v5."""
+translation_models = partial(_rows, "translation_models", TranslationModel)
+"""The five T(L, H, A) models of section 5."""
+breakdown = partial(_rows, "breakdown", Share)
+"""The step breakdown; model, K and M are not printed; `update` is 100 minus the other parts."""
+utilisation = partial(_rows, "utilisation", Utilisation)
+"""Utilisation M/(M+K-1) at K=4 and 8, as a book chapter prints it; two points do not fit."""
 
 
 def figures() -> list[str]:

@@ -67,15 +67,12 @@ class MemoryLaw:
     """A published law for the peak activations of a stage: a sum of terms with unknown constants.
 
     Attributes:
-        name: the law as written.
-        source: who states it.
-        recomputes: whether it holds with re-materialization.
         terms: (K, M, N) -> the terms, at a constant number of layers L.
     """
 
-    name: str
-    source: str
-    recomputes: bool
+    name: str  # the law as written
+    source: str  # who states it
+    recomputes: bool  # whether it holds with re-materialization
     terms: Callable[[float, float, float], tuple[float, ...]]
 
 

@@ -74,19 +74,12 @@ def suffix(fidelity: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """Recorded runs of one experiment that differ in K, M and fidelity alone: one line of a figure.
-
-    Attributes:
-        model: name of the model.
-        plan: the schedule, and which micro-batches are recomputed.
-        details: what else the numbers depend on, `laptop, L=4, N=32, remat always`.
-        rows: the runs.
-    """
+    """Runs of one experiment that differ in K, M and fidelity alone: one line of a figure."""
 
     model: str
-    plan: tuple[str, str]
-    details: str
-    rows: list[Run]
+    plan: tuple[str, str]  # the schedule, and which micro-batches are recomputed
+    details: str  # what else the numbers depend on, `laptop, L=4, N=32, remat always`
+    rows: list[Run]  # the runs
 
     @property
     def title(self) -> str:
@@ -162,16 +155,13 @@ def speed_name(speed: float) -> str:
 
 def optimizers(rows: Iterable[Run]) -> str:
     """The optimizer of each fidelity's steps; empty where all have the same."""
-    fidelities_of: dict[str, set[str]] = {}
-    for run in rows:
-        name = _UPDATES.get(run.spec.optimizer, run.spec.optimizer)
-        fidelities_of.setdefault(name, set()).add(run.fidelity)
-    if len(fidelities_of) < 2:
+    used = {(run.fidelity, _UPDATES.get(run.spec.optimizer, run.spec.optimizer)) for run in rows}
+    kinds: dict[str, list[str]] = {}
+    for fidelity, name in sorted(used, key=lambda pair: [*MARKERS].index(pair[0])):
+        kinds.setdefault(name, []).append(fidelity)
+    if len(kinds) < 2:
         return ""
-    order = list(MARKERS)
-    kinds = {name: sorted(present, key=order.index) for name, present in fidelities_of.items()}
-    names = sorted(kinds, key=lambda name: order.index(kinds[name][0]))
-    steps = (f"{name} in {' and '.join(kinds[name])} steps" for name in names)
+    steps = (f"{name} in {' and '.join(present)} steps" for name, present in kinds.items())
     return f"Optimizer: {', '.join(steps)}."
 
 

@@ -6,9 +6,8 @@ Such a file may have
 - `figures(results, rows)`, whose figures stand instead of the generic ones;
 - `answer(tables)`: the experiment's question answered in one sentence, from its tables by name,
   where `## Answer` of its `about.md` cannot say it by quoting cells;
-- `SHOWN`: which table and figure the page shows. All others are folded.
-
-`experiments/<name>/claims.py` has `evidence(results)`: claim id -> our number for it.
+- `SHOWN`: which table and figure the page shows. All others are folded;
+- `evidence(results)`: claim id -> our number for it.
 """
 
 import re
@@ -30,16 +29,14 @@ class Shown:
     """What the page shows of an experiment before anything is unfolded.
 
     Attributes:
-        table: its name.
-        head: at most seven of its columns, as Markdown heads them, `K | M | step (ms)`; empty for
-            all.
-        figure: its name; empty for the first figure.
+        head: at most seven of its columns, as Markdown heads them, `K | M | step (ms)`; empty
+            for all.
         lines: column -> text that every shown line has there; empty for all lines.
     """
 
-    table: str
+    table: str  # its name
     head: str = ""
-    figure: str = ""
+    figure: str = ""  # its name; empty for the first figure
     lines: Mapping[str, tuple[str, ...]] | None = None
 
     @property
@@ -49,13 +46,9 @@ class Shown:
 
 def report_of(experiment: str) -> ModuleType | None:
     """The report of an experiment that comes with the project and has one."""
-    return _module_of(experiment, "report")
-
-
-def claims_of(experiment: str) -> ModuleType | None:
-    """The module with `evidence(results)`."""
-    report = report_of(experiment)
-    return report if hasattr(report, "evidence") else _module_of(experiment, "claims")
+    # Names come from recorded results, so only one of these is ever imported.
+    known = {path.parent.name for path in HOME.glob("*/report.py")}
+    return import_module(f"experiments.{experiment}.report") if experiment in known else None
 
 
 def shown_of(experiment: str) -> Shown | None:
@@ -90,9 +83,3 @@ def _with_cells(text: str, tables: Mapping[str, Table]) -> str:
         return found if whole else found.split()[0]
 
     return _QUOTED.sub(cell, text)
-
-
-def _module_of(experiment: str, file: str) -> ModuleType | None:
-    # Names come from recorded results, so only one of these is ever imported.
-    known = {path.parent.name for path in HOME.glob(f"*/{file}.py")}
-    return import_module(f"experiments.{experiment}.{file}") if experiment in known else None

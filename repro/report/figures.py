@@ -16,23 +16,13 @@ from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
 from repro.report.ratio import NO_INTERVAL
 from repro.report.style import MARKERS, model_name, save, styled
+from repro.report.texts import FIGURES
 
 Make = Callable[[Results, list[Run]], Figure | None]
 Picture = tuple[str, Figure | None, str]  # name, figure, caption
 MOST = 4  # settings in a generic figure: those with the most runs
-_IDEAL = "the ideal with equal stages, F:R:B = 1:1:2 and free messages"
-_CAPTION = (
-    f"{{}} against M; emulated and simulated points are shifted sideways, dashed is the paper's "
-    f"{{}}, dotted {_IDEAL}. Of more than {MOST} settings those with the most runs are drawn."
-)
-PICTURES: dict[str, tuple[Make, str]] = {
-    "speedup": (
-        curves.speedup,
-        _CAPTION.format(f"Speedup over K=1 ({NO_INTERVAL})", "K M/(M+K-1)"),
-    ),
-    "bubble": (curves.bubble, _CAPTION.format("Idle/total", "(K-1)/(M+K-1)")),
-}
-"""Of the generic figures: how each is drawn, and its caption."""
+PICTURES: dict[str, Make] = {"speedup": curves.speedup, "bubble": curves.bubble}
+"""How each of the generic figures is drawn."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +71,8 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     every = sorted(settings(results, rows), key=lambda setting: -len(setting.rows))
     drawn = {id(run) for setting in every[:MOST] for run in setting.rows}
     kept = [run for run in rows if id(run) in drawn]
-    for name, (make, caption) in PICTURES.items():
-        yield name, make(results, kept), caption
+    for name, make in PICTURES.items():
+        yield name, make(results, kept), FIGURES[name].format(no_interval=NO_INTERVAL, most=MOST)
     yield from figure2(results, rows)
 
 

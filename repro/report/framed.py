@@ -48,20 +48,17 @@ def framed(
     origin: str = "",
     **values: object,
 ) -> Table:
-    """The table of a frame.
+    """The table of a frame, with the title and note that `about` has under its name.
+
+    A column `where` is left out where all lines are of one place, but for `keep_where`, and columns
+    of the paper's numbers where none stand beside. A column `run` has the runs that the lines are
+    of, for the table's origin, and is not shown.
 
     Args:
-        results: that it was made from.
-        name: file stem; `about` has its title and note under this name.
-        frame: a line for each line, its columns in order. A column `where` is left out where all
-            lines are of one place; columns of the paper's numbers where none stand beside. A column
-            `run` has the runs that the lines are of, for the table's origin, and is not shown.
-        about: words of the experiment.
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
         headings: column -> what a reader sees above it, where that is not its name.
         ends: column -> those of the ends of its interval, where these are not `X: low`, `X: high`.
         hidden: columns of the csv file alone.
-        keep_where: show the column `where` even if all lines are of one place.
         origin: what was run.
         values: for the braces in title and note.
     """

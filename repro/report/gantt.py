@@ -6,6 +6,7 @@ at M=1). Where ranks hold several stages, a row is a rank, and its later stages 
 
 import io
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -86,13 +87,7 @@ def _corners(left: float, width: float, row: int) -> list[tuple[float, float]]:
     return [(left, low), (left + width, low), (left + width, high), (left, high), (left, low)]
 
 
-def _fill(
-    axes: Axes,
-    boxes: list[list[tuple[float, float]]],
-    colour: str,
-    edge: float,
-    opacity: float = 1.0,
-) -> None:
+def _fill(axes: Axes, boxes: list[Any], colour: str, edge: float, opacity: float = 1.0) -> None:
     """All boxes of one look as one patch, so that an svg file stays small."""
     codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY]
     outline = Outline([corner for box in boxes for corner in box], codes * len(boxes))

@@ -145,10 +145,9 @@ def pictured_step(results: Results) -> tuple[Timeline, str]:
     Raises:
         ValueError: if no such timeline is recorded.
     """
-    wanted = {"experiment": "table2", "fidelity": "measured", "status": "done"}
-    runs = rows_of(results, model="amoebanet-d", M=4, **wanted)
+    runs = rows_of(results, experiment="table2", model="amoebanet-d", M=4, fidelity="measured")
     for run in sorted(runs, key=lambda run: -run.K):
-        timeline = results.timeline(run) if run.K > 1 else None
+        timeline = results.timeline(run) if run.done and run.K > 1 else None
         if timeline is not None:
             title = (
                 f"One {run.fidelity} training step of {model_name(run.model)} "

@@ -17,7 +17,7 @@ from repro.io.files import fresh
 
 # Each colour has one meaning in all figures, and on the page. Kinds of work and the quoted numbers
 # have Okabe and Ito's colours; the other fidelities were chosen to differ from these, also for
-# readers who see two primary colours only (tests/report/test_style.py).
+# readers who see two primary colours only.
 KINDS = {
     "F": "#56B4E9",
     "R": "#E69F00",

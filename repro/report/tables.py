@@ -25,6 +25,7 @@ from repro.report.framed import HIGH, LOW, RATIO, in_two
 from repro.report.ratio import MARKS, ideal, ideal_over_k1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
+from repro.report.texts import TABLES
 
 
 def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
@@ -113,14 +114,9 @@ def runs(results: Results) -> Table:
     """Every recorded run, with the same columns in the same order for all experiments."""
     frame = all_runs(results)
     frame["labels"] = pd.Series([_labels(run) for run in results.runs], dtype=object)
-    note = (
-        "One line a run: step_s is in seconds, memory in GiB, and differs_in tells a run from "
-        "others of its experiment. _ci_low and _ci_high are the ends of the bootstrap 95 % "
-        "interval of the column before them."
-    )
     # Settings that hardly ever differ are in runs.csv alone, and in differs_in where they do.
     frames = in_two(frame, forms=dict.fromkeys(COLUMNS, _short), hidden=SETTINGS)
-    return Table("runs", "All runs", note, *frames)
+    return Table("runs", *TABLES["runs"], *frames)
 
 
 def rounds(results: Results) -> Frame:

@@ -1,6 +1,6 @@
-"""The report's fixed words, from `words.md`: fidelities, verdicts, metrics and what scales are for.
+"""The report's fixed words, from `words.md`: what words mean, titles and notes of its own tables.
 
-The banner of the page shows the last. A list item there is a word, a colon and its meaning.
+A list item there is a word, a colon and its meaning; the banner of the page shows the scales.
 """
 
 import re
@@ -14,7 +14,12 @@ def _meanings(section: str) -> dict[str, str]:
     return {word: meaning for word, _, meaning in (item.partition(": ") for item in items)}
 
 
-FIDELITIES, VERDICTS, METRICS, SCALES = map(_meanings, _SECTIONS[1:])
+FIDELITIES, VERDICTS, METRICS, SCALES, _TABLES, FIGURES, _SCHEDULES = map(_meanings, _SECTIONS[1:])
+# Name -> title and note of a table, or of the player's schedule.
+TABLES, SCHEDULES = (
+    {name: (text.partition(". ")[0], text.partition(". ")[2]) for name, text in words.items()}
+    for words in (_TABLES, _SCHEDULES)
+)
 AS_TABLE2 = "throughput over K=2, M=1"  # a metric that only the paper's experiments need
 DEVIATIONS = [
     "Pipelines of PyTorch processes instead of Lingvo on TPUs; one process a stage.",

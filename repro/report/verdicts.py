@@ -12,17 +12,16 @@ from typing import Any
 
 import pandas as pd
 
-from repro.claims.all_claims import all_claims
+from repro.claims.all_claims import BASE_CELL, DATA, all_claims
 from repro.claims.audit import audit
-from repro.claims.cells import BASE_CELL, DATA
 from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
 from repro.io.untrusted import LARGE, read_text
 from repro.report.compare import beside_paper, without_tiny
-from repro.report.declared import claims_of
+from repro.report.declared import report_of
 from repro.report.framed import in_two
 from repro.report.table import EMPTY, Cell, Table, unguarded
-from repro.report.texts import FIDELITIES
+from repro.report.texts import FIDELITIES, TABLES
 
 HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent"})
 UNTESTED = "not tested here"
@@ -127,26 +126,22 @@ def evidence_of(results: Results) -> dict[str, Evidence]:
     compared = without_tiny(results)
     evidence: dict[str, Evidence] = {}
     for name in dict.fromkeys(claim.experiment for claim in all_claims() if claim.experiment):
-        module = claims_of(name)
-        if module is not None and beside_paper(compared, name):
-            evidence |= module.evidence(compared)
+        report = report_of(name)
+        if report is not None and beside_paper(compared, name):
+            evidence |= report.evidence(compared)
     return evidence
 
 
 def exhibits(claims: Sequence[Judged]) -> list[Exhibit]:
-    def matching(patterns: Sequence[str]) -> list[Judged]:
-        return [
-            judged
-            for judged in claims
-            if any(fnmatch(judged.claim.id, pattern) for pattern in patterns)
-        ]
-
     lines = []
     for line in DATA["exhibits"]:
-        counted = matching(line.get("counted", line["shown"]))
+        shown, counted = (
+            [judged for judged in claims if any(fnmatch(judged.claim.id, p) for p in patterns)]
+            for patterns in (line["shown"], line.get("counted", line["shown"]))
+        )
         # A cell that the others are divided by is 1 whatever is true.
         counted = [judged for judged in counted if judged.claim.needs != BASE_CELL]
-        lines.append(Exhibit(line["name"], line["claim"], matching(line["shown"]), counted))
+        lines.append(Exhibit(line["name"], line["claim"], shown, counted))
     return lines
 
 
@@ -185,36 +180,20 @@ def tables(claims: Sequence[Judged]) -> list[Table]:
 
 
 def verdicts(claims: Sequence[Judged]) -> Table:
-    note = (
-        "Each verdict is computed from the recorded runs by the rule in `repro/claims/claim.py`, "
-        "with tolerances that were fixed before ours were compared. The table `claims` has every "
-        "cell and sentence."
-    )
     lines = [
-        {
-            "exhibit": line.name,
-            "claim": line.claim,
-            "paper": line.paper,
-            "ours": line.ours,
-            "fidelity": ", ".join(line.fidelities) or EMPTY,
-            "verdict": line.verdict,
-        }
+        [line.name, line.claim, line.paper, line.ours, _listed(line.fidelities), line.verdict]
         for line in exhibits(claims)
     ]
-    title = "What holds: one line for each exhibit of the paper"
-    return Table("verdicts", title, note, *in_two(pd.DataFrame(lines)))
+    frame = pd.DataFrame(
+        lines, columns=["exhibit", "claim", "paper", "ours", "fidelity", "verdict"]
+    )
+    return Table("verdicts", *TABLES["verdicts"], *in_two(frame))
 
 
 def claim_table(claims: Sequence[Judged]) -> Table:
-    note = (
-        "Every cell of the paper's tables, every point of its figures, and each sentence with a "
-        'number, also of texts about the paper ("sources"). The csv file has the tolerance of each '
-        "with its reason, and the runs."
-    )
     frame = pd.DataFrame([_line(judged) for judged in claims], dtype=object)
     hidden = ["id", "version", "unit", "allowed: low", "allowed: high", "tolerance", "runs"]
-    frames = in_two(frame, hidden=hidden)
-    return Table("claims", "Every claim, with its verdict", note, *frames)
+    return Table("claims", *TABLES["claims"], *in_two(frame, hidden=hidden))
 
 
 def _line(judged: Judged) -> dict[str, Any]:
@@ -225,36 +204,23 @@ def _line(judged: Judged) -> dict[str, Any]:
         if text != EMPTY and not isnan(ours.low):
             text += f" [{_number(ours.low)}, {_number(ours.high)}]"
         cell = Cell(ours.value, text, ours.low, ours.high)
-    return {
-        "id": claim.id,
-        "exhibit": claim.exhibit,
-        "version": claim.version,
-        "claim": claim.text,
-        "paper": Cell(claim.value, _printed(claim)),
-        "unit": claim.unit,
-        "allowed: low": claim.low,
-        "allowed: high": claim.high,
-        "tolerance": claim.tolerance,
-        "ours": cell,
-        "ours: low": cell.low,
-        "ours: high": cell.high,
-        "fidelity": ours.fidelity if ours else "",
-        "verdict": judged.verdict.label,
-        "why": judged.verdict.why,
-        "runs": [*ours.runs] if ours else [],
-    }
+    line: dict[str, Any] = {"id": claim.id, "exhibit": claim.exhibit, "version": claim.version}
+    line |= {"claim": claim.text, "paper": Cell(claim.value, _printed(claim)), "unit": claim.unit}
+    line |= {"allowed: low": claim.low, "allowed: high": claim.high, "tolerance": claim.tolerance}
+    line |= {"ours": cell, "ours: low": cell.low, "ours: high": cell.high}
+    line |= {"fidelity": ours.fidelity if ours else "", "verdict": judged.verdict.label}
+    return line | {"why": judged.verdict.why, "runs": [*ours.runs] if ours else []}
 
 
 def audit_table() -> Table:
-    note = (
-        "Each line holds printed numbers against others, so no result of ours is needed. Numbers "
-        "of a text about the paper are quoted from that text."
-    )
-    title = "Audit: what is printed, and what follows from other printed numbers"
     frame = pd.DataFrame([vars(line) for line in audit()]).drop(columns="formulas")
     frame["agrees"] = ["yes" if agrees else "no" for agrees in frame["agrees"]]
     frame = frame.rename(columns={"part": "what is held against what"})
-    return Table("audit", title, note, *in_two(frame))
+    return Table("audit", *TABLES["audit"], *in_two(frame))
+
+
+def _listed(texts: list[str]) -> str:
+    return ", ".join(texts) or EMPTY
 
 
 def _joined(texts: list[str]) -> str:

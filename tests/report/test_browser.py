@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from repro.claims.cells import DATA
+from repro.claims.all_claims import DATA
 from repro.claims.claim import WORDS
 from repro.report import page
 

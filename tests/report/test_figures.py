@@ -1,6 +1,5 @@
 """Figures: stable bytes, the data that goes into them, and a small animation."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,12 +7,9 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from recorded import timeline
 
-from repro.gpipe.schedule.kinds import make_schedule
-from repro.gpipe.schedule.replay import replay
-from repro.paper.theory import UNIT_COSTS
 from repro.report import curves, figures, gantt
 from repro.report.compare import rows_of
-from repro.report.style import IDLE, KINDS, MARKERS, save, styled
+from repro.report.style import IDLE, KINDS, MARKERS, styled
 
 
 @pytest.fixture(autouse=True)
@@ -55,14 +51,6 @@ def test_bubble_has_idle_over_total_in_percent_and_keeps_fidelities_apart(mixed)
     assert points_of(axes, "emulated") == []
 
 
-def test_nothing_to_draw_is_no_figure(results, nothing, tmp_path):
-    single = rows_of(results, K=1)
-    assert curves.speedup(results, single) is None
-    assert curves.bubble(results, single) is None
-    assert list(figures.figure2(results, single)) == []
-    assert figures.draw_all(nothing, tmp_path) == []
-
-
 def boxes_of(axes: Any, kind: str) -> list[tuple[float, float, float]]:
     """Left, right and row of every box of a kind."""
     patches = [
@@ -101,26 +89,6 @@ def test_a_box_is_as_long_as_its_span():
         assert sorted(boxes_of(axes, kind)) == [pytest.approx(box) for box in sorted(expected)]
 
 
-def test_interleaved_stages_stand_on_the_row_of_their_rank_and_split_backwards_in_two_colours():
-    schedule = make_schedule("interleaved-1f1b", 4, 4, "never", 2)
-    step = replay(schedule, lambda action: UNIT_COSTS[action.kind])
-    (axes,) = gantt.draw("", [("", step)], "simulated").axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["rank 0", "rank 1"]
-    assert {row for _, _, row in boxes_of(axes, "F")} == {0, 1}
-    assert len({patch.get_alpha() for patch in axes.patches}) == 2, "the second stage is paler"
-    split = replay(make_schedule("zb-h1", 2, 4, "never"), lambda action: UNIT_COSTS[action.kind])
-    (axes,) = gantt.draw("", [("", split)], "simulated").axes
-    assert all(boxes_of(axes, kind) for kind in "FIW")
-
-
-def test_the_same_figure_has_the_same_bytes(tmp_path):
-    for attempt in ("a", "b"):
-        save(gantt.draw("title", [("", timeline(2, 1))], "measured"), tmp_path / attempt)
-    for kind in ("png", "svg"):
-        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
-    assert b"<dc:date>" not in (tmp_path / "a.svg").read_bytes()
-
-
 def test_the_animation_is_small_and_ends_complete(tmp_path):
     path = gantt.gantt_gif(timeline(2, 4), tmp_path / "a.gif", "measured", frames=6)
     assert path.stat().st_size <= 400_000
@@ -130,17 +98,3 @@ def test_the_animation_is_small_and_ends_complete(tmp_path):
         first = gif.convert("RGB").tobytes()
         gif.seek(6)
         assert gif.convert("RGB").tobytes() != first
-
-
-def test_of_many_settings_those_with_the_most_runs_are_drawn(results):
-    done = rows_of(results, status="done")
-    rows = [
-        replace(run, spec=run.spec.model_copy(update={"lr": 0.1 + number}))
-        for number in range(figures.MOST + 1)
-        for run in done[number % 2 :]
-    ]
-    many = replace(results, runs=rows)
-    drawn = {name: figure for name, figure, _ in figures.figures(many, rows)}
-    bubble = drawn["bubble"]
-    assert bubble is not None
-    assert len([axes for axes in bubble.axes if axes.get_visible()]) <= figures.MOST

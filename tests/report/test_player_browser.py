@@ -8,8 +8,7 @@ from played import peak_kept, schedule_of, simulation_of
 from recorded import experiment, fill
 
 from repro.harness.results import load
-from repro.report.compare import rows_of
-from repro.report.player import measured_steps, player
+from repro.report.player import player
 
 pytestmark = pytest.mark.slow
 
@@ -125,23 +124,6 @@ def test_moving_the_controls_shows_the_numbers_of_the_simulation(page):
     assert never.is_enabled()
 
 
-def pictures(page: Any) -> list[str]:
-    return [part(page, name).evaluate("c => c.toDataURL()") for name in ("timeline", "stages")]
-
-
-def test_play_moves_the_picture_to_the_end(page):
-    before = pictures(page)
-    part(page, "play").click()
-    assert text(page, "play") == "Pause"
-    wait_until(page, "clock", MOVING)
-    part(page, "play").click()
-    assert all(a != b for a, b in zip(before, pictures(page), strict=True))
-    choose(page, speed="4")
-    part(page, "play").click()
-    wait_until(page, "play", "text === 'Play'")
-    assert text(page, "clock") == "25 of 25 units"
-
-
 def test_keys_play_and_step(page):
     page.locator("[data-player=stages-box]").focus()
     for key, time in (("Home", 0), ("ArrowRight", 1), ("ArrowLeft", 0), ("End", 25)):
@@ -158,31 +140,3 @@ def test_keys_play_and_step(page):
     part(page, "play").focus()
     page.keyboard.press(" ")
     assert text(page, "play") == "Pause", "once, not twice"
-
-
-def test_a_measured_step_is_shown_with_both_numbers(page, results):
-    (run,) = rows_of(results, K=2, M=4)
-    timeline = results.timeline(run)
-    places = [n for n, step in enumerate(measured_steps(results)) if run.id in step["source"]]
-    choose(page, measured=str(places[0]))
-    measured, simulated = text(page, "bubble").splitlines()
-    assert measured == f"{100 * timeline.bubble_over_total:.1f} % measured"
-    assert simulated.endswith(" % simulated")
-    assert run.id in text(page, "source")
-    assert part(page, "K").input_value() == "2"
-    assert part(page, "K").is_disabled()
-    choose(page, measured="none")
-    assert part(page, "K").is_enabled()
-    assert "measured" not in text(page, "bubble")
-
-
-def test_a_reader_can_follow_a_micro_batch(page):
-    before = pictures(page)
-    choose(page, follow="2")
-    followed = pictures(page)
-    assert followed[0] != before[0]
-    choose(page, M="2")
-    assert part(page, "follow").input_value() == "", "there are only 0 and 1 now"
-    choose(page, M="4")
-    page.locator("[data-player=timeline]").hover(position={"x": 70, "y": 160})
-    assert pictures(page) != before, "the box under the mouse"

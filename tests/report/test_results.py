@@ -42,21 +42,6 @@ def test_the_command_prints_the_same_rows(rounds: Frame, capsys: pytest.CaptureF
     assert len(lines) == 1 + len(expected.drop_duplicates(["machine", "scale", "run"]))
 
 
-def test_wrong_names_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    assert main(["results", "--results", str(tmp_path / "none")]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
-    assert main(["results", "--results", str(REFERENCE), "--experiment", "tabl3"]) == 2
-    assert "did you mean 'table3'" in capsys.readouterr().err
-
-
-def test_an_empty_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    for more in ([], ["--csv"], ["--experiment", "table3"]):
-        assert main(["results", "--results", str(tmp_path), *more]) == 2
-        error = capsys.readouterr().err
-        assert "nothing is recorded there" in error
-        assert error.count("\n") == 1
-
-
 def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     page = (ROOT / "docs/cli.md").read_text("utf-8")
     (recipes,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

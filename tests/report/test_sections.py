@@ -10,10 +10,8 @@ import experiments
 from repro.harness.results import load
 from repro.report import declared
 from repro.report.declared import HOME, MOST_COLUMNS, answer_of, report_of, shown_of
-from repro.report.sections import sections_of
 from repro.report.style import styled
 from repro.report.tables import all_tables
-from repro.report.verdicts import exhibits, judged_claims, summed
 
 REFERENCE = Path(__file__).parents[2] / "plots/reference"
 WITH_REPORT = sorted(path.parent.name for path in HOME.glob("*/report.py"))
@@ -36,21 +34,6 @@ def test_what_is_shown_is_in_the_reference_and_narrow(name, nothing):
     columns = [cell.strip().replace("\\", "") for cell in head.split("|")[1:-1]]
     assert set(shown.columns) <= set(columns)
     assert 0 < len(shown.columns or columns) <= MOST_COLUMNS
-
-
-def test_a_section_has_one_shown_table_of_few_columns_and_its_verdicts(modelled):
-    claims = judged_claims(modelled)
-    tables = all_tables(modelled, claims)
-    (section,) = sections_of(modelled, tables, [], {}, exhibits(claims))
-    assert [row.name for row in section["verdicts"]] == [
-        "Table 2, AmoebaNet-D",
-        "Table 2, Transformer",
-    ]
-    assert section["counts"] == summed(section["verdicts"])
-    assert section["table"] is not None
-    assert section["table"].html().count("</th>") <= MOST_COLUMNS + 6
-    assert "At K=8, M=32 the simulation gives" in section["answer"]
-    assert section["points"] == []
 
 
 RUNS_ALONE = """

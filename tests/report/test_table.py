@@ -3,7 +3,6 @@
 import csv
 import io
 from math import nan
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -81,12 +80,6 @@ def test_files_escape_their_own_special_characters():
     assert ">not run</td>" in html
 
 
-def test_fidelities_in_names_stand_above_the_columns():
-    head = toy(K=[1], measured_step=[2.0], measured_idle=[3.0], quoted=[1.0]).html()
-    assert '<th colspan="1"></th><th colspan="2">measured</th><th colspan="1"></th>' in head
-    assert "<th>step</th><th>idle</th><th>quoted</th>" in head
-
-
 def test_no_cell_of_a_csv_file_is_a_formula():
     """A spreadsheet computes a text that begins so; numbers stay numbers, also as texts."""
     formulas = ["=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd()", "@SUM(A1)", "\t=1", "\n=1", "+37% at K"]
@@ -97,11 +90,3 @@ def test_no_cell_of_a_csv_file_is_a_formula():
     assert lines[:7] == [f"'{formula}" for formula in formulas]
     assert [unguarded(line) for line in lines[:7]] == formulas
     assert lines[7:] == [*("" if cell is None else str(cell) for cell in others), "'=1;2", "a\n=1"]
-
-
-def test_a_link_in_the_place_of_a_table_is_replaced(tmp_path: Path):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "toy.csv").symlink_to(tmp_path / "mine")
-    toy(a=[1]).write(tmp_path)
-    assert (tmp_path / "toy.csv").read_text() == "a\n1\n"
-    assert (tmp_path / "mine").read_text() == "mine"

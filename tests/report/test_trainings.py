@@ -1,22 +1,15 @@
 """The exhibits of trainings on made-up records: Tables 4, Figures 1 and 3, and consistency."""
 
 from collections.abc import Callable, Mapping
-from math import isnan
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from recorded import at_scale, changed_runs, fill_with
 
 from experiments.consistency import report as consistency
 from experiments.consistency.runs import BASE_M, LIMIT
-from experiments.figure1 import report as figure1
-from experiments.figure1.runs import SIZES_OF
-from experiments.figure3 import report as figure3
-from experiments.figure3.runs import DEEP
 from experiments.table4 import report as table4
 from experiments.table4.runs import DIGITS, STEPS
-from experiments.translation import SIZES, TOY, size_of
 from repro.harness import catalog
 from repro.harness.job import Measured
 from repro.harness.results import Results, load
@@ -81,68 +74,6 @@ def test_fine_tuning_must_help_on_three_tasks_and_be_worse_on_none(
     assert lines[table4.ALL_TASKS]["verdict"].startswith("not tested here: too few")
     (table,) = table4.tables(changed_runs(results, lambda run: at_scale(run, "smoke")))
     assert "verdict" not in table.shown.columns
-
-
-@pytest.mark.parametrize(("b", "verdict"), [(0.25, TREND), (-0.05, REVERSED)])
-def test_the_exponent_is_found_with_an_interval(tmp_path, b, verdict):
-    """Error = 200 P^-b % and BLEU = P^b / 10, with P = 1000, 2000 and so on; seeds add 1 %."""
-    widths, sizes = SIZES_OF["laptop"].widths, SIZES_OF["laptop"].models
-
-    def made(spec: RunSpec) -> LearnRound:
-        images = spec.model == "amoebanet-b"
-        P = 1000 * 2 ** (
-            widths.index(spec.model_args["D"])
-            if images
-            else [(size.L, size.H) for size in sizes].index(size_of(spec)[:2])
-        )
-        noise = 1 + 0.01 * spec.seed
-        quality = {"accuracy": 1 - 2 * P**-b * noise} if images else {"bleu": P**b / 10 * noise}
-        return trained(quality, parameters=P)
-
-    data = figure1.laws(recorded(tmp_path, "figure1", made)).data
-    assert list(data["measured b"]) == pytest.approx([b, b])
-    assert ((data["measured b: high"] - b).between(0, 0.05)).all()
-    assert ((b - data["measured b: low"]).between(0, 0.05)).all()
-    assert list(data["verdict"]) == [verdict] * 2
-
-
-def test_no_law_through_two_points_or_a_quality_of_zero():
-    def law(quality: list[float]) -> figure1.PowerLaw:
-        P = [10.0, 100.0, 1000.0][: len(quality)]
-        return figure1.power_law(pd.DataFrame({"parameters": P, "quality": quality}), -1)
-
-    assert isnan(law([1.0, 0.0, 2.0]).b)
-    assert isnan(law([1.0, 2.0]).b)
-    assert (law([100.0, 10.0, 1.0]).b, law([100.0, 10.0, 1.0]).a) == pytest.approx((1.0, 1000.0))
-
-
-@pytest.mark.parametrize(("sign", "verdict"), [(1, TREND), (-1, REVERSED)])
-def test_claims_about_languages_follow_the_numbers(tmp_path, sign, verdict):
-    """Baselines have BLEU 20; size, depth and little data add to a multilingual model."""
-
-    def made(spec: RunSpec) -> LearnRound:
-        assert spec.training is not None
-        of = spec.training.data
-        if len(of) == 1:
-            pairs = str(20_000 // (TOY.index(of[0]) + 1))
-            return trained({"bleu": 20.0 + spec.seed}, labels={"pairs": pairs})
-        place = SIZES.index(size_of(spec))
-        gain = {language: 0.5 * TOY.index(language) + place for language in of}
-        deep = 2.0 * (place == DEEP)
-        bleu = {f"bleu {name}": 18.0 + sign * (value + deep) for name, value in gain.items()}
-        return trained(bleu, parameters=1000 * (place + 1), labels={"pairs": "9"})
-
-    results = recorded(tmp_path, "figure3", made)
-    assert list(figure3.claims(results).data["verdict"])[:3] == [verdict] * 3
-    (place,) = figure3.places(results)
-    tiers = place.bleu.groupby("tier", sort=False)["language"].unique()
-    assert [[*each] for each in tiers] == [[*TOY[:3]], [*TOY[3:6]], [*TOY[6:]]]
-
-
-def test_the_papers_points_in_thirds():
-    gains = figure3.printed_gains()
-    assert gains.loc["T(6,8192,16)", "high"] == pytest.approx(-4.3)
-    assert gains.loc["T(64,16384,32)", "low"] == pytest.approx((10.1 + 12.1) / 2)
 
 
 def apart(

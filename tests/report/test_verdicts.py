@@ -8,19 +8,13 @@ from typing import Any
 import pytest
 from recorded import changed_runs
 
-from experiments.bubble.report import out_of_order
 from repro.claims.all_claims import all_claims
-from repro.claims.claim import Verdict
 from repro.harness.results import Results, Run
 from repro.report.page import write_tables
-from repro.report.ratio import ideal
 from repro.report.verdicts import (
     Judged,
     evidence_of,
-    exhibits,
     judged_claims,
-    tables,
-    what_holds,
     written_rows,
 )
 
@@ -103,52 +97,11 @@ def test_tampered_data_change_the_verdict(
     assert after.verdict.word == word
 
 
-@pytest.mark.parametrize(("schedule", "stages"), [("gpipe", 0), ("1f1b", 4)])
-def test_stages_in_another_order_than_figure_2_are_counted(schedule: str, stages: int):
-    timeline = ideal(4, 4, schedule, "always")
-    assert timeline is not None
-    assert out_of_order(timeline, 4) == stages
-
-
 def test_a_report_without_verdicts_shows_none_of_an_earlier_one(modelled, nothing, tmp_path):
     write_tables(modelled, tmp_path)
     assert written_rows(tmp_path)
     write_tables(nothing, tmp_path)
     assert written_rows(tmp_path) == []
-
-
-def test_the_terminal_shows_what_was_written(reference, tmp_path, capsys):
-    from repro.cli.report import WIDTH, say_verdicts
-
-    for table in tables(judged_claims(reference)):
-        table.write(tmp_path)
-    written = written_rows(tmp_path)
-    assert [row["verdict"] for row in written] == [
-        line.verdict for line in exhibits(judged_claims(reference))
-    ]
-    say_verdicts(tmp_path)
-    lines = capsys.readouterr().out.splitlines()
-    *table, _paths = lines  # a path may be longer
-    assert all(len(line) <= WIDTH for line in table)
-    assert sum(not line.startswith(" ") for line in lines) == len(written) + 2  # head and paths
-
-
-def test_the_sentence_counts_what_holds(modelled):
-    claims = judged_claims(modelled)
-    count = len(exhibits(claims))
-    assert f"{count - 2} are not tested here" in what_holds(claims)
-    good = [
-        replace(judged, verdict=Verdict("consistent"))
-        if "2/transformer" in judged.claim.id
-        else judged
-        for judged in claims
-    ]
-    assert "1 hold in every number that could be tested" in what_holds(good)
-    small = [replace(judged, verdict=Verdict("not reproduced", smaller=True)) for judged in claims]
-    assert what_holds(small).startswith(
-        f"Of the {count} exhibits below, {count} could be tried only with smaller models, which do "
-        "not show them; 0 of their "
-    )
 
 
 def test_the_readme_shows_the_verdicts_of_the_reference():

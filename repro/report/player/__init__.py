@@ -16,41 +16,11 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
 from repro.report.compare import rows_of
 from repro.report.style import IDLE, KIND_WORDS, KINDS, model_name
+from repro.report.texts import SCHEDULES
 
 HOME = Path(__file__).parent
 SCRIPTS = ("schedules.js", "replay.js", "step.js", "timeline.js", "stages.js", "player.js")
 LOGIC = SCRIPTS[:3]  # what needs no browser
-# Name on the page, and what happens, in words that hold for every K and M.
-SCHEDULES = {
-    "naive": (
-        "Naive",
-        "One micro-batch goes forward and backward through all stages before the next one starts: "
-        "one stage works, and K \N{MINUS SIGN} 1 wait (Figure 2 b).",
-    ),
-    "gpipe": (
-        "GPipe",
-        "All forwards, then all backwards in reverse order (Figure 2 c). Each stage keeps all M "
-        "micro-batches until the backwards begin. R, where there is one, needs no gradient, so the "
-        "first R is done while a stage waits.",
-    ),
-    "1f1b": (
-        "1F1B",
-        "As soon as the pipe is full, each forward is followed by a backward. Stage j, counted "
-        "from 0, keeps at most K \N{MINUS SIGN} j micro-batches.",
-    ),
-    "interleaved-1f1b": (
-        "Interleaved 1F1B",
-        "Each rank holds v stages, each with 1/v of its layers, so a micro-batch goes v times "
-        "round the ranks. A rank counts a micro-batch once for each of its stages that keeps it; "
-        "later stages are paler.",
-    ),
-    "zb-h1": (
-        "Zero bubble (ZB-H1)",
-        "The backward is split into halves: I, the gradient of the inputs, for which the stage "
-        "before waits, and W, the gradient of the weights, which fills waits. There is no "
-        "recompute.",
-    ),
-}
 CHECKPOINTS = (("always", "always"), ("except_last", "except last"), ("never", "never"))
 MOST_K, MOST_M = 16, 64  # of the sliders
 MOST_SPANS = 40_000  # of all measured steps together: about a megabyte of the page
