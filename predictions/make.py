@@ -110,7 +110,7 @@ def main() -> None:
     if path.exists():
         raise SystemExit(f"{path}: is there already, and predictions are not changed")
     results = load(Path("results/reference"))
-    throughput, ratio = error_bar(results, "throughput"), error_bar(results, "ratio")
+    throughput, ratio = error_bar(results, "absolute"), error_bar(results)
     if throughput is None or ratio is None:
         raise SystemExit("no error bars: `repro run costs --reference` records them")
     last_change = ["git", "log", "-1", "--format=%H", "--", *COST_MODEL]

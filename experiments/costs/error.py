@@ -24,22 +24,25 @@ class ErrorBar:
     median: float  # half of the cells are nearer
     worst: float  # no cell is farther off
 
-    def ends(self, value: float) -> tuple[float, float]:
-        """A value over and times the median error."""
-        return value / exp(self.median), value * exp(self.median)
+    def ends(self, value: float, which: str = "median") -> tuple[float, float]:
+        """A value over and times the median or the worst error."""
+        factor = exp(getattr(self, which))
+        return value / factor, value * factor
 
 
-@lru_cache(maxsize=1)
-def error_bar(results: Results) -> ErrorBar | None:
-    """The error of simulated ratios over all recorded cells; None without one.
+@lru_cache(maxsize=2)
+def error_bar(results: Results, column: str = "ratio") -> ErrorBar | None:
+    """The error of simulated ratios, or "absolute" of throughput; None without a recorded cell.
 
-    A ratio is over the source's own base cell, such as K=2, M=1. Steps of one GPU do not count:
-    they vary M and the rule of re-materialization, but not K. Nor do steps of tiny models, which
-    are too short to say anything.
+    A ratio is over the source's own base cell, such as K=2, M=1. Steps of one GPU do not count
+    there: they vary M and the rule of re-materialization, but not K. Nor do steps of tiny models,
+    which are too short to say anything.
     """
     judged = cells(results)
-    of_gpu = judged["group"].astype(str).str.endswith(GPU)
-    return bar_of(judged.loc[~judged["scale"].isin(TINY) & ~of_gpu, "ratio"])
+    counted = ~judged["scale"].isin(TINY)
+    if column == "ratio":
+        counted &= ~judged["group"].astype(str).str.endswith(GPU)
+    return bar_of(judged.loc[counted, column])
 
 
 def bar_of(errors: Frame) -> ErrorBar | None:

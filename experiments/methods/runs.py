@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import ceil
 from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, MODELLED_TRANSFORMER, TRANSFORMER
-from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
 from repro.methods.named import fields_of
 
 NAME = "methods"
@@ -51,7 +50,6 @@ SIZES: dict[Scale, Sizes] = {
 K, SIMULATED_M, LAYERS = 8, 16, 16
 LAYER_S = 0.005  # of F; B takes twice as long
 PIPELINES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
-GOAL = 0.9  # of the devices' time is spent computing
 PROFILE = "tpu-v3"
 
 
@@ -133,32 +131,12 @@ def _curves(
     return (transformer("gpipe", 2, **given), *pipedreams, four)
 
 
-def least_m(checkpoint: Checkpoint) -> int:
-    """The least M at which K devices compute for the share `GOAL` of their time.
-
-    By M/(M+K-1) without recomputation, and 4M/(4M+3(K-1)) with early recomputation (section 2.3).
-    """
-    waiting = (K - 1) if checkpoint == "never" else 3 * (K - 1) / 4
-    return ceil(waiting * GOAL / (1 - GOAL) - 1e-9)
-
-
-def _simulated(name: str, M: int = SIMULATED_M, checkpoint: Checkpoint = "never") -> RunSpec:
-    """A pipeline of K equal ranks with F:R:B = 1:1:2 and free messages."""
-    fields: dict[str, Any] = {"checkpoint": checkpoint} | fields_of(name, K)
-    args = {"L": LAYERS, "forward_s": LAYER_S, "backward_s": 2 * LAYER_S, "elements": 1}
-    fields |= {"balance": "uniform", "fidelity": "simulated", "trace": M == SIMULATED_M}
-    return RunSpec(model="timed", model_args=args, M=M, N=M, **fields)
-
-
 def _schedules() -> tuple[RunSpec, ...]:
-    """Every schedule at one M, and GPipe's at the M where it reaches the goal and one less."""
-    runs = [_simulated(name) for name in PIPELINES]
-    runs.append(_simulated("gpipe", checkpoint="always"))
-    choices: tuple[Checkpoint, ...] = ("never", "always")
-    for checkpoint in choices:
-        least = least_m(checkpoint)
-        runs += [_simulated("gpipe", M, checkpoint) for M in (least - 1, least)]
-    return tuple(runs)
+    """Every schedule on K equal ranks with F:R:B = 1:1:2 and free messages."""
+    args = {"L": LAYERS, "forward_s": LAYER_S, "backward_s": 2 * LAYER_S, "elements": 1}
+    common: dict[str, Any] = {"model": "timed", "model_args": args, "fidelity": "simulated"}
+    common |= {"M": SIMULATED_M, "N": SIMULATED_M, "checkpoint": "never", "balance": "uniform"}
+    return tuple(RunSpec(**common | fields_of(name, K)) for name in PIPELINES)
 
 
 def _paper_size(scale: Scale) -> tuple[RunSpec, ...]:

@@ -50,11 +50,6 @@ def test_a_gpu_s_steps_are_held_against_its_own_profile(tmp_path: Path):
     assert list(judged["absolute"]) == [pytest.approx(SLOWER - 1)] * len(judged)
 
 
-def test_a_gpu_without_a_profile_is_held_against_none(tmp_path: Path):
-    other = Machine("cuda", "NVIDIA A100", 1, "gloo", "2.15.0", TF32)
-    assert not len(cells(cost_results(tmp_path, other, "gpu")))
-
-
 def test_a_rehearsal_counts_for_no_error(tmp_path: Path):
     from experiments.costs.error import error_bar
 

@@ -32,15 +32,6 @@ def test_a_measurement_at_the_papers_size_stands_before_a_simulation(reference):
     assert {*select(measured_cells(results), at_size=False)["model"]} == {"amoebanet-d"}
 
 
-def test_a_smaller_model_is_evidence_for_the_direction_alone(reference):
-    ours = table2.evidence(reference)
-    measured = {name for name, found in ours.items() if found.fidelity == "measured"}
-    assert measured == {
-        "table2/amoebanet-d/more micro-batches",
-        "table2/transformer/more micro-batches",
-    }
-
-
 @pytest.mark.parametrize("K", [2, 4])
 def test_what_does_not_fit_earns_no_verdict_and_is_marked(reference, K):
     """Of K=2, M=1 alone, by which every cell is divided, or of the cell itself."""

@@ -7,9 +7,8 @@ import pandas as pd
 from recorded import at_scale, changed_runs
 
 from repro.harness.frame import SETTINGS
-from repro.harness.results import Run
 from repro.report import tables
-from repro.report.compare import beside_paper, settings, without_tiny
+from repro.report.compare import beside_paper, without_tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,20 +21,6 @@ def test_points_have_their_ratio_inside_rounds(results):
     assert lines.loc[("4", "4"), "status"] == "skipped(needs 4 devices)"
     assert lines.loc[("2", "4"), "theory, idle/total"] == "20.0%"
     assert lines.loc[("4", "4"), ["step (ms)", "throughput", "idle/total"]].tolist() == ["-"] * 3
-
-
-def test_settings_differ_in_more_than_k_and_m(results):
-    def titles(**fields: object) -> set[str]:
-        def change(run: Run) -> Run:
-            spec = run.spec.model_copy(update=fields)
-            return replace(run, spec=spec) if run.M == 4 else run
-
-        runs = changed_runs(results, change)
-        return {setting.title for setting in settings(runs, runs.runs)}
-
-    usual = "Transformer (laptop, L=4, N=32, remat always, {}attention plain)"
-    assert titles() == {usual.format("")}
-    assert titles(lr=0.5) == {usual.format(f"lr {lr}, ") for lr in (0.01, 0.5)}
 
 
 def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
