@@ -127,10 +127,10 @@ def _table(
 
 def _fastest(runs: Sequence[Run], results: Results) -> list[str]:
     """Which K and M is fastest, if the runs differ in nothing else and the rounds show it."""
-    # A list of layer counts fits one K alone; a cost model may have chosen another N than the spec.
-    same = {"K", "M", "stretch"} | {
-        "balance" for run in runs if isinstance(run.spec.balance, tuple)
-    }
+    same = {"K", "M", "stretch"}
+    if all(isinstance(run.spec.balance, tuple) for run in runs):
+        same.add("balance")  # a list of layer counts fits one K alone
+    # A cost model may have chosen another N than the spec's.
     if len(runs) < 2 or {*_varied(runs)} - same or len({run.N for run in runs}) > 1:
         return []
     first, second = sorted(runs, key=lambda run: -run.throughput)[:2]

@@ -15,8 +15,8 @@ from repro.harness.rehearsal import check_model
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import simulate as modelled
+from repro.harness.tasks.calibrate import predicted
 from repro.harness.tasks.emulate import MESSAGE, Emulation, emulate
-from repro.harness.tasks.roofline import predicted
 from repro.models import build
 from repro.paper import theory
 from repro.simulate.stage_costs import StageCosts

@@ -1,4 +1,4 @@
-"""The task "calibrate": time the layers of a model on this machine.
+"""The tasks "calibrate" and "roofline": times of the layers of a model on this machine.
 
 Processes share memory bandwidth and caches. A layer that is timed alone looks faster than it is
 while the other stages compute, and one that is timed while all compute looks slower than it is
@@ -6,6 +6,7 @@ while others wait. So both are timed. Each process runs the whole chain of layer
 as a stage runs its part: a layer that is timed again and again would find its weights in the cache.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -15,13 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repro.costs import bench
+from repro.costs.device import Device
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
 from repro.harness.job import Job, Measured
-from repro.harness.schema import CalibrateRound
+from repro.harness.predict import Roofline
+from repro.harness.schema import CalibrateRound, RooflineRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import device_of, facts_of
@@ -50,9 +54,8 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
 
     def mean(seconds: list[float]) -> tuple[float, ...]:
         """Over the processes."""
-        return tuple(
-            statistics.fmean(layer) for layer in zip(*wire.all_gather(seconds), strict=True)
-        )
+        by_layer = zip(*wire.all_gather(seconds), strict=True)
+        return tuple(map(statistics.fmean, by_layer))
 
     together: dict[str, Any] = dict.fromkeys(KINDS, ())
     alone: dict[str, Any] = dict.fromkeys(KINDS, ())
@@ -80,6 +83,49 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     )
     facts = {"balance": [len(model.layers)], **facts_of(model, began)}
     return Measured(CalibrateRound(calibration=calibration, **facts))
+
+
+def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
+    """Measure the rates that this machine attains right now, and predict the times of every layer.
+
+    Rates of a machine drift, and are lower while more processes share its memory. So they are
+    measured on as many processes as a step has, and in the same round as that step.
+    """
+    began = time.perf_counter()
+    spec = job.spec
+    wire = ControlChannel(spec.K, rank)
+    rates = wire.all_gather(bench.measure(job.device, stages=spec.K))
+    if job.device == "cuda":
+        memory = torch.cuda.mem_get_info(0)[1]
+    else:  # a share of the host's
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // spec.K
+    made_by = f"the task roofline on K={spec.K} processes at once"
+    device = bench.profile(rates, "here", "this machine", made_by, memory)
+    model = build(spec.model, **spec.arguments)
+    times = predicted(spec, model, device, job.device)
+    facts = {"balance": [len(model.layers)], **facts_of(model, began)}
+    return Measured(RooflineRound(device=device.model_dump(), calibration=times, **facts))
+
+
+def predicted(spec: RunSpec, model: Model, device: Device, kind: str) -> Calibration:
+    """Times of the layers by a device's rates, for micro-batches of N / M, 2 N / M, ... N examples.
+
+    `kind`, "cpu" or "cuda", says whose operators are counted.
+    """
+    source = Roofline(device, model, spec.optimizer, kind=kind)
+    timed = sizes(spec)
+    tables = [source.layers(n, "always") for n in timed]
+    largest, (layers, _) = timed[-1], source.times(timed[-1])
+    return Calibration(
+        sizes=tuple(timed),
+        forward=tuple(table.forward for table in tables),
+        recompute=tuple(table.recompute for table in tables),
+        backward=tuple(table.backward for table in tables),
+        update=tuple(layer.update for layer in layers),
+        activations=tuple(layer.activation_bytes / largest for layer in layers[:-1]),
+        gradients=tuple(layer.gradient_bytes / largest for layer in layers[:-1]),
+        link=device.link,
+    )
 
 
 class _Chain:

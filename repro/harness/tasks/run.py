@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from repro.harness.job import Job, Measured
-from repro.harness.tasks import calibrate, check, fit, learn, roofline, simulate, train
+from repro.harness.tasks import calibrate, check, fit, learn, simulate, train
 from repro.harness.tasks.setup import groups_of
 
 _TASKS = {
@@ -16,7 +16,7 @@ _TASKS = {
     "check": check.run,
     "fit": fit.run,
     "calibrate": calibrate.run,
-    "roofline": roofline.run,
+    "roofline": calibrate.run_roofline,
     "learn": learn.run,
 }
 
