@@ -13,7 +13,7 @@ Augment = Literal["none", "flip", "cutout", "autoaugment"]
 """cutout and autoaugment also flip. The paper fine-tunes with flips and cutout (section 4).
 
 A random resized crop is missing. It needs the whole image, and images are cut to their middle when
-they are decoded (`repro.data.image_rows.decode`).
+they are decoded (`repro.data.classification.decode`).
 """
 
 # The paper does not state the size of its cutout; this is a square of half the height and width, as

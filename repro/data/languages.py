@@ -38,6 +38,10 @@ _CONCEPTS = (
     "near behind with without",  # prepositions
 )
 _NOUNS, _VERBS, _ADJECTIVES, _PREPOSITIONS = (kind.split() for kind in _CONCEPTS)
+_ALL = (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS)
+# Articles, and affixes, of which "present" is that of one agent. A lexicon has a word for each of
+# these and for each concept.
+_GRAMMATICAL = ("the", "a", "several", "plural", "past", "present", "patient")
 
 
 @dataclass(frozen=True)
@@ -72,18 +76,6 @@ class Grammar:
     prefixes: bool = False  # plural, tense and case stand before the root instead of after it
     case: bool = False  # the patient's noun is marked
     preposition_last: bool = False  # the preposition stands after its phrase
-
-
-@dataclass(frozen=True)
-class Lexicon:
-    roots: dict[str, str]
-    the: str
-    a: str
-    several: str
-    plural: str
-    past: str
-    present: str  # affix where the agent is one
-    patient: str
 
 
 @dataclass(frozen=True)
@@ -158,28 +150,29 @@ def split_of(meaning: Meaning) -> Split:
 
 def say(language: str, meaning: Meaning) -> str:
     if language == ENGLISH:
-        grammar, lexicon = Grammar("SVO"), _english()
+        grammar, lexicon = Grammar("SVO"), _ENGLISH
     else:
         grammar, lexicon = LANGUAGES[language].grammar, _lexicon(language)
 
     def inflected(concept: str, affixes: list[str]) -> str:
-        root = lexicon.roots[concept]
+        root = lexicon[concept]
         return "".join([*affixes, root] if grammar.prefixes else [root, *affixes])
 
     def phrase(part: Phrase, patient: bool = False) -> list[str]:
-        affixes = [lexicon.plural] * part.plural + [lexicon.patient] * (patient and grammar.case)
+        affixes = [lexicon["plural"]] * part.plural
+        affixes += [lexicon["patient"]] * (patient and grammar.case)
         noun = [inflected(part.noun, affixes)]
         if part.adjective:
-            adjective = [lexicon.roots[part.adjective]]
+            adjective = [lexicon[part.adjective]]
             noun = noun + adjective if grammar.adjective_last else adjective + noun
-        article = lexicon.several if part.plural else lexicon.a
+        article = lexicon["several" if part.plural else "a"]
         if part.definite:
-            article = lexicon.the
+            article = lexicon["the"]
         return [*noun, article] if grammar.article_last else [article, *noun]
 
-    tense = lexicon.past
+    tense = lexicon["past"]
     if not meaning.past:
-        tense = "" if meaning.agent.plural else lexicon.present
+        tense = "" if meaning.agent.plural else lexicon["present"]
     parts = {
         "S": phrase(meaning.agent),
         "V": [inflected(meaning.action, [tense])],
@@ -187,7 +180,7 @@ def say(language: str, meaning: Meaning) -> str:
     }
     sentence = [word for role in grammar.order for word in parts[role]]
     if meaning.preposition and meaning.companion:
-        preposition = [lexicon.roots[meaning.preposition]]
+        preposition = [lexicon[meaning.preposition]]
         companion = phrase(meaning.companion)
         if grammar.preposition_last:
             sentence += companion + preposition
@@ -219,15 +212,14 @@ def _meanings(source: str) -> Iterator[Meaning]:
         yield Meaning(agent, action, past, patient, preposition, companion)
 
 
-@cache
-def _english() -> Lexicon:
-    concepts = (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS)
-    roots = {concept: concept for concept in concepts}
-    return Lexicon(roots, "the", "a", "some", plural="s", past="ed", present="s", patient="")
+_ENGLISH = {
+    **{concept: concept for concept in _ALL},
+    **dict(zip(_GRAMMATICAL, ("the", "a", "some", "s", "ed", "s", ""), strict=True)),
+}
 
 
 @cache
-def _lexicon(name: str) -> Lexicon:
+def _lexicon(name: str) -> dict[str, str]:
     """Roots of two or three syllables, some of them the family's; affixes of one syllable."""
     language = LANGUAGES[name]
     inherited = Random(f"family {language.family}")
@@ -247,12 +239,11 @@ def _lexicon(name: str) -> Lexicon:
         return made
 
     roots = {}
-    for concept in (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS):
+    for concept in _ALL:
         # Drawn for every concept, so that the members of a family agree on what they share.
         root = word(inherited, inherited.choice((2, 2, 3)))
         if not language.family or invented.random() >= _SHARED or root in taken:
             root = new_word(invented.choice((2, 2, 3)))
         taken.add(root)
         roots[concept] = root
-    the, a, several, plural, past, present, patient = (new_word(1) for _ in range(7))
-    return Lexicon(roots, the, a, several, plural, past, present, patient)
+    return roots | {name: new_word(1) for name in _GRAMMATICAL}

@@ -111,9 +111,8 @@ class RunSpec(Frozen):
     """
 
     model: str = Field(min_length=1, max_length=200)  # see `repro.models.build`
-    model_args: dict[str, Any] = Field(
-        default={}
-    )  # `~` stands for the home folder, which is not recorded
+    # `~` stands for the home folder, which is not recorded.
+    model_args: dict[str, Any] = Field(default={})
     K: Devices
     M: Positive
     N: Positive  # examples of a mini-batch, of all replicas

@@ -5,8 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
-from repro.data.image_rows import decode
+from repro.data.classification import (
+    ImageTask,
+    count_classes,
+    decode,
+    evaluation_images,
+    open_images,
+)
 
 NAMES = ["ant", "bee", "cow"]
 MEAN = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
