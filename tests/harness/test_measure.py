@@ -43,6 +43,8 @@ def test_a_peer_is_asked_for_its_loss(monkeypatch: pytest.MonkeyPatch, first: in
             gather=lambda value: [value],
             peak_bytes=lambda *_: None,
             sent_bytes=lambda *_: None,
+            staleness=lambda: None,
+            stashed_bytes=lambda: None,
             close=lambda: None,
         )
 
