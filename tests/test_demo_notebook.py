@@ -1,41 +1,22 @@
-"""The notebook docs/two_gpu_demo.ipynb: its cells run in order, as a kernel would run them."""
+"""The notebook docs/two_gpu_demo.ipynb: its cells run in order."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
+import matplotlib
 import pytest
+
+from repro.cli.main import main
+from repro.cli.plan import choose
+from repro.cli.run import RunOptions
 
 ROOT = Path(__file__).parent.parent
 CELLS = json.loads((ROOT / "docs/two_gpu_demo.ipynb").read_text(encoding="utf-8"))["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
+PLACE = "amd-epyc-2c/laptop/two_gpu_demo"
 SOURCES = ["".join(cell["source"]) for cell in CODE]
-# A kernel names the backend of its own environment to every command that a cell starts.
-KERNEL = """
-import os
-import matplotlib
-
-matplotlib.use("agg")
-os.environ["MPLBACKEND"] = "module://a_kernel_s_own_backend"
-"""
-AFTER = """
-assert table["M"].tolist() == [2, 2], table
-assert (table["examples/s GPipe"] > 0).all(), table
-assert axes.get_lines()
-"""
-
-
-def run_cells(folder: Path, *sources: str) -> subprocess.CompletedProcess[str]:
-    """Execute these sources in one namespace, in a folder, as a kernel does."""
-    (folder / "cells.py").write_text("\n\n".join((KERNEL, *sources)), encoding="utf-8")
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "cells.py"]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
 
 
 def test_it_is_plain_text_without_outputs_and_begins_with_what_a_student_changes():
@@ -50,17 +31,35 @@ def test_it_is_plain_text_without_outputs_and_begins_with_what_a_student_changes
     assert {"SCALE", "REPOSITORY", "FOLDER"} <= given.keys()
 
 
-@pytest.mark.slow
-def test_its_cells_run(tmp_path):
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # open pictures
+def test_its_cells_run(tmp_path, monkeypatch):
+    """The notebook's command is understood; what it would measure is taken from the records."""
     if not (ROOT / ".venv/bin/repro").exists():
         pytest.skip("the notebook would install .venv first")
-    changed = f"M, SCALE, FOLDER = [2], 'smoke', {str(tmp_path)!r}\nos.chdir({str(ROOT)!r})"
-    done = run_cells(tmp_path, SOURCES[0], changed, *SOURCES[1:], AFTER)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "report: " in done.stdout
+
+    def measured(_python: Path, *words: object, folder: Path) -> int:
+        flag, module, verb, *arguments = map(str, words)
+        assert (flag, module, verb, folder) == ("-m", "repro", "run", ROOT)
+        options = choose(RunOptions, "run", arguments).options
+        shutil.copytree(ROOT / "results/reference" / PLACE, options.results / PLACE)
+        return main(["report", "--results", str(options.results), "--plots", str(options.plots)])
+
+    matplotlib.use("agg")
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    changed = f"SCALE, FOLDER = 'smoke', {str(tmp_path)!r}"
+    for source in (SOURCES[0], changed, SOURCES[1]):
+        exec(source, names)
+    names["run"] = measured
+    for source in SOURCES[2:]:
+        exec(source, names)
+    assert set(names["table"]["M"]) == {1, 2, 4, 8, 16, 32}
+    assert len(names["axes"].get_lines()) == 3
 
 
-def test_outside_of_the_repository_it_asks_for_an_address(tmp_path):
-    done = run_cells(tmp_path, *SOURCES[:2])
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("ValueError: REPOSITORY is empty: ")
+def test_outside_of_the_repository_it_asks_for_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(SOURCES[0], names)
+    with pytest.raises(ValueError, match=r"^REPOSITORY is empty: "):
+        exec(SOURCES[1], names)

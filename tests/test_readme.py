@@ -1,34 +1,108 @@
-"""The README and docs/ are run: the example, the commands that they show, the Slurm script; the
+"""The README and docs/ are run: programs, the commands that they show, the Slurm script; the
 picture."""
 
+import math
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from repro.cli.main import main
+from repro.cli.options import parse_named
+from repro.cli.train import TrainOptions
+from repro.gpipe import launch
 from repro.harness.results import load
 from repro.report.page import pictured_step
+from repro.train import checkpoints
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = TEXT + (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def programs(name: str) -> list[str]:
+    """The Python on a page."""
+    return re.findall(r"```python\n(.*?)```", page(name), flags=re.S)
+
+
+TEXT = page("README.md")
+COMMANDS = TEXT + page("docs/cli.md")
 PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", COMMANDS)
+TRAININGS = re.findall(r"(?m)^    \.venv/bin/repro train (.*)$", page("docs/training.md"))
+RECIPES = [
+    "clip()",
+    "bfloat16()",
+    "float16()",
+    "accumulate()",
+    "load()",
+    "schedule(4)",
+    "schedule(2)",
+    "schedule(4, 'checkpoint')",
+]
 
 
 def test_the_example_runs(tmp_path):
-    (block,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
-    script = tmp_path / "example.py"
-    script.write_text(block, encoding="utf-8")
-    run = partial(subprocess.run, capture_output=True, text=True, timeout=110, check=False)
-    done = run([sys.executable, script], cwd=tmp_path)
+    (program,) = programs("README.md")
+    (tmp_path / "example.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "example.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"loss \d\.\d+, bubble \d+%", done.stdout)
+
+
+@pytest.mark.slow
+def test_the_recipes_of_the_library_and_the_program_of_training_run(tmp_path, monkeypatch, capsys):
+    """A recipe that stops half-way resumes exactly."""
+    library, (training,) = programs("docs/library.md"), programs("docs/training.md")
+    shown = re.findall(r"(?m)^def (\w+)", "".join(library[1:]))
+    assert {call.partition("(")[0] for call in RECIPES} == set(shown)
+    everything = f"\n\ndef everything():\n    return [{', '.join(RECIPES)}, repr(start()[0])]\n"
+    program, _, last = training.partition('if __name__ == "__main__":\n')
+    (tmp_path / "library_page.py").write_text("\n\n".join(library) + everything, encoding="utf-8")
+    (tmp_path / "training_page.py").write_text(program, encoding="utf-8")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    first, second = launch(import_module("library_page").everything, stages=2)
+    assert first[:-1] == second[:-1], "losses, norms, scales and rates are the same on every rank"
+    *results, pipe = first
+    assert pipe in page("docs/library.md")
+    found = dict(zip(RECIPES, results, strict=True))
+    for call, result in found.items():
+        loss = result[0] if isinstance(result, list | tuple) else result
+        assert math.isfinite(loss), call
+        assert loss < 2, call
+    assert found["schedule(4)"] == found["schedule(4, 'checkpoint')"] != found["schedule(2)"]
+
+    exec(textwrap.dedent(last), vars(import_module("training_page")))
+    assert "step=100" in capsys.readouterr().out
+    newest, _ = checkpoints.newest_usable(tmp_path / "runs/noise")
+    assert newest is not None
+    assert newest.name == "step-000100"
+
+
+def test_the_orders_of_related_work_print_what_the_page_shows(capsys):
+    (program,) = programs("docs/related.md")
+    (shown,) = re.findall(r"```text\n(.*?)```", page("docs/related.md"), flags=re.S)
+    exec(program, {})
+    assert capsys.readouterr().out == shown
+
+
+def test_the_trainings_are_understood():
+    assert len(TRAININGS) >= 4
+    for command in TRAININGS:
+        assert parse_named(TrainOptions, shlex.split(command), "train", "model", "").model
 
 
 @pytest.mark.parametrize("arguments", PLANS)
@@ -77,8 +151,7 @@ def test_its_slurm_script_starts_torchrun_once_per_node(tmp_path):
     understands it."""
     from torch.distributed.run import get_args_parser
 
-    page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, flags=re.S)
+    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page("docs/cluster.md"), flags=re.S)
     for name, body in {"scontrol": "printf 'n1\\nn2\\n'", "srun": 'printf "%s\\n" "$@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)

@@ -33,11 +33,13 @@ def inside(path: Path, folder: Path) -> Path:
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
     """Open a file for reading, without waiting for the other end of a pipe.
 
-    Where `within` is given, no link may lead out of that folder. A ValueError says that it is no
-    regular file: a pipe or a device may never end.
+    Where `within` is given, the file may be no link, and no folder on its way may be a link out of
+    that folder. A ValueError says that it is no regular file: a pipe or a device may never end.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
     if within is not None:
+        if path.is_symlink():
+            raise ValueError(f"{path.name} is a link; put the file itself there")
         path = inside(path, within)
         flags |= os.O_NOFOLLOW
     descriptor = os.open(path, flags)

@@ -8,14 +8,19 @@ import pytest
 from repro.io.untrusted import open_regular, read_bytes, read_text
 
 
-def test_a_link_is_followed_only_where_it_may_be(tmp_path: Path):
+def test_in_a_folder_of_others_a_link_is_refused(tmp_path: Path):
     inner = tmp_path / "inner"
     inner.mkdir()
     (tmp_path / "file").write_text("content")
     (inner / "link").symlink_to("../file")
-    assert read_text(inner / "link", 7) == read_text(inner / "link", 7, tmp_path) == "content"
-    with pytest.raises(ValueError, match=rf"^link is a link out of {inner}; put the file itself"):
-        read_text(inner / "link", 7, inner)
+    (tmp_path / "way").symlink_to("inner")
+    (inner / "out").symlink_to(tmp_path)
+    assert read_text(inner / "link", 7) == read_text(tmp_path / "way/../file", 7) == "content"
+    for folder in (inner, tmp_path):
+        with pytest.raises(ValueError, match=r"^link is a link; put the file itself there"):
+            read_text(tmp_path / "way/link", 7, folder)
+    with pytest.raises(ValueError, match=rf"^file is a link out of {inner}; put the file itself"):
+        read_text(inner / "out/file", 7, inner)
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ValueError, match=r"^not readable .*symbolic links"):
         read_text(tmp_path / "loop", 7)

@@ -36,29 +36,16 @@ def train(folder, *arguments):
 
 
 @pytest.mark.slow
-def test_a_training_learns_and_goes_on(tmp_path, capfd):
-    assert train(tmp_path / "run", "--epochs", 2) == 0
+def test_a_training_learns_and_is_tuned_on_a_folder_of_images(tmp_path, capfd):
+    """Three classes of the user's, in place of the digits' ten; it goes on with other K."""
+    assert train(tmp_path / "digits", "--epochs", 2) == 0
     out = capfd.readouterr().out
     accuracy = [float(share) for share in re.findall(r"accuracy ([\d.]+)%", out)]
     assert len(accuracy) >= 2
     assert accuracy[-1] > 70
-    assert out.splitlines()[-1] == f"checkpoints: {tmp_path / 'run'}"
+    assert out.splitlines()[-1] == f"checkpoints: {tmp_path / 'digits'}"
+    assert [path.name for path in checkpoints.committed(tmp_path / "digits")][-1] == "step-000090"
 
-    # On two stages, which have another default of M.
-    assert train(tmp_path / "run", "--epochs", 3, "--resume", "--K", 2, "--M", 1) == 0
-    out = capfd.readouterr().out
-    (line, *_) = out.splitlines()
-    assert "goes on after step 90" in line
-    newest = checkpoints.committed(tmp_path / "run")[-1]
-    assert newest.name == "step-000135"
-    assert whole_state_dict(newest)["3.weight"].shape == (10, 32)
-    steps = checkpoints.read_history(newest).steps
-    assert [step.step for step in steps] == list(range(1, 136))
-
-
-@pytest.mark.slow
-def test_fine_tuning_on_a_folder_of_images_goes_on_with_the_same_options(tmp_path, capfd):
-    """Three classes of the user's, in place of the digits' ten."""
     for number, name in enumerate(["red", "green", "blue"]):
         for split, count in (("train", 12), ("test", 4)):
             folder = tmp_path / "images" / split / name
@@ -67,17 +54,17 @@ def test_fine_tuning_on_a_folder_of_images_goes_on_with_the_same_options(tmp_pat
                 colour = [20 * n, 20 * n, 20 * n]
                 colour[number] = 255
                 Image.new("RGB", (10, 9), tuple(colour)).save(folder / f"{n}.png")
-    assert train(tmp_path / "digits", "--steps", 2) == 0
-    tuning = ["--data", f"folder:{tmp_path / 'images'}", "--N", 12, "--resume"]
+    tuning = ["--data", f"folder:{tmp_path / 'images'}", "--N", 12, "--M", 1, "--resume"]
     tuning += ["--start-from", tmp_path / "digits"]
     assert train(tmp_path / "run", *tuning, "--steps", 6) == 0
     assert "no checkpoint yet, so this begins" in capfd.readouterr().out
-    assert train(tmp_path / "run", *tuning, "--steps", 12) == 0
+    assert train(tmp_path / "run", *tuning, "--steps", 12, "--K", 2) == 0
     out = capfd.readouterr().out
     assert "goes on after step 6" in out
     assert "accuracy 100.0%" in out
-    state = whole_state_dict(checkpoints.committed(tmp_path / "run")[-1])
-    assert state["3.weight"].shape == (3, 32)
+    newest = checkpoints.committed(tmp_path / "run")[-1]
+    assert whole_state_dict(newest)["3.weight"].shape == (3, 32)
+    assert [step.step for step in checkpoints.read_history(newest).steps] == list(range(1, 13))
 
 
 @pytest.mark.slow
