@@ -1,0 +1,275 @@
+"""Replicas, sharded and divided methods in four processes, held against one process."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from repro.gpipe import Pipeline, PipelineConfig, launch
+from repro.gpipe.core.microbatch import split
+from repro.methods import make
+from repro.methods.divided import refuse_indivisible
+from repro.methods.method import Method, Setup
+from repro.models import Model, build
+
+pytestmark = pytest.mark.slow
+State = dict[str, Tensor]
+N = 9  # neither replicas nor micro-batches get equally many examples
+WIDTH = 128
+SIZES = {"L": 2, "d": 16, "H": 32, "heads": 4, "V": 64, "T": 8}
+TRANSLATION = {"L": 1, "d": 16, "H": 24, "A": 2, "head_dim": 8, "V": 32, "S": 12, "T": 13}
+# Weights that take much more memory than activations, and can be divided.
+WIDE = {"L": 2, "d": 128, "H": 512, "heads": 4, "V": 16, "T": 1}
+# The loss of "translation" weighs micro-batches by their tokens.
+QUIET = {
+    "transformer": partial(build, "transformer", dropout=0.0, **SIZES),
+    "translation": partial(build, "translation", dropout=0.0, **TRANSLATION),
+}
+ADAM, SGD = partial(torch.optim.Adam, lr=0.01), partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+Config = partial(PipelineConfig, balance="uniform")
+DIVIDED = {  # our own stages, each divided over two processes
+    "K=2, T=2": Config(2, 4, tensor_parallel=2),
+    "K=2, T=2, 1f1b": Config(2, 4, schedule="1f1b", checkpoint="never", tensor_parallel=2),
+    "K=1, T=2, D=2": Config(1, 2, replicas=2, tensor_parallel=2),
+}
+OF_TORCH = {
+    "ddp": Config(1, 2, replicas=4, checkpoint="never"),
+    "fsdp": Config(1, 2, replicas=4, checkpoint="never"),
+    "tensor": Config(1, 4, tensor_parallel=4, checkpoint="never"),
+}
+CASES = DIVIDED | OF_TORCH
+REPLICATED = Config(2, 2, replicas=2)
+
+
+def everything(folder: Path) -> dict[Any, Any]:
+    """All that the tests look at, on this process of four."""
+    results: dict[Any, Any] = {name: of_case(name, config) for name, config in CASES.items()}
+    for name in OF_TORCH:
+        results[name]["peak"] = peak_of(name)
+    for zero in (False, True):
+        results["zero", zero] = trained_with_adam(zero=zero)
+    results["resumed"] = resumed(folder)
+    return results
+
+
+def group_of(config: PipelineConfig) -> Any:
+    """The parts of this process's stage or, without any, its replicas; all processes make all."""
+    K, T, D = config.stages, config.tensor_parallel, config.replicas
+    members = [[d * K + j for d in range(D)] for j in range(K)]
+    if T > 1:
+        members = [[(d * T + t) * K + j for t in range(T)] for d in range(D) for j in range(K)]
+    groups = [dist.new_group(ranks) for ranks in members]
+    rank = dist.get_rank()
+    return next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)
+
+
+def prepared(
+    name: str, config: PipelineConfig, model: Model, group: Any, **more: Any
+) -> tuple[Method, Any, Any]:
+    """A method, and the mini-batch of this process's replica."""
+    replica = dist.get_rank() // (config.stages * config.tensor_parallel)
+    inputs, targets = (split(t, config.replicas)[replica] for t in model.batch(N, 0))
+    setup = Setup(
+        model.layers, model.loss, config, inputs, torch.device("cpu"), group=group, **more
+    )
+    return make(name if name in OF_TORCH else "repro", setup), inputs, targets
+
+
+def of_case(name: str, config: PipelineConfig) -> dict[Any, Any]:
+    """Gradients of a step without dropout; then losses with it, an evaluation and bytes."""
+    group = group_of(config)
+    results: dict[Any, Any] = {}
+    for model in ("transformer", "translation") if name in ("ddp", "fsdp") else ("transformer",):
+        method, *data = prepared(name, config, QUIET[model](), group)
+        results[model] = method.train_step(*data).loss, gradients(method.module)
+        method.close()
+    method, *data = prepared(name, config, build("transformer", **SIZES), group, optimizer=SGD)
+    results["losses"] = [method.train_step(*data).loss for _ in range(3)]
+    results["sent"] = method.sent_bytes(*data)
+    results["evaluated"] = method.evaluate(*data).loss
+    method.close()
+    return results
+
+
+def gradients(module: nn.Module) -> State:
+    """Gradients by name; those that are sharded are gathered."""
+    found: dict[str, Any] = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    return {
+        name: (grad.full_tensor() if hasattr(grad, "full_tensor") else grad).detach().clone()
+        for name, grad in found.items()
+    }
+
+
+def peak_of(name: str) -> list[int] | None:
+    model = build("transformer", **WIDE)
+    if name != "tensor":  # eight layers whose weights take more memory than their activations
+        x, layers = torch.ones(N, WIDTH), [partial(nn.Linear, WIDTH, WIDTH)] * 8
+        model = Model("wide", layers, lambda N, seed: (x, x), nn.functional.mse_loss, "x/s")
+    group = group_of(OF_TORCH[name])
+    method, *data = prepared(name, OF_TORCH[name], model, group, optimizer=SGD)
+    for _ in range(2):  # after the first, DistributedDataParallel makes its buckets anew
+        method.train_step(*data)
+    return method.peak_bytes(*data)
+
+
+def trained_with_adam(*, zero: bool) -> dict[str, Any]:
+    """K=2 stages of D=2 replicas after three steps of Adam, with and without ZeRO-1."""
+    model, group = build("transformer", **SIZES), group_of(REPLICATED)
+    method, *data = prepared("repro", REPLICATED, model, group, optimizer=ADAM, zero=zero)
+    results: dict[str, Any] = {"losses": [method.train_step(*data).loss for _ in range(3)]}
+    results["weights"] = {name: t.clone() for name, t in method.module.state_dict().items()}
+    results["peak"] = method.peak_bytes(*data)
+    method.close()
+    return results
+
+
+def resumed(folder: Path) -> list[State]:
+    """Weights after two steps and one more, in one go and over a checkpoint, with ZeRO-1."""
+    model, group = build("transformer", **SIZES), group_of(REPLICATED)
+    inputs, targets = (split(t, 2)[dist.get_rank() // 2] for t in model.batch(N, 0))
+
+    def pipeline() -> tuple[Pipeline, torch.optim.Optimizer]:
+        pipe = Pipeline(model.layers, REPLICATED)
+        optimizer: Any = ZeroRedundancyOptimizer(
+            pipe.parameters(), optimizer_class=torch.optim.Adam, process_group=group, lr=0.01
+        )
+        return pipe, optimizer
+
+    first, optimizer = pipeline()
+    for _ in range(2):
+        first.train_step(inputs, targets, model.loss, optimizer)
+    first.save(folder, optimizer)
+    second, its_optimizer = pipeline()
+    second.load(folder, its_optimizer)
+    for pipe, its in ((first, optimizer), (second, its_optimizer)):
+        pipe.train_step(inputs, targets, model.loss, its)
+    return [first.module.state_dict(), second.module.state_dict()]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What four processes did."""
+    return launch(everything, tmp_path_factory.mktemp("checkpoint"), stages=4)
+
+
+def joined(parts, shape):
+    """A whole gradient of its parts; where all processes have the whole one, the last."""
+    if parts[-1].shape == shape:
+        assert all(torch.equal(part, parts[0]) for part in parts)
+        return parts[-1]
+    dimension = next(n for n, size in enumerate(shape) if parts[0].shape[n] != size)
+    return torch.cat(parts, dimension)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_the_mini_batch_mean(ran, name):
+    for model_name in ran[0][name].keys() & QUIET.keys():
+        model = QUIET[model_name]()
+        setup = Setup(model.layers, model.loss, CASES[name], None, torch.device("cpu"))
+        whole = setup.build_stage([len(model.layers)], 0)
+        inputs, targets = model.batch(N, 0)
+        loss = model.loss(whole(inputs), targets)
+        loss.backward()
+        expected = gradients(whole)
+        largest = max(gradient.abs().max().item() for gradient in expected.values())
+        processes = [process[name][model_name] for process in ran]
+        replicas = CASES[name].replicas if name in DIVIDED else 4  # torch gives all the whole ones
+        each = len(processes) // replicas
+        for replica in range(replicas):
+            of_replica = processes[replica * each :][:each]
+            assert of_replica[0][0] == pytest.approx(loss.item(), rel=1e-5)
+            for key, gradient in expected.items():
+                parts = [found[key] for _, found in of_replica if key in found]
+                difference = joined(parts, gradient.shape) - gradient
+                assert difference.abs().max().item() <= 1e-5 * largest, key
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_with_dropout_is_that_of_one_process(ran, name):
+    """Every part of a stage drops the same, and losses can be compared between methods."""
+    model, config = build("transformer", **SIZES), CASES[name]
+    pipe = Pipeline(model.layers, 1, config.micro_batches * config.replicas)
+    optimizer = SGD(pipe.parameters())
+    data = (*model.batch(N, 0), model.loss)
+    losses = [pipe.train_step(*data, optimizer).loss for _ in range(3)]
+    if name in OF_TORCH:  # which run one more step to count what they send
+        pipe.train_step(*data, optimizer)
+    evaluated = pipe.evaluate(*data).loss
+    for process in ran:
+        assert process[name]["losses"] == pytest.approx(losses, rel=1e-5)
+        assert process[name]["evaluated"] == pytest.approx(evaluated, rel=1e-4)
+
+
+def test_sent_bytes_are_boundary_activations_and_rings(ran):
+    activation = N * SIZES["T"] * SIZES["d"] * 4
+    # Two sums in each block's F, R and B; a ring of two sends each tensor once.
+    forward = {"activations": activation, "all-reduce": 6 * activation}
+    backward = {"gradients": activation, "all-reduce": 6 * activation}
+    assert ran[0]["K=2, T=2"]["sent"] == [forward, backward] * 2
+    without_recompute = ran[0]["K=2, T=2, 1f1b"]["sent"]
+    assert [sent["all-reduce"] for sent in without_recompute] == [4 * activation] * 4
+    weights, share = parameter_bytes(build("transformer", **SIZES)), 3 / 4
+    scalars = 2 * share * 2 * 8  # the mini-batch's weight and its loss
+    expected = {
+        "ddp": {"all-reduce": scalars + 2 * share * weights},
+        # Weights are gathered for F and for B of each micro-batch.
+        "fsdp": {
+            "all-reduce": scalars,
+            "all-gather": 2 * 2 * share * weights,
+            "reduce-scatter": 2 * share * weights,
+        },
+        # Outputs of attention and feed-forward in F, and the gradients of their inputs in B.
+        "tensor": {"all-reduce": 2 * share * SIZES["L"] * 4 * activation},
+    }
+    for name, counts in expected.items():
+        for sent in ran[0][name]["sent"]:
+            assert {operator: sent[operator] for operator in counts} == counts
+
+
+def parameter_bytes(model: Model) -> int:
+    layers: list[Any] = [layer() for layer in model.layers if callable(layer)]
+    return sum(p.nbytes for layer in layers for p in layer.parameters())
+
+
+def test_peak_memory_has_what_a_process_keeps(ran):
+    """Weights, momentum and gradients: all of them, or a part of them and some layers whole."""
+    peaks = {name: ran[0][name]["peak"][0] for name in OF_TORCH}
+    # Besides the quarters of the matrices there are whole embeddings, norms and a few biases.
+    weights = parameter_bytes(build("transformer", **WIDE))
+    assert 3 * weights / 4 < peaks["tensor"] < 3 * weights * 0.35
+    layer = (WIDTH + 1) * WIDTH * 4
+    kept = 3 * 8 * layer
+    assert kept < peaks["ddp"] < kept + 2 * layer
+    # The layer before is gathered meanwhile, and gathering and summing need room. Where processes
+    # wait for a core, the gradients of the layer after are still being summed.
+    assert kept / 4 < peaks["fsdp"] < kept / 4 + 7 * layer
+
+
+def test_sharded_state_changes_no_bit_also_over_a_checkpoint(ran):
+    for process in ran:
+        without, sharded = process["zero", False], process["zero", True]
+        assert sharded["losses"] == without["losses"]
+        assert sum(sharded["peak"]) < sum(without["peak"])
+        in_one_go, again = process["resumed"]
+        for one, other in ((without["weights"], sharded["weights"]), (in_one_go, again)):
+            assert all(torch.equal(weight, other[key]) for key, weight in one.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "T", "words"),
+    [
+        ("amoebanet-d", {"image": 48}, 2, r"^tensor_parallel = 2: no layer of this model says"),
+        ("transformer", {"heads": 2}, 3, r"^tensor_parallel = 3: the 2 heads of a Block .*of 2$"),
+        ("transformer", {"heads": 3, "d": 18}, 3, r"the 32 outputs of expand of a Block"),
+        ("transformer", {"attention_dropout": 0.1}, 2, r"2 with attention_dropout=0\.1: every"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_in_one_line(name, changed, T, words):
+    sizes = SIZES if name == "transformer" else {"L": 3, "D": 16, "num_classes": 10}
+    with pytest.raises(ValueError, match=words):
+        refuse_indivisible(build(name, **sizes | changed).layers, T)
