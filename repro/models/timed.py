@@ -100,15 +100,16 @@ def timed(
     and seconds of the layer's update with the optimizer `TimedSGD`. The inputs of the model are as
     wide as the output of the first layer.
     """
-    numbers: list[Any] = []
-    for given in (forward_s, backward_s, elements, update_s):
-        numbers.append([given] * L if isinstance(given, int | float) else given)
-        if len(numbers[-1]) != L:
-            raise ValueError(f"{given}: allowed is a number or a list of L={L} numbers")
+    numbers: dict[str, Any] = {"forward_s": forward_s, "backward_s": backward_s}
+    numbers |= {"elements": elements, "update_s": update_s}
+    for name, given in numbers.items():
+        numbers[name] = [given] * L if isinstance(given, int | float) else given
+        if len(numbers[name]) != L:
+            raise ValueError(f"{name}={given}: allowed is a number or a list of L={L} numbers")
     return Model(
         name="timed",
-        layers=[partial(TimedLayer, *layer) for layer in zip(*numbers, strict=True)],
-        batch=partial(_batch, numbers[2][0]),
+        layers=[partial(TimedLayer, *layer) for layer in zip(*numbers.values(), strict=True)],
+        batch=partial(_batch, numbers["elements"][0]),
         loss=_loss,
         unit="examples/s",
         labels={"compute": "timed wait"},

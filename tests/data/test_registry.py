@@ -1,18 +1,10 @@
 import pytest
 
+from experiments.table4.runs import TRANSFER
 from repro.data.registry import DATA, find
 from repro.paper import numbers
 
-PAPER = {
-    "ImageNet-2012": "imagenet",
-    "CIFAR-10": "cifar10",
-    "CIFAR-100": "cifar100",
-    "Stanford Cars": "cars",
-    "Oxford Pets": "pets",
-    "Food-101": "food101",
-    "FGVC Aircraft": "aircraft",
-    "Birdsnap": "birdsnap",
-}
+PAPER = {"ImageNet-2012": "imagenet", **TRANSFER}
 
 
 def test_sizes_and_classes_are_those_of_the_paper():

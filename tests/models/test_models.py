@@ -56,7 +56,7 @@ def test_every_model_trains_on_its_own_data_and_its_loss_is_a_mean(name):
         ("transformer", {"attention": "flash"}, "^attention='flash': .*'plain' or 'fused'"),
         ("translation", {"V": 19}, "^V=19: .*equal to 20"),
         ("timed", {"L": 10**9}, "^L=1000000000: .*less than or equal to 65536"),
-        ("timed", {"L": 3, "forward_s": [0.1, 0.2]}, r"^\[0.1, 0.2\]: .*a list of L=3 numbers"),
+        ("timed", {"L": 3, "forward_s": [0.1, 0.2]}, r"^forward_s=\[0.1, 0.2\]: .*L=3 numbers"),
         ("timed", {"forward_s": -1.0}, "^forward_s=-1.0: .*greater than or equal to 0"),
         ("timm:resnet50", {"depth": 3}, "^depth=3: .*allowed are image, num_classes"),
     ],

@@ -1,6 +1,7 @@
 """What the processes of the trainer's tests run; at module level so that they can import it."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +80,12 @@ def without_seconds(history: History) -> History:
 
 def state(trainer: Trainer) -> dict[str, Any]:
     """All that training changes on this stage."""
-    average = {}
+    module, average = trainer.pipe.module, {}
     if trainer.average is not None:
         with trainer.average.in_place_of_weights():
-            average = {
-                key: value.clone() for key, value in trainer.pipe.module.state_dict().items()
-            }
-    weights = {key: value.clone() for key, value in trainer.pipe.module.state_dict().items()}
-    slots = [
-        value.clone()
-        for entry in trainer.optimizer.state.values()
-        for value in entry.values()
-        if isinstance(value, Tensor)
-    ]
-    return {"weights": weights, "average": average, "slots": slots}
+            average = deepcopy(module.state_dict())
+    slots = [deepcopy(entry) for entry in trainer.optimizer.state.values()]
+    return {"weights": deepcopy(module.state_dict()), "average": average, "slots": slots}
 
 
 def interrupted(folder: Path, steps: int, stop: int, K: int, D: int = 1) -> tuple[Any, Any]:
