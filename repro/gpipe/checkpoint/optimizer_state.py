@@ -141,7 +141,8 @@ def _refuse_other_groups(saved: Sequence[NamedState], names: Sequence[Sequence[s
             for name in group["names"]
             if name in group_here
         }
-        if any(len(set(numbers)) < len(pairs) for numbers in zip(*pairs, strict=True)):
+        saved_groups, groups_here = {n for n, _ in pairs}, {number for _, number in pairs}
+        if not len(pairs) == len(saved_groups) == len(groups_here):
             raise ValueError(
                 "optimizer: its parameter groups are not those that were saved, and loading would "
                 "change their options; make the groups as they were, or load without an optimizer"

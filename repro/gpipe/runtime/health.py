@@ -37,6 +37,7 @@ from repro.gpipe.runtime.heartbeats import (
 )
 from repro.gpipe.runtime.status import status, waiting
 
+_POLL = 0.005  # seconds between looks for what another rank sets
 _DIAGNOSIS = 3.0  # seconds in which a process that knows why a connection was lost posts it
 _NO_LAUNCHER = "the launcher is gone, or the store that it holds"
 
@@ -51,7 +52,6 @@ class Health:
         self.rank = rank
         self.world = world
         self.board = Board(store.clone())
-        self.waiting = Board(store.clone())  # a waiting client blocks other threads
         self.pipelines = 0  # of rank 0, as far as this rank has followed
         self.launches = 0  # that this program has returned from, under torchrun
         self._beats = 0
@@ -101,34 +101,18 @@ class Health:
 
     def set(self, key: str, value: str) -> None:
         """Set what other ranks wait for, see `wait_for`."""
-        self.waiting.store.set(key, value)
+        self.board.store.set(key, value)
 
     def wait_for(self, key: str, ranks: Iterable[int]) -> list[dict[str, str]]:
-        """Wait until each of these ranks has set `<key>/<rank>`; returns the values, in order.
-
-        Raises:
-            ValueError: if one of the ranks ends without having set its value.
-        """
-        store, keys = self.waiting.store, {rank: f"{key}/{rank}" for rank in ranks}
-        for rank, awaited in keys.items():
-            if not store.check([awaited]):
-                with waiting(rank, 0):
-                    self._wait_for(awaited, keys)
-        return [json.loads(raw) for raw in store.multi_get(list(keys.values()))]
-
-    def _wait_for(self, awaited: str, keys: dict[int, str]) -> None:
-        """Wait for one of these keys; raises a ValueError if a rank ends without its own."""
-        pause = 0.001
-        while not self.waiting.store.check([awaited]):
-            for rank, key in keys.items():
-                has_ended = self.waiting.has_ended(rank, self.launches)
-                if has_ended and not self.waiting.store.check([key]):
-                    raise ValueError(
-                        f"rank {rank} ended, and never built the Pipeline that {status.who} "
-                        "waits for"
-                    )
-            time.sleep(pause)
-            pause = min(2 * pause, INTERVAL)
+        """Wait until each of these ranks has set `<key>/<rank>`; returns the values, in order."""
+        values = []
+        for rank in ranks:
+            awaited = f"{key}/{rank}"
+            with waiting(rank, 0):
+                while not self.board.store.check([awaited]):
+                    time.sleep(_POLL)  # a wait inside the store would not heed a signal
+            values.append(json.loads(self.board.store.get(awaited)))
+        return values
 
     def end(self) -> None:
         """End the watch in order; report an uncaught exception, if one ends this process."""
