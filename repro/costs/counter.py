@@ -134,11 +134,11 @@ class Counter:
             trained = [p for p in module.parameters() if p.requires_grad]
         states = [self._optimizer_state(p) for p in trained]
         state_bytes = sum(state for state, _ in states)
-        buffer_bytes = sum(b.nbytes for b in module.buffers())
+        buffer_bytes = sum(t.nbytes for t in [*module.buffers(), *statistics.tensors])
         return Resident(
             count=sum(p.numel() for p in module.parameters()),
             parameters=sum(p.nbytes for p in module.parameters()),
-            buffers=buffer_bytes + statistics.nbytes + _kept_copies(module),
+            buffers=buffer_bytes + _kept_copies(module),
             optimizer=state_bytes,
             update=max((temporary for _, temporary in states), default=0),
             updated=3 * sum(p.nbytes for p in trained) + 2 * state_bytes,

@@ -27,6 +27,7 @@ from repro.gpipe.exact import rng
 SEED = 7
 Case = tuple[str | int, PipelineConfig]  # the name of a model, or the number of a random one
 CPU = torch.device("cpu")
+_STATISTICS = "running_mean", "running_var"
 
 
 @dataclass
@@ -176,9 +177,8 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
 @contextmanager
 def moved_once(whole: nn.Module, step: int) -> Iterator[None]:
     """Let each norm's running statistics move by all that goes into it inside, at once."""
-    norms: list[Any] = [
-        m for m in whole.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
-    ]
+    kinds = nn.modules.batchnorm._NormBase
+    norms: list[Any] = [m for m in whole.modules() if isinstance(m, kinds)]
     seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
     before = {norm: (norm.running_mean.clone(), norm.running_var.clone()) for norm in norms}
     hooks = [
@@ -188,17 +188,19 @@ def moved_once(whole: nn.Module, step: int) -> Iterator[None]:
     yield
     for norm, hook in zip(norms, hooks, strict=True):
         hook.remove()
-        if seen[norm]:
-            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
+        if not seen[norm]:
+            continue
+        if isinstance(norm, nn.modules.instancenorm._InstanceNorm):  # the mean of the examples'
+            factor = norm.momentum or 0.0
+            inputs = torch.cat([x.flatten(2) for x in seen[norm]])
+            mean, variance = inputs.mean(2).mean(0), inputs.var(2).mean(0)
+        else:
             factor = norm.momentum or 1.0 / step
-            for old, new, buffer in zip(
-                before[norm],
-                (inputs.mean(1), inputs.var(1)),
-                (norm.running_mean, norm.running_var),
-                strict=True,
-            ):
-                buffer.copy_(old + factor * (new - old))
+            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
+            mean, variance = inputs.mean(1), inputs.var(1)
             norm.num_batches_tracked.fill_(step)
+        for old, new, name in zip(before[norm], (mean, variance), _STATISTICS, strict=True):
+            getattr(norm, name).copy_(old + factor * (new - old))
 
 
 def train_all(cases: Sequence[Case], device: str | None) -> list[Trained | None]:

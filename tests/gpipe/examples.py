@@ -4,6 +4,7 @@ import pickle
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,15 +88,32 @@ def changing() -> list[Layer]:
 
 
 class Apply(nn.Module):
-    """A function as a layer, with a linear layer before it where asked."""
+    """A function as a layer."""
 
-    def __init__(self, function: Callable[[Any], Any], linear_first: bool = False) -> None:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         super().__init__()
-        self.linear = linear() if linear_first else nn.Identity()
         self.function = function
 
     def forward(self, value: Any) -> Any:
-        return self.function(self.linear(value))
+        return self.function(value)
+
+
+class Around(nn.Module):
+    """A layer that does something with another module and its own input."""
+
+    def __init__(self, module: nn.Module, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, value: Any) -> Any:
+        return self.function(self.module, value)
+
+
+def layer(function: Callable[[Any], Any], *, linear_first: bool = False) -> Callable[[], nn.Module]:
+    """A function as a layer, with a linear layer before it where asked."""
+    return lambda: (
+        Around(linear(), lambda m, x: function(m(x))) if linear_first else Apply(function)
+    )
 
 
 def drawing_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -114,42 +132,23 @@ def generator_states() -> tuple:
     return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()
 
 
-class Fork(nn.Module):
+def _fork(x: Tensor) -> tuple:
     """One tensor -> a nested value with a skip, an integer and a no-grad member."""
-
-    def forward(self, x: Tensor) -> tuple:
-        return x, {"skip": [x], "ids": (x.detach() > 0).long(), "mask": x.detach() > 0}
+    return x, {"skip": [x], "ids": (x.detach() > 0).long(), "mask": x.detach() > 0}
 
 
-class Middle(nn.Module):
-    """Works on the first member and passes the rest along."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, value: tuple) -> tuple:
-        return self.linear(value[0]).tanh() * value[1]["mask"], value[1]
+def _middle(linear: nn.Module, value: tuple) -> tuple:
+    return linear(value[0]).tanh() * value[1]["mask"], value[1]
 
 
-class Join(nn.Module):
-    """The nested value -> one tensor."""
-
-    def forward(self, value: tuple) -> Tensor:
-        return value[0] + value[1]["skip"][0] * value[1]["ids"]
+def _join(value: tuple) -> Tensor:
+    return value[0] + value[1]["skip"][0] * value[1]["ids"]
 
 
-def nested() -> list:
+def nested() -> list[Layer]:
     """Deterministic layers with nested boundaries, an in-place layer and one without parameters."""
-    return [
-        lambda: nn.Linear(WIDTH, WIDTH),
-        Fork,
-        Middle,
-        Middle,
-        Join,
-        lambda: nn.ReLU(inplace=True),
-        linear,
-    ]
+    middle = [lambda: Around(linear(), _middle)] * 2
+    return [linear, layer(_fork), *middle, layer(_join), in_place, linear]
 
 
 def noisy() -> list:
@@ -187,22 +186,6 @@ def _use_mixed(value: tuple) -> Tensor:
     return x * positive + integer * x + constant + scalar
 
 
-def _constants(x: Tensor) -> tuple:
-    return x, None, 2, [True, "name", 0.5], {"dtype": torch.float32}
-
-
-def _use_constants(value: tuple) -> Tensor:
-    x, nothing, number, (flag, name, half), kinds = value
-    assert nothing is None
-    assert flag
-    assert name == "name"
-    return (x * number * half).to(kinds["dtype"])
-
-
-def layer(function: Callable[[Any], Any], *, linear_first: bool = False) -> Callable[[], nn.Module]:
-    return lambda: Apply(function, linear_first)
-
-
 def classes() -> nn.Module:
     return nn.Linear(WIDTH, CLASSES)
 
@@ -223,10 +206,7 @@ def _halved_gradient(x: Tensor) -> Tensor:
 CROSSINGS: dict[str, list[Layer]] = {
     "none trained": [frozen_linear, frozen_linear, frozen_linear],
     "twice": [layer(lambda x: (x, {"again": x}), linear_first=True), nn.Identity, layer(_same)],
-    "twice in place": [layer(lambda x: (x, {"again": x})), layer(_same), linear],
-    "expanded": [layer(lambda x: x[:, :1].expand(-1, 6), linear_first=True), nn.Identity, linear],
     "mixed": [layer(_mixed, linear_first=True), nn.Identity, layer(_use_mixed)],
-    "constants": [layer(_constants, linear_first=True), nn.Identity, layer(_use_constants)],
     "a derivative in a layer": [linear, layer(_slope, linear_first=True), linear],
     "a hook on an input": [linear, layer(_halved_gradient), linear],
     "halves": [
@@ -254,15 +234,9 @@ class Island(nn.Module):
             return x.float() @ self.weight
 
 
-class Twice(nn.Module):
+def twice() -> nn.Module:
     """A weight that is used twice: autocast casts it once and adds two bfloat16 gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.linear(x).tanh())
+    return Around(linear(), lambda m, x: m(m(x).tanh()))
 
 
 class Sharpened(torch.optim.SGD):
@@ -297,13 +271,55 @@ class Branches(nn.Module):
 
 def cast() -> list[Layer]:
     """Whichever way these are cut, bfloat16 crosses a boundary where they are autocast."""
-    return [linear, Twice, Island, lambda: nn.LayerNorm(WIDTH), linear, Twice]
+    return [linear, twice, Island, lambda: nn.LayerNorm(WIDTH), linear, twice]
 
 
-def normed() -> list[Layer]:
-    """Norms whose statistics move differently."""
-    norm = nn.BatchNorm1d
-    return [linear, lambda: norm(WIDTH), linear, lambda: norm(WIDTH, momentum=None)]
+class CheckedNorm(nn.BatchNorm2d):
+    """A subclass that normalises by torch's forward."""
+
+
+class Norms(nn.Module):
+    """Adds what norms of every kind make of the same input, each in its own type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        instance: Any = partial(nn.InstanceNorm2d, 3, track_running_stats=True)
+        made = [
+            nn.BatchNorm2d(3, momentum=None),
+            CheckedNorm(3),
+            instance(),
+            instance(momentum=None),
+        ]
+        self.plain = nn.ModuleList(made).double()
+        self.sequences, self.volumes = nn.BatchNorm1d(3).double(), nn.BatchNorm3d(3).double()
+        self.single = nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm in [*self.plain, self.plain[0]]:  # one of them twice
+            x = x + norm(2.0 * x)
+        x = x + self.sequences(x.flatten(2)).view_as(x) + self.volumes(x[..., None])[..., 0]
+        return x + self.single(x.float())
+
+
+def norms() -> "Model":
+    generator = torch.Generator().manual_seed(5)
+    kinds = {"generator": generator, "dtype": torch.float64}
+    x, y = (3.0 * torch.randn(N, 3, 4, 2, **kinds) + 1.0 for _ in range(2))
+    layers = [lambda: nn.Conv2d(3, 3, 1).double(), Norms]
+    return Model(layers * 2, [(x, y)] * 3)
+
+
+class CountingLoss(nn.Module):
+    """A loss with a buffer, which moves once for each micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.calls: Tensor
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        return nn.functional.mse_loss(outputs, targets) * (1.0 + self.calls / 10)
 
 
 def doubled(layers: Sequence[Callable[[], nn.Module]]) -> list[Layer]:
@@ -341,7 +357,7 @@ class Model:
     accumulates: bool = False  # whether two steps make one update
 
 
-def token_batches(targets_are_tokens: bool) -> list[tuple[Tensor, Tensor]]:
+def token_batches() -> list[tuple[Tensor, Tensor]]:
     """Mini-batches of several sizes and lengths; one micro-batch has padding alone."""
     generator = torch.Generator().manual_seed(6)
     made = []
@@ -349,7 +365,7 @@ def token_batches(targets_are_tokens: bool) -> list[tuple[Tensor, Tensor]]:
         x = torch.randn(n, length, WIDTH, generator=generator)
         tokens = torch.randint(1, CLASSES, (n, length), generator=generator)
         tokens[n // 3 : n // 2 + 1] = PAD
-        made.append((x, tokens if targets_are_tokens else 2.0 * x.flip(0)))
+        made.append((x, tokens))
     return made
 
 
@@ -387,13 +403,14 @@ def model(name: str) -> Model:
         "strided": lambda: Model(
             nested(), [tuple(torch.stack([t, t], -1)[..., 0] for t in batch())] * 2
         ),
-        "lengths": lambda: Model([linear, nn.Tanh, linear], token_batches(False)),
         "tokens": lambda: Model(
             [linear, nn.Tanh, classes],
-            token_batches(True),
+            token_batches(),
             Weighted(token_loss, lambda y: (y != PAD).sum()),
         ),
         "cast": lambda: Model(cast(), [batch()] * 4, optimizer=sharpened, autocast=True),
-        "normed": lambda: Model(doubled(normed()), [double_batch()] * 3),
+        "norms": norms,
+        "accumulated": lambda: Model(nested(), [batch()] * 4, accumulates=True),
+        "counting loss": lambda: Model([linear, linear], [batch()] * 3, CountingLoss()),
         "branches": lambda: Model([Branches, nn.Tanh, linear], [branching_batch()] * 3),
     }[name]()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from examples import Apply, Model
+from examples import Apply, Around, Model
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -68,64 +68,18 @@ def thawed_inside(layer: Stepwise, x: Tensor) -> Tensor:
     return layer.inner(x)
 
 
-class TwoHeads(nn.Module):
-    """Two outputs of which the next layer uses one or the other."""
-
-    def __init__(self, wide: int) -> None:
-        super().__init__()
-        self.inner, self.other = nn.Linear(wide, wide), nn.Linear(wide, wide)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inner(x), self.other(x)
+def one_of_two(layer: Stepwise, pair: tuple[Tensor, Tensor]) -> Tensor:
+    return layer.inner(pair[layer.on])
 
 
-class Recurrent(nn.Module):
-    """A recurrent layer of torch; `time_first` computes on transposed views, as torch does then."""
-
-    def __init__(self, kind: Callable[..., nn.RNNBase], wide: int, **options: Any) -> None:
-        super().__init__()
-        self.time_first = not options.setdefault("batch_first", True)
-        width = wide // 2 if options.get("bidirectional") else wide
-        self.recurrent = kind(wide, width, **options)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs, _ = self.recurrent(x.transpose(0, 1) if self.time_first else x)
-        return outputs.transpose(0, 1) if self.time_first else outputs
+def time_first(module: nn.Module, x: Tensor) -> Tensor:
+    """A recurrent layer on transposed views, on which torch computes then."""
+    return module(x.transpose(0, 1))[0].transpose(0, 1)
 
 
-class Attention(nn.Module):
-    """Self-attention with a residual."""
-
-    def __init__(self, wide: int, *, weights: bool) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(wide, 2, batch_first=True, dropout=0.1)
-        self.weights = weights
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(x, x, x, need_weights=self.weights)[0]
-
-
-class Evaluated(nn.Module):
-    """A module that stays in eval mode, where torch has a fast path for attention."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.module.eval()
-        return self.module(x)
-
-
-class ChannelsFirst(nn.Module):
+def channels_first(module: nn.Module, x: Tensor) -> Tensor:
     """A layer of [n, C, T] for values of [n, T, C]; what it returns is not contiguous."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.module(x.transpose(1, 2)).transpose(1, 2)
+    return module(x.transpose(1, 2)).transpose(1, 2)
 
 
 # What a layer may do to how a tensor and its gradient lie in memory; [N, T, W] -> [N, T, W].
@@ -158,28 +112,41 @@ def writing(make: Blocks) -> Blocks:
     return lambda draw, wide: [nn.Linear(wide, wide), *make(draw, wide)]
 
 
+def attention(draw: random.Random, wide: int) -> list[nn.Module]:
+    """Self-attention with a residual."""
+    weights = draw.random() < 0.5
+    made = nn.MultiheadAttention(wide, 2, batch_first=True, dropout=0.1)
+    return [Around(made, lambda m, x: x + m(x, x, x, need_weights=weights)[0])]
+
+
 def encoder(draw: random.Random, wide: int) -> list[nn.Module]:
-    """A transformer layer, perhaps frozen in part, perhaps in eval mode for good."""
+    """A transformer layer, perhaps frozen in part, perhaps in eval mode for good.
+
+    In eval mode torch has a fast path for attention.
+    """
     options: Any = {"batch_first": draw.random() < 0.5, "norm_first": draw.random() < 0.5}
     made: Any = nn.TransformerEncoderLayer(wide, 2, 2 * wide, 0.1, **options)
     if draw.random() < 0.5:
         made.self_attn.requires_grad_(False)
-    return [Evaluated(made) if draw.random() < 0.5 else made]
+    return [Around(made, lambda m, x: m.eval()(x)) if draw.random() < 0.5 else made]
 
 
 def recurrent(draw: random.Random, wide: int) -> list[nn.Module]:
-    options = {"batch_first": draw.random() < 0.5, "bidirectional": draw.random() < 0.5}
-    kind = draw.choice([nn.RNN, nn.LSTM, nn.GRU])
-    made = Recurrent(kind, wide, num_layers=draw.choice([1, 2]), **options)
-    return [made.requires_grad_(draw.random() < 0.8)]
+    batch_first, both_ways = draw.random() < 0.5, draw.random() < 0.5
+    kind, layers = draw.choice([nn.RNN, nn.LSTM, nn.GRU]), draw.choice([1, 2])
+    width = wide // 2 if both_ways else wide
+    made = kind(wide, width, layers, batch_first=batch_first, bidirectional=both_ways)
+    made.requires_grad_(draw.random() < 0.8)
+    return [Around(made, (lambda m, x: m(x)[0]) if batch_first else time_first)]
 
 
 def two_heads(draw: random.Random, wide: int) -> list[nn.Module]:
     """Two heads, something that passes both on, and the layer that uses one of them."""
     between = [nn.Identity()] if draw.random() < 0.5 else []
     since, alternating = draw.randint(1, STEPS - 1), draw.random() < 0.7
-    one_of_two = Stepwise(lambda s, pair: s.inner(pair[s.on]), wide, since, alternating)
-    return [TwoHeads(wide), *between, one_of_two]
+    heads = nn.ModuleList(nn.Linear(wide, wide) for _ in range(2))
+    both = Around(heads, lambda m, x: (m[0](x), m[1](x)))
+    return [both, *between, Stepwise(one_of_two, wide, since, alternating)]
 
 
 BLOCKS: dict[str, Blocks] = {
@@ -188,11 +155,11 @@ BLOCKS: dict[str, Blocks] = {
     "in place": writing(lambda *_: [nn.ReLU(inplace=True)]),
     "write": writing(lambda *_: [Apply(lambda x: x.add_(0.5))]),
     "layer norm": lambda _, wide: [nn.LayerNorm(wide)],
-    "batch norm": lambda _, wide: [ChannelsFirst(nn.BatchNorm1d(wide))],
-    "convolution": lambda _, wide: [ChannelsFirst(nn.Conv1d(wide, wide, 3, padding=1))],
+    "batch norm": lambda _, wide: [Around(nn.BatchNorm1d(wide), channels_first)],
+    "convolution": lambda _, wide: [Around(nn.Conv1d(wide, wide, 3, padding=1), channels_first)],
     "dropout": lambda *_: [nn.Dropout(0.3)],
     "recurrent": recurrent,
-    "attention": lambda draw, wide: [Attention(wide, weights=draw.random() < 0.5)],
+    "attention": attention,
     "encoder": encoder,
     "weight norm": lambda _, wide: [parametrizations.weight_norm(nn.Linear(wide, wide))],
     "spectral norm": lambda _, wide: [parametrizations.spectral_norm(nn.Linear(wide, wide))],

@@ -71,9 +71,10 @@ GROUPS = {
         **dict.fromkeys(("drawing", "changing"), SOME + INTERLEAVED),
         "strided": SOME[:1],
         "cast": SOME[:3],
-        "lengths": [*SOME[:1], config(3, "never"), config(3)],
-        "tokens": [*SOME[:1], config(3, "never"), *REPLICAS],
-        **dict.fromkeys(("normed", "branches"), REPLICAS),
+        "tokens": [*SOME[:1], config(3, "never"), config(3), *REPLICAS],
+        **dict.fromkeys(("branches", "accumulated"), REPLICAS),
+        "norms": [*SOME[:3], *REPLICAS],
+        "counting loss": [*SOME[:1], config(2, "never")],
     },
     "crossings": dict.fromkeys(CROSSINGS, CUTS),
 }

@@ -8,29 +8,10 @@ from compare import as_plain, launch_all, plain, same_bits
 from torch import nn
 
 from repro.gpipe import Pipeline, PipelineConfig, launch
+from repro.gpipe.schedule.kinds import CHECKPOINTS
 
-MSE = nn.functional.mse_loss
-
-
-# A GPU computes with other kernels for other sizes, and the reference is of the CPU.
-CASES = [
-    (schedule, checkpoint, 4)
-    for schedule in ("gpipe", "gpipe-late", "1f1b")
-    for checkpoint in ("always", "except_last", "never")
-]
-
-
-def compare(stages):
-    configs = [
-        PipelineConfig(stages, M, checkpoint=checkpoint, schedule=schedule, balance="uniform")
-        for schedule, checkpoint, M in CASES
-    ]
-    for case, found in launch_all([("nested", config) for config in configs], None).items():
-        as_plain(found, plain(*case), atol=1e-5)
-        assert found.timeline is not None
-        for j in range(stages):
-            spans = [s for s in found.timeline.on(j) if s.kind in "FRB"]
-            assert all(a.end <= b.start + 1e-4 for a, b in itertools.pairwise(spans))
+GPUS = min(torch.cuda.device_count(), 3)
+WAYS = list(itertools.product(("gpipe", "gpipe-late", "1f1b"), CHECKPOINTS))
 
 
 class Slow(nn.Module):
@@ -50,44 +31,44 @@ def on_busy_gpus(stages: int) -> dict:
     """Losses of all schedules and checkpoint modes with slow layers."""
     losses = {}
     x = torch.randn(256, 2048, generator=torch.Generator().manual_seed(1))
-    for schedule, checkpoint, M in CASES:
-        pipe = Pipeline([Slow] * 4, stages, M, schedule=schedule, checkpoint=checkpoint, seed=2)
+    for schedule, checkpoint in WAYS:
+        pipe = Pipeline([Slow] * 4, stages, 4, schedule=schedule, checkpoint=checkpoint, seed=2)
         optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
-        losses[schedule, checkpoint, M] = [
-            pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)
-        ]
+        data = x, x, nn.functional.mse_loss, optimizer
+        losses[schedule, checkpoint] = [pipe.train_step(*data).loss for _ in range(3)]
         pipe.close()
     return losses
 
 
-def compare_busy(stages):
+@pytest.mark.parametrize(
+    "stages",
+    [
+        pytest.param(1, marks=pytest.mark.gpu),
+        pytest.param(2, marks=pytest.mark.gpu),
+        pytest.param(GPUS, marks=pytest.mark.multigpu),  # over NCCL
+    ],
+)
+def test_gpus_give_what_the_cpu_gives(stages):
+    configs = [
+        PipelineConfig(stages, 4, checkpoint=checkpoint, schedule=schedule, balance="uniform")
+        for schedule, checkpoint in WAYS
+    ]
+    for case, found in launch_all([("nested", config) for config in configs], None).items():
+        as_plain(found, plain(*case), atol=1e-5)
+        assert found.timeline is not None
+        for j in range(stages):
+            spans = [s for s in found.timeline.on(j) if s.kind in "FRB"]
+            assert all(a.end <= b.start + 1e-4 for a, b in itertools.pairwise(spans))
+
+
+@pytest.mark.gpu
+def test_busy_stages_on_one_gpu_or_over_nccl():
     """Nothing is read before it is computed, nor overwritten while it is copied."""
-    alone = launch(on_busy_gpus, 1, stages=1)[0]
-    ran = launch(on_busy_gpus, stages, stages=stages)
-    for case in CASES:
-        assert ran[0][case] == pytest.approx(alone[case], rel=1e-4), case
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("stages", [1, 2])
-def test_one_gpu_gives_what_the_cpu_gives(stages):
-    compare(stages)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="stages get a GPU each")
-def test_busy_stages_on_one_gpu():
-    compare_busy(2)
-
-
-@pytest.mark.multigpu
-def test_busy_stages_over_nccl():
-    compare_busy(min(torch.cuda.device_count(), 3))
-
-
-@pytest.mark.multigpu
-def test_a_gpu_for_each_stage_over_nccl():
-    compare(min(torch.cuda.device_count(), 3))
+    stages = max(GPUS, 2)
+    (alone,) = launch(on_busy_gpus, 1, stages=1)
+    ran, *_ = launch(on_busy_gpus, stages, stages=stages)
+    for case in WAYS:
+        assert ran[case] == pytest.approx(alone[case], rel=1e-4), case
 
 
 @pytest.mark.gpu

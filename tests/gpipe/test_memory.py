@@ -1,4 +1,4 @@
-"""Live bytes: what counts, when, and for how long; a limit on them, and on a GPU's memory."""
+"""Live bytes of a step, a limit on them, and on a GPU's memory."""
 
 from types import SimpleNamespace
 
@@ -8,39 +8,12 @@ from torch import nn
 
 from repro.gpipe import Pipeline
 from repro.gpipe.core import memory
-from repro.gpipe.core.memory import LiveBytes
 
 GIB = 2**30
 GPU = torch.device("cuda", 0)
 
 
-def test_live_bytes_sees_peaks_and_frees():
-    kept = torch.zeros(256)
-    with LiveBytes([kept]) as meter:
-        assert meter.now == 1024
-        a = torch.ones(1024)
-        view = a[:10]
-        assert meter.now == 1024 + 4096, "a view owns nothing"
-        del a
-        assert meter.now == 1024 + 4096, "but keeps its storage alive"
-        del view
-        assert meter.now == 1024
-        torch.ones(256)
-    assert meter.peak == 1024 + 4096
-
-
-def test_a_pipeline_within_a_limit():
-    layers = [nn.Linear(64, 64) for _ in range(4)]
-    x = torch.randn(32, 64)
-    pipe = Pipeline(layers, stages=1, micro_batches=1, checkpoint="never", device="cpu")
-    for _ in range(2):  # gradients are there from the second step on
-        (peak,) = pipe.measure_memory(x, x, nn.functional.mse_loss)
-    assert pipe.measure_memory(x, x, nn.functional.mse_loss, limit=peak) == [peak]
-    with pytest.raises(MemoryError, match=f"{peak - 1:,} are allowed"):
-        pipe.measure_memory(x, x, nn.functional.mse_loss, limit=peak - 1)
-
-
-def test_peak_memory_by_hand():
+def test_peak_memory_by_hand_and_a_limit():
     """Weights and gradients of two layers, the batch, and what a micro-batch keeps."""
     layers = [lambda: nn.Linear(100, 100, bias=False)] * 2
     pipe = Pipeline(layers, 1, 1, device="cpu", checkpoint="never")
@@ -55,6 +28,9 @@ def test_peak_memory_by_hand():
     # four bytes, the loss and its weight among them.
     expected = resident + 4 * batch_bytes + weights // 2
     assert expected <= peak <= expected + 64
+    assert pipe.measure_memory(*data, limit=peak) == [peak]
+    with pytest.raises(MemoryError, match=f"{peak - 1:,} are allowed"):
+        pipe.measure_memory(*data, limit=peak - 1)
 
 
 def run_out_on_a_gpu(monkeypatch: pytest.MonkeyPatch, *, free: int, reserved: int) -> None:

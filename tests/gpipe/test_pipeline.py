@@ -1,18 +1,18 @@
-"""What a pipeline does beside training: evaluation, timelines, clocks, refusals."""
+"""What a pipeline does beside training: evaluation, timelines, clocks; layers of odd kinds."""
 
 import socket
 import time
 from itertools import accumulate
 
 import pytest
+import torch
 import torch.distributed as dist
 from compare import launch_all
-from examples import batch, linear
+from examples import WIDTH, batch, frozen_linear, linear
 from torch import nn
 
 from repro.gpipe import Pipeline, PipelineConfig, launch
 from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.runtime.launch import StageError
 
 MSE = nn.functional.mse_loss
 KINDS = ("gpipe", "1f1b")
@@ -33,12 +33,6 @@ def everything() -> tuple:
     result = pipe.evaluate(*batch(), MSE)
     pipe.close()
     return result.loss, result.outputs, foreign_clock()
-
-
-def fail(rank: int) -> None:
-    if dist.get_rank() == rank:
-        raise RuntimeError(f"stage {rank} cannot")
-    dist.barrier()
 
 
 def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_aligned():
@@ -72,39 +66,22 @@ def test_timelines_have_every_span_in_schedule_order():
                 assert span.start >= ends["B", j + 1, i].end
 
 
-def test_a_failing_stage_is_named_with_its_traceback():
-    """The stage that raised, not the neighbours that lost their connection a moment later."""
-    with pytest.raises(
-        StageError,
-        match=r"(?s)rank 1, before its first step: RuntimeError: stage 1 cannot\n"
-        "Traceback.*in fail",
-    ):
-        launch(fail, 1, stages=2)
+def test_lazy_layers_train_where_they_need_not_be_counted():
+    for lazy in (nn.LazyLinear(WIDTH), lambda: nn.LazyLinear(WIDTH)):
+        pipe = Pipeline([linear, lazy], 1, 2, device="cpu", balance="uniform")
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+        losses = [pipe.train_step(*batch(), MSE, optimizer).loss for _ in range(2)]
+        assert losses[1] < losses[0]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"stages": 2}, "only 1 process"),
-        ({"balance": "tim"}, "did you mean 'time'"),
-        ({"balance": "time"}, "needs sample="),
-        ({"balance": [1, 1]}, r"needs 1 positive numbers that sum to the model's 2 layers"),
-        ({"checkpoint": "alway"}, "did you mean 'always'"),
-        ({"schedule": "1b1f"}, "choose one of gpipe"),
-        ({"micro_batches": 0}, "at least 1"),
-        ({"layers": 3}, "sequence of modules or factories"),
-        ({"stages": "1"}, "stages='1': must be a whole number"),
-        ({"replicas": 0}, "replicas=0: must be a whole number, at least 1"),
-        ({"device": "tpu"}, "device='tpu': choose"),
-    ],
-)
-def test_one_line_for_a_wrong_argument(change, words):
-    arguments = {
-        "layers": [linear, linear],
-        "stages": 1,
-        "micro_batches": 2,
-        "device": "cpu",
-    } | change
-    with pytest.raises(ValueError, match=words) as caught:
-        Pipeline(**arguments)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_a_micro_batch_without_a_gradient_and_a_frozen_model_train(checkpoint):
+    def loss(outputs, targets):
+        return MSE(outputs, targets) if targets.any() else torch.zeros(())
+
+    x, y = batch()
+    y[:5] = 0.0
+    pipe = Pipeline([linear], 1, 2, device="cpu", checkpoint=checkpoint)
+    pipe.train_step(x, y, loss)
+    assert all(p.grad is not None for p in pipe.parameters())
+    Pipeline([frozen_linear], 1, 2, device="cpu", checkpoint=checkpoint).train_step(x, y, MSE)

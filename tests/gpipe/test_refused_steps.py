@@ -1,12 +1,11 @@
 """A step with inf or nan is refused on every rank; its cause is named; nothing changes."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
+from compare import same
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -19,18 +18,13 @@ HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5}
 LOSS = -2.0
 ORDERS = [("forward", 0), ("forward", 2), ("backward", 1), ("backward", 3)]
 ORDERS += [("loss", 0), ("inputs", 0), ("targets", 0), ("summed", 1)]
-CASES = [  # K, schedule, checkpoint, and the orders that are given one after the other
-    (1, "gpipe", "always", ORDERS[1:5]),
-    (3, "gpipe", "always", ORDERS),
-    (2, "gpipe-late", "always", [("backward", 1), ("forward", 2)]),
-    (2, "1f1b", "except_last", [("forward", 3), ("backward", 0), ("loss", 0)]),
-]
-REPLICAS = (
-    2,
-    "gpipe",
-    "always",
-    [("forward", 2), ("backward", 1), ("loss", 0), ("summed by all", 1)],
-)
+CASES = {  # of K, schedule, checkpoint and replicas the orders, one after the other
+    (1, "gpipe", "always", 1): ORDERS[1:5],
+    (3, "gpipe", "always", 1): ORDERS,
+    (2, "gpipe-late", "always", 1): [("backward", 1), ("forward", 2)],
+    (2, "1f1b", "except_last", 1): [("forward", 3), ("backward", 0), ("loss", 0)],
+    (2, "gpipe", "always", 2): [("forward", 2), ("backward", 1), ("loss", 0), ("summed by all", 1)],
+}
 
 
 class _Spoil(torch.autograd.Function):
@@ -94,9 +88,9 @@ def batch(kind: str = "good", n: int = 0, seed: int = 0) -> tuple[Tensor, Tensor
     return torch.cat([orders, inputs], dim=1), targets
 
 
-def pipeline(K: int, schedule: str = "gpipe", checkpoint: str = "always", **how: Any) -> Pipeline:
+def pipeline(K: int, schedule: str, checkpoint: str, replicas: int) -> Pipeline:
+    how: Any = {"schedule": schedule, "checkpoint": checkpoint, "replicas": replicas}
     layers = [partial(Link, n) for n in range(LAYERS)]
-    how |= {"schedule": schedule, "checkpoint": checkpoint}
     return Pipeline(layers, K, M, balance="uniform", device="cpu", **how)
 
 
@@ -104,64 +98,44 @@ def optimizer_of(pipe: Pipeline) -> torch.optim.Optimizer:
     return torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9)
 
 
-def state(pipe: Pipeline, optimizer: torch.optim.Optimizer | None) -> dict[str, Tensor]:
+def state(pipe: Pipeline, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     found = {key: value.clone() for key, value in pipe.module.state_dict().items()}
-    for n, parts in optimizer.state_dict()["state"].items() if optimizer is not None else ():
+    for n, parts in optimizer.state_dict()["state"].items():
         found |= {f"{n}.{key}": value.clone() for key, value in parts.items()}
     return found | {"step": torch.tensor(pipe.engine.step)}
 
 
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
-def refusal(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except (NonFiniteError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "accepted"
-
-
-def refused(
-    K: int, schedule: str, checkpoint: str, orders: Sequence[tuple[str, int]], **how: Any
-) -> dict[str, Any]:
-    """Each order before a good step, the first one before any, beside the good steps alone."""
-    pipe, good = (pipeline(K, schedule, checkpoint, **how) for _ in range(2))
+def refused(*how: Any) -> list[str]:
+    """What is said of each order; each comes before a good step, the first one before any."""
+    pipe, good = pipeline(*how), pipeline(*how)
     optimizer, its = optimizer_of(pipe), optimizer_of(good)
-    found: dict[str, list[Any]] = {"said": [], "unchanged": [], "like good": []}
-    for step, (kind, n) in enumerate(orders):
+    said = []
+    for step, (kind, n) in enumerate(CASES[how]):
         before = state(pipe, optimizer)
         obeys = kind == "summed by all" or pipe.replica == pipe.replicas - 1
-        bad = batch(kind if obeys else "good", n, seed=9)
-        found["said"].append(refusal(partial(pipe.train_step, *bad, loss_fn, optimizer)))
-        found["unchanged"].append(same(before, state(pipe, optimizer)))
+        try:
+            pipe.train_step(*batch(kind if obeys else "good", n, seed=9), loss_fn, optimizer)
+        except NonFiniteError as error:
+            said.append(str(error))
+        assert same(before, state(pipe, optimizer)), "the refused step has left a trace"
         own = batch(seed=step + 10 * pipe.replica)
         losses = [p.train_step(*own, loss_fn, o).loss for p, o in ((pipe, optimizer), (good, its))]
-        found["like good"].append(
-            losses[0] == losses[1] and same(state(pipe, optimizer), state(good, its))
-        )
+        assert losses[0] == losses[1], "as if the refused step had not been"
+        assert same(state(pipe, optimizer), state(good, its))
     pipe.close()
     good.close()
-    return found
+    return said
 
 
-def everything() -> dict[Any, Any]:
+def everything() -> dict[Any, list[str]]:
     rank = dist.get_rank()
-    found: dict[Any, Any] = {case[:3]: refused(*case) for case in CASES if rank < case[0]}
-    found["replicas"] = refused(*REPLICAS, replicas=2)
-    return found
+    return {case: refused(*case) for case in CASES if rank < case[0] * case[3]}
 
 
 LAYERS_OF = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 3: [0, 0, 1, 2]}  # the stage of each layer
 
 
-@pytest.fixture(scope="module")
-def ran():
-    return launch(everything, stages=4)
-
-
-def cause(step: int, K: int, kind: str, n: int, replica: str = "") -> str:
+def cause(step: int, K: int, kind: str, n: int, replica: str) -> str:
     """What every rank should say, without the advice."""
     last = f"{replica}stage {K - 1}"
     what = {
@@ -170,38 +144,27 @@ def cause(step: int, K: int, kind: str, n: int, replica: str = "") -> str:
         "loss": f"outputs or loss of micro-batch {BAD} on {last} are inf or nan",
         "forward": f"outputs or loss of micro-batch {BAD} on {last} are inf or nan",
     }.get(kind, f"the gradients on {replica}stage {LAYERS_OF[K][n]} are inf or nan")
-    return f"NonFiniteError: step {step}: {what}"
+    return f"step {step}: {what}"
 
 
-@pytest.mark.parametrize(("K", "schedule", "checkpoint", "orders"), CASES)
-def test_every_rank_names_the_cause(ran, K, schedule, checkpoint, orders):
-    for rank in range(K):
-        for step, (kind, n) in enumerate(orders):
-            said = ran[rank][K, schedule, checkpoint]["said"][step]
-            assert said.startswith(cause(step, K, kind, n))
-            assert said.endswith("; allow_nonfinite=True trains on")
-
-
-@pytest.mark.parametrize("case", [*(case[:3] for case in CASES), "replicas"], ids=str)
-@pytest.mark.parametrize("what", ["unchanged", "like good"])
-def test_a_refused_step_leaves_no_trace(ran, case, what):
+def test_every_rank_names_the_cause_and_nothing_has_changed():
     """Weights, optimizer state, statistics, buffers, number of steps, and what follows: to the bit.
 
     Random state belongs to the step's number, so the next mini-batch draws what the refused one
     would have drawn.
     """
-    found = [each[case][what] for each in ran if case in each]
-    assert found
-    assert all(all(each) for each in found), found
-
-
-def test_replicas_refuse_what_one_of_them_makes(ran):
-    K, _, _, orders = REPLICAS
-    for step, (kind, n) in enumerate(orders):
-        # Gradients are summed before they are looked at.
-        expected = cause(step, K, kind, n, f"replica {int(kind in ('forward', 'loss'))}, ")
-        assert all(each["replicas"]["said"][step].startswith(expected) for each in ran)
+    ran = launch(everything, stages=4)
+    for (K, *how, replicas), orders in CASES.items():
+        for found in ran[: K * replicas]:
+            said = found[(K, *how, replicas)]
+            for step, (kind, n) in enumerate(orders):
+                # Gradients are summed before they are looked at.
+                which = int(kind in ("forward", "loss"))
+                replica = f"replica {which}, " if replicas > 1 else ""
+                assert said[step].startswith(cause(step, K, kind, n, replica))
+                assert said[step].endswith("; allow_nonfinite=True trains on")
 
 
 def test_an_evaluation_is_not_checked():
-    assert pipeline(1).evaluate(*batch("loss"), loss_fn).loss == float("inf")
+    pipe = pipeline(1, "gpipe", "always", 1)
+    assert pipe.evaluate(*batch("loss"), loss_fn).loss == float("inf")

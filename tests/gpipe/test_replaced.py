@@ -1,15 +1,17 @@
-"""Layers that the user puts in place of others, after the Pipeline was built."""
+"""Layers and weights that the user puts in place of others, after the Pipeline was built."""
 
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from repro.gpipe import Pipeline, launch
 
 MSE = nn.functional.mse_loss
 STEPS = 4
+WAYS = ((2, 1), (1, 2))  # stages, replicas
 
 
 class Counting(nn.Module):
@@ -25,25 +27,38 @@ class Counting(nn.Module):
 
 
 def model():
-    """Two layers for each of two stages."""
+    """Two layers for each of two stages; the last one is frozen until it is thawed."""
     torch.manual_seed(0)
+    last = nn.Linear(4, 4).requires_grad_(False)
     return nn.Sequential(
-        nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 4)
+        nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), last
     )
 
 
-def at(module, path, layer):
+def put(path, layer):
     """Put a layer in the place of the one at this path, if it is here."""
-    torch.manual_seed(5)
-    if path in dict(module.named_modules()):
-        module.set_submodule(path, layer())
+
+    def change(module):
+        torch.manual_seed(5)
+        if path in dict(module.named_modules()):
+            module.set_submodule(path, layer())
+
+    return change
+
+
+def of_last(change):
+    return lambda module: change(module.get_submodule("3")) if "3" in module._modules else None
 
 
 CHANGES = {
-    "last": lambda module: at(module, "3", lambda: nn.Linear(4, 4)),
-    "inside": lambda module: at(module, "2.0", lambda: nn.Linear(4, 4)),
-    "buffer": lambda module: at(module, "1", Counting),
-    "norm": lambda module: at(module, "1", lambda: nn.BatchNorm1d(4)),
+    "last": put("3", lambda: nn.Linear(4, 4)),
+    "inside": put("2.0", lambda: nn.Linear(4, 4)),
+    "weight": of_last(lambda layer: setattr(layer, "weight", nn.Parameter(torch.ones(4, 4)))),
+    "weight norm": of_last(weight_norm),
+    "thawed": of_last(lambda layer: layer.requires_grad_(True)),
+    # What a replica's forwards change is not what the whole batch's one forward does.
+    "buffer": put("1", Counting),
+    "norm": put("1", lambda: nn.BatchNorm1d(4)),
 }
 OTHERS = {
     "append": lambda module: module.append(nn.Tanh()),
@@ -55,6 +70,10 @@ def batch():
     return torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.ones(6, 4)
 
 
+def optimizer_of(module):
+    return torch.optim.SGD([{"params": list(module.parameters())}], lr=0.1, weight_decay=0.1)
+
+
 def plain(change):
     whole, losses = model(), []
     for step in range(STEPS):
@@ -63,22 +82,23 @@ def plain(change):
         loss = MSE(whole(batch()[0]), batch()[1])
         whole.zero_grad()
         loss.backward()
-        torch.optim.SGD(whole.parameters(), lr=0.1).step()
+        optimizer_of(whole).step()
         losses.append(loss.item())
     whole.eval()
     return [*losses, MSE(whole(batch()[0]), batch()[1]).item()], whole.state_dict()
 
 
-def trained(case):
+def trained(case, stages, replicas):
     """The same through a pipeline of one micro-batch."""
-    pipe = Pipeline(model(), 2, 1, balance=[2, 2], device="cpu")
+    balance = [4 // stages] * stages
+    pipe = Pipeline(model(), stages, 1, replicas=replicas, balance=balance, device="cpu")
+    x, y = [t.chunk(replicas)[pipe.replica] for t in batch()]
     losses = []
     for step in range(STEPS):
         if step == 2:
             CHANGES[case](pipe.module)
-        optimizer = torch.optim.SGD([{"params": list(pipe.parameters())}], lr=0.1)
-        losses.append(pipe.train_step(*batch(), MSE, optimizer).loss)
-    losses.append(pipe.evaluate(*batch(), MSE).loss)
+        losses.append(pipe.train_step(x, y, MSE, optimizer_of(pipe)).loss)
+    losses.append(pipe.evaluate(x, y, MSE).loss)
     pipe.close()
     return losses, pipe.module.state_dict()
 
@@ -104,9 +124,8 @@ def refusals(case, folder):
 
 
 def everything(folder):
-    return {case: trained(case) for case in CHANGES}, {
-        case: refusals(case, Path(folder) / case) for case in OTHERS
-    }
+    refused = {case: refusals(case, Path(folder) / case) for case in OTHERS}
+    return {(case, *way): trained(case, *way) for case in CHANGES for way in WAYS}, refused
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +133,19 @@ def ran(tmp_path_factory):
     return launch(everything, str(tmp_path_factory.mktemp("checkpoints")), stages=2)
 
 
+@pytest.mark.parametrize(("stages", "replicas"), WAYS)
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_layer_in_the_place_of_another_is_trained_and_evaluated(ran, case):
+def test_what_takes_the_place_of_another_is_trained_and_evaluated(ran, case, stages, replicas):
+    if replicas > 1 and case in ("buffer", "norm"):
+        return
     losses, weights = plain(CHANGES[case])
-    (found, first), (_, second) = (one[0][case] for one in ran)
+    (found, first), (others, second) = (one[0][case, stages, replicas] for one in ran)
+    assert found == others
     assert found == pytest.approx(losses, rel=1e-5)
     assert {**first, **second}.keys() == weights.keys()
     for key, value in weights.items():
         torch.testing.assert_close({**first, **second}[key], value, rtol=1e-5, atol=1e-6)
+        assert replicas == 1 or torch.equal(first[key], second[key])
 
 
 @pytest.mark.parametrize("case", OTHERS)

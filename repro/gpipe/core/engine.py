@@ -34,14 +34,8 @@ _NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS = 0, 1, 2
 class Engine:
     """Executes one rank's actions of each step.
 
-    Args:
-        held: the stages that run here.
-        links: to the neighbours.
-        config: K, M and so on.
-        replicas: the other copies of this rank, if there are any.
-        everyone: all ranks of all replicas, which vote on a step before any of them updates.
-        refuse_nonfinite: whether a step whose loss or gradients are not finite is refused.
-        foreign: modules of the layers that run on other ranks.
+    `everyone` are all ranks of all replicas, which vote on a step before any of them updates.
+    `foreign` are modules of the layers that run on other ranks.
     """
 
     def __init__(

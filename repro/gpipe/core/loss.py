@@ -52,13 +52,7 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None
 class MeanLoss:
     """Turns the last stage's outputs of micro-batch i into its share of the mini-batch mean.
 
-    Args:
-        loss_fn: the mean loss of a micro-batch.
-        targets: of the mini-batch, on the last stage's device, or None.
-        examples: N.
-        micro_batches: M.
-        total: sums a number over all replicas.
-        parameters: those that the loss may use besides the outputs.
+    `total` sums a number over all replicas. The loss may use `parameters` besides the outputs.
     """
 
     def __init__(

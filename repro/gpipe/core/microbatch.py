@@ -165,7 +165,7 @@ def check(tree: Tree, micro_batches: int, name: str) -> int:
 def batch_size(tree: Tree, name: str = "inputs") -> int:
     """N: the first dimension that all tensors of the tree share, `Whole` members aside."""
     if tree is None:
-        raise ValueError(f"{name}: None, but this stage reads the mini-batch; only others may not")
+        raise ValueError(f"{name}: None, but this stage reads them; other stages may be given None")
     tensors, _ = flatten(tree)
     first_dimensions = {t.shape[0] if t.ndim else None for t in tensors}
     if len(first_dimensions) != 1 or None in first_dimensions:

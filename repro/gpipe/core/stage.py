@@ -79,13 +79,10 @@ class HeldStages:
 
     What belongs to a whole step, such as random generators and buffers, is shared.
 
-    Args:
-        layers: stage -> layer index in the whole model -> module, in order.
-        names: keys of all these layers in the unsplit model's state dict.
-        device: where they run.
-        seed: of the random state, see `rng`.
+    `layers` maps each stage to its layers' indices in the whole model and their modules, in order.
 
     Attributes:
+        names: keys of all these layers in the unsplit model's state dict.
         module: all these layers; users may put another layer in the place of one.
         first: number of this replica's first micro-batch, counted over all replicas.
         loss: follows the last of these stages if it is the model's last.

@@ -156,11 +156,6 @@ class Statistics:
         spread.add_(of_variance.mul_(fresh_variance))
         spread.add_(of_square.mul_(distance.square_()))
 
-    @property
-    def nbytes(self) -> int:
-        """Size of `tensors`."""
-        return sum(tensor.nbytes for tensor in self.tensors)
-
     def restore(self) -> None:
         """Give every layer its own buffers back, and remove the hooks."""
         for hook in self._hooks:

@@ -45,7 +45,7 @@ class OperatorLog(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         # Before the call, which may work in place.
-        form = repr(tree_map_only(Tensor, _form, [args, kwargs]))
+        form = repr(tree_map_only((Tensor, torch.Generator), _form, [args, kwargs]))
         result = func(*args, **kwargs)
         if func not in _NO_KERNELS:
             results = result if isinstance(result, list | tuple) else [result]
@@ -54,7 +54,9 @@ class OperatorLog(TorchDispatchMode):
         return result
 
 
-def _form(tensor: Tensor) -> object:
+def _form(tensor: Tensor | torch.Generator) -> object:
+    if isinstance(tensor, torch.Generator):  # its text has its address, another one in each call
+        return "generator"
     if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested:
         return tensor.dtype
     return tuple(tensor.shape), tensor.stride(), tensor.dtype

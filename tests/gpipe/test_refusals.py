@@ -1,0 +1,211 @@
+"""What a Pipeline is not made of and does not train is refused in one line that says what to do."""
+
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from examples import WIDTH, batch, layer, linear
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from repro.gpipe import LinkSpeed, NonFiniteError, Pipeline, Weighted
+from repro.gpipe.core.microbatch import Whole
+
+MSE = nn.functional.mse_loss
+
+
+class Forgetful(nn.Module):
+    """Initialises only what `own` names: a float or a boolean is left out."""
+
+    mask: torch.Tensor
+
+    def __init__(self, own: str) -> None:
+        super().__init__()
+        self.own = own
+        self.scale = nn.Parameter(torch.ones(2))
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool), persistent=False)
+
+    def reset_parameters(self) -> None:
+        if self.own == "scale":
+            nn.init.ones_(self.scale)
+        else:
+            self.mask = torch.ones(3, dtype=torch.bool)
+
+
+class Scaled(nn.Sequential):
+    def forward(self, value: Any) -> Any:
+        return 10 * super().forward(value)
+
+
+def on_meta(make: Any) -> nn.Module:
+    with torch.device("meta"):
+        return make()
+
+
+TIED, META = linear(), on_meta(linear)
+TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stages": 2}, "only 1 process"),
+        ({"stages": "1"}, "stages='1': must be a whole number"),
+        ({"replicas": 0}, "replicas=0: must be a whole number, at least 1"),
+        ({"micro_batches": 0}, "at least 1"),
+        ({"checkpoint": "alway"}, "did you mean 'always'"),
+        ({"schedule": "1b1f"}, "choose one of gpipe"),
+        ({"device": "tpu"}, "device='tpu': choose"),
+        ({"balance": "tim"}, "balance='tim': choose one of .* did you mean 'time'"),
+        ({"partitioner": "minimum-varience"}, "did you mean 'minimum-variance'"),
+        ({"balance": "time"}, "needs sample="),
+        ({"balance": lambda _a, _b: -1, **TWO_STAGES}, "cost of a stage of layers 0 to 0 is -1"),
+        ({"balance": None}, r"balance=\[None\]: needs 1 positive numbers"),
+        *(
+            ({"balance": balance}, r"balance=\[.*: needs 1 positive numbers that sum to the model")
+            for balance in ([1, 1], [1], [0], [True], [2.0], [3, -1])
+        ),
+        *(
+            ({"layers": layers}, "layers: expected an nn.Sequential or a sequence")
+            for layers in (3, "layers", [], [linear, 3], {"a": linear})
+        ),
+        ({"layers": Scaled(linear())}, "Scaled has a forward of its own"),
+        ({"layers": [nn.Linear]}, r"layers\[0\]: Linear needs arguments"),
+        ({"layers": [lambda: 3]}, r"layers\[0\]: the factory returned int, not an nn.Module"),
+        *(
+            ({"layers": [linear, lazy]}, r"layers\[1\].weight: has no shape .*balance='uniform'")
+            for lazy in (nn.LazyLinear(WIDTH), lambda: nn.LazyLinear(WIDTH))
+        ),
+        ({"layers": [on_meta(lambda: weight_norm(linear()))]}, "cannot reset it; give a factory"),
+        ({"layers": [on_meta(lambda: Forgetful("mask"))]}, r"\[0\].scale: .* leaves it unset"),
+        ({"layers": [on_meta(lambda: Forgetful("scale"))]}, r"\[0\].mask: .* leaves it unset"),
+        ({"layers": [META, META]}, r"layers\[1\].weight: on the meta device and shared"),
+        ({"layers": [TIED, nn.ReLU(), TIED], **TWO_STAGES}, r"\[2\].weight: shared by stages 0"),
+        ({"throttle": "slow"}, "throttle='slow': must be a LinkSpeed"),
+    ],
+)
+def test_a_pipeline_is_not_made(change: Any, words: str):
+    arguments: Any = {"layers": [linear, linear], "stages": 1, "micro_batches": 2}
+    with pytest.raises(ValueError, match=words) as caught:
+        Pipeline(**{**arguments, "device": "cpu", **change})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"latency": -1.0}, r"^latency=-1\.0: must be a finite number of seconds; try 1e-5"),
+        ({"latency": "1"}, "^latency='1'"),
+        ({"bytes_per_second": 0}, "^bytes_per_second=0: .*; try bytes_per_second=1e9"),
+        ({"bytes_per_second": [1e9]}, r"^bytes_per_second=\[1"),
+        ({"overlap": 1}, "^overlap=1: must be True or False; try overlap=True"),
+    ],
+)
+def test_a_wrong_link(fields: Any, words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        LinkSpeed(**fields)
+    assert "\n" not in str(caught.value)
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+def attributed() -> torch.Tensor:
+    tensor = torch.ones(4, 4)
+    tensor.scale = 3.0  # pyright: ignore[reportAttributeAccessIssue]
+    return tensor
+
+
+X, Y = batch()
+SPARSE = torch.eye(4).to_sparse()
+SUM = partial(MSE, reduction="sum")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (None, "None, but this stage reads"),
+        (X[:1], "micro_batches=2: the mini-batch has only 1 examples"),
+        ((torch.zeros(4), torch.zeros(3, 2)), r".*\(4,\), \(3, 2\).*Whole"),
+        ("nothing", ".*no tensor"),
+        (torch.tensor(1.0), r".*\(\)"),
+        *(
+            # Whole, they would go to each micro-batch, which has a part of the examples.
+            ((X, beside), ".*of length 10, the mini-batch, is not cut")
+            for beside in (list(range(10)), torch.arange(10).numpy())
+        ),
+        (SPARSE, "a sparse, nested, quantized or meta tensor"),
+        (X.to("meta"), "a sparse, nested, quantized or meta tensor"),
+        ((X, Whole([SPARSE])), "a sparse, nested"),
+        (X.as_subclass(Marked), "holds a Marked, which would become a plain tensor"),
+        (attributed(), "holds a tensor with an attribute 'scale'"),
+        ({"x": defaultdict(int)}, "holds a defaultdict, which would become another type"),
+    ],
+)
+def test_inputs_that_cannot_be_cut_or_sent(inputs: Any, words: str):
+    with pytest.raises(ValueError, match=f"^(inputs: )?{words}") as caught:
+        Pipeline([linear], 1, 2, device="cpu").train_step(inputs, Y, MSE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("targets", "loss", "words"),
+    [
+        (Y[:5], MSE, "targets: 5 examples, but the inputs have 10"),
+        (None, MSE, "targets: None on the last stage, and the loss failed"),
+        (Y, nn.MSELoss(reduction="sum"), 'reduction="sum", and the losses of the micro-batches'),
+        (Y, SUM, 'reduction="sum"'),
+        (Y, Weighted(SUM, len), 'reduction="sum"'),
+        (Y, lambda outputs, _: outputs, "needed is one number"),
+        (Y, lambda outputs, targets: MSE(outputs, targets).detach(), "has a gradient"),
+        (Y, Weighted(MSE, lambda _: 0), r"its micro-batches weigh \[0.0, 0.0\]"),
+        (Y, Weighted(MSE, lambda targets: -len(targets)), r"its micro-batches weigh \[-5.0, -5.0"),
+        (Y, Weighted(MSE, lambda _: torch.tensor(torch.nan)), "its micro-batches weigh .*nan"),
+    ],
+)
+def test_losses_that_are_no_mean_over_the_targets(targets: Any, loss: Any, words: str):
+    with pytest.raises(ValueError, match=words):
+        Pipeline([linear], 1, 2, device="cpu").train_step(X, targets, loss)
+    if "reduction" in words:  # one micro-batch is the whole mini-batch
+        Pipeline([linear], 1, 1, device="cpu").train_step(X, targets, loss)
+
+
+@pytest.mark.parametrize("value", [None, {"x": None}])
+def test_a_layer_that_returns_no_tensor(value: Any):
+    pipe = Pipeline([linear, layer(lambda _: value)], 1, 2, device="cpu")
+    for call in (pipe.train_step, pipe.evaluate):
+        with pytest.raises(ValueError, match=r"the last layer returned .*, which holds no tensor"):
+            call(X, Y, MSE)
+    pipe = Pipeline([layer(lambda _: value), linear], 1, 2, device="cpu", **TWO_STAGES)
+    with pytest.raises(ValueError, match=r"a layer returned .* at a stage boundary, which holds"):
+        pipe.train_step(X, Y, MSE)
+
+
+def test_optimizers_and_scalers_that_would_do_something_else():
+    pipe = Pipeline([linear], 1, 2, device="cpu")
+    lbfgs, foreign = torch.optim.LBFGS(pipe.parameters()), torch.amp.GradScaler("cpu")
+    with pytest.raises(ValueError, match="optimizer: LBFGS needs the loss several times"):
+        pipe.train_step(X, Y, MSE, lbfgs)
+    with pytest.raises(ValueError, match=r"scaler: GradScaler .* make it by pipe\.grad_scaler\(\)"):
+        pipe.train_step(X, Y, MSE, scaler=foreign)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(NonFiniteError):
+        pipe.train_step(torch.inf * X, Y, MSE, scaler=pipe.grad_scaler(enabled=False))
+    pipe.train_step(X, Y, MSE)
+    with pytest.raises(ValueError, match="optimizer: train_step would clear the gradients"):
+        pipe.train_step(X, Y, MSE, torch.optim.SGD(pipe.parameters()))
+
+
+def test_no_step_after_close_or_in_inference_mode():
+    pipe = Pipeline([linear], 1, 2, device="cpu")
+    with torch.inference_mode():
+        with pytest.raises(ValueError, match="leave that mode"):
+            pipe.train_step(X, Y, MSE)
+        inside = pipe.evaluate(X, Y, MSE).loss
+    assert inside == pipe.evaluate(X, Y, MSE).loss == pipe.train_step(X, Y, MSE).loss
+    pipe.close()
+    pipe.close()
+    with pytest.raises(ValueError, match="this Pipeline is closed"):
+        pipe.train_step(X, Y, MSE)
