@@ -17,25 +17,15 @@ from repro.claims.claim import Evidence, Fidelity
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import breakdown, theory
+from repro.report import style
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import Form, framed, or_status
 from repro.report.rounds import fits, with_parts
-from repro.report.style import (
-    INK,
-    MARKERS,
-    PART_NAMES,
-    PARTS,
-    grid,
-    is_dark,
-    legend_below,
-    model_name,
-    part_look,
-)
 from repro.report.table import Table
 
-LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
+LONG_NAMES = style.PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
 PIE = {slice_.part: slice_.percent / 100 for slice_ in breakdown()}
 _ORDER = ["computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer"]
 # The pipeline of equal stages that recomputes early: its step is 4M + 3(K-1) forwards long.
@@ -70,10 +60,10 @@ def shares(results: Results) -> Frame:
         frame[part] = or_status(frame, part)
     sizes = frame["model"].map(lambda model: MODELLED[model]["paper"])
     frame["full_size"] = frame["model_args"] == sizes
-    names = frame["model"].map(model_name)
+    names = frame["model"].map(style.model_name)
     alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
     frame["name"] = names.where(~alike, names + " (" + frame["where"] + ")")
-    order = frame["fidelity"].map([*MARKERS].index)
+    order = frame["fidelity"].map([*style.MARKERS].index)
     return frame.assign(order=order).sort_values(["order", "name"])
 
 
@@ -143,10 +133,10 @@ def figure(results: Results) -> Figure | None:
         size = "" if line["full_size"] else f", {line['scale']} size"
         percents = drawable({part: 100 * line[part] for part in _ORDER})
         bars.append((f"{line['fidelity']}{size}: {line['name']}", percents))
-    drawn, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
+    drawn, ((axes,),) = style.grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)
     axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}")
-    legend_below(drawn, axes)
+    style.legend_below(drawn, axes)
     return drawn
 
 
@@ -160,16 +150,18 @@ def drawable(parts: dict[str, float]) -> dict[str, float]:
 def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
     """One horizontal bar of parts in percent for each (name, parts), the first on top."""
     left = [0.0] * len(bars)
-    for part, colour in PARTS.items():
+    for part, colour in style.PARTS.items():
         shares = [parts.get(part, 0.0) for _, parts in bars]
-        label = PART_NAMES.get(part, part)
+        label = style.PART_NAMES.get(part, part)
         places = range(len(bars))
-        drawn = axes.barh(places, shares, left=left, label=label, height=0.72, **part_look(part))
+        drawn = axes.barh(
+            places, shares, left=left, label=label, height=0.72, **style.part_look(part)
+        )
         # A narrow part has no room for its number.
         numbers = [f"{share:.0f}" if share >= 4 else "" for share in shares]
-        ink = INK[is_dark(colour)]
+        ink = style.INK[style.is_dark(colour)]
         texts = axes.bar_label(drawn, numbers, label_type="center", fontsize=8.5, color=ink)
-        if part_look(part)["hatch"]:
+        if style.part_look(part)["hatch"]:
             for text in texts:
                 text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1})
         left = [before + share for before, share in zip(left, shares, strict=True)]

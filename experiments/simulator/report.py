@@ -18,19 +18,10 @@ from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.schema import TrainRound
 from repro.harness.statistics import interval
+from repro.report import style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, framed, with_interval
-from repro.report.style import (
-    FIDELITIES,
-    IDLE,
-    THEORY,
-    dots,
-    in_pairs,
-    legend_below,
-    model_name,
-    ticks,
-)
 from repro.report.table import Table
 
 GOAL = 7.0  # percent, with layers that were timed here
@@ -91,7 +82,7 @@ def tables(results: Results) -> list[Table]:
         return []
     measured = frame["fidelity"] == "measured"
     table = frame.loc[:, ["where", "model", "K", "M", "N", "rounds"]]
-    table["model"] = frame["model"].map(model_name).where(measured, "known durations")
+    table["model"] = frame["model"].map(style.model_name).where(measured, "known durations")
     missing = frame["status"].where(~frame["done"], "no calibration")
     rounds = frame["errors"].map(len).astype(object)
     table["rounds"] = rounds.where(rounds > 0, missing)
@@ -125,35 +116,35 @@ def figure(results: Results) -> Figure | None:
     if not len(frame):
         return None
     panels = frame.groupby(["model", "where", "K"], sort=False)
-    drawn, every = in_pairs(len(panels), 3.4)
+    drawn, every = style.in_pairs(len(panels), 3.4)
     for axes, (_, runs) in zip(every, panels, strict=True):
         _panel(axes, runs)
         first = runs.iloc[0]
-        axes.set_title(f"{model_name(first['model'])}, K={first['K']} ({first['where']})")
+        axes.set_title(f"{style.model_name(first['model'])}, K={first['K']} ({first['where']})")
     bounds = [axes.get_ylim() for axes in every]
     for axes in every:
         axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))
-    legend_below(drawn, every[0])
+    style.legend_below(drawn, every[0])
     return drawn
 
 
 def _panel(axes: Axes, runs: Frame) -> None:
     label = f"goal: within {GOAL:g} %"
-    axes.axhspan(-GOAL, GOAL, color=IDLE, linewidth=0, label=label)
-    axes.axhline(0, color=THEORY, linewidth=0.8)
+    axes.axhspan(-GOAL, GOAL, color=style.IDLE, linewidth=0, label=label)
+    axes.axhline(0, color=style.THEORY, linewidth=0.8)
     places = pd.Series(range(len(runs)), runs.index)
-    measured, in_rounds = FIDELITIES["measured"], runs["errors"].explode()
+    measured, in_rounds = style.FIDELITIES["measured"], runs["errors"].explode()
     look = {"ms": 4, "mec": "none", "color": measured, "alpha": 0.35, "label": "a round"}
     axes.plot(places[in_rounds.index] - _ASIDE, in_rounds, "o", **look)
     runs = with_interval(runs, "median", runs["errors"].map(interval))
-    look = dots("simulated", elinewidth=1.4, capsize=3, label="median, 95 % interval")
+    look = style.dots("simulated", elinewidth=1.4, capsize=3, label="median, 95 % interval")
     axes.errorbar(places, runs["median"], error_bars(runs, "median"), **look)
     alone = runs[runs[ERRORS["mixed"]].map(bool)]
     if len(alone):
         together = alone[ERRORS["together"]].map(median)
         label = "layers timed together only"
         axes.plot(places[alone.index] + _ASIDE, together, "x", color=measured, label=label)
-    ticks(axes, list(range(len(runs))), list(map(str, runs["M"])))
+    style.ticks(axes, list(range(len(runs))), list(map(str, runs["M"])))
     axes.set_xlim(-0.6, len(runs) - 0.4)
     axes.grid(axis="x", visible=False)
     axes.set(xlabel="M micro-batches", ylabel="simulated over measured,\nminus 1 (%)")

@@ -4,16 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.table1 import fits
 from experiments.table1.accountings import READINGS
-from experiments.table1.fits import (
-    BYTES_PER_PARAMETER,
-    COLUMN,
-    FAVOURED,
-    UNITS,
-    all_fits,
-    counted_sizes,
-    favoured,
-)
 from experiments.table1.laws import points, worst
 from experiments.table1.runs import DROPOUT, NAME
 from repro.claims.all_claims import cell_id
@@ -25,27 +17,27 @@ from repro.paper.theory import MEMORY_LAWS
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
-    counts = select(counted_sizes(results), reading=[*READINGS, *FAVOURED])
+    counts = select(fits.counted_sizes(results), reading=[*READINGS, *fits.FAVOURED])
     dropout = f" and dropout {DROPOUT['attention_dropout']:g} of attention weights"
     counts["setting"] = counts["reading"] + counts["dropout"].map({True: dropout, False: ""})
-    searches = select(all_fits(results), fidelity="counted", given=False)
+    searches = select(fits.all_fits(results), fidelity="counted", given=False)
     searches["largest"] = searches["parameters"].fillna(0.0)
     searches["setting"] = searches["reading"] + searches["unprinted"]
     # Of those at the printed N and memory, or that of 16 GB.
     searches = searches.loc[searches["usual"] | searches["unprinted"].str.endswith("decimal GB")]
     ours: dict[str, Evidence] = {}
-    for line in favoured(counts).to_dict("records"):
+    for line in fits.favoured(counts).to_dict("records"):
         column, run = cell_id(NAME, line["model"], line["column"]), line["id"]
         parameters = line["cut"].parameters
-        memory = BYTES_PER_PARAMETER * parameters / UNITS[line["model"]][1]
+        memory = fits.BYTES_PER_PARAMETER * parameters / fits.UNITS[line["model"]][1]
         ours[f"{column}/parameters"] = _counted(parameters, run)
         ours[f"{column}/parameter memory"] = _counted(memory, run)
-    for _, lines in counts.groupby(COLUMN):
+    for _, lines in counts.groupby(fits.COLUMN):
         fitted = "two slots and M=32 were chosen by these cells"
         ours |= _by_setting(lines, "activations", fitted=fitted)
-    for _, lines in searches.groupby(COLUMN):
+    for _, lines in searches.groupby(fits.COLUMN):
         ours |= _by_setting(lines, "largest")
-    return ours | _multiples(favoured(counts)) | _laws(results)
+    return ours | _multiples(fits.favoured(counts)) | _laws(results)
 
 
 def _counted(value: float, *runs: str, **more: Any) -> Evidence:
@@ -54,7 +46,7 @@ def _counted(value: float, *runs: str, **more: Any) -> Evidence:
 
 def _by_setting(lines: Frame, value: str, **more: Any) -> dict[str, Evidence]:
     """A number of one column with the favoured reading, and by others that could be the paper's."""
-    usual = favoured(lines)
+    usual = fits.favoured(lines)
     if usual.empty:
         return {}
     lines = pd.concat([usual, lines]).drop_duplicates("id")
@@ -65,7 +57,7 @@ def _by_setting(lines: Frame, value: str, **more: Any) -> dict[str, Evidence]:
 
 def _multiples(counts: Frame) -> dict[str, Evidence]:
     """How many times the parameters of Naive-1 a printed size has."""
-    by_column = counts.set_index(COLUMN)
+    by_column = counts.set_index(fits.COLUMN)
     ours = {}
     for row in table1_claims():
         pair = [(row.model, f"Pipeline-{row.accelerators}"), (row.model, row.over)]
@@ -80,7 +72,7 @@ def _multiples(counts: Frame) -> dict[str, Evidence]:
 def _laws(results: Results) -> dict[str, Evidence]:
     """Percent by which the paper's law is off at worst, over M, K or N."""
     ours = {}
-    for model in UNITS:
+    for model in fits.UNITS:
         counted = points(results, model, "always")
         if len(counted):
             off = 100 * max(worst(MEMORY_LAWS[0], counted).values())

@@ -5,16 +5,7 @@ from math import nan
 import pandas as pd
 
 from experiments.costs.error import ErrorBar, error_bar
-from experiments.table2.recorded import (
-    BY_MEMORY,
-    HEADLINES,
-    NARROW_BY_MEMORY,
-    SHARE_BY_MEMORY,
-    VARIANCE_BY_MEMORY,
-    at_papers_size,
-    papers_size,
-    simulated_cells,
-)
+from experiments.table2 import recorded
 from experiments.table2.runs import NAME
 from repro.claims.all_claims import cell_id, throughput_id
 from repro.claims.claim import Evidence
@@ -26,13 +17,13 @@ from repro.report.compare import rows_of
 # Protocols whose mini-batch fits the device -> what of them the paper does not print.
 SETTINGS = {
     "amoebanet-d": {
-        BY_MEMORY: "layers cut by time",
-        SHARE_BY_MEMORY: "layers cut by cumulative share of FLOPs",
-        VARIANCE_BY_MEMORY: "layers cut by variance of FLOPs",
+        recorded.BY_MEMORY: "layers cut by time",
+        recorded.SHARE_BY_MEMORY: "layers cut by cumulative share of FLOPs",
+        recorded.VARIANCE_BY_MEMORY: "layers cut by variance of FLOPs",
     },
     "transformer": {
-        NARROW_BY_MEMORY: "half of Table 1's widths",
-        BY_MEMORY: "Table 1's widths",
+        recorded.NARROW_BY_MEMORY: "half of Table 1's widths",
+        recorded.BY_MEMORY: "Table 1's widths",
     },
 }
 NOT_FITTING = "counted not to fit the device"
@@ -43,8 +34,8 @@ BASE = (2, 1)
 def evidence(results: Results) -> dict[str, Evidence]:
     ours: dict[str, Evidence] = {}
     bar = error_bar(results)
-    for model, cells in simulated_cells(results).groupby("model"):
-        if HEADLINES[str(model)] not in {*cells["protocol"]}:
+    for model, cells in recorded.simulated_cells(results).groupby("model"):
+        if recorded.HEADLINES[str(model)] not in {*cells["protocol"]}:
             continue
         for place in zip(cells["K"], cells["M"], strict=True):
             if place != BASE:
@@ -57,7 +48,7 @@ def evidence(results: Results) -> dict[str, Evidence]:
 def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: Place) -> Evidence:
     """A quotient of two cells under the headline, and under settings that the paper lacks too."""
     model = cells["model"].iloc[0]
-    named, headline = SETTINGS[model], HEADLINES[model]
+    named, headline = SETTINGS[model], recorded.HEADLINES[model]
     fitting = cells.assign(ratio=cells["ratio"].mask(cells["fits"].eq(False)))
     by_place = fitting.pivot(index="protocol", columns=["K", "M"], values="ratio")
     values = (by_place[above] / by_place[below]).to_dict()
@@ -70,7 +61,7 @@ def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: P
         tuple(runs.at[place, "id"] for place in places),
         low,
         high,
-        papers_size=all(papers_size(runs.at[place, "spec"]) for place in places),
+        papers_size=all(recorded.papers_size(runs.at[place, "spec"]) for place in places),
         setting=named[headline],
         others={
             text: values[name]
@@ -88,7 +79,7 @@ def _all_measured(results: Results) -> dict[str, Evidence]:
         if (run.K, run.M) == (2, 32):
             identity = cell_id(NAME, run.model, "more micro-batches")
             ours.setdefault(identity, _measured(results, run, M=1))
-        if (run.model, run.K, run.M) in cells and at_papers_size(run):
+        if (run.model, run.K, run.M) in cells and recorded.at_papers_size(run):
             identity = throughput_id(NAME, run.model, run.K, run.M)
             ours.setdefault(identity, _measured(results, run, K=2, M=1))
     return ours
@@ -102,5 +93,5 @@ def _measured(results: Results, run: Run, **changed: int) -> Evidence:
         "measured",
         (run.id, base.id) if base else (run.id,),
         *ratio_of(results, run, base)[1:],
-        papers_size=at_papers_size(run),
+        papers_size=recorded.at_papers_size(run),
     )

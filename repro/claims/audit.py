@@ -13,8 +13,6 @@ PARTS = {"paper": "the paper against itself", "sources": "texts about it against
 
 @dataclass(frozen=True)
 class AuditLine:
-    """One comparison of printed numbers."""
-
     part: str
     place: str
     printed: str
