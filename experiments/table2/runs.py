@@ -2,15 +2,8 @@
 
 from typing import Any
 
+from repro.harness import sizes
 from repro.harness.about import read_about
-from repro.harness.sizes import (
-    AMOEBANET,
-    MODELLED_AMOEBANET,
-    MODELLED_TRANSFORMER,
-    NARROW,
-    TRANSFORMER,
-    stretched,
-)
 from repro.harness.spec import Experiment, Group, Partitioner, RunSpec, Scale, sweep
 
 NAME = "table2"
@@ -44,8 +37,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     Transformer's widths, the TPU generation.
     """
     modelled = {
-        "amoebanet-d": MODELLED_AMOEBANET[scale],
-        "transformer": MODELLED_TRANSFORMER[scale],
+        "amoebanet-d": sizes.MODELLED_AMOEBANET[scale],
+        "transformer": sizes.MODELLED_TRANSFORMER[scale],
     }
     return Experiment(
         **ABOUT.of_experiment,
@@ -67,8 +60,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _measured(scale: Scale) -> list[Group]:
     groups = []
     for model, args, N in (
-        ("amoebanet-d", AMOEBANET[scale], AMOEBANET_N[scale]),
-        ("transformer", TRANSFORMER[scale], TRANSFORMER_N[scale]),
+        ("amoebanet-d", sizes.AMOEBANET[scale], AMOEBANET_N[scale]),
+        ("transformer", sizes.TRANSFORMER[scale], TRANSFORMER_N[scale]),
     ):
         alike: dict[str, Any] = {"model": model, "model_args": args, "N": N, "steps": STEPS[scale]}
         groups.append(Group(name=model, runs=sweep(**alike, K=[*KS], M=[*MS])))
@@ -107,7 +100,7 @@ def _varied(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
             ("amoebanet-d", models["amoebanet-d"], "", {}),
             *(("amoebanet-d", models["amoebanet-d"], *cut) for cut in by_flops.items()),
             ("transformer", models["transformer"], "", {}),
-            ("transformer", NARROW[scale], "-narrow", {}),
+            ("transformer", sizes.NARROW[scale], "-narrow", {}),
         )
     ]
     return [
@@ -128,7 +121,7 @@ def _emulated(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
         alike = _modelled(model, args) | {"fidelity": "emulated", "steps": 1}
         if scale != "smoke":
             runs = tuple(
-                RunSpec(**alike, K=K, M=M, stretch=stretched(TPUS[model][3], K, M))
+                RunSpec(**alike, K=K, M=M, stretch=sizes.stretched(TPUS[model][3], K, M))
                 for K in KS[1:]
                 for M in MS
             )

@@ -3,14 +3,8 @@
 from typing import Any
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.harness import sizes
 from repro.harness.about import read_about
-from repro.harness.sizes import (
-    AMOEBANET,
-    TABLE3_AMOEBANET,
-    TABLE3_TRANSFORMER,
-    TRANSFORMER,
-    stretched,
-)
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "table3"
@@ -42,15 +36,15 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     on_p100: dict[str, Any] = {"M": M, "profile": DEVICE, "optimizer": "rmsprop"}
     simulated, emulated, measured = [], [], []
     for model, args in (
-        ("amoebanet-d", TABLE3_AMOEBANET[scale]),
-        ("transformer", TABLE3_TRANSFORMER[scale]),
+        ("amoebanet-d", sizes.TABLE3_AMOEBANET[scale]),
+        ("transformer", sizes.TABLE3_TRANSFORMER[scale]),
     ):
         alike = {"model": model, "model_args": args, "N": N[model]}
         runs = sweep(**alike, **on_p100, K=[*KS], fidelity="simulated")
         simulated.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
         waiting = alike | on_p100 | {"steps": 1, "fidelity": "emulated"}
         runs = tuple(
-            RunSpec(**waiting, K=K, stretch=stretched(STRETCH[model], K, M)) for K in KS[1:]
+            RunSpec(**waiting, K=K, stretch=sizes.stretched(STRETCH[model], K, M)) for K in KS[1:]
         )
         # Waits hardly differ from round to round.
         emulated.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
@@ -74,7 +68,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _throttled(scale: Scale) -> list[Group]:
-    models = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
+    models = {"amoebanet-d": sizes.AMOEBANET[scale], "transformer": sizes.TRANSFORMER[scale]}
     links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS[scale]]
     groups = []
     for model, args in models.items():
