@@ -4,9 +4,11 @@ Source: the pie of the NeurIPS version of the paper, section 3.1.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
+from itertools import chain
 from statistics import fmean
 
-from repro.gpipe.schedule.actions import COMPUTE, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
 from repro.gpipe.schedule.kinds import schedule_from_orders
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
@@ -46,17 +48,18 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
         ]
         held = timeline.stages_per_rank
         schedule = schedule_from_orders("recorded", 0, "", orders, stages_per_rank=held)
-    parts["bubble"] = _idle(timeline, schedule, by_stage=False)
-    parts["imbalance"] = _idle(timeline, schedule, by_stage=True) - parts["bubble"]
+    lengths: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for span in timeline.spans:
+        lengths[span.kind][span.stage].append(span.seconds)
+    means = {kind: fmean(chain(*of.values())) for kind, of in lengths.items()}
+    means_on = {kind: {j: fmean(of[j]) for j in of} for kind, of in lengths.items()}
+    parts["bubble"] = _idle(schedule, lambda a: means[a.kind])
+    parts["imbalance"] = _idle(schedule, lambda a: means_on[a.kind][a.stage]) - parts["bubble"]
     parts["transfer"] = waiting - parts["bubble"] - parts["imbalance"]
     return {name: parts[name] / total for name in PARTS}
 
 
-def _idle(timeline: Timeline, schedule: Schedule, *, by_stage: bool) -> float:
-    """Seconds of waiting, summed over ranks, if actions take the mean of their kind (and stage)."""
-    lengths: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for span in timeline.spans:
-        lengths[span.kind, span.stage if by_stage else 0].append(span.seconds)
-    means = {key: fmean(values) for key, values in lengths.items()}
-    ideal = replay(schedule, lambda a: means[a.kind, a.stage if by_stage else 0])
-    return timeline.ranks * ideal.step_time - ideal.busy()
+def _idle(schedule: Schedule, duration: Callable[[Action], float]) -> float:
+    """Seconds of waiting, summed over ranks, if messages take no time."""
+    ideal = replay(schedule, duration)
+    return ideal.ranks * ideal.step_time - ideal.busy()
