@@ -21,7 +21,6 @@ from repro.harness.text import seconds, size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from repro.costs.bench import Rates
     from repro.costs.device import Device
     from repro.harness.schema import CalibrateRound
 
@@ -87,7 +86,8 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> list["R
 
     path = _file_to_write(options.output or folder / "device.json")
     rates = launch(bench.measure, origin.machine.device, stages=origin.K)
-    device = profile(rates, origin, _memory(origin))
+    source = f"`repro calibrate` on K={origin.K} processes at once"
+    device = bench.profile(rates, origin.machine.slug, origin.text, source, _memory(origin))
     if not machine.torchrun_rank():
         device.save(path)
     use = (
@@ -109,13 +109,6 @@ def _file_to_write(path: Path) -> Path:
         if path.exists() and not path.is_file():
             raise ValueError(f"--output {path}: is no regular file; choose another path")
     return path
-
-
-def profile(rates: "list[Rates]", origin: Origin, memory: int) -> "Device":
-    from repro.costs import bench
-
-    source = f"`repro calibrate` on K={origin.K} processes at once"
-    return bench.profile(rates, origin.machine.slug, origin.text, source, memory)
 
 
 def _memory(origin: Origin) -> int:
@@ -149,15 +142,28 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> list["Re
 
     model, M = options.model, options.N // options.smallest
     args = pairs("model_args", options.model_args)
-    timed: dict[str, Any] = {"model": model, "model_args": args, "K": origin.K}
-    sizes: dict[str, Any] = {"M": M, "N": M * options.smallest, "steps": 2}
-    spec = RunSpec(task="calibrate", balance="uniform", **timed, **sizes)
+    spec = RunSpec(
+        task="calibrate",
+        model=model,
+        model_args=args,
+        K=origin.K,
+        M=M,
+        N=M * options.smallest,
+        balance="uniform",
+        steps=2,
+    )
     check_model(spec)
     path = _file_to_write(options.output or folder / f"calibration-{slug(model)}.json")
     record = launch(time_layers, spec.plain(), origin.machine.device, stages=origin.K)[0]
-    facts: dict[str, Any] = {"device": origin.text, "date": date.today().isoformat()}
-    facts |= {"unit": record.unit, "calibration": record.calibration}
-    file = CalibrationFile(**timed, **facts)
+    file = CalibrationFile(
+        model=model,
+        model_args=args,
+        K=origin.K,
+        device=origin.text,
+        date=date.today().isoformat(),
+        unit=record.unit,
+        calibration=record.calibration,
+    )
     if not machine.torchrun_rank():
         path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
     trust = " --trust" if model.startswith("import:") else ""  # the file names code

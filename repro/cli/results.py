@@ -37,7 +37,13 @@ def main(arguments: list[str]) -> int:
     options = parse(ResultsOptions, arguments, "repro results")
     results = load_recorded(options.results)
     if options.pack is not None:
-        pack_results(options.results, options.pack)
+        if options.pack.is_dir():
+            raise ValueError(f"--pack {options.pack}: that is a folder; name a file in it")
+        for place in write_bundle(options.results, options.pack):
+            print(f"packed {place.experiment} of {place.machine}, scale {place.scale}")
+        kib = options.pack.stat().st_size / 1024
+        shows = f"`repro report --with {options.pack}` shows it"
+        print(f"wrote {options.pack} ({kib:.0f} KiB) without logs; {shows}")
         return 0
     if options.experiment:
         experiments = {run.experiment for run in results.runs}
@@ -51,13 +57,3 @@ def main(arguments: list[str]) -> int:
     shown = pd.DataFrame(lines, columns=list(_SHOWN))
     print(shown.to_string(index=False, na_rep="", float_format="%.4g"))
     return 0
-
-
-def pack_results(results: Path, file: Path) -> None:
-    """Write the file, and print what it holds and how to look into it."""
-    if file.is_dir():
-        raise ValueError(f"--pack {file}: that is a folder; name a file in it")
-    for place in write_bundle(results, file):
-        print(f"packed {place.experiment} of {place.machine}, scale {place.scale}")
-    kib = file.stat().st_size / 1024
-    print(f"wrote {file} ({kib:.0f} KiB) without logs; `repro report --with {file}` shows it")

@@ -167,8 +167,14 @@ def _points(history: "History") -> Iterator[dict[str, float]]:
 
 def _work(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     """The work of each process; a mistake of the user's, of whatever class, is a ValueError."""
+    from repro.gpipe import NonFiniteError
+
     try:
         return _train(options)
+    except NonFiniteError as error:
+        raise ValueError(
+            f"{error}; try a lower --lr, and --resume from the last checkpoint"
+        ) from None
     except ValueError as error:
         raise ValueError(message(error)) from None
 
@@ -178,7 +184,7 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     import torch.distributed as dist
 
     from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
-    from repro.gpipe import NonFiniteError, Pipeline
+    from repro.gpipe import Pipeline
     from repro.models import build
     from repro.train.losses import accuracy, classification
     from repro.train.trainer import Trainer
@@ -234,12 +240,7 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
         print(f"{options.folder}: {begins}")
     if step == 0 and options.start_from is not None:
         trainer.start_from(options.start_from, options.new_layers)
-    try:
-        history = trainer.run(steps, Progress(steps, model.unit) if shows else None)
-    except NonFiniteError as error:
-        raise ValueError(
-            f"{error}; try a lower --lr, and --resume from the last checkpoint"
-        ) from None
+    history = trainer.run(steps, Progress(steps, model.unit) if shows else None)
     return trainer.settings, history
 
 
