@@ -45,7 +45,7 @@ def test_critical_paths():
 
 @given(schedule=of_any_kind(), transfer=st.floats(0, 10), data=st.data())
 def test_legs_abut_and_sum_to_the_step(schedule, transfer, data):
-    seconds = st.floats(0, 10, allow_subnormal=False)
+    seconds = st.floats(0.01, 10)  # work of no length has no order
     costs = {kind: data.draw(seconds) for kind in COMPUTE} | {"F": 1.0 + data.draw(seconds)}
     timeline = replay(schedule, lambda a: costs[a.kind] * (1 + a.stage % 3), transfer)
     legs = critical_path(timeline, schedule)
