@@ -74,7 +74,8 @@ def main(arguments: list[str]) -> int:
     devices = machine.detect("node" if machine.gpus() else "laptop")
     origin = Origin(devices, options.K or max(2, devices.count))
     folder = options.results / devices.slug
-    answer = (_layers if options.model else _machine)(options, origin, folder)
+    measure = _layers if options.model else _machine
+    answer = measure(options, origin, folder)
     if not machine.torchrun_rank():
         show([f"{origin.text}\n", *answer])
     return 0

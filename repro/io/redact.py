@@ -95,7 +95,8 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 def _redactor(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[str], str]:
     # As it is, on one line, and as Python prints it.
     forms = [form for _, s in secrets for form in (s, " ".join(s.split()), repr(s)[1:-1])]
-    patterns = [*map(re.escape, forms), *(f"(?P<home{n}>{_path(h)})" for n, h in enumerate(homes))]
+    patterns = [re.escape(form) for form in forms]
+    patterns += [f"(?P<home{n}>{_path(home)})" for n, home in enumerate(homes)]
     # The user's name as a folder of another path.
     users = [re.escape(name) for home in homes if _is_private(name := Path(home).name)]
     patterns += [rf"(?<![\w.-]){user}(?=/)|(?<=/){user}(?![\w.-])" for user in users]
