@@ -78,7 +78,9 @@ def on_one_gpu(scale: Scale) -> list[Group]:
     for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
         common = {"model": model, "model_args": args, "K": 1, "N": N, "optimizer": "rmsprop"}
         common |= {"steps": 2, "trace": False, "M": MS, "checkpoint": ["always", "never"]}
-        groups.append(Group(name=f"{model}{GPU}", runs=sweep(**common)))
+        # No table shows the times of single layers yet; a profile can be fitted to them.
+        layers = sweep(**common | {"M": MS[-1], "checkpoint": "always"}, task="calibrate")
+        groups.append(Group(name=f"{model}{GPU}", runs=(*sweep(**common), *layers)))
         for profile in PROFILES:
             steps = sweep(**common, fidelity="simulated", profile=profile)
             groups.append(Group(name=simulated_group(model, profile), runs=steps, rounds=1))
