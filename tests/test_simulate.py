@@ -163,19 +163,6 @@ def test_a_calibration_is_mixed_by_what_computes_at_once():
     assert unrecomputed.forward == (1, 2)  # F as R takes, in the company of F
 
 
-@pytest.mark.parametrize("kind", ["gpipe", "gpipe-late", "1f1b"])
-def test_with_m_1_only_early_recompute_has_company(kind):
-    """F and B of two stages are in turn; an early R of the first overlaps work of the second."""
-    one = settle(make_schedule(kind, 1, 3), lambda t: calibration().stages((2,), 1, overlap=t))
-    assert (one.forward, one.backward) == ((3,), (6,)), "one stage is alone"
-    settled = settle(
-        make_schedule(kind, 2, 1), lambda t: calibration().stages((1, 1), 1, overlap=t)
-    )
-    assert settled.forward[0] == 1
-    assert settled.backward[0] == 2
-    assert settled.recompute[0] == (1 if kind == "gpipe-late" else 2)
-
-
 @given(slower=st.floats(1, 4), M=st.integers(1, 12), kind=KINDS)
 @settings(max_examples=40, deadline=None)
 def test_mixed_lies_between_alone_and_together(slower, M, kind):
@@ -185,14 +172,3 @@ def test_mixed_lies_between_alone_and_together(slower, M, kind):
     ).step_time
     all_ = simulate(schedule, both.stages((1, 1), 1)).step_time
     assert all_ / slower - 1e-9 <= mixed <= all_ + 1e-9
-
-
-def test_what_does_not_fit_the_layers_or_the_schedule_is_refused():
-    layers = Profile((1, 2, 3), (1, 2, 3), (2, 4, 6), (10, 20), (11, 21))
-    for wrong in (((1, 2), (1,), (1, 1)), ((1, math.nan), (1, 1), (1, 1)), ((), (), ())):
-        with pytest.raises(ValueError, match="StageCosts"):
-            StageCosts(*wrong)
-    with pytest.raises(ValueError, match="sum to the model's 3 layers"):
-        StageCosts.of(layers, (1, 1))
-    with pytest.raises(ValueError, match="K=3 stages, costs those of 2"):
-        simulate(make_schedule("gpipe", 3, 1), StageCosts.uniform(2))

@@ -157,33 +157,6 @@ def test_a_stage_in_the_middle_keeps_its_inputs_until_b_or_w():
     assert stages[0].total == plain[0].total
 
 
-def test_equal_layers_are_built_and_traced_once():
-    built = []
-
-    def made() -> nn.Module:
-        built.append(1)
-        return nn.Linear(8, 8)
-
-    counter = Counter([made] * 50, nn.functional.mse_loss)
-    assert (len(built), len(set(counter.kinds))) == (1, 1)
-    others = [
-        *(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8, bias=False)),
-        *(nn.LeakyReLU(0.1), nn.LeakyReLU(0.2), nn.LeakyReLU(0.1)),
-        *(nn.ReLU(inplace=True), nn.ReLU()),
-    ]
-    assert Counter(others, nn.functional.mse_loss).kinds == (0, 0, 1, 2, 3, 2, 4, 5)
-
-
-def test_ready_made_modules_and_those_on_the_meta_device_are_counted_and_left_alone():
-    real = [nn.Linear(8, 8) for _ in range(4)]
-    with torch.device("meta"):
-        meta = [nn.Linear(8, 8) for _ in range(4)]
-    before = [layer.weight.clone() for layer in real]
-    assert counted(real) == counted(meta) == counted()
-    assert all(torch.equal(layer.weight, old) for layer, old in zip(real, before, strict=True))
-    assert all(layer.weight.grad is None for layer in real)
-
-
 class Chooses(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[x > 0]

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch import nn
 
 from repro.cli.main import main
 from repro.costs.fit import Search, Step
-from repro.costs.size_ladder import size_ladders
 from repro.costs.units import parse_bytes
 from repro.gpipe.core.config import PipelineConfig
 from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -73,15 +71,6 @@ def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count(
     assert fit.best.args == {"L": 9}
 
 
-def test_a_layer_that_narrows_what_crosses_is_looked_for():
-    """Expand, shrink, expand, shrink: one layer a stage takes more than two."""
-    pair: list[Any] = [partial(nn.Linear, 4, 20000), partial(nn.Linear, 20000, 4)]
-    step = Step(PipelineConfig(stages=2, micro_batches=4), batch=64, optimizer=torch.optim.SGD)
-    fit = Search(lambda n: model(pair * n, 4), step, 5_000_000).largest([[{"n": 2}]])
-    assert fit.best is not None
-    assert fit.best.balance == (2, 2)
-
-
 @pytest.mark.parametrize(("multiple", "memory"), [(8, 4e5), (12, 4e5), (1, 4e5), (8, 1e9)])
 def test_sizes_that_a_model_refuses_are_left_out(multiple: int, memory: float):
     """As where a width must be a multiple of the number of heads."""
@@ -106,29 +95,6 @@ def test_sizes_that_a_model_refuses_are_left_out(multiple: int, memory: float):
         assert fit.above.args["width"] == fit.best.args["width"] + multiple
     assert all(each.args["width"] % multiple for each in fit.refused)
     assert bool(fit.refused) == (multiple > 1)
-
-
-def test_a_size_that_changes_nothing_is_named_and_one_that_never_works_is_one_line():
-    step = Step(PipelineConfig(stages=1, micro_batches=1), batch=4)
-    sizes = [{"ignored": n} for n in range(1, 9)]
-    fit = Search(lambda ignored: transformer(2), step, GIB).largest([sizes])
-    assert (fit.unchanged, fit.varied, fit.limit) == (True, "ignored", 8)
-
-    def never(ignored: int) -> Model:
-        raise ValueError("this model works at no size")
-
-    with pytest.raises(ValueError, match="at no size; nor is any other ignored up to 8 accepted"):
-        Search(never, step, GIB).largest([sizes])
-
-
-def test_what_is_varied():
-    assert [sizes[0] for sizes in size_ladders("amoebanet-d", {}, None)] == [
-        {"L": L, "D": 16} for L in (18, 36, 72)
-    ]
-    assert size_ladders("amoebanet-d", {"D": 64}, None)[0][1] == {"D": 64, "L": 6}
-    assert size_ladders("transformer", {"T": 8}, None)[0][1] == {"T": 8, "L": 2}
-    assert size_ladders("transformer", {"L": 8}, None) == [[{"L": 8}]]
-    assert size_ladders("import:a:b", {"x": 1}, "width")[0][4] == {"x": 1, "width": 5}
 
 
 def test_units_are_decimal_or_binary():
@@ -173,24 +139,6 @@ def test_a_model_of_one_s_own(
     assert json.loads(capsys.readouterr().out)["largest"]["args"]["width"] > 2
     assert main(mine) == 1  # eight layers of 9 million parameters
     assert json.loads(capsys.readouterr().out)["largest"] is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--memory", "8"], "one of the units B, kB"),
-        (["--memory", "8GB", "--micro-batches", "64"], "--micro-batches 64"),
-        (["--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
-        (["--memory", "8GB", "--vary", "L", "--up-to", "0"], "up-to"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["fit", "transformer", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert words in error
 
 
 @pytest.mark.slow

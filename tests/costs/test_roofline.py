@@ -5,21 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from repro.costs.counter import Counter
 from repro.costs.device import Device, load
 from repro.costs.fake import mini_batch
-from repro.costs.products import Extents, padding
+from repro.costs.products import Extents
 from repro.costs.roofline import (
-    TERMS,
-    LayerTime,
     Terms,
     head,
     layers,
     operator_seconds,
-    profile,
 )
 from repro.costs.trace import Op
 from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -53,14 +50,6 @@ def linear() -> nn.Module:
 
 def counter(made: list, optimizer: Any = torch.optim.RMSprop) -> Counter:
     return Counter(made, functional.mse_loss, optimizer)
-
-
-def test_a_measured_device_keeps_what_was_measured():
-    device = machine(5e10, 1e10, 2e-6, 1e9)
-    assert (device.matmul_flops.value, device.other_flops.value) == (5e10, 1e9)
-    assert (device.bytes_per_second.value, device.launch_s.value) == (1e10, 2e-6)
-    assert (device.memory.value, device.link) == (2**30, LINK)
-    assert (device.tile.value, device.setup_s.value) == (1, 0)
 
 
 def test_an_operator_takes_what_its_work_or_its_bytes_take_and_a_launch():
@@ -113,24 +102,6 @@ def test_ends_are_the_embedding_and_the_last_layer_and_an_embedding_reads_rows()
     assert times[0].forward.memory == 2 * 4 * N * 3 * W  # not its table of 1000 rows
 
 
-def test_a_profile_sums_the_terms_that_are_wanted():
-    def made_up(scale: float, *, end: bool) -> LayerTime:
-        forward = Terms(scale, 0.0, 2 * scale, 3 * scale)
-        backward = Terms(4 * scale, 0.0, 5 * scale, 6 * scale)
-        return LayerTime(forward, backward, 1.0, 10, 5, 1, end)
-
-    times = (made_up(1, end=True), made_up(10, end=False), made_up(100, end=True))
-    loss = made_up(1000, end=True)
-    whole = profile(times, loss)
-    assert whole.forward == whole.recompute == (6, 60, 6600)
-    assert whole.backward == (15, 150, 16500)
-    assert (whole.activation_bytes, whole.gradient_bytes) == ((10, 10), (5, 5))
-    assert profile(times, loss, recompute=False).recompute == (0, 0, 0)
-    parts = [profile(times, loss, terms=(term,)) for term in TERMS]
-    assert parts[0].forward == (1, 10, 1100)
-    assert tuple(map(sum, zip(*(part.backward for part in parts), strict=True))) == whole.backward
-
-
 def test_a_transformer_at_the_papers_size_multiplies_two_operations_for_each_parameter_and_token():
     """FLOPs of parameters, and 2 T d of attention per layer and token; an embedding has none."""
     L, d, V, T = 48, 2048, 32000, 1024
@@ -178,25 +149,11 @@ def test_amoebanet_at_the_papers_size_multiplies_what_is_known_of_each_layer():
 # Matrix products, and their padding to the tiles of a matrix unit.
 
 
-class Attention(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(x, x, x)
-
-
-def test_extents_are_pixels_and_channels_of_convolutions_and_queries_width_and_keys_of_attention():
+def test_extents_of_a_convolution_are_pixels_and_channels():
     conv: Any = partial(nn.Conv2d, 16, 24, (1, 7), stride=2, padding=(0, 3))
     traced = counter([conv]).layer(0, torch.zeros(3, 16, 10, 10))
     for ops in (traced.ops, traced.ops_backward):
         assert [op.product for op in ops if op.flops] == [(3 * 5 * 5, 16, 24, 7)]
-    ops = counter([Attention]).layer(0, torch.zeros(2, 4, 20, 8)).ops
-    assert [op.product for op in ops if op.flops] == [(20, 8, 20, 1)]
-
-
-def test_padding_rounds_each_extent_up_to_the_tile():
-    assert padding(Extents(128, 256, 384), 128) == 1.0
-    assert padding(Extents(64, 128, 128), 128) == 2.0  # half of the rows are padding
-    assert padding(Extents(129, 128, 128), 128) == pytest.approx(256 / 129)
-    assert padding(Extents(129, 1, 7), 1) == 1.0
 
 
 def test_padded_work_takes_its_factor_longer_and_hides_more_of_the_bytes():

@@ -122,17 +122,6 @@ def test_splits_are_kept_and_labels_may_be_text(tmp_path):
     assert all_targets(evaluation_images(task, 2)) == [0, 1, 2]
 
 
-def test_pixels_are_resized_cut_to_the_middle_and_become_rgb():
-    from PIL import Image
-
-    wide = Image.new("RGB", (40, 10), (255, 0, 0))
-    wide.paste((0, 0, 255), (15, 0, 25, 10))
-    square = decode(stored(wide), 10, "image")
-    assert (square == torch.tensor([0, 0, 255], dtype=torch.uint8).view(3, 1, 1)).all()
-    for mode in ("L", "P", "RGBA", "1"):
-        assert decode(stored(Image.new(mode, (6, 4))), 4, "image").shape == (3, 4, 4)
-
-
 def refused(match, name, N=4, **arguments):
     with pytest.raises(ValueError, match=match) as error:
         open_images(ImageTask(name=name, size=8, **arguments), N, 0).next()
@@ -162,22 +151,3 @@ def test_bad_images_and_rows_are_one_line(tmp_path):
     refused("no column 'image'; it has text", f"folder:{rows}")
     (rows / "train.parquet").write_bytes(b"no parquet at all")
     refused("cannot be read", f"folder:{rows}")
-
-
-def test_what_is_asked_of_the_hub(monkeypatch):
-    import datasets
-
-    asked = []
-
-    def load_dataset(*arguments, **keywords):
-        asked.append((*arguments, keywords))
-        rows = {"img": [shaded(k) for k in range(8)], "label": [k % 2 for k in range(8)]}
-        return datasets.Dataset.from_dict(rows)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    batches = open_images(ImageTask(name="cifar10", size=8), 4, 0)
-    assert batches.labels == {"data": "CIFAR-10"}
-    batches.next()
-    revision = "0b2714987fa478483af9968de7c934580d0bb9a2"
-    split = {"split": "train", "revision": revision}
-    assert asked == [("uoft-cs/cifar10", "plain_text", split)]

@@ -1,6 +1,5 @@
 import hashlib
 
-from repro.data import languages
 from repro.data.languages import LANGUAGES, corpus
 
 
@@ -19,10 +18,3 @@ def test_training_and_test_meanings_are_disjoint_in_all_languages():
     assert len(tests[0]) == 200
     assert all(test == tests[0] for test in tests)
     assert not training & tests[0]
-
-
-def test_english_says_what_is_meant():
-    phrase = languages.Phrase("dog", plural=False, definite=True, adjective="big")
-    other = languages.Phrase("cat", plural=True, definite=True, adjective=None)
-    meaning = languages.Meaning(phrase, "help", True, other, None, None)
-    assert languages.say("en", meaning) == "the big dog helped the cats"

@@ -9,7 +9,6 @@ from repro.data.pairs import (
     evaluation_pairs,
     open_language,
     open_pairs,
-    sampling,
 )
 from repro.data.tokens import BOS, EOS, PAD, UNK
 
@@ -67,12 +66,6 @@ def test_order_after_restore_is_the_same():
     assert all(torch.equal(resumed.next()[1], targets) for targets in expected)
 
 
-def test_a_temperature_evens_out_the_languages():
-    assert sampling([900, 100], 1) == pytest.approx([0.9, 0.1])
-    assert sampling([900, 100], 2) == pytest.approx([0.75, 0.25])
-    assert sampling([900, 100], 1e9) == pytest.approx([0.5, 0.5])
-
-
 def test_a_test_set_keeps_its_references_in_order():
     test = evaluation_pairs(TASK, "toy:golf", N=64, count=150)
     assert [len(targets) for _, targets in test.batches] == [64, 64, 22]
@@ -99,20 +92,3 @@ def test_pairs_in_a_folder(tmp_path, form):
         pair for k, pair in enumerate(pairs) if k % 5 < 4
     ]
     assert [test.pair(k) for k in range(test.size)] == pairs[4::5]
-
-
-def test_what_cannot_be_read_is_one_line(tmp_path):
-    from datasets import Dataset
-
-    def refused(match, name, train=True):
-        with pytest.raises(ValueError, match=match) as error:
-            open_language(name, train)
-        assert "\n" not in str(error.value)
-
-    refused("data='toy:latin'", "toy:latin")
-    refused("name the language too, such as", "opus100")
-    refused("are images; try toy:alfa", "cifar10")
-    Dataset.from_dict({"text": ["a"]}).to_parquet(tmp_path / "text.parquet")
-    refused("it has the columns text", f"folder:{tmp_path}")
-    Dataset.from_dict({"de": ["a"], "en": ["b"]}).to_parquet(tmp_path / "text.parquet")
-    refused("it has no test pair; leave it out", f"folder:{tmp_path}", train=False)

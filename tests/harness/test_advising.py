@@ -16,13 +16,12 @@ from repro.costs.device import load as load_device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import machine, plan_file, runner
-from repro.harness.advise import CHECKPOINTS, Plan, Question, why_slower
+from repro.harness.advise import CHECKPOINTS, Question
 from repro.harness.machine import Machine
 from repro.harness.plan_file import PlanFile
-from repro.harness.predict import ALL_REDUCE, Roofline, predict
+from repro.harness.predict import Roofline, predict
 from repro.harness.results import load
 from repro.harness.schema import TrainRound
-from repro.harness.spec import RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
 from repro.simulate.step import all_reduce_seconds, exposed_seconds
@@ -127,8 +126,6 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
     ("words", "text"),
     [
         ([*ON[1:], "--devices", "0"], "--devices 0: allowed is 1 to 64"),
-        ([*ON[1:], "--link", "nvlink", "--link-gbps", "10"], "both are given; leave one out"),
-        ([*ON[1:], "--save", "plan.txt"], "allowed is the path of a .json file"),
         ([*ON[1:], "--device", "here"], "`repro calibrate` measures this machine and writes it"),
         (["transformer", *SIZES, "--device", "v100"], "--devices: say how many there are"),
         (["timed", "--devices", "2"], "nothing can be advised; name a model that computes"),
@@ -208,28 +205,6 @@ def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
     timeline = Timeline((Span("B", 1, 0, 2.0, 4.0), Span("B", 0, 0, 4.0, 6.0)), stages=2)
     exposed = [exposed_seconds(timeline, each) for each in ([0.0, 1.5], [0.0, 2.5], [3.0, 2.5])]
     assert exposed == pytest.approx([0, 0.5, 3])
-
-
-def plan(peak: int = 100, fields: dict[str, Any] = {}, **parts: float) -> Plan:  # noqa: B006
-    usual = {"K": 2, "M": 4, "N": 8, "schedule": "1f1b", "checkpoint": "never"}
-    causes = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "transfer")
-    seconds = dict.fromkeys((*causes, ALL_REDUCE), 0.0) | {"computation": 1.0} | parts
-    spec = RunSpec(model="mlp", **usual | fields)
-    return Plan(spec, sum(seconds.values()), seconds, idle=0.0, peak_bytes=(peak, 10))
-
-
-@pytest.mark.parametrize(
-    ("slower", "text"),
-    [
-        (plan(bubble=0.25), "25.0% slower: bubble 20% instead of 0%"),
-        (plan(transfer=0.25), "25.0% slower: waits for messages 20% of the step instead of 0%"),
-        (plan(100, {"K": 1}, computation=3.0), "3.0 times as long: computes on fewer devices: 1"),
-        (plan(100, {"M": 8}, computation=1.25), "smaller micro-batches: 1 instead of 2 examples"),
-        (plan(peak=250), "as fast, with 2.50 times the memory on its fullest stage"),
-    ],
-)
-def test_why_a_plan_loses(slower, text):
-    assert text in why_slower(slower, plan())
 
 
 @pytest.fixture

@@ -45,15 +45,6 @@ def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
     assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
 
 
-def test_what_varies_besides_k_and_m_has_a_column(tmp_path: Path):
-    wide = spec(2, 4, model_args={**spec().model_args, "d": 64}, schedule="1f1b")
-    told = ended(tmp_path, experiment(spec(2, 4), wide, rounds=1))
-    (head,) = [line for line in told.splitlines() if line.startswith("K  M  ")]
-    assert head.split()[:5] == ["K", "M", "schedule", "d", "step"]
-    assert "over" not in head.split(), "no run has a K=1 to be divided by"
-    assert "fastest" not in told, "the two differ in more than K and M"
-
-
 def test_no_fastest_is_named_that_the_rounds_do_not_show(tmp_path: Path):
     """The second run is faster in every other round."""
 
@@ -80,12 +71,3 @@ def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: 
         0.55,
         0.3,
     ]
-
-
-def test_an_experiment_of_the_paper_ends_with_its_widest_run(tmp_path: Path):
-    of = experiment(*POINTS, rounds=5).model_copy(update={"paper": "Table 9"})
-    told = ended(tmp_path, of)
-    head, row = told[told.index("\nTable 9, transformer, measured") :].splitlines()[2:4]
-    assert "over K=2, M=1" in head
-    assert row.split()[:2] == ["2", "4"]
-    assert "2.00x [2.00, 2.00]" in row

@@ -1,7 +1,6 @@
 """The doctor's judgement of injected facts, one look at the real machine, and its checks."""
 
 import time
-from pathlib import Path
 
 import pytest
 from crew import metrics
@@ -38,16 +37,6 @@ def test_gpu_trouble_names_the_reason_and_the_remedy(driver, torch, visible, wor
     assert [word for word in words if word not in line] == []
 
 
-def test_the_driver_is_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nprintf '580.82, NVIDIA H200\\n580.82, NVIDIA H200\\n'\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert doctor.the_driver() == DRIVER
-    smi.write_text("#!/bin/sh\necho No devices were found; exit 6\n")
-    assert doctor.the_driver() == Driver()
-
-
 @pytest.mark.parametrize("busy", [False, True])
 def test_this_machine(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str], busy: bool):
     monkeypatch.setattr(doctor, "the_driver", Driver)
@@ -62,17 +51,6 @@ def test_this_machine(tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str],
     assert not (tmp_path / "new").exists(), "looking leaves nothing behind"
     assert ("WARNING: this machine is busy" in out) is busy
     assert f"other processes take {1.6 if busy else 0.0} of 2 cores" in out
-
-
-def test_each_problem_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "the_driver", lambda: DRIVER)
-    monkeypatch.setattr(doctor, "the_torch", Torch)
-    installed = machine.installed
-    monkeypatch.setattr(machine, "installed", lambda name: installed(name) * (name != "timm"))
-    _, (gpu, package, folder) = doctor.examine(Path("/proc/results"), None)
-    assert "without CUDA" in gpu
-    assert package == "timm is not installed: run `./run_all.sh --setup-only`"
-    assert folder == "/proc/results cannot be written: choose another folder with --results"
 
 
 def check_all(device: str) -> str:

@@ -128,11 +128,3 @@ def test_recorded_variants_stand_beside_their_prediction(tmp_path, capsys):
     few, output = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
     assert "2.00x (2 rounds)" in output
     assert few["variants"][0]["low"] is None
-
-
-def test_another_schedule_is_a_variant_and_two_changes_are_none(tmp_path, capsys):
-    found, _ = explained(recorded(tmp_path, {4: [1.0] * 5}, schedule="1f1b"), capsys)
-    (other,) = found["variants"]
-    assert (other["field"], other["value"], other["gain"]) == ("schedule", "1f1b", 0.5)
-    two = recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64)
-    assert explained(two, capsys)[0]["variants"] == []

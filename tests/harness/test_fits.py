@@ -87,15 +87,6 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
     assert len(said) == len(tried)
 
 
-def test_far_from_the_count_steps_double_and_the_rest_is_bisected():
-    """On a GPU workspace may take several percent, which are many sizes."""
-
-    outcome = fit_search.search(Fake(950), Job(fit(memory=10_000)), 1.0, lambda _: None, count)
-    record = answer(outcome)
-    assert (record.fit.largest, record.fit.next) == (cut(950), cut(951))
-    assert len(record.fit.tried) <= 12  # 50 one by one
-
-
 @pytest.mark.parametrize(
     ("status", "reason"),
     [

@@ -2,19 +2,11 @@ import io
 import time
 from pathlib import Path
 
-from crew import MACHINE, Crew, experiment, measure
+from crew import MACHINE, experiment
 from rich.console import Console
 
-from repro.gpipe import Span, Timeline
 from repro.harness import plan
-from repro.harness.progress import LEGEND, ProgressReporter, gantt, plan_table, summary
-
-
-def test_the_gantt_has_a_letter_for_each_slice():
-    first = (Span("F", 0, 0, 0, 2), Span("B", 0, 0, 6, 10))
-    spans = (*first, Span("F", 1, 0, 2, 4), Span("B", 1, 0, 4, 6))
-    lines = gantt(Timeline(spans, 2), 10).plain.splitlines()
-    assert lines == ["    stage 0 |FF....BBBB|", "    stage 1 |..FFBB....|"]
+from repro.harness.progress import ProgressReporter, plan_table, summary
 
 
 def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
@@ -28,18 +20,6 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
         "6 runs at scale smoke on test-cpu-2c; 0 done; 2 skipped (2 x needs 4 devices); 4 to "
         "measure in 2 rounds"
     )
-
-
-def test_one_picture_stands_for_a_group_and_a_line_has_the_names_of_the_table(tmp_path: Path):
-    out = io.StringIO()
-    measure(tmp_path, Crew(), out=out)
-    text = out.getvalue()
-    assert text.count("    stage 0 |") == 1
-    assert text.index("transformer-K2-M4-") < text.index("    stage 0 |"), "the widest"
-    assert text.count(LEGEND) == 1
-    (line,) = [line for line in text.splitlines() if line.startswith("  transformer-K2-M4-")]
-    numbers = "step 750 ms, examples/s 10.7, over K=1 1.67x, idle 25%, peak 1.00 GiB, rounds 2"
-    assert line.endswith(f": {numbers}")
 
 
 def test_a_silent_round_shows_that_it_lives():

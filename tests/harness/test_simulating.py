@@ -9,7 +9,6 @@ import pytest
 
 from repro.cli.main import main
 from repro.costs.device import load
-from repro.harness import predict
 from repro.harness.progress import LEGEND
 
 ARGS = {"L": 4, "d": 32, "H": 64, "heads": 2, "V": 64, "T": 16}
@@ -57,7 +56,7 @@ def test_bubbles_are_those_of_the_closed_forms(order, bubble, capsys):
     assert (split in capsys.readouterr().out) == ("zb-h1" in order)
 
 
-def test_its_numbers_fit_together_and_each_schedule_is_built_once(capsys):
+def test_its_numbers_fit_together(capsys):
     found = answer(capsys, *ON, "--M", "1", "4")
     assert (found["fidelity"], found["K"], found["N"]) == ("simulated", [2], 8)
     first, second = found["points"]
@@ -69,9 +68,7 @@ def test_its_numbers_fit_together_and_each_schedule_is_built_once(capsys):
         assert 0.5 < point["speedup_vs_k1"] <= 2
         assert sum(point["balance"]) == 6
         assert max(point["peak_bytes"]) < point["peak_bytes_k1"][0]
-    predict._schedule.cache_clear()
     slow = answer(capsys, *ON, "--M", "4", "--link-gbps", "0.01")["points"][0]
-    assert predict._schedule.cache_info().misses == 2, "those of K=1 and K=2"
     size = 2 * 16 * 32 * 4  # bytes of a micro-batch of 2 x 16 words of width 32
     assert slow["step_s"] - second["step_s"] > 2 * 8 * size / 1e7 / 2
     assert slow["breakdown"]["transfer"] > second["breakdown"]["transfer"]
@@ -113,14 +110,10 @@ def calibrated(folder: Path, layers: int) -> Path:
     [
         (["transformer"], ["--device, --calibration", "give one of the two", "--device v100"]),
         (["transformer", "--device", "v100", "--calibration", "x.json"], ["both are given"]),
-        (["--device", "v100"], ["model: name one"]),
         ([*ON[1:], "--M", "9"], ["M = 9", "N = 8"]),
         ([*ON[1:], "--K", "2", "9", "--M", "1"], ["K = 9", "L = 6", "1 to 6"]),
-        ([*ON[1:], "--link-gbps", "nan"], ["--link-gbps nan: allowed is 1e-06 to 1e+06"]),
-        ([*ON[1:], "--link-latency-us", "1"], ["needs --link-gbps"]),
         (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),
         (["mlp", "--calibration", "2.json"], ["is a calibration of 'transformer'"]),
-        ([*ON[1:], "--K", "9", "--M", "4", *INTERLEAVED], ["K = 9 ranks of 2 stages each"]),
         (["--calibration", "2.json", "--K", "2"], ["is of 2 layers, transformer has L = 6"]),
     ],
 )

@@ -10,7 +10,6 @@ from repro.harness.machine import Machine
 from repro.harness.spec import Experiment, Group, RunSpec, Training
 from repro.harness.tasks.simulate import simulated
 from repro.harness.training_price import TrainingPrice, price_trainings
-from repro.models import build
 
 H200 = Machine("cuda", "NVIDIA H200", 0, "nccl", "2.15.0")
 MODEL = {"L": 3, "D": 8, "image": 64, "num_classes": 5}
@@ -59,26 +58,6 @@ def test_seeds_add_up_and_a_shared_pretraining_counts_once(tmp_path: Path):
         training(pretraining=before, data_args={"classes": classes}) for classes in ([5, 9], [4, 8])
     ]
     assert price(tmp_path, *tuned).gpu_hours == pytest.approx((2 + 4) * alone)
-
-
-def test_a_moving_average_is_memory_too(tmp_path: Path):
-    without = price(tmp_path, training(K=1)).peak_bytes
-    averaged = price(tmp_path, training(K=1, recipe={**RECIPE, "ema": 0.99})).peak_bytes
-    layers = [layer() for layer in build("amoebanet-b", **MODEL).layers]
-    parameters = sum(p.numel() for layer in layers for p in layer.parameters())
-    assert averaged - without == 4 * parameters
-
-
-def test_downloads_are_named_with_what_must_be_known(tmp_path: Path):
-    sets = [
-        training(data=(name,), recipe=RECIPE) for name in ("digits", "cars", "pets", "birdsnap")
-    ]
-    priced = price(tmp_path, *sets, training(data=("imagenet",)))
-    assert priced.downloads == {"cars": 1.96, "pets": 0.81, "birdsnap": None, "imagenet": 147.0}
-    line = priced.lines[2]
-    assert "cars 1.96 GB; pets 0.810 GB; birdsnap of unknown size; imagenet 147 GB (gated" in line
-    assert "gated: accept its terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k" in line
-    assert priced.one_line.endswith("150 GB of downloads and birdsnap, of unknown size")
 
 
 FILE = """

@@ -229,18 +229,6 @@ def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
     assert ("no route to host" if key else "wandb login") in err
 
 
-def test_a_key_is_of_its_server(tmp_path: Path) -> None:
-    netrc, has_key = tmp_path / "netrc", wandb_mirror.has_key
-    environ, cloud = {"NETRC": str(netrc)}, "https://api.forge.coreweave.com"
-    assert not has_key(cloud, environ)
-    netrc.write_text("not a netrc file")
-    assert not has_key(cloud, environ)
-    assert has_key(cloud, environ | {"WANDB_API_KEY": "x"})
-    netrc.write_text("machine api.wandb.ai login user password x\n")
-    assert has_key(cloud, environ)
-    assert not has_key("https://wandb.example.org/", environ)
-
-
 def test_the_dry_dashboard(logged: dict[str, Mirrored], capfd: Any):
     assert main(["dashboard"]) == 0
     text = capfd.readouterr().out
@@ -260,14 +248,3 @@ def test_the_dry_dashboard(logged: dict[str, Mirrored], capfd: Any):
     sent = {name for run in logged.values() for name in run.names}
     named = set(re.findall(r'"((?:tables|figures|claims|runs|train|test)/\w+)"', text))
     assert named <= sent, "no panel is empty"
-
-
-def test_a_refused_push_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    def refuse(_: Any) -> None:
-        raise RuntimeError("project nobody/nothing\nnot found")
-
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setattr("wandb_workspaces.workspaces.Workspace.save", refuse)
-    assert main(["dashboard", "--push", "--entity", "nobody", "--project", "nothing"]) == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "--entity nobody --project nothing: project nobody/nothing" in line

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from repro.models import build
-from repro.models.arguments import UnusableError
 
 SOURCE = """
 from torch import nn
@@ -22,12 +21,6 @@ def with_a_number():
 
 def nothing():
     return []
-
-def fails(width=8):
-    if width % 2:
-        raise ValueError(f"width = {width}: must be even")
-    assert width != 4, "no"
-    return {}["a"]
 """
 
 
@@ -71,18 +64,3 @@ def test_ready_made_layers_have_the_same_weights_in_every_process_and_leave_the_
 def test_a_wrong_path_is_a_one_line_error(user_module, path, words):
     with pytest.raises(ValueError, match=f"^model='import:{path}': .*{words}.*$"):
         build(f"import:{path}")
-
-
-def test_a_function_that_fails_is_one_line_and_a_refusal_is_its_own_words(user_module):
-    with pytest.raises(ValueError, match=r"^width = 7: must be even$"):
-        build(f"{user_module}:fails", width=7)
-    with pytest.raises(
-        UnusableError,
-        match=r"^model=.* with width=2: the function raised KeyError: 'a' \(.*, line 22\)$",
-    ):
-        build(f"{user_module}:fails", width=2)
-    with pytest.raises(
-        ValueError, match=r"with width=4: the function raised AssertionError: no \(users_models.py"
-    ) as it:
-        build(f"{user_module}:fails", width=4)
-    assert not isinstance(it.value, UnusableError), "torch's own layers refuse sizes so"
