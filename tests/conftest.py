@@ -44,8 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _missing(item: pytest.Item) -> str:
     """What the test's markers ask for and is not here; empty when it can run."""
-    if item.get_closest_marker("network") and os.environ.get("REPRO_NETWORK") != "1":
-        return "needs the network: set REPRO_NETWORK=1"
     needed = (
         2 if item.get_closest_marker("multigpu") else 1 if item.get_closest_marker("gpu") else 0
     )
