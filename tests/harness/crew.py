@@ -2,10 +2,8 @@
 experiment."""
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import pytest
@@ -21,8 +19,6 @@ from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
-
-
 SPEC_SIZES = {"L": 2, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
 
 
@@ -65,21 +61,17 @@ def metrics(seconds: float, K: int, **changed: Any) -> RoundRecord:
 class Crew:
     """Takes (K + 1/M) seconds for a step; what it was asked is in `jobs`.
 
-    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C; before: called with the
-    number of jobs so far before each.
+    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C.
     """
 
     fail: dict[tuple[int, int], Outcome] = field(default_factory=dict)
     stop_after: int | None = None
-    before: Callable[[int], object] = lambda _: None
     jobs: list[Job] = field(default_factory=list)
 
     def __enter__(self) -> "Crew":
         return self
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def ready(self) -> None:
@@ -88,7 +80,6 @@ class Crew:
     def measure(self, job: Job, deadline: float) -> Outcome:
         if self.stop_after is not None and len(self.jobs) >= self.stop_after:
             raise KeyboardInterrupt
-        self.before(len(self.jobs))
         self.jobs.append(job)
         K, M = job.spec.K, job.spec.M
         if (K, M) in self.fail:
@@ -110,13 +101,12 @@ def measure(
     machine: Machine = MACHINE,
     out: IO[str] | None = None,
     session: dict[str, Any] | None = None,
-    verbose: bool = False,
     **options: Any,
 ) -> int:
     """What `repro run` does, with this crew; returns the exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers", lambda *_: crew)
-        reporter = ProgressReporter(Console(file=out or io.StringIO(), width=200), verbose=verbose)
+        reporter = ProgressReporter(Console(file=out or io.StringIO(), width=200))
         asked: dict[str, Any] = {"wandb": "disabled"} | (session or {})
         chosen = RunOptions(results=results, **asked)
         return Session(chosen, reporter).run(

@@ -68,21 +68,13 @@ def test_both_machines_are_shown_and_never_divided_by_each_other(local, sent, tm
         assert base.machine == wide.machine
 
 
-def test_the_same_results_are_shown_once(local, sent, tmp_path):
-    results, lines = bundle.merge(local, [sent, sent], tmp_path / "a")
-    assert len(results.runs) == 4
+def test_the_same_results_are_shown_once_and_machines_of_one_kind_keep_apart(sent, tmp_path):
+    results, lines = bundle.merge(sent.parent / "results", [sent, sent], tmp_path / "a")
+    assert len(results.runs) == 2
     assert "tiny of 2x-h100 is among the results already" in lines[1]
-    # So are a machine's own results in a bundle of its own.
-    results, lines = bundle.merge(sent.parent / "results", [sent], tmp_path / "b")
-    assert (len(results.runs), len(lines)) == (2, 1)
-
-
-def test_two_machines_of_the_same_kind_keep_apart(sent, tmp_path):
     measure(tmp_path / "other", Pipelines(), experiment(spec(1, 2)), machine=GPUS)
     bundle.write_bundle(tmp_path / "other", tmp_path / "other.zip")
-    results, lines = bundle.merge(
-        tmp_path / "none", [sent, tmp_path / "other.zip"], tmp_path / "unpacked"
-    )
+    results, lines = bundle.merge(tmp_path / "none", [sent, tmp_path / "other.zip"], tmp_path / "b")
     names = [line.split()[-1] for line in lines]
     assert names[0] == "2x-h100"
     assert names[1].startswith("2x-h100-")
@@ -121,18 +113,3 @@ def test_a_damaged_bundle_is_one_line(sent, tmp_path, damage, monkeypatch):
     with pytest.raises(ValueError, match=rf"^{bad}: [^\n]*$"):
         bundle.merge(tmp_path / "none", [bad], tmp_path / "unpacked")
     assert {path.name for path in tmp_path.iterdir()} <= {"bad.zip", "unpacked"}
-
-
-def test_other_uses_are_one_line(local, tmp_path, capsys):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for arguments, text in {
-        ("results", "--pack", "x.zip", "--results", str(empty)): "nothing is recorded there",
-        ("results", "--results", str(local), "--pack", str(empty)): "that is a folder",
-        ("report", "--with", str(empty)): "no .zip file with a run is there",
-        ("report", "--with", str(tmp_path / "none.zip")): "not readable",
-    }.items():
-        assert main(list(arguments)) == 2
-        error = capsys.readouterr().err
-        assert text in error
-        assert error.count("\n") == 1

@@ -46,15 +46,3 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str, messa
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         catalog.find(str(path))
-
-
-def test_an_unknown_name_is_one_line_with_what_is_near():
-    with pytest.raises(ValueError, match=r"^experiment = 'tabel2': .*did you mean 'table2'\?"):
-        catalog.find("tabel2")
-
-
-def test_pairs_are_json_where_they_can_be():
-    found = catalog.pairs("model_args", ("L=3", "attention=fused", "aux_head=true", "t=[1, 2]"))
-    assert found == {"L": 3, "attention": "fused", "aux_head": True, "t": [1, 2]}
-    with pytest.raises(ValueError, match=r"^model_args = 'L': allowed is NAME=VALUE; try --model-"):
-        catalog.pairs("model_args", ("L",))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import intruder
 import pytest
 
 from repro.harness.crew import Crew
@@ -27,10 +26,6 @@ def job(model: str, device: str = "cpu", **changed: Any) -> Job:
 
 
 GOOD = job("timed", model_args={"L": 4, "forward_s": 0.001, "backward_s": 0.001})
-
-
-def changed(**fields: Any) -> Job:
-    return replace(GOOD, spec=GOOD.spec.model_copy(update=fields))
 
 
 def alive(pids: list[int | None]) -> list[int | None]:
@@ -90,25 +85,14 @@ def test_what_is_measured(shared: Crew):
     assert good.measured.timeline is not None
     assert {span.stage for span in good.measured.timeline.spans} == {0, 1}
 
-    outcome = shared.measure(changed(trace=False), 60)
+    plain = replace(GOOD, spec=GOOD.spec.model_copy(update={"trace": False}))
+    outcome = shared.measure(plain, 60)
     untraced = trained(outcome)
     assert outcome.measured is not None
     assert outcome.measured.timeline is None
     assert (untraced.breakdown, untraced.bubble_idle_over_total) == ({}, [None])
     # M+K-1 micro-batches' F, R and B in two layers, at least
     assert untraced.step_s[0] >= 3 * 4 * 0.001
-
-    theirs = trained(shared.measure(changed(library="torch", trace=False), 60))
-    assert (theirs.balance, theirs.peak_bytes) == ([2, 2], None)
-    assert theirs.loss == pytest.approx(record.loss, rel=1e-5)
-
-    stale = trained(shared.measure(changed(library="pipedream", trace=False, steps=2), 60))
-    assert (stale.staleness, record.staleness) == ([1, 0], None)
-    assert (stale.stashed_bytes, record.stashed_bytes) == ([8, 0], None)  # two weights a stage
-    assert len(stale.peak_bytes or ()) == 2
-
-
-# Method of four devices or fewer -> what each of its processes sends, besides messages.
 
 
 @pytest.mark.parametrize("method", ["data", "tensor"])
@@ -135,8 +119,6 @@ def test_a_method_that_uses_two_of_three_workers(shared: Crew, method: str):
         (0, 4, job("timed"), 4),
         (2, 2, job("timed", "cuda"), 2),
         (2, 2, job("timed", "cuda", K=4, N=16), 4),
-        (2, 4, job("timed"), 4),
-        (1, 4, job("timed", "cuda"), 4),
         (4, 4, job("timed", "cuda"), 4),
         (0, 4, job("timed", library="deepspeed", schedule="1f1b", trace=False), 2),
         (0, 2, job("timed", K=4, N=16), 4),
@@ -147,14 +129,3 @@ def test_a_run_gets_the_workers_that_it_needs(gpus: int, there: int, asked: Job,
     crew = Crew(4, gpus=gpus)
     crew.count = there
     assert crew._wanted(asked) == wanted
-
-
-@intruder.as_root
-def test_another_user_reaches_nothing_of_the_coordinator(tmp_path: Path, temporary: Path):
-    before = intruder.listening(os.getpid())
-    with Crew(2, tmp_path / "logs") as crew:
-        crew.ready()
-        opened, folders = intruder.listening(os.getpid()) - before, list(temporary.iterdir())
-        assert intruder.others_reach(opened, folders) == []
-        assert len(folders) == 1
-    assert list(temporary.iterdir()) == []

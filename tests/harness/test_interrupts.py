@@ -13,6 +13,7 @@ import pytest
 from leftovers import MARK, none_within, processes, segments
 
 from repro.harness.results import load
+from repro.io import lock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 SWEEP = (
@@ -59,10 +60,15 @@ def test_one_signal_stops_in_order(tmp_path: Path, number: signal.Signals):
     assert not list(tmp_path.rglob(".*.json.*"))
 
 
-def test_workers_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
+def test_workers_and_lock_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
     harness = begin(tmp_path)
+    words = rf"process {harness.pid} on .*`repro run sweep"
+    with pytest.raises(ValueError, match=words), lock.held(tmp_path, ""):
+        pass
     harness.kill()
     harness.communicate()
+    with lock.held(tmp_path, ""):  # its workers may still live
+        pass
     assert none_within(str(tmp_path), 10)
 
 

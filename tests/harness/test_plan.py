@@ -50,12 +50,6 @@ def test_more_stages_than_devices_are_skipped_and_say_so(tmp_path: Path):
     assert members(made) == [ALL, ALL]
 
 
-def test_processes_that_share_devices_take_part_in_one_round(tmp_path: Path):
-    made = make(tmp_path, of=experiment(spec(1, 4), spec(2, 4), spec(4, 4, shared=True)))
-    assert [run.label for run in made.runs] == ["planned"] * 3
-    assert members(made) == [[(1, 4), (2, 4), (4, 4)], [(1, 4), (2, 4)]]
-
-
 def test_only_adds_baselines_filters_are_alternatives_and_their_fields_go_together(tmp_path: Path):
     made = make(tmp_path, "K=2,M=4")
     assert members(made)[0] == [(1, 4), (2, 1), (2, 4)]
@@ -122,26 +116,6 @@ def test_a_peer_needs_to_be_installed_and_some_take_all_processes(tmp_path: Path
     monkeypatch.setenv("WORLD_SIZE", "4")
     reasons = [run.reason for run in make(tmp_path, of=experiment(*runs)).runs]
     assert reasons == ["deepspeed takes all processes: start torchrun with 2", ""]
-
-
-def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):
-    both = make(tmp_path, of=experiment(spec(2, 4), spec(1, 1))).notes
-    assert both == ("no speedup over K=1 for timed: there is no run with K=1 to divide by",)
-    some = make(tmp_path, of=experiment(spec(2, 4), spec(2, 1), spec(1, 1))).notes
-    assert some[0].startswith("no speedup over K=1 for some of timed: ")
-    assert make(tmp_path).notes == ()
-
-
-def test_a_plan_names_what_its_runs_differ_in_from_recorded_ones(tmp_path: Path):
-    """As when a sweep is run again with another width: the plan itself has only the new one."""
-    first = make(tmp_path, of=experiment(spec(model_args={"L": 4, "d": 64})))
-    assert first.runs[0].named == first.runs[0].id, "there is nothing to tell it from"
-    first.journal.plan(first.experiment, MACHINE, accumulate=True)
-    again = experiment(spec(model_args={"L": 4, "d": 256}))
-    (run,) = make(tmp_path, of=again, accumulate=True).runs
-    assert run.named == f"{run.id} (d=256)"
-    (run,) = make(tmp_path, of=again).runs
-    assert run.named == run.id, "the recorded ones leave the table"
 
 
 def test_an_edited_device_profile_makes_another_run(tmp_path: Path):

@@ -21,7 +21,6 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
     ("changed", "words"),
     [
         ({"K": 0}, ["K = 0", "greater than or equal to 1"]),
-        ({"K": True}, ["K = True", "valid integer"]),
         ({"K": 10**30}, ["K = 1", "less than or equal to 1024"]),
         ({"K": 1024, "M": 1024, "N": 2**20}, ["K = 1024 x M = 1024", "product of up to 262144"]),
         ({"M": 9}, ["M = 9", "N = 8", "1 to 8", "larger N"]),
@@ -32,9 +31,7 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({**INTERLEAVED, "K": 2, "balance": (1, 3)}, ["2 entries for K = 2 ranks of 2 stages"]),
         ({"model": "a\nb"}, ["model = 'a\\nb'", "printed"]),
         ({"model_args": {"a": {1, 2}}}, ["model_args Object of type set is not JSON"]),
-        ({"model_args": {"a": float("nan")}}, ["model_args Out of range float"]),
         ({"model_args": {"a-b": 1}}, ["model_args has the name 'a-b'", "try L=3"]),
-        ({"library": "torch"}, ["trace = True with library = 'torch'", "allowed is False"]),
         (
             {"library": "torch-1f1b", "trace": False, "schedule": "1f1b", "K": 4, "M": 2},
             ["M = 2, K = 4", "set M=4"],
@@ -44,9 +41,7 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
             ["N = 8, M = 3", "library = 'deepspeed'", "one size", "N=6"],
         ),
         ({**TORCH_INTERLEAVED, "K": 2, "M": 7}, ["M = 7, K = 2", "multiple of M // K", "M=6"]),
-        ({**TORCH_INTERLEAVED, "K": 1}, ["K = 1 with library = 'torch-interleaved'", "K of 2"]),
         ({"task": "check", "N": 9, "M": 4}, ["N = 9, M = 4", "multiple of M", "try N=8"]),
-        ({"zero": 1}, ["zero = 1 with D = 1", "D=2"]),
     ],
 )
 def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):

@@ -34,6 +34,19 @@ LEARN |= {"metrics": {"accuracy": 0.5, "bleu toy:alfa": 20.0}, "parameters": 10,
 LEARN |= {"examples": 24, "balance": [2], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
 
 
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without W&B credentials, and no memory of earlier trouble."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(wandb_mirror, "_said", set())
+    monkeypatch.setattr(wandb_mirror, "_refused", set())
+    return home
+
+
 class Teacher(Crew):
     """As `Crew`; trainings are trained, and simulated steps have one more bubble."""
 
