@@ -275,8 +275,7 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     if not machine.count:
         return "needs a GPU"
     # Emulated stages wait instead of computing, and some tasks time nothing: they can share a
-    # device.
-    # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
+    # device. But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
     needs_own_gpu = spec.library in (*PIPELINING, *WHOLE_WORLD) and machine.device == "cuda"
     computes_for_a_clock = spec.timed and spec.fidelity != "emulated"
     shares_devices = not computes_for_a_clock and not needs_own_gpu

@@ -155,7 +155,8 @@ class GroupRun:
             earlier = journal.rounds_of(run.id)
             if run.spec.balance == "time" and earlier and run.id not in self._replaced:
                 self._cuts[same_cut(run.spec)] = tuple(earlier[-1].records[run.id]["balance"])
-        journal.set_status(dict.fromkeys(self._open, Status("running")))
+        # A baseline that only accompanies other runs stays done, whatever becomes of it here.
+        self._mark(Status("running"))
         failed: set[str] = set()
         try:
             for number, members in enumerate(planned, start=1):
@@ -173,8 +174,13 @@ class GroupRun:
             with suppress(Exception):  # no second error may hide the first
                 reason = stop.strerror if isinstance(stop, OSError) else "stopped by the user"
                 status = Status("interrupted", str(reason))
-                journal.set_status(dict.fromkeys(self._open, status))
+                self._mark(status)
             raise
+
+    def _mark(self, status: Status) -> None:
+        """Record a status of the open runs that miss a round."""
+        missing = [name for name, run in self._open.items() if run.missing]
+        self.plan.journal.set_status(dict.fromkeys(missing, status))
 
     def _round(self, number: int, members: list[PlannedRun], failed: set[str]) -> Iterator[Event]:
         started, watch, journal = _now(), CpuShare(), self.plan.journal
@@ -194,7 +200,7 @@ class GroupRun:
                 continue
             failed.add(run.id)
             self._open.pop(run.id, None)
-            if run.missing:  # a baseline that only accompanies other runs stays done
+            if run.missing:
                 journal.set_status({run.id: Status(outcome.status, outcome.reason)})
         if not measured:
             return

@@ -64,7 +64,10 @@ INTERLEAVED = [
 CUTS = [config(2), config(3), config(3, "never")]
 # What is trained in one launch.
 GROUPS = {
-    "every way": {"nested": EVERY_WAY + REPLICAS[:1], "noisy": EVERY_WAY[:6] + REPLICAS},
+    "every way": {
+        "nested": EVERY_WAY + REPLICAS[:1],
+        "noisy": EVERY_WAY[: len(EXECUTED) * len(CHECKPOINTS)] + REPLICAS,
+    },
     "amoebanet-d": {"amoebanet-d": SOME[:3]},
     "transformer": {"transformer": SOME + INTERLEAVED[:1]},
     "layers": {

@@ -63,6 +63,16 @@ def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
     assert len(crew.jobs) == 3
 
 
+def test_a_baseline_that_accompanies_others_stays_done_also_where_it_fails_or_is_stopped(
+    run, tmp_path: Path
+):
+    run(Crew(), experiment(spec(1, 4), spec(2, 4)), "K=1,M=4")
+    run(Crew({(1, 4): Outcome("failed", "lost")}), experiment(spec(1, 4), spec(2, 4)), "K=2")
+    with pytest.raises(KeyboardInterrupt):
+        run(Crew(stop_after=1), experiment(spec(1, 4), spec(2, 4)), "K=2")
+    assert status(tmp_path, 1, 4).startswith("done")
+
+
 def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
     broken = Crew(fail={(2, 1): Outcome("failed", "stage 1: RuntimeError: no", "logs/x")})
     assert run(broken) == 1

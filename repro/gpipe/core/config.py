@@ -26,8 +26,8 @@ class PipelineConfig:
             layers a to b-1. `print(pipe.cut)` shows the result.
         partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
             paper's) or "cumulative-share" (Lingvo's).
-        checkpoint: recompute activations "always" (the paper), for all but the last micro-batch
-            ("except_last"), or "never".
+        checkpoint: recompute activations "always" (the paper), "never", or "except_last": not where
+            B directly follows F, as in GPipe's last micro-batch.
         schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
             gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and

@@ -191,13 +191,16 @@ def _check_needs(schedule: Schedule, actions: Sequence[Action]) -> None:
         }.get(kind, [])
         if kind in GRADIENT:
             needs = [("F", stage, i), (kind, stage + 1, i)][: schedule.stages - stage]
-        late = kind == "R" and ("B", stage, i) in present
+        problem = ""
+        if kind == "R" and ("B", stage, i) in present:
+            problem = "it must come before B"
         for needed in needs:
-            if needed not in present or late:
-                raise ValueError(
-                    f"schedule {schedule.name!r}: {action} comes at the wrong time: "
-                    f"{needed[0]}{i} of stage {needed[1]} must come before it, and R before B"
-                )
+            if needed not in present:
+                problem = f"{needed[0]}{i} of stage {needed[1]} must come before it"
+        if problem:
+            raise ValueError(
+                f"schedule {schedule.name!r}: {action} comes at the wrong time: {problem}"
+            )
         present.add(action.producer[:3] if kind == "Recv" else (kind, stage, i))
 
 
