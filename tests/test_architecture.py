@@ -57,22 +57,22 @@ ALLOWED = {
 # What each is to come to: gpipe 7600, experiments 6800, harness 5000, costs and simulate 2500,
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
-    "gpipe": 10130,
-    "harness": 8700,
-    "experiments": 6920,
-    "cli": 3570,
-    "report": 2560,
-    "costs": 2420,
-    "methods": 2180,
-    "models": 1670,
-    "data": 1630,
-    "train": 1080,
-    "io": 790,
-    "simulate": 480,
-    "claims": 390,
-    "paper": 370,
+    "gpipe": 8890,
+    "harness": 7310,
+    "experiments": 6220,
+    "cli": 2850,
+    "report": 2340,
+    "costs": 2150,
+    "methods": 1890,
+    "models": 1510,
+    "data": 1220,
+    "train": 860,
+    "io": 540,
+    "simulate": 380,
+    "claims": 350,
+    "paper": 340,
 }
-MOST_LINES_OF_TESTS = 23600  # to come to 15000
+MOST_LINES_OF_TESTS = 15210  # to come to 15000
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
     "about",
