@@ -74,7 +74,8 @@ def parse_named(
     if arguments and not arguments[0].startswith("-"):
         arguments, shown = [flag, *arguments], arguments[0]
     options = parse(kind, arguments, f"repro {verb} {shown}")
-    if arguments.count(flag) > 1 or (needed and not getattr(options, field)):
+    given = [word for word in arguments if word.partition("=")[0] == flag]
+    if len(given) > 1 or (needed and not getattr(options, field)):
         raise ValueError(f"{field}: name it once, first or with {flag}; {hint}")
     return options
 

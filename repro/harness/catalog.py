@@ -96,7 +96,9 @@ def find(name: str) -> Source:
     """The experiment of a name, or of a file whose path ends in .py."""
     known = names()
     path = Path(name) if name.endswith(".py") else known.get(name)
-    if path is None or not path.is_file():
+    if path is not None and not path.is_file():
+        raise ValueError(f"experiment = '{name}': no such file")
+    if path is None:
         raise ValueError(
             f"experiment = '{name}': allowed are {', '.join(known)}, or the path of a .py "
             f"file{did_you_mean(name, known)}; `repro list` describes them"
@@ -158,8 +160,11 @@ def _load(path: Path, name: str) -> Source:
             "error"
         ) from error
     function = getattr(module, "experiment", None)
-    parameters = inspect.signature(function, eval_str=True).parameters if function else {}
-    if function is None or "scale" not in parameters:
+    if callable(function):
+        parameters = inspect.signature(function, eval_str=True).parameters
+    else:
+        parameters = {}
+    if not callable(function) or "scale" not in parameters:
         raise ValueError(
             f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one"
         )

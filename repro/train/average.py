@@ -36,8 +36,10 @@ class Average:
         """Move towards the weights after an update; `step` counts the updates, with this one."""
         decay = min(self._decay, (1 + step) / (10 + step))
         for owner, tensor in _tensors_of(self._module).items():
-            average = self._averages[owner]
-            if tensor.is_floating_point():
+            average = self._average_of(owner, tensor)
+            if average is None:  # of a buffer that the last forward has set
+                self._averages[owner] = tensor.detach().clone()
+            elif tensor.is_floating_point():
                 average.lerp_(tensor, 1 - decay)
             else:
                 average.copy_(tensor)
@@ -54,9 +56,17 @@ class Average:
     @torch.no_grad()
     def _swap(self) -> None:
         for owner, tensor in _tensors_of(self._module).items():
-            kept = tensor.detach().clone()
-            tensor.copy_(self._averages[owner])
-            self._averages[owner] = kept
+            average = self._average_of(owner, tensor)
+            if average is not None:
+                self._averages[owner] = tensor.detach().clone()
+                tensor.copy_(average)
+
+    def _average_of(self, owner: _Owner, tensor: Tensor) -> Tensor | None:
+        """The average of a tensor; None if there is none of this form."""
+        average = self._averages.get(owner)
+        if average is None or average.shape != tensor.shape or average.dtype != tensor.dtype:
+            return None
+        return average
 
 
 def _tensors_of(module: nn.Module) -> dict[_Owner, Tensor]:

@@ -164,6 +164,7 @@ def test_inputs_that_cannot_be_cut_or_sent(inputs: Any, words: str):
         (Y, Weighted(MSE, lambda _: 0), r"its micro-batches weigh \[0.0, 0.0\]"),
         (Y, Weighted(MSE, lambda targets: -len(targets)), r"its micro-batches weigh \[-5.0, -5.0"),
         (Y, Weighted(MSE, lambda _: torch.tensor(torch.nan)), "its micro-batches weigh .*nan"),
+        (Y, Weighted(MSE, lambda _: None), "its micro-batches weigh .*nan"),
     ],
 )
 def test_losses_that_are_no_mean_over_the_targets(targets: Any, loss: Any, words: str):

@@ -37,7 +37,7 @@ def test_a_file_of_ones_own_is_an_experiment_with_its_parameters_as_flags(tmp_pa
     ("text", "message"),
     [
         ("import nothing_like_this", "ModuleNotFoundError: No module named 'nothing_like_this'"),
-        ("x = 1", r"no function experiment\(scale\) in it"),
+        ("experiment = 5", r"no function experiment\(scale\) in it"),
         ("def experiment(): pass", r"no function experiment\(scale\) in it"),
     ],
 )

@@ -189,8 +189,10 @@ def _blank(tensor: Tensor) -> Tensor:
 def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
     """Every layer as a module; those of factories are made on the meta device."""
     for index, layer in enumerate(layers):
+        # Whoever takes the layer does not run under the meta device.
         with torch.device("meta"):
-            yield layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
+            made = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
+        yield made
 
 
 def parameter_counts(layers: Sequence[Layer]) -> list[int]:

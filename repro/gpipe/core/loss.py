@@ -79,7 +79,7 @@ class MeanLoss:
             self.parts = split(targets, micro_batches, "targets")
         weights = [float(size) for size in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
-            weights = [float(loss_fn.weight(part)) for part in self.parts]
+            weights = [_to_float(loss_fn.weight(part)) for part in self.parts]
         valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
         # Replicas add their sums, so that with one NaN all of them refuse.
         mini_batch_weight = total(sum(weights) if valid else math.nan)
@@ -138,3 +138,11 @@ def _reduction(loss_fn: Any) -> object:
     loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
     named = loss.keywords if isinstance(loss, partial) else {}
     return named.get("reduction", getattr(loss, "reduction", None))
+
+
+def _to_float(weight: Any) -> float:
+    """A weight as a number; NaN, which is refused, if it is none."""
+    try:
+        return float(weight)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
