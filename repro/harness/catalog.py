@@ -97,7 +97,7 @@ def find(name: str) -> Source:
     known = names()
     path = Path(name) if name.endswith(".py") else known.get(name)
     if path is not None and not path.is_file():
-        raise ValueError(f"experiment = '{name}': no such file")
+        raise ValueError(f"experiment = '{name}': no such file; give the path of a .py file")
     if path is None:
         raise ValueError(
             f"experiment = '{name}': allowed are {', '.join(known)}, or the path of a .py "
