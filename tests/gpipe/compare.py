@@ -155,6 +155,7 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
 
     optimizer = optimizer_of(what, whole)
     totals = []
+    inputs, targets = what.batches[0]
     with rng.preserved(CPU, others):
         for step, (inputs, targets) in enumerate(what.batches):
             what.prepare(step, dict(enumerate(layers)))
@@ -170,7 +171,7 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
         step += 1
         whole.eval()
         with torch.no_grad():
-            evaluation = total_of(*what.batches[-1])
+            evaluation = total_of(inputs, targets)  # of the last step, which may be an earlier one
     return Trained(totals, evaluation, initial, state, gradients)
 
 
