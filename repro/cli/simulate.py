@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from repro.cli.answers import rows, same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
+from repro.gpipe.schedule import collector
 from repro.harness.spec import Checkpoint, Partitioner, RunSpec, ScheduleName
 from repro.harness.text import size
 
@@ -71,6 +72,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+@collector.paused()
 def _simulate(
     options: SimulateOptions, of: Chosen
 ) -> tuple[list["Prediction"], list[dict[str, Any]]]:

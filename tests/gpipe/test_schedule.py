@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, DeadlockError, Schedule
 from repro.gpipe.schedule.kinds import (
     CHECKPOINTS,
     SCHEDULES,
@@ -17,7 +17,7 @@ from repro.gpipe.schedule.kinds import (
     make_schedule,
     schedule_from_orders,
 )
-from repro.gpipe.schedule.replay import DeadlockError, check, draw, replay
+from repro.gpipe.schedule.replay import check, draw, replay
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 

@@ -7,12 +7,20 @@ of arXiv:1811.06965v5.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
+from repro.gpipe.schedule import collector
 
 COMPUTE = ("F", "R", "B", "I", "W")  # the actions that compute a micro-batch
 # The actions that make the gradient for which the stage before waits. A schedule has one of them.
 GRADIENT = ("B", "I")
 Cell = tuple[int, int]  # stage, micro-batch
+Producer = tuple[str, int, int, int]  # see `Action.producer`
+
+
+class DeadlockError(ValueError):
+    """A schedule with ranks that wait for each other and never go on."""
 
 
 class Action(NamedTuple):
@@ -45,7 +53,7 @@ class Action(NamedTuple):
         return self.stage, self.micro_batch
 
     @property
-    def producer(self) -> tuple[str, int, int, int]:
+    def producer(self) -> Producer:
         """(kind, stage, micro-batch, step) of the F, B or I whose result a Send or Recv carries.
 
         It identifies the message, since a Send and its Recv have the same producer.
@@ -65,6 +73,11 @@ class Action(NamedTuple):
         if self.kind in COMPUTE:
             return f"{self.kind}{self.micro_batch}"
         return f"{self.kind} {self.of}{self.micro_batch}"
+
+    @property
+    def awaited(self) -> str:
+        """Whom a Recv or U waits for."""
+        return "all ranks" if self.kind == "U" else f"rank {self.peer}"
 
     def __str__(self) -> str:
         return f"{self.label} on stage {self.stage}"
@@ -96,6 +109,52 @@ class Schedule:
     def stages_per_rank(self) -> int:
         """How many stages each rank holds."""
         return self.stages // len(self.ranks)
+
+    @cached_property
+    @collector.paused()
+    def in_order(self) -> list[Action]:
+        """All actions of all ranks, each after those that it needs; all U of a step together.
+
+        Raises:
+            DeadlockError: if some actions can never start. The message names the blocked ones.
+        """
+        ordered: list[Action] = []
+        sent: set[Producer] = set()
+        # Each rank runs until it needs a message that is not sent yet, or until its update. It goes
+        # on when that message is sent, or when all ranks have come to their update.
+        position = [0] * len(self.ranks)  # of the next action of each rank
+        runnable = set(range(len(self.ranks)))
+        waiting: dict[Producer, int] = {}  # message -> the rank that needs it
+        updating: set[int] = set()  # ranks whose next action is U
+        while runnable:
+            rank = runnable.pop()
+            actions, at = self.ranks[rank], position[rank]
+            while at < len(actions):
+                action = actions[at]
+                kind = action[0]  # a field by name takes several times as long
+                if kind == "Recv" and action.producer not in sent:
+                    waiting[action.producer] = rank
+                    break
+                if kind == "U":
+                    updating.add(rank)
+                    break
+                if kind == "Send":
+                    sent.add(action.producer)
+                    if action.producer in waiting:
+                        runnable.add(waiting.pop(action.producer))
+                ordered.append(action)
+                at += 1
+            position[rank] = at
+            if len(updating) == len(self.ranks):
+                ordered += [self.ranks[rank][position[rank]] for rank in updating]
+                position = [at + 1 for at in position]
+                runnable, updating = updating, set()
+        unfinished = zip(self.ranks, position, strict=True)
+        blocked = [actions[at] for actions, at in unfinished if at < len(actions)]
+        if blocked:
+            waits = ", ".join(f"{action} waits for {action.awaited}" for action in blocked)
+            raise DeadlockError(f"the schedule deadlocks: {waits}")
+        return ordered
 
     def work(self, rank: int) -> tuple[Action, ...]:
         """All actions of a rank that compute a micro-batch, in order."""

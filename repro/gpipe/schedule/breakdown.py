@@ -4,16 +4,20 @@ Source: the pie of the NeurIPS version of the paper, section 3.1.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import chain
 from statistics import fmean
 
-from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, Producer, Schedule
 from repro.gpipe.schedule.kinds import schedule_from_orders
-from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
 
 PARTS = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "transfer")
+_PART_OF: dict[str, str] = dict.fromkeys("FBIW", "computation") | {
+    "R": "recompute",
+    "U": "update",
+    "setup": "setup",
+}
 
 
 def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str, float]:
@@ -32,14 +36,14 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
         schedule: what was run; by default the order of the spans, with early recompute.
     """
     total = timeline.ranks * timeline.step_time
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     if not total:
-        return dict.fromkeys(PARTS, 0.0)
-    parts = {
-        "computation": timeline.busy(kinds="FBIW"),
-        "recompute": timeline.busy(kinds="R"),
-        "update": timeline.busy(kinds="U"),
-        "setup": timeline.busy(kinds=("setup",)),
-    }
+        return parts
+    lengths: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for span in timeline.spans:
+        seconds = span.end - span.start
+        parts[_PART_OF[span.kind]] += seconds
+        lengths[span.kind][span.stage].append(seconds)
     waiting = total - sum(parts.values())
     if schedule is None:
         orders = [
@@ -48,18 +52,30 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
         ]
         held = timeline.stages_per_rank
         schedule = schedule_from_orders("recorded", 0, "", orders, stages_per_rank=held)
-    lengths: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for span in timeline.spans:
-        lengths[span.kind][span.stage].append(span.seconds)
-    means = {kind: fmean(chain(*of.values())) for kind, of in lengths.items()}
-    means_on = {kind: {j: fmean(of[j]) for j in of} for kind, of in lengths.items()}
-    parts["bubble"] = _idle(schedule, lambda a: means[a.kind])
-    parts["imbalance"] = _idle(schedule, lambda a: means_on[a.kind][a.stage]) - parts["bubble"]
+    of_kind = {kind: fmean(chain(*of.values())) for kind, of in lengths.items()}
+    of_stage = {kind: {j: fmean(of[j]) for j in of} for kind, of in lengths.items()}
+    mean = {kind: dict.fromkeys(of, of_kind[kind]) for kind, of in lengths.items()}
+    parts["bubble"] = _idle(schedule, mean)
+    parts["imbalance"] = _idle(schedule, of_stage) - parts["bubble"]
     parts["transfer"] = waiting - parts["bubble"] - parts["imbalance"]
     return {name: parts[name] / total for name in PARTS}
 
 
-def _idle(schedule: Schedule, duration: Callable[[Action], float]) -> float:
-    """Seconds of waiting, summed over ranks, if messages take no time."""
-    ideal = replay(schedule, duration)
-    return ideal.ranks * ideal.step_time - ideal.busy()
+def _idle(schedule: Schedule, seconds: Mapping[str, Mapping[int, float]]) -> float:
+    """Seconds of waiting, summed over ranks, if messages take no time; seconds by kind and stage.
+
+    It is what `replay` gives, without the spans, which take most of its time.
+    """
+    clock = [0.0] * len(schedule.ranks)
+    busy = 0.0
+    arrivals: dict[Producer, float] = {}
+    for action in schedule.in_order:
+        kind, rank, stage, micro_batch, step, of, _ = action
+        if kind == "Recv":
+            clock[rank] = max(clock[rank], arrivals[action.producer])
+        elif kind == "Send":
+            arrivals[of, stage, micro_batch, step] = clock[rank]
+        elif kind != "U":
+            clock[rank] += seconds[kind][stage]
+            busy += seconds[kind][stage]
+    return len(clock) * max(clock) - busy
