@@ -30,24 +30,23 @@ class Augmentation:
     def __init__(self, name: Augment, mean: float | Tensor, std: float | Tensor) -> None:
         self.random = name != "none"  # the images change from epoch to epoch
         self.mean, self.std = mean, std
-        self._on_pixels: list[Callable[[Any], Any]] = []
-        self._on_input: list[Callable[[Tensor], Tensor]] = []
+        self._changes: list[Callable[[Any], Any]] = [self.normalise]
+        if self.random:
+            from torchvision.transforms import RandomHorizontalFlip
+
+            self._changes.insert(0, RandomHorizontalFlip())
         if name == "autoaugment":
             from timm.data.auto_augment import auto_augment_transform
             from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 
             policy = auto_augment_transform("original", {"img_mean": (124, 116, 104)})
-            self._on_pixels.append(lambda pixels: pil_to_tensor(policy(to_pil_image(pixels))))
+            self._changes.insert(0, lambda pixels: pil_to_tensor(policy(to_pil_image(pixels))))
         if name == "cutout":
             from timm.data.random_erasing import RandomErasing
 
             area: Any = {"min_area": _CUTOUT_AREA, "max_area": _CUTOUT_AREA, "min_aspect": 1.0}
             # In normalised input zero is the mean colour.
-            self._on_input.append(RandomErasing(1.0, **area, mode="const", device="cpu"))
-        if self.random:
-            from torchvision.transforms import RandomHorizontalFlip
-
-            self._on_pixels.append(RandomHorizontalFlip())
+            self._changes.append(RandomErasing(1.0, **area, mode="const", device="cpu"))
 
     def __call__(self, pixels: Tensor, keys: list[tuple[int, ...]]) -> Tensor:
         """Change and normalise uint8 [n, 3, height, width] to float32.
@@ -55,12 +54,11 @@ class Augmentation:
         A key of each image is what its changes depend on, such as (seed, epoch, example).
         """
         images = []
-        with _generators_kept():
-            for image, key in zip(pixels, keys, strict=True):
-                _seed_all(key)
-                for change in (*self._on_pixels, self.normalise, *self._on_input):
+        for image, key in zip(pixels, keys, strict=True):
+            with _seeded(key):
+                for change in self._changes:
                     image = change(image)
-                images.append(image)
+            images.append(image)
         return torch.stack(images)
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -69,20 +67,17 @@ class Augmentation:
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Give the generators that timm and torchvision draw from their states back at the end."""
+def _seeded(key: tuple[int, ...]) -> Iterator[None]:
+    """Seed the generators that timm and torchvision draw from; at the end they are as before."""
     states = random.getstate(), np.random.get_state()
+    seeds = np.random.SeedSequence(key).generate_state(3)
     try:
+        # Seeding only torch's generator of the CPU leaves those of GPUs, of dropout, alone.
         with torch.random.fork_rng(devices=[]):
+            random.seed(int(seeds[0]))
+            np.random.seed(int(seeds[1]))
+            torch.default_generator.manual_seed(int(seeds[2]))
             yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-
-
-def _seed_all(key: tuple[int, ...]) -> None:
-    # Seeding only torch's generator of the CPU leaves those of GPUs, of dropout, alone.
-    seeds = np.random.SeedSequence(key).generate_state(3)
-    random.seed(int(seeds[0]))
-    np.random.seed(int(seeds[1]))
-    torch.default_generator.manual_seed(int(seeds[2]))

@@ -17,16 +17,21 @@ import torch
 from annotated_types import Interval
 from pydantic import ConfigDict
 from torch import Tensor
-from torch.nn import functional
 
 from repro.data.augment import Augment, Augmentation
 from repro.data.batches import Batches, Evaluation
-from repro.data.images import GREY_MEAN, GREY_STD
+from repro.data.images import GREY_MEAN, GREY_STD, digits, resized
 from repro.data.registry import DataSet, find
 from repro.data.sources import TEST_EVERY, open_rows
 from repro.io.explain import Frozen
 
 _KEPT_BYTES = 2**30  # images are decoded once if all of them fit into this
+# Fields of a task in words, where the name of the field is none.
+_WORDS = {
+    "per_class": "training images per class",
+    "rotate": "rotated by degrees",
+    "augment": "augmentation",
+}
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
 
 
@@ -46,26 +51,18 @@ class ImageTask(Frozen):
 
     def facts(self) -> dict[str, str]:
         """What every result must state: the data set, and what was done to it."""
-        facts = {"data": find(self.name).title}
+        changed = self.model_dump(exclude={"name", "size"}, exclude_defaults=True)
         if self.classes is not None:
-            facts["classes"] = "-".join(map(str, self.classes))
-        if self.per_class is not None:
-            facts["training images per class"] = str(self.per_class)
-        if self.rotate:
-            facts["rotated by degrees"] = str(self.rotate)
-        if self.labels != "identity":
-            facts["labels"] = self.labels
-        if self.augment != "none":
-            facts["augmentation"] = self.augment
-        return facts
+            changed["classes"] = "-".join(map(str, self.classes))
+        facts = {_WORDS.get(name, name): str(value) for name, value in changed.items()}
+        return {"data": find(self.name).title, **facts}
 
     def augmentation(self) -> Augmentation:
         """Normalises its images, and changes them."""
-        entry = find(self.name)
-        if entry.hub or entry.folder:
-            mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
-            return Augmentation(self.augment, mean, std)
-        return Augmentation(self.augment, GREY_MEAN, GREY_STD)
+        if self.name == "digits":
+            return Augmentation(self.augment, GREY_MEAN, GREY_STD)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
+        return Augmentation(self.augment, mean, std)
 
     def chosen(self, total: int) -> range:
         """The classes that are asked for, of all."""
@@ -164,7 +161,7 @@ class Images(NamedTuple):
 
 def _images(entry: DataSet, size: int, train: bool) -> Images:
     """Open the training or test set; no image is decoded yet."""
-    if not entry.hub and not entry.folder:
+    if entry.name == "digits":
         pixels, labels = _digits(size)
         return Images("0123456789", labels, pixels.__getitem__, whole=True)
     from datasets import ClassLabel, Image
@@ -180,12 +177,13 @@ def _images(entry: DataSet, size: int, train: bool) -> Images:
     rows = rows.cast_column(image, Image(decode=False))
     kind = rows.features[label]
     if isinstance(kind, ClassLabel):
-        names, values = kind.names, [*map(str, range(len(kind.names)))]
+        names, values = kind.names, range(len(kind.names))
     else:
         training = rows if train else open_rows(entry, True)[0]
-        names = values = _sorted_labels(set(training.unique(label)) - {None})
+        values = sorted(set(training.unique(label)) - {None})
+        names = [*map(str, values)]
     numbers = {value: number for number, value in enumerate(values)}
-    labels = np.array([numbers.get(str(value), -1) for value in rows[label]])
+    labels = np.array([numbers.get(value, -1) for value in rows[label]])
     if (labels < 0).any():
         bad = int(labels.argmin())
         raise ValueError(
@@ -202,20 +200,9 @@ def _images(entry: DataSet, size: int, train: bool) -> Images:
 @cache
 def _digits(size: int) -> tuple[Tensor, np.ndarray]:
     """Pixels of all digits, uint8 [1797, 3, size, size], and labels, int64 [1797]."""
-    from sklearn.datasets import load_digits
-
-    bunch: Any = load_digits()
-    grey = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) * (255 / 16)
-    grey = functional.interpolate(grey, (size, size), mode="bilinear", align_corners=False)
-    pixels = grey.round().clamp(0, 255).to(torch.uint8)
-    return pixels.expand(-1, 3, -1, -1), bunch.target.astype(np.int64)
-
-
-def _sorted_labels(labels: set[Any]) -> list[str]:
-    """Labels without a type as texts; numbers count from 0."""
-    if labels and all(isinstance(label, int) for label in labels):
-        return [*map(str, range(max(labels) + 1))]
-    return sorted(map(str, labels))
+    grey, labels = digits()
+    pixels = resized(grey * (255 / 16), size).round().clamp(0, 255).to(torch.uint8)
+    return pixels.expand(-1, 3, -1, -1), labels.numpy()
 
 
 def decode(stored: dict[str, Any], size: int, name: str) -> Tensor:

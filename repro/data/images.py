@@ -17,18 +17,26 @@ LABEL = "scikit-learn digits"
 GREY_MEAN, GREY_STD = 0.3053, 0.3760
 
 
-def batch(N: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """N digits, drawn without replacement up to N = 1797, and their labels, int64 [N].
-
-    Images are float32 [N, 3, size, size], normalised.
-    """
+def digits() -> tuple[Tensor, Tensor]:
+    """All digits: grey float32 [1797, 1, 8, 8] from 0 to 16, and their labels, int64 [1797]."""
     from sklearn.datasets import load_digits
 
     bunch: Any = load_digits()
+    return torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1), torch.tensor(bunch.target)
+
+
+def batch(size: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
+    """N digits, drawn without replacement up to N = 1797: images and classes, int64 [N].
+
+    Images are float32 [N, 3, size, size], normalised. Classes are the labels modulo their number.
+    """
+    pixels, labels = digits()
     rng = np.random.default_rng(seed)
-    rows = rng.choice(len(bunch.target), N, replace=len(bunch.target) < N)
-    # [N, 1, 8, 8], 0 to 16
-    pixels = torch.tensor(bunch.images[rows], dtype=torch.float32).unsqueeze(1)
-    pixels = (pixels / 16 - GREY_MEAN) / GREY_STD
-    pixels = functional.interpolate(pixels, (size, size), mode="bilinear", align_corners=False)
-    return pixels.repeat(1, 3, 1, 1), torch.tensor(bunch.target[rows])
+    rows = rng.choice(len(labels), N, replace=len(labels) < N)
+    images = resized((pixels[rows] / 16 - GREY_MEAN) / GREY_STD, size)
+    return images.repeat(1, 3, 1, 1), labels[rows] % classes
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Images [n, channels, size, size] of another height and width."""
+    return functional.interpolate(images, (size, size), mode="bilinear", align_corners=False)

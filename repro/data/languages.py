@@ -14,7 +14,6 @@ from itertools import accumulate
 from random import Random
 from typing import Literal
 
-LABEL = "toy languages"
 ENGLISH = "en"
 Split = Literal["train", "test"]
 
@@ -80,14 +79,11 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Language:
-    """A language: its name, its grammar, and the consonants and vowels of its script."""
+    """A language: its place by the size of its training set, its grammar and its script."""
 
-    name: str
     rank: int  # 1 for the largest training set
     grammar: Grammar
-    consonants: str
-    vowels: str
-    family: str = ""
+    script: str
 
     @property
     def size(self) -> int:
@@ -95,29 +91,25 @@ class Language:
         return round(_LARGEST / self.rank**_EXPONENT)
 
 
-_GREEK = ("βγδζκλμνπρστφχ", "αειου")
-_CYRILLIC = ("бвгджзклмнпрст", "аеиоу")
+# Consonants and vowels.
+_SCRIPTS = {
+    "greek": ("βγδζκλμνπρστφχ", "αειου"),
+    "cyrillic": ("бвгджзклмнпрст", "аеиоу"),
+    "georgian": ("ბგდვზთკლმნპრსტ", "აეიოუ"),
+    "katakana": ("カサタナハマヤラワキシチ", "アイウエオ"),
+    "armenian": ("բգդզթլկմնպրստվ", "աեիօէ"),
+}
+_FAMILIES = ("greek", "cyrillic")  # scripts that more than one language has
 LANGUAGES = {
-    language.name: language
-    for language in (
-        Language("alfa", 1, Grammar("SVO", adjective_last=True), *_GREEK, family="greek"),
-        Language("bravo", 2, Grammar("SOV", case=True), *_CYRILLIC, family="cyrillic"),
-        Language("charlie", 3, Grammar("VSO", prefixes=True), "ბგდვზთკლმნპრსტ", "აეიოუ"),
-        Language("delta", 4, Grammar("SOV", True, case=True), *_GREEK, family="greek"),
-        Language("echo", 5, Grammar("OVS", case=True), *_CYRILLIC, family="cyrillic"),
-        Language(
-            "foxtrot",
-            6,
-            Grammar("VOS", article_last=True),
-            "カサタナハマヤラワキシチ",
-            "アイウエオ",
-        ),
-        Language("golf", 7, Grammar("VSO", True, prefixes=True), *_GREEK, family="greek"),
-        Language("hotel", 8, Grammar("SVO", preposition_last=True), *_CYRILLIC, family="cyrillic"),
-        Language(
-            "india", 9, Grammar("OSV", True, True, preposition_last=True), "բգդզթլկմնպրստվ", "աեիօէ"
-        ),
-    )
+    "alfa": Language(1, Grammar("SVO", adjective_last=True), "greek"),
+    "bravo": Language(2, Grammar("SOV", case=True), "cyrillic"),
+    "charlie": Language(3, Grammar("VSO", prefixes=True), "georgian"),
+    "delta": Language(4, Grammar("SOV", adjective_last=True, case=True), "greek"),
+    "echo": Language(5, Grammar("OVS", case=True), "cyrillic"),
+    "foxtrot": Language(6, Grammar("VOS", article_last=True), "katakana"),
+    "golf": Language(7, Grammar("VSO", adjective_last=True, prefixes=True), "greek"),
+    "hotel": Language(8, Grammar("SVO", preposition_last=True), "cyrillic"),
+    "india": Language(9, Grammar("OSV", True, True, preposition_last=True), "armenian"),
 }
 
 
@@ -136,16 +128,13 @@ def corpus(language: str, split: Split = "train") -> list[tuple[str, str]]:
     source = "test 0" if split == "test" else f"train 0 {language}"
     pairs: dict[Meaning, tuple[str, str]] = {}
     for meaning in _meanings(source):
-        if split_of(meaning) == split and meaning not in pairs:
+        # The only split that a meaning may stand in, whatever the language.
+        its_split = "train" if zlib.crc32(repr(meaning).encode()) % _TEST else "test"
+        if its_split == split and meaning not in pairs:
             pairs[meaning] = (say(language, meaning), say(ENGLISH, meaning))
             if len(pairs) == count:
                 break
     return list(pairs.values())
-
-
-def split_of(meaning: Meaning) -> Split:
-    """The only split that a meaning may stand in, whatever the language and the seed."""
-    return "train" if zlib.crc32(repr(meaning).encode()) % _TEST else "test"
 
 
 def say(language: str, meaning: Meaning) -> str:
@@ -182,10 +171,8 @@ def say(language: str, meaning: Meaning) -> str:
     if meaning.preposition and meaning.companion:
         preposition = [lexicon[meaning.preposition]]
         companion = phrase(meaning.companion)
-        if grammar.preposition_last:
-            sentence += companion + preposition
-        else:
-            sentence += preposition + companion
+        last = grammar.preposition_last
+        sentence += companion + preposition if last else preposition + companion
     return " ".join(sentence)
 
 
@@ -222,15 +209,13 @@ _ENGLISH = {
 def _lexicon(name: str) -> dict[str, str]:
     """Roots of two or three syllables, some of them the family's; affixes of one syllable."""
     language = LANGUAGES[name]
-    inherited = Random(f"family {language.family}")
+    consonants, vowels = _SCRIPTS[language.script]
+    inherited = Random(f"family {language.script}")
     invented = Random(f"language {name}")
     taken: set[str] = set()
 
     def word(rng: Random, syllables: int) -> str:
-        letters = (
-            rng.choice(language.consonants) + rng.choice(language.vowels) for _ in range(syllables)
-        )
-        return "".join(letters)
+        return "".join(rng.choice(consonants) + rng.choice(vowels) for _ in range(syllables))
 
     def new_word(syllables: int) -> str:
         while (made := word(invented, syllables)) in taken:
@@ -242,7 +227,7 @@ def _lexicon(name: str) -> dict[str, str]:
     for concept in _ALL:
         # Drawn for every concept, so that the members of a family agree on what they share.
         root = word(inherited, inherited.choice((2, 2, 3)))
-        if not language.family or invented.random() >= _SHARED or root in taken:
+        if language.script not in _FAMILIES or invented.random() >= _SHARED or root in taken:
             root = new_word(invented.choice((2, 2, 3)))
         taken.add(root)
         roots[concept] = root

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from repro.data.batches import Batches, Evaluation
 from repro.data.languages import ENGLISH, corpus
-from repro.data.registry import find
+from repro.data.registry import DataSet, find
 from repro.data.sources import TEST_EVERY, open_rows
 from repro.data.subwords import Subwords, learn
 from repro.data.tokens import BOS, EOS, PAD
@@ -67,22 +67,15 @@ class Language(NamedTuple):
     pair: Callable[[int], Pair]  # gives the sentence of a number, and its translation
 
 
-class Tested(NamedTuple):
-    batches: Evaluation  # as those of `open_pairs`
-    references: list[str]  # translations of their sentences
-
-
 def open_language(name: str, train: bool = True) -> Language:
     """The training or test set of a language; a one-line ValueError if there is none."""
     entry = find(name)
-    if not entry.folder and entry.kind != "pairs":
-        raise ValueError(f"data={name!r}: {entry.title} are images; try toy:alfa")
-    if not entry.folder and not entry.config:
-        raise ValueError(f"data={name!r}: name the language too, such as toy:alfa or opus100:de-en")
+    if not entry.folder and not (entry.kind == "pairs" and entry.config):
+        raise ValueError(f"data={name!r}: no language; try toy:alfa or opus100:de-en")
     if entry.hub or entry.folder:
-        language = _open_rows(name, train)
+        language = _open_rows(entry, train)
     else:
-        pairs = corpus(entry.config or "", "train" if train else "test")
+        pairs = corpus(str(entry.config), "train" if train else "test")
         language = Language(entry.title, len(pairs), pairs.__getitem__)
     if language.size < 1:
         raise ValueError(
@@ -130,18 +123,15 @@ def open_pairs(
     if len(languages) > 1:
         facts["languages"] = str(len(languages))
         facts["temperature"] = f"{task.temperature:g}"
-    shares = sampling(counts, task.temperature)
+    weights = [count ** (1 / task.temperature) for count in counts]
+    shares = [weight / sum(weights) for weight in weights]
     return Batches(counts, read, N, seed, facts, replica, replicas, shares)
 
 
-def sampling(counts: Sequence[int], temperature: float) -> list[float]:
-    """The probability of each language: proportional to count ** (1 / temperature)."""
-    weights = [count ** (1 / temperature) for count in counts]
-    return [weight / sum(weights) for weight in weights]
-
-
-def evaluation_pairs(task: TranslationTask, name: str, N: int, count: int | None = None) -> Tested:
-    """The first `count` test pairs of one language in batches of N, by default all of them."""
+def evaluation_pairs(
+    task: TranslationTask, name: str, N: int, count: int | None = None
+) -> tuple[Evaluation, list[str]]:
+    """The first `count` test pairs of one language, by default all: batches of N, translations."""
     language = open_language(name, train=False)
     number = language.size if count is None else min(count, language.size)
     encode = _encoder(language, task)
@@ -150,7 +140,7 @@ def evaluation_pairs(task: TranslationTask, name: str, N: int, count: int | None
         return _collate([encode(example) for example in examples.tolist()], task)
 
     references = [language.pair(example)[1] for example in range(number)]
-    return Tested(Evaluation(number, read, N), references)
+    return Evaluation(number, read, N), references
 
 
 def _encoder(language: Language, task: TranslationTask) -> Callable[[int], np.ndarray]:
@@ -176,9 +166,8 @@ def _collate(rows: list[np.ndarray], task: TranslationTask) -> tuple[Inputs, Ten
     return (source, target_in), target
 
 
-def _open_rows(name: str, train: bool) -> Language:
+def _open_rows(entry: DataSet, train: bool) -> Language:
     """A language of the Hub or of a folder."""
-    entry = find(name)
     rows, whole = open_rows(entry, train)
     rows = rows.flatten()  # a column "translation" of two languages becomes two columns
     texts = [
@@ -186,7 +175,7 @@ def _open_rows(name: str, train: bool) -> Language:
     ]
     if len(texts) != 2:
         raise ValueError(
-            f"data={name!r}: it has the columns {', '.join(rows.features)}; there must be a "
+            f"data={entry.name!r}: it has the columns {', '.join(rows.features)}; there must be a "
             'column "translation" of two languages, or two columns of text'
         )
     english = [text for text in texts if text.split(".")[-1] in (ENGLISH, "target")]

@@ -22,11 +22,9 @@ def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
 
     with _explained(entry):
         if entry.hub:
-            with _offline_without_a_network():
-                split = entry.train if train else entry.test
-                return load_dataset(
-                    entry.hub, entry.config, split=split, revision=entry.revision
-                ), False
+            _go_offline_without_a_network()
+            split, revision = entry.train if train else entry.test, entry.revision
+            return load_dataset(entry.hub, entry.config, split=split, revision=revision), False
         folder = Path(entry.folder).expanduser()
         if not folder.is_dir():
             raise FileNotFoundError(f"the folder {folder} does not exist")
@@ -36,9 +34,8 @@ def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
         return (splits["train"] if train or test is None else test), test is None
 
 
-@contextmanager
-def _offline_without_a_network() -> Iterator[None]:
-    """Put `datasets` into its offline mode if the Hub's name cannot be resolved.
+def _go_offline_without_a_network() -> None:
+    """Put `datasets` into its offline mode for good if the Hub's name cannot be resolved.
 
     It would else try for half a minute and print a line for each attempt. In offline mode it takes
     what was downloaded before, or raises at once.
@@ -46,16 +43,11 @@ def _offline_without_a_network() -> Iterator[None]:
     from datasets import config
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
     try:
         if not getproxies():
             socket.getaddrinfo(str(urlsplit(constants.ENDPOINT).hostname), 443)
     except OSError:
         constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
 @contextmanager

@@ -23,11 +23,10 @@ from annotated_types import Interval, MultipleOf
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repro.data import images
 from repro.models import genotypes
 from repro.models.arguments import Classes, Layers, Probability
 from repro.models.genotypes import GENOTYPES
-from repro.models.model import Model, digits
+from repro.models.model import Model, of_images
 from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
 
 STEM_FILTERS = 32
@@ -180,14 +179,8 @@ def amoebanet(
         if auxiliary and aux_head:
             layers.append(partial(AuxiliaryHead, channels[0], size, num_classes, bn_momentum))
     layers.append(partial(Head, channels[0], num_classes, dropout))
-    return Model(
-        name=f"amoebanet-{variant}",
-        layers=tuple(layers),
-        batch=partial(digits, image, num_classes),
-        loss=loss,
-        unit="images/s",
-        labels={"aux_head": "yes" if aux_head else "no", "data": images.LABEL},
-    )
+    aux = "yes" if aux_head else "no"
+    return of_images(f"amoebanet-{variant}", layers, image, num_classes, loss, aux_head=aux)
 
 
 def _plan(L: int, D: int) -> Iterator[tuple[int, bool, bool]]:

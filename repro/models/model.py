@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from repro.data import images
 
@@ -26,10 +28,17 @@ class Model:
     labels: Mapping[str, str] = field(default_factory=dict)  # facts that a result must state
 
 
-def digits(image: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
-    """N digits as images [N, 3, image, image] and classes [N].
+def of_images(
+    name: str,
+    layers: Sequence[Callable[[], nn.Module]],
+    image: int,
+    classes: int,
+    loss: Callable[[Any, Tensor], Tensor] = functional.cross_entropy,
+    **labels: str,
+) -> Model:
+    """A model of images [N, 3, image, image], by default from layers that end in logits.
 
-    Where there are fewer than ten classes, the digits count modulo their number.
+    Its data are the digits. Where there are fewer than ten classes, they count modulo their number.
     """
-    inputs, labels = images.batch(N, image, seed)
-    return inputs, labels % classes
+    batch = partial(images.batch, image, classes)
+    return Model(name, layers, batch, loss, "images/s", {**labels, "data": images.LABEL})

@@ -14,18 +14,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from repro.data import images
 from repro.io.untrusted import did_you_mean, message
 from repro.models.arguments import Classes, Count, UnusableError, check_names
-from repro.models.model import Model, digits
+from repro.models.model import Model, of_images
 
 
 def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments: Any) -> Model:
@@ -49,14 +46,7 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
             returned = function(**arguments)
     if isinstance(returned, Model):
         return returned
-    return Model(
-        name=f"import:{path}",
-        layers=_layers(path, returned),
-        batch=partial(digits, image, num_classes),
-        loss=functional.cross_entropy,
-        unit="images/s",
-        labels={"data": images.LABEL},
-    )
+    return of_images(f"import:{path}", _layers(path, returned), image, num_classes)
 
 
 def function_at(path: str) -> Callable[..., Any]:

@@ -15,12 +15,10 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from annotated_types import Interval
 from torch import Tensor, nn
-from torch.nn import functional
 
-from repro.data import images
 from repro.io.untrusted import did_you_mean
 from repro.models.arguments import Classes
-from repro.models.model import Model, digits
+from repro.models.model import Model, of_images
 
 SUPPORTED = (
     "ResNet (resnet*, resnext*, seresnet*, wide_resnet*) and VisionTransformer (vit_*, deit_* "
@@ -70,14 +68,8 @@ def timm_model(
         kind = type(whole).__name__
         raise ValueError(f"{wrong}: a {kind} that cannot be cut; supported are {SUPPORTED}")
     size = image or whole.default_cfg["input_size"][-1]
-    return Model(
-        name=f"timm:{variant}",
-        layers=[partial(_layer, whole, part) for part in split(whole)],
-        batch=partial(digits, size, num_classes),
-        loss=functional.cross_entropy,
-        unit="images/s",
-        labels={"data": images.LABEL},
-    )
+    layers = [partial(_layer, whole, part) for part in split(whole)]
+    return of_images(f"timm:{variant}", layers, size, num_classes)
 
 
 def is_timm_model(variant: str) -> bool:

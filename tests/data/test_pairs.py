@@ -67,11 +67,10 @@ def test_order_after_restore_is_the_same():
 
 
 def test_a_test_set_keeps_its_references_in_order():
-    test = evaluation_pairs(TASK, "toy:golf", N=64, count=150)
-    assert [len(targets) for _, targets in test.batches] == [64, 64, 22]
-    assert test.references == [english for _, english in corpus("golf", "test")[:150]]
-    decoded = [TASK.subwords.decode(row) for _, targets in test.batches for row in targets]
-    assert decoded == test.references
+    batches, references = evaluation_pairs(TASK, "toy:golf", N=64, count=150)
+    assert [len(targets) for _, targets in batches] == [64, 64, 22]
+    assert references == [english for _, english in corpus("golf", "test")[:150]]
+    assert [TASK.subwords.decode(row) for _, targets in batches for row in targets] == references
 
 
 @pytest.mark.parametrize("form", ["parquet", "nested parquet", "csv"])

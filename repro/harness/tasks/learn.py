@@ -123,7 +123,7 @@ def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> 
     task = TranslationTask(names=training.data, **training.data_args)
     batches = open_pairs(task, spec.N, spec.seed, rank // spec.K, spec.D)
     sets = [evaluation_pairs(task, name, _TEST_BATCH, task.test) for name in task.names]
-    test = [batch for each in sets for batch in each.batches]
+    test = [batch for batches, _ in sets for batch in batches]
     metrics = {"loss": token_nll, "nll": token_nll}
     return Data(batches, test, metrics, translation(recipe.label_smoothing))
 
@@ -160,14 +160,14 @@ def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], 
         name: evaluation_pairs(task, name, training.decode, training.decode) for name in task.names
     }
     # Languages together: a forward of many short sentences takes little longer than of few.
-    sources = torch.cat([test.batches[0][0][0] for test in tests.values()])
+    sources = torch.cat([batches[0][0][0] for batches, _ in tests.values()])
     parts = sources.tensor_split(max(1, len(sources) // max(_TEST_BATCH, pipe.micro_batches)))
     translations = [row for part in parts for row in greedy(pipe, part, task.T).tolist()]
     texts = iter([task.subwords.decode(row) for row in translations])
     scores, signature = {}, ""
-    for name, test in tests.items():
-        hypotheses = list(islice(texts, len(test.references)))
-        scores[f"bleu {name}"], signature = score(hypotheses, test.references)
+    for name, (_, references) in tests.items():
+        hypotheses = list(islice(texts, len(references)))
+        scores[f"bleu {name}"], signature = score(hypotheses, references)
     return {"bleu": sum(scores.values()) / len(scores), **scores}, signature
 
 
