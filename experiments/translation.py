@@ -100,7 +100,7 @@ def training_run(
         training=Training(
             data=languages,
             data_args={**text, "temperature": TEMPERATURE},
-            recipe=recipe.as_dict(),
+            recipe=recipe.model_dump(),
             decode=decode,
         ),
     )

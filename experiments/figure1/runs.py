@@ -67,7 +67,7 @@ def _images(scale: Scale) -> tuple[RunSpec, ...]:
     else:
         model = {"L": 18, "image": 480}
         sizes = {"K": 4, "M": 32, "N": 256}
-        recipe = imagenet(256, _IMAGES).as_dict()
+        recipe = imagenet(256, _IMAGES).model_dump()
         training = Training(data=("imagenet",), data_args={"augment": "flip"}, recipe=recipe)
     return sweep(
         **LEARN,

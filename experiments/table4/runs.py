@@ -101,7 +101,7 @@ def _paper(scale: Scale) -> tuple[Group, ...]:
     pretraining = Training(
         data=("imagenet",),
         data_args={"augment": "flip"},
-        recipe=imagenet(PAPER_N, imagenet_images).as_dict(),
+        recipe=imagenet(PAPER_N, imagenet_images).model_dump(),
         steps=EPOCHS * imagenet_images // PAPER_N,
         seed=0,
     )
@@ -111,7 +111,7 @@ def _paper(scale: Scale) -> tuple[Group, ...]:
         training = Training(
             data=(name,),
             data_args={"augment": "cutout"},
-            recipe=imagenet(PAPER_N, images).as_dict(),
+            recipe=imagenet(PAPER_N, images).model_dump(),
             pretraining=pretraining,
         )
         args = {"L": 18, "D": 512, "image": 480, "num_classes": DATA[name].classes}

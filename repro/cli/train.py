@@ -284,7 +284,7 @@ def _recipe(options: TrainOptions, examples: int) -> "Recipe":
     from repro.train.recipe import Recipe, imagenet
 
     recipe = imagenet(options.N, examples) if options.recipe == "imagenet" else Recipe(lr=0.05)
-    changed = recipe.as_dict() | pairs("recipe_args", options.recipe_args)
+    changed = recipe.model_dump() | pairs("recipe_args", options.recipe_args)
     changed["precision"] = options.precision
     if options.lr is not None:
         changed["lr"] = options.lr

@@ -12,7 +12,7 @@ class Step(NamedTuple):
     loss: float  # mean over the mini-batch
     lr: float
     seconds: float  # of the step on the first stage, its data included
-    count: int  # examples or tokens of the mini-batch
+    count: int  # examples of the mini-batch
 
 
 class Evaluation(NamedTuple):
@@ -30,7 +30,7 @@ class History:
     evaluations: list[Evaluation] = field(default_factory=list)
 
     def throughput(self, steps: int = 20) -> float:
-        """Examples or tokens a second in the last steps; 0 before the first one."""
+        """Examples a second in the last steps; 0 before the first one."""
         last = self.steps[-steps:]
         seconds = sum(step.seconds for step in last)
         return sum(step.count for step in last) / seconds if seconds else 0.0

@@ -23,7 +23,18 @@ def classification(smoothing: float = 0.0, classes: int | None = None) -> Loss:
     probability that is spread evenly over all classes. If the number of classes is given, the loss
     refuses, in one line, a model with fewer outputs.
     """
-    return partial(_classification, smoothing, classes)
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        for logits in [outputs] if isinstance(outputs, Tensor) else outputs:
+            if classes is not None and (logits.dim() != 2 or logits.shape[1] < classes):
+                raise ValueError(
+                    f"the model's outputs have the shape {list(logits.shape)}; allowed is "
+                    f"[examples, {classes} or more], as the data has {classes} classes; give its "
+                    f"last layer {classes} outputs"
+                )
+        return loss_of_heads(outputs, targets, smoothing)
+
+    return loss
 
 
 def translation(smoothing: float = 0.0) -> Weighted:
@@ -34,22 +45,6 @@ def translation(smoothing: float = 0.0) -> Weighted:
     return Weighted(partial(cross_entropy, label_smoothing=smoothing), target_tokens)
 
 
-# Negative log-likelihood of a target token in nats, as in Table 5 of arXiv:1811.06965v5.
-token_nll = translation()
-
-
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Share of the examples whose greatest logit is that of their class (top-1)."""
     return (outputs.argmax(1) == targets).float().mean()
-
-
-def _classification(smoothing: float, classes: int | None, outputs: Any, targets: Tensor) -> Tensor:
-    heads = [outputs] if isinstance(outputs, Tensor) else [*outputs]
-    for logits in heads:
-        if classes is not None and (logits.dim() != 2 or logits.shape[1] < classes):
-            raise ValueError(
-                f"the model's outputs have the shape {list(logits.shape)}; allowed is [examples, "
-                f"{classes} or more], as the data has {classes} classes; give its last layer "
-                f"{classes} outputs"
-            )
-    return loss_of_heads(outputs, targets, smoothing)

@@ -5,7 +5,7 @@ the step only, and training can go on after any step without a scheduler's state
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Interval
 from pydantic import ConfigDict
@@ -40,10 +40,6 @@ class Recipe(Frozen):
     clip: Positive | None = None  # the largest norm of all gradients together
     # In which layers and loss run; weights stay float32.
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-
-    def as_dict(self) -> dict[str, Any]:
-        """All settings, for JSON."""
-        return self.model_dump()
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step; `step` counts the updates before it."""

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from repro.data.tokens import PAD
 from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.files import read_index
 from repro.gpipe.checkpoint.save_load import together
@@ -35,7 +34,6 @@ from repro.train.history import Evaluation, History, Step
 from repro.train.recipe import Recipe
 
 Report = Callable[[History], None]
-Count = Callable[[Any, Any], int]  # (inputs, targets) -> examples, or tokens, for the throughput
 
 
 class MiniBatches(Protocol):
@@ -57,16 +55,6 @@ class MiniBatches(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
         ...
-
-
-def count_examples(inputs: Any, _targets: Any) -> int:
-    """The examples of a mini-batch."""
-    return batch_size(inputs)
-
-
-def count_tokens(_inputs: Any, targets: Any) -> int:
-    """The target tokens of a mini-batch of sentences that are not padding."""
-    return int((targets != PAD).sum())
 
 
 def make_optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
@@ -114,7 +102,6 @@ class Trainer:
         # What else to evaluate, by name: functions like a loss. One named "loss" is evaluated in
         # place of `loss`, such as one without label smoothing.
         metrics: Mapping[str, Loss] | None = None,
-        count: Count = count_examples,  # for the throughput; of sentences `count_tokens`
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         if save_every < 0 or evaluate_every < 0 or keep < 1:
@@ -130,19 +117,18 @@ class Trainer:
         self.history = History()
         self.optimizer = make_optimizer(pipe.module, recipe)
         self.average = None if recipe.ema is None else Average(pipe.module, recipe.ema)
-        self.scaler = pipe.grad_scaler() if recipe.precision == "float16" else None
+        self.scaler = pipe.grad_scaler(enabled=recipe.precision == "float16")
         self._loss = loss
         self._save_every = save_every
         self._keep = keep
         self._evaluation = evaluation
         self._evaluate_every = evaluate_every
         self._metrics = {"loss": loss, **(metrics or {})}
-        self._count = count
         all_settings = {
             **(settings or {}),
             "D": pipe.replicas,
             **{f"data: {name}": value for name, value in batches.labels.items()},
-            **{f"recipe: {name}": value for name, value in recipe.as_dict().items()},
+            **{f"recipe: {name}": value for name, value in recipe.model_dump().items()},
         }
         # As a checkpoint gives them back, with lists for tuples.
         self.settings: dict[str, Any] = json.loads(json.dumps(all_settings))
@@ -191,11 +177,11 @@ class Trainer:
 
     def _do_step(self) -> None:
         started = time.perf_counter()
-        inputs, targets, count = None, None, 0
+        inputs, targets, examples = None, None, 0
         if self._reads:
             # Both ends read the same mini-batch, so that inputs meet their own targets.
             inputs, targets = self.batches.next()
-            count = self._count(inputs, targets)
+            examples = batch_size(inputs) * self.pipe.replicas
         lr = self.recipe.learning_rate(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -206,7 +192,7 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.step)
         seconds = time.perf_counter() - started
-        self.history.steps.append(Step(self.step, loss, lr, seconds, count * self.pipe.replicas))
+        self.history.steps.append(Step(self.step, loss, lr, seconds, examples))
 
     def _update(self, inputs: Any, targets: Any) -> float:
         pipe, optimizer, scaler = self.pipe, self.optimizer, self.scaler
@@ -216,14 +202,10 @@ class Trainer:
         optimizer.zero_grad()
         with self._precision():
             loss = pipe.train_step(inputs, targets, self._loss, scaler=scaler).loss
-        if scaler is None:
-            pipe.clip_grad_norm_(self.recipe.clip)
-            optimizer.step()
-        else:
-            scaler.unscale_(optimizer)
-            pipe.clip_grad_norm_(self.recipe.clip)
-            scaler.step(optimizer)
-            scaler.update()
+        scaler.unscale_(optimizer)
+        pipe.clip_grad_norm_(self.recipe.clip)
+        scaler.step(optimizer)
+        scaler.update()
         return loss
 
     def _precision(self) -> AbstractContextManager[Any]:
@@ -283,7 +265,7 @@ class Trainer:
                 path, lambda: checkpoints.write_history(path, self.history)
             ),
             "settings": self.settings,
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "scaler": self.scaler.state_dict(),
         }
         if self.average is not None:
             with self.average.in_place_of_weights():
@@ -319,8 +301,7 @@ class Trainer:
             self.average.restart()
         extra = self.pipe.load(path, self.optimizer)
         self.batches.restore(extra["data"][self.pipe.replica])
-        if self.scaler is not None:
-            self.scaler.load_state_dict(extra["scaler"])
+        self.scaler.load_state_dict(extra["scaler"])
         self.history = checkpoints.read_history(path)
         self.step = extra["step"]
         return self.step

@@ -27,7 +27,7 @@ from repro.harness.spec import RunSpec, Training, canonical
 from repro.harness.tasks.setup import config_of, device_of, facts_of
 from repro.models import build
 from repro.train.evaluation import greedy
-from repro.train.losses import accuracy, classification, token_nll, translation
+from repro.train.losses import accuracy, classification, translation
 from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
@@ -124,8 +124,9 @@ def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> 
     batches = open_pairs(task, spec.N, spec.seed, rank // spec.K, spec.D)
     sets = [evaluation_pairs(task, name, _TEST_BATCH, task.test) for name in task.names]
     test = [batch for batches, _ in sets for batch in batches]
-    metrics = {"loss": token_nll, "nll": token_nll}
-    return Data(batches, test, metrics, translation(recipe.label_smoothing))
+    # Negative log-likelihood of a target token in nats, as in Table 5 of arXiv:1811.06965v5.
+    nll = translation()
+    return Data(batches, test, {"loss": nll, "nll": nll}, translation(recipe.label_smoothing))
 
 
 def _pretrain(job: Job, rank: int) -> Pretrained | None:
