@@ -36,21 +36,13 @@ def _pad(
 
 
 class SameConv(nn.Conv2d):
-    """A convolution without bias: [N, C, H, W] -> [N, F, ceil(H / stride), ceil(W / stride)]."""
-
-    def __init__(
-        self,
-        channels: int,
-        filters: int,
-        kernel: tuple[int, int],
-        stride: tuple[int, int],
-        groups: int = 1,
-    ) -> None:
-        super().__init__(channels, filters, kernel, stride, groups=groups, bias=False)
+    """A convolution: [N, C, H, W] -> [N, F, ceil(H / stride), ceil(W / stride)]."""
 
     def forward(self, input: Tensor) -> Tensor:
         input, padding = _pad(input, self.kernel_size, self.stride, 0.0)
-        return functional.conv2d(input, self.weight, None, self.stride, padding, groups=self.groups)
+        return functional.conv2d(
+            input, self.weight, self.bias, self.stride, padding, groups=self.groups
+        )
 
 
 class SameMaxPool(nn.Module):
@@ -86,15 +78,14 @@ class FactorizedReduction(nn.Module):
 
 
 def conv(
-    channels: int, filters: int, kernel: tuple[int, int] = (1, 1), stride: tuple[int, int] = (1, 1)
-) -> nn.Sequential:
+    channels: int,
+    filters: int,
+    stride: int | tuple[int, int] = 1,
+    kernel: int | tuple[int, int] = 1,
+) -> nn.Module:
     """ReLU, convolution, batch norm."""
-    convolution = SameConv(channels, filters, kernel, stride)
+    convolution = SameConv(channels, filters, kernel, stride, bias=False)
     return nn.Sequential(nn.ReLU(), convolution, nn.BatchNorm2d(filters, BN_EPSILON))
-
-
-def _conv1x1(channels: int, filters: int, stride: int) -> nn.Module:
-    return conv(channels, filters, stride=(stride, stride))
 
 
 def _bottleneck(*kernels: tuple[int, int]) -> Operation:
@@ -105,7 +96,7 @@ def _bottleneck(*kernels: tuple[int, int]) -> Operation:
         inside = []
         for height, width in kernels:
             strides = (stride if height > 1 else 1, stride if width > 1 else 1)
-            inside.append(conv(narrow, narrow, (height, width), strides))
+            inside.append(conv(narrow, narrow, strides, (height, width)))
         return nn.Sequential(conv(channels, narrow), *inside, conv(narrow, filters))
 
     return build
@@ -115,7 +106,7 @@ def _separable(size: int) -> Operation:
     """ReLU, depthwise size x size, pointwise, batch norm; twice, with the stride in the first."""
 
     def half(channels: int, filters: int, stride: int) -> list[nn.Module]:
-        depthwise = SameConv(channels, channels, (size, size), (stride, stride), groups=channels)
+        depthwise = SameConv(channels, channels, size, stride, groups=channels, bias=False)
         pointwise = nn.Conv2d(channels, filters, 1, bias=False)
         return [nn.ReLU(), depthwise, pointwise, nn.BatchNorm2d(filters, BN_EPSILON)]
 
@@ -128,7 +119,7 @@ def _separable(size: int) -> Operation:
 def _identity(channels: int, filters: int, stride: int) -> nn.Module:
     if (channels, stride) == (filters, 1):
         return nn.Identity()
-    return _conv1x1(channels, filters, stride)
+    return conv(channels, filters, stride)
 
 
 def _max_pool(size: int) -> Operation:
@@ -154,7 +145,7 @@ def _to_filters(pool: nn.Module, channels: int, filters: int) -> nn.Module:
 
 OPERATIONS: dict[str, Operation] = {
     "identity": _identity,
-    "1x1": _conv1x1,
+    "1x1": conv,
     "3x3": _bottleneck((3, 3)),
     "1x7-7x1": _bottleneck((1, 7), (7, 1)),
     "sep3x3": _separable(3),

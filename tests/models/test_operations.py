@@ -32,7 +32,7 @@ def windows(x: Tensor, kernel: tuple[int, int], stride: int, fill: float) -> Ten
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 2), (3, 3), (5, 5), (1, 7), (7, 1)])
 def test_convolution_pads_as_tensorflow_does(kernel, stride, size):
-    conv = SameConv(1, 1, kernel, (stride, stride))
+    conv = SameConv(1, 1, kernel, stride, bias=False)
     x = torch.randn(size)
     expected = (windows(x, kernel, stride, 0.0) * conv.weight[0, 0]).sum((-1, -2))
     torch.testing.assert_close(conv(x[None, None])[0, 0], expected)
