@@ -28,10 +28,9 @@ class Augmentation:
     """
 
     def __init__(self, name: Augment, mean: float | Tensor, std: float | Tensor) -> None:
-        self.random = name != "none"  # the images change from epoch to epoch
         self.mean, self.std = mean, std
         self._changes: list[Callable[[Any], Any]] = [self.normalise]
-        if self.random:
+        if name != "none":
             from torchvision.transforms import RandomHorizontalFlip
 
             self._changes.insert(0, RandomHorizontalFlip())
@@ -53,6 +52,8 @@ class Augmentation:
 
         A key of each image is what its changes depend on, such as (seed, epoch, example).
         """
+        if len(self._changes) == 1:  # nothing is random
+            return self.normalise(pixels)
         images = []
         for image, key in zip(pixels, keys, strict=True):
             with _seeded(key):

@@ -84,8 +84,7 @@ class Batches:
             if state.get(name) != value:
                 raise ValueError(
                     f"{name}={value!r}: the checkpoint's data order was made with "
-                    f"{name}={state.get(name)!r}, so training cannot continue with the same "
-                    f"examples; use {name}={state.get(name)!r} or start anew"
+                    f"{name}={state.get(name)!r}; use that, or start anew"
                 )
         self._batches, self._positions = state["batches"], list(state["positions"])
 

@@ -81,13 +81,11 @@ def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: 
     The seed fixes order and augmentation. Data that is not there is a one-line ValueError.
     """
     change = task.augmentation()
-    pixels, targets = _open(task, True, None if change.random else change.normalise)
+    pixels, targets = _open(task, True)
 
     def read(_tables: np.ndarray, places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
-        inputs = pixels(places)
-        if change.random:
-            keys = zip(epochs.tolist(), places.tolist(), strict=True)
-            inputs = change(inputs, [(seed, epoch, place) for epoch, place in keys])
+        keys = zip(epochs.tolist(), places.tolist(), strict=True)
+        inputs = change(pixels(places), [(seed, epoch, place) for epoch, place in keys])
         return inputs, targets[places]
 
     return Batches([len(targets)], read, N, seed, task.facts(), replica, replicas)
@@ -95,8 +93,9 @@ def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: 
 
 def evaluation_images(task: ImageTask, N: int) -> Evaluation:
     """All test images once, as they are, in batches of N; the last batch may be smaller."""
-    pixels, targets = _open(task, False, task.augmentation().normalise)
-    return Evaluation(len(targets), lambda places: (pixels(places), targets[places]), N)
+    normalise = task.augmentation().normalise
+    pixels, targets = _open(task, False)
+    return Evaluation(len(targets), lambda at: (normalise(pixels(at)), targets[at]), N)
 
 
 def count_classes(task: ImageTask) -> int:
@@ -106,13 +105,8 @@ def count_classes(task: ImageTask) -> int:
     return 2 if task.labels == "parity" else len(task.chosen(total))
 
 
-def _open(
-    task: ImageTask, train: bool, finish: Callable[[Tensor], Tensor] | None
-) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
-    """What gives the images at some places, [n, 3, size, size], and the targets of all, int64.
-
-    `finish` is what else is done to the pixels of an image before it is kept.
-    """
+def _open(task: ImageTask, train: bool) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
+    """What gives the images at some places, uint8 [n, 3, size, size]; and all targets, int64."""
     entry = find(task.name)
     if entry.kind != "images":
         raise ValueError(f"data={task.name!r}: {entry.title} are sentences; try digits")
@@ -141,11 +135,9 @@ def _open(
     labels = torch.from_numpy(images.labels[selected])
 
     def image(place: int) -> Tensor:
-        pixels = images.pixels(int(selected[place])).rot90(task.rotate // 90, (1, 2))
-        return finish(pixels) if finish else pixels
+        return images.pixels(int(selected[place])).rot90(task.rotate // 90, (1, 2))
 
-    nbytes = len(selected) * 3 * task.size**2 * (4 if finish else 1)
-    read = cache(image) if nbytes <= _KEPT_BYTES else image
+    read = cache(image) if len(selected) * 3 * task.size**2 <= _KEPT_BYTES else image
     targets = labels % 2 if task.labels == "parity" else labels - classes.start
     return lambda places: torch.stack([read(place) for place in places.tolist()]), targets
 

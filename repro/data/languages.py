@@ -8,11 +8,10 @@ sets follow Zipf's law: from 20,000 pairs down to 247, where the paper has 10^9 
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 ENGLISH = "en"
 Split = Literal["train", "test"]
@@ -43,8 +42,7 @@ _ALL = (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS)
 _GRAMMATICAL = ("the", "a", "several", "plural", "past", "present", "patient")
 
 
-@dataclass(frozen=True)
-class Phrase:
+class Phrase(NamedTuple):
     """Somebody: a noun with number, definiteness and perhaps an adjective; all are concepts."""
 
     noun: str
@@ -53,8 +51,7 @@ class Phrase:
     adjective: str | None
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(NamedTuple):
     """Who does what to whom, when, and perhaps near whom."""
 
     agent: Phrase
@@ -65,8 +62,7 @@ class Meaning:
     companion: Phrase | None
 
 
-@dataclass(frozen=True)
-class Grammar:
+class Grammar(NamedTuple):
     """How a language puts a sentence together."""
 
     order: str  # S, V and O as they follow one another
@@ -77,8 +73,7 @@ class Grammar:
     preposition_last: bool = False  # the preposition stands after its phrase
 
 
-@dataclass(frozen=True)
-class Language:
+class Language(NamedTuple):
     """A language: its place by the size of its training set, its grammar and its script."""
 
     rank: int  # 1 for the largest training set
@@ -195,7 +190,7 @@ def _meanings(source: str) -> Iterator[Meaning]:
         preposition, companion = None, None
         if rng.random() < _PLACE:
             # Without an adjective, so that no sentence has more than ten words.
-            preposition, companion = concept(_PREPOSITIONS), replace(phrase(), adjective=None)
+            preposition, companion = concept(_PREPOSITIONS), phrase()._replace(adjective=None)
         yield Meaning(agent, action, past, patient, preposition, companion)
 
 

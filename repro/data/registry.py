@@ -49,11 +49,10 @@ def find(name: str) -> DataSet:
         # The title is recorded with results, so it has no path of this machine.
         title = f"folder:{Path(detail).name}"
         return DataSet(name, "images", title, "not known", (0, 0), folder=detail)
-    if base == "opus100" and detail:
-        source = detail.removesuffix("-en").removeprefix("en-")
-        return replace(DATA[base], name=name, config="-".join(sorted((source, "en"))))
-    if base == "toy" and detail:
-        return replace(DATA[base], name=name, config=detail)
+    if base in ("opus100", "toy") and detail:
+        # The Hub has the two languages of a pair in the order of the alphabet.
+        config = "-".join(sorted(detail.split("-")))
+        return replace(DATA[base], name=name, config=config)
     if name not in DATA:
         raise ValueError(
             f"data={name!r}: no data set has this name; allowed are {', '.join(DATA)}, and "

@@ -5,6 +5,7 @@ The paper has a vocabulary of 64k sub-words (section 5) and does not say how the
 
 import io
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from repro.data.tokens import BOS, EOS, PAD, UNK
@@ -26,17 +27,12 @@ class Subwords:
         return self._processor.encode(sentence)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of ids: up to the first EOS, without PAD and BOS.
+        """The sentence of ids: up to the first EOS; sentencepiece leaves out PAD and BOS.
 
         A model may have more outputs than there are sub-words. Such an id is an unknown word.
         """
-        kept = []
-        for token in map(int, ids):
-            if token == EOS:
-                break
-            if token not in (PAD, BOS):
-                kept.append(token if token < len(self) else UNK)
-        return self._processor.decode(kept)
+        tokens = takewhile(lambda token: token != EOS, map(int, ids))
+        return self._processor.decode([token if token < len(self) else UNK for token in tokens])
 
 
 def learn(sentences: Sequence[str], size: int) -> Subwords:

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from repro.models import genotypes
 from repro.models.arguments import Classes, Layers, Probability
-from repro.models.genotypes import GENOTYPES
+from repro.models.genotypes import CELLS
 from repro.models.model import Model, of_images
 from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
 
@@ -70,12 +70,15 @@ class Cell(nn.Module):
         self.input = conv(channels[0], filters)
         self.skip = _match(channels[1], filters, skip_stride)
         widths = (filters, channels[1] if skip_stride is None else filters)
-        self.left = nn.ModuleList(
-            _operation(p.left, p.left_state, widths, filters, stride) for p in cell.pairs
-        )
-        self.right = nn.ModuleList(
-            _operation(p.right, p.right_state, widths, filters, stride) for p in cell.pairs
-        )
+
+        def operation(name: str, state: int) -> nn.Module:
+            # Only on the cell's two inputs it has a stride.
+            if state < 2:
+                return OPERATIONS[name](widths[state], filters, stride)
+            return OPERATIONS[name](filters, filters, 1)
+
+        self.left = nn.ModuleList(operation(p.left, p.left_state) for p in cell.pairs)
+        self.right = nn.ModuleList(operation(p.right, p.right_state) for p in cell.pairs)
 
     def forward(self, value: Boundary) -> Boundary:
         x, skip, *rest = value
@@ -167,7 +170,7 @@ def amoebanet(
     layers: list[Callable[[], nn.Module]] = [partial(made, Stem)]
     size, channels, skip_stride = (image - 1) // 2, (STEM_FILTERS, STEM_FILTERS), None
     for filters, reduces, auxiliary in _plan(L, D):
-        cell = GENOTYPES[variant].reduction if reduces else GENOTYPES[variant].normal
+        cell = CELLS[variant, reduces]
         stride = 2 if reduces else 1
         layers.append(partial(made, Cell, cell, channels, filters, stride, skip_stride))
         size, skip_stride = -(-size // stride), stride
@@ -197,15 +200,6 @@ def _match(channels: int, filters: int, stride: int | None) -> nn.Module:
     if stride is None or channels == filters:
         return nn.Identity()
     return conv(channels, filters)
-
-
-def _operation(
-    name: str, state: int, widths: tuple[int, int], filters: int, stride: int
-) -> nn.Module:
-    """An operation on a state; only on the cell's two inputs, 0 and 1, it has a stride."""
-    if state < 2:
-        return OPERATIONS[name](widths[state], filters, stride)
-    return OPERATIONS[name](filters, filters, 1)
 
 
 def _initialised(momentum: float, kind: Callable[..., nn.Module], *arguments: Any) -> nn.Module:

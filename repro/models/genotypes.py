@@ -23,17 +23,13 @@ class Cell(NamedTuple):
     concat: tuple[int, ...]
 
 
-class Genotype(NamedTuple):
-    normal: Cell
-    reduction: Cell
-
-
 # The concatenated states of the normal cells follow the authors' TensorFlow code, not the drawing
 # in Real et al. (4, 5, 6). Table 1 decides: D (18, 208) then has 81.1M parameters, printed as 82M.
 _NORMAL_CONCAT = (0, 3, 4, 6)
 
-AMOEBANET_D = Genotype(
-    normal=Cell(
+# (variant, whether it is the reduction cell) -> the cell.
+CELLS = {
+    ("d", False): Cell(
         pairs=(
             Pair("1x1", 1, "max3x3", 1),
             Pair("identity", 1, "1x7-7x1", 0),
@@ -43,7 +39,7 @@ AMOEBANET_D = Genotype(
         ),
         concat=_NORMAL_CONCAT,
     ),
-    reduction=Cell(
+    ("d", True): Cell(
         pairs=(
             Pair("max2x2", 0, "max3x3", 0),
             Pair("identity", 2, "3x3", 1),
@@ -53,12 +49,7 @@ AMOEBANET_D = Genotype(
         ),
         concat=(4, 5, 6),
     ),
-)
-
-# State 4 of the reduction cell: the authors call it a dilated separable 5x5, but their code does
-# not dilate.
-AMOEBANET_B = Genotype(
-    normal=Cell(
+    ("b", False): Cell(
         pairs=(
             Pair("1x1", 1, "max3x3", 1),
             Pair("identity", 1, "sep3x3", 0),
@@ -68,7 +59,8 @@ AMOEBANET_B = Genotype(
         ),
         concat=_NORMAL_CONCAT,
     ),
-    reduction=Cell(
+    # State 4: the authors call it a dilated separable 5x5, but their code does not dilate.
+    ("b", True): Cell(
         pairs=(
             Pair("max2x2", 0, "max3x3", 0),
             Pair("identity", 2, "3x3", 1),
@@ -78,6 +70,4 @@ AMOEBANET_B = Genotype(
         ),
         concat=(5, 6),
     ),
-)
-
-GENOTYPES = {"b": AMOEBANET_B, "d": AMOEBANET_D}
+}

@@ -77,9 +77,9 @@ def read_history(path: Path) -> History:
     return History.from_json(data)
 
 
-def remove_old(run: Path, keep: int) -> None:
-    """Delete all but the newest checkpoints, and what interrupted saves have left."""
-    kept = committed(run)[-keep:]
+def remove_old(run: Path) -> None:
+    """Delete all but the two newest checkpoints, and what interrupted saves have left."""
+    kept = committed(run)[-2:]
     for path in _folders(run):
         if path not in kept:
             discard(path)

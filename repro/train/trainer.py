@@ -54,7 +54,6 @@ class MiniBatches(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
-        ...
 
 
 def make_optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
@@ -96,7 +95,6 @@ class Trainer:
         *,
         folder: Path | str | None = None,  # of the checkpoints, which all hosts see
         save_every: int = 0,  # steps between checkpoints; 0: one at the end of `run`
-        keep: int = 2,  # how many checkpoints are kept
         evaluation: Sequence[tuple[Any, Any]] = (),  # inputs and targets, as many on every replica
         evaluate_every: int = 0,  # steps between evaluations; 0: one at the end of `run`
         # What else to evaluate, by name: functions like a loss. One named "loss" is evaluated in
@@ -104,10 +102,9 @@ class Trainer:
         metrics: Mapping[str, Loss] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if save_every < 0 or evaluate_every < 0 or keep < 1:
+        if save_every < 0 or evaluate_every < 0:
             raise ValueError(
-                f"save_every={save_every}, evaluate_every={evaluate_every}, keep={keep}: allowed "
-                "are whole numbers from 0, and keep from 1"
+                f"save_every={save_every}, evaluate_every={evaluate_every}: allowed are 0 and more"
             )
         self.pipe = pipe
         self.recipe = recipe
@@ -120,7 +117,6 @@ class Trainer:
         self.scaler = pipe.grad_scaler(enabled=recipe.precision == "float16")
         self._loss = loss
         self._save_every = save_every
-        self._keep = keep
         self._evaluation = evaluation
         self._evaluate_every = evaluate_every
         self._metrics = {"loss": loss, **(metrics or {})}
@@ -253,7 +249,7 @@ class Trainer:
             ) from error
         self._may_write = True
         if self._is_coordinator:
-            checkpoints.remove_old(run, self._keep)
+            checkpoints.remove_old(run)
         return path
 
     def _write(self, path: Path) -> None:
