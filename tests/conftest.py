@@ -36,22 +36,11 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if reason := _missing(item):
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _missing(item: pytest.Item) -> str:
-    """What the test's markers ask for and is not here; empty when it can run."""
-    needed = (
-        2 if item.get_closest_marker("multigpu") else 1 if item.get_closest_marker("gpu") else 0
-    )
-    if needed:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needed = {"gpu": 1, "multigpu": 2}
+    least = max((needed.get(marker.name, 0) for marker in item.iter_markers()), default=0)
+    if least:
         import torch  # only where a test asks: many need no torch
 
-        if torch.cuda.device_count() < needed:
-            return (
-                f"needs {needed} CUDA device{'s' * (needed > 1)}, found {torch.cuda.device_count()}"
-            )
-    return ""
+        if (found := torch.cuda.device_count()) < least:
+            pytest.skip(f"needs {least} CUDA devices, found {found}")

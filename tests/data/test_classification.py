@@ -18,17 +18,13 @@ MEAN = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
 STD = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 
 
-def stored(image):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return {"bytes": buffer.getvalue(), "path": None}
-
-
 def shaded(shade):
     from PIL import Image
 
     noise = np.random.default_rng(shade).integers(0, 30, (9, 12, 3), dtype=np.uint8)
-    return stored(Image.fromarray(noise + np.uint8(shade * 8)))
+    buffer = io.BytesIO()
+    Image.fromarray(noise + np.uint8(shade * 8)).save(buffer, "PNG")
+    return {"bytes": buffer.getvalue(), "path": None}
 
 
 def image_folder(path):
@@ -43,14 +39,6 @@ def write_rows(path, labels):
 
     images = [shaded(k % 25) for k in range(len(labels))]
     Dataset.from_dict({"image": images, "label": labels}).to_parquet(path)
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    """`datasets` keeps what it read in a cache; give each test one of its own."""
-    from datasets import config
-
-    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def all_targets(batches):

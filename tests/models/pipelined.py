@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from repro.gpipe import Pipeline, breakdown
 from repro.gpipe.core.microbatch import map_leaves
@@ -20,6 +21,12 @@ MODELS = {
     "timm:resnet50": {"image": 32, "num_classes": 10},
     "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
 }
+
+
+def whole(name: str, **arguments) -> nn.Sequential:
+    """The unsplit model."""
+    torch.manual_seed(0)
+    return nn.Sequential(*[factory() for factory in build(name, **arguments).layers])
 
 
 def doubled(factory):

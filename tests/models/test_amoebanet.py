@@ -2,26 +2,14 @@ from itertools import pairwise
 
 import pytest
 import torch
+from pipelined import AMOEBANET, whole
 from torch import Tensor, nn
 
-from repro.models import Model, build
-
-SMALL = {"L": 3, "D": 16, "image": 64, "num_classes": 10, "dropout": 0.0}
-
-
-def parameters(model: Model) -> int:
-    with torch.device("meta"):
-        return sum(p.numel() for factory in model.layers for p in factory().parameters())
+from repro.models import build
 
 
 def shapes(value) -> list[tuple[int, ...]]:
     return [tuple(t.shape) for t in ((value,) if isinstance(value, Tensor) else value)]
-
-
-def test_parameters_of_table_1():
-    assert parameters(build("amoebanet-d", L=18, D=208)) == 81_140_766
-    assert parameters(build("amoebanet-d", L=18, D=208, aux_head=True)) == 81_785_166
-    assert parameters(build("amoebanet-d", L=36, D=544)) == 1_053_302_481
 
 
 def test_layers_and_boundaries_of_table_2s_model():
@@ -49,14 +37,12 @@ def test_layers_and_boundaries_of_table_2s_model():
 @pytest.mark.parametrize("image", [16, 45])
 def test_any_width_and_image_size(name, D, image):
     with torch.device("meta"):
-        value = torch.empty(2, 3, image, image + 9)
-        for factory in build(name, L=3, D=D, image=image).layers:
-            value = factory()(value)
-    assert value.shape == (2, 1001)
+        logits = whole(name, L=3, D=D, image=image)(torch.empty(2, 3, image, image + 9))
+    assert logits.shape == (2, 1001)
 
 
 def test_auxiliary_logits_ride_to_the_head_and_join_the_loss():
-    model = build("amoebanet-d", **SMALL, aux_head=True)
+    model = build("amoebanet-d", **{**AMOEBANET, "image": 64}, aux_head=True)
     layers = [factory() for factory in model.layers]
     inputs, targets = model.batch(4, 0)
     value, lengths = inputs, []

@@ -1,19 +1,28 @@
 import pytest
 import torch
+from pipelined import MODELS, whole
 from torch import Tensor
 
 from repro.gpipe.core.loss import Weighted
 from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
 from repro.models import build
 
-SMALL = {
-    "amoebanet-b": {"L": 3, "D": 16, "image": 64},
-    "amoebanet-d": {"L": 3, "D": 16, "image": 64},
-    "transformer": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8},
-    "translation": {"L": 1, "d": 16, "H": 32, "A": 2, "head_dim": 4, "V": 32, "S": 8, "T": 9},
-    "timed": {"L": 2, "forward_s": 0.0, "backward_s": 0.0},
-    "timm:resnet18": {"image": 33},
-}
+SMALL = {**MODELS, "timed": {"L": 2, "forward_s": 0.0, "backward_s": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "count"),
+    [
+        ("amoebanet-d", {"L": 18, "D": 208}, 81_140_766),
+        ("amoebanet-d", {"L": 18, "D": 208, "aux_head": True}, 81_785_166),
+        ("amoebanet-d", {"L": 36, "D": 544}, 1_053_302_481),
+        ("transformer", {"L": 3}, 131_104_000 + 50_358_272 * 3),
+        ("transformer", {"L": 13}, 131_104_000 + 50_358_272 * 13),
+    ],
+)
+def test_parameters_of_table_1(name, sizes, count):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in whole(name, **sizes).parameters()) == count
 
 
 @pytest.mark.parametrize("name", SMALL)

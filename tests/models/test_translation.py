@@ -1,18 +1,11 @@
 import pytest
 import torch
-from torch import nn
+from pipelined import whole
 
 from repro.data.tokens import BOS, EOS, PAD
-from repro.models import build
 from repro.models.translation import DecoderBlock, EncoderBlock, batch
 
 SMALL = {"L": 2, "d": 16, "H": 24, "A": 2, "head_dim": 12, "V": 32, "S": 12, "T": 13}
-
-
-def made(**changes) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = build("translation", **{**SMALL, "dropout": 0.0, **changes}).layers
-    return nn.Sequential(*[factory() for factory in layers])
 
 
 @pytest.mark.parametrize(
@@ -21,19 +14,19 @@ def made(**changes) -> nn.Sequential:
 )
 def test_weight_matrices_of_the_papers_layers(L, H, A, millions):
     with torch.device("meta"):
-        layers = [factory() for factory in build("translation", L=L, H=H, A=A).layers]
+        layers = whole("translation", L=L, H=H, A=A)
     blocks = [layer for layer in layers if isinstance(layer, EncoderBlock | DecoderBlock)]
     assert len(blocks) == 2 * L
     matrices = sum(p.numel() for block in blocks for p in block.parameters() if p.ndim == 2)
     assert matrices == L * (12 * 1024 * 64 * A + 4 * 1024 * H)
     assert round(matrices / 1e6, 1) == millions
-    with_embeddings = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim == 2)
+    with_embeddings = sum(p.numel() for p in layers.parameters() if p.ndim == 2)
     assert with_embeddings - matrices == 3 * 64000 * 1024
 
 
 @pytest.mark.parametrize("attention", ["plain", "fused"])
 def test_padding_of_the_source_changes_nothing(attention):
-    model = made(attention=attention).eval()
+    model = whole("translation", **SMALL, attention=attention).eval()
     (source, target), _ = batch(4, 8, 13, 32, 0)
     assert (source == PAD).any()
     longer = torch.cat((source, torch.full((4, 4), PAD)), 1)
@@ -41,7 +34,7 @@ def test_padding_of_the_source_changes_nothing(attention):
 
 
 def test_every_token_of_the_source_is_seen_and_no_later_one_of_the_target():
-    model = made().eval()
+    model = whole("translation", **SMALL).eval()
     source, target = torch.randint(4, 32, (2, 12)), torch.randint(4, 32, (2, 13))
     logits = model((source, target))
     for position in range(12):

@@ -1,15 +1,12 @@
 """`repro train` from end to end, on a small model and the digits."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from training import started
 
 from repro.cli.main import main
 from repro.cli.train import Progress
@@ -94,17 +91,7 @@ def test_a_mistake_that_is_seen_before_anything_is_read(tmp_path, capfd, argumen
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     folder = tmp_path / "run"
     arguments = [*QUICK, *SGD, "--out", str(folder), "--every", "5", "--epochs", "100000"]
-    root = str(HERE.parents[1])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "repro", "train", *arguments],
-        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    end = time.monotonic() + 60
-    while not checkpoints.committed(folder) and time.monotonic() < end:
-        time.sleep(0.1)
+    process = started(folder, 1, "-m", "repro", "train", *arguments)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -1,5 +1,9 @@
 """What the processes of the trainer's tests run; at module level so that they can import it."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -9,8 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline
+from repro.gpipe import Pipeline, launch
 from repro.models import build
+from repro.train import checkpoints
 from repro.train.evaluation import greedy
 from repro.train.history import History
 from repro.train.losses import translation
@@ -114,6 +119,21 @@ def on_two_processes(folder: Path) -> dict[str, Any]:
     }
 
 
+def started(run: Path, count: int, *command: Any) -> subprocess.Popen[str]:
+    """A program that trains into a folder, once so many checkpoints are there."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 180
+    while len(checkpoints.committed(run)) < count and time.monotonic() < end:
+        time.sleep(0.05)
+    return process
+
+
 def endless(folder: Path) -> None:
     """Train until somebody kills it."""
     make(folder, dist.get_world_size(), save_every=1).run(10**9)
@@ -143,3 +163,7 @@ def translated(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
     weights = dict(pipe.module.state_dict())
     pipe.close()
     return tokens, weights
+
+
+if __name__ == "__main__":
+    launch(endless, Path(sys.argv[1]), stages=2)
