@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from repro.cli.advise import AdviseOptions
+from repro.cli.calibrate import CalibrateOptions
 from repro.cli.main import main
 from repro.cli.options import parse_named
 from repro.cli.train import TrainOptions
@@ -36,7 +38,16 @@ def programs(name: str) -> list[str]:
 TEXT = page("README.md")
 COMMANDS = TEXT + page("docs/cli.md")
 PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", COMMANDS)
-TRAININGS = re.findall(r"(?m)^    \.venv/bin/repro train (.*)$", page("docs/training.md"))
+# Commands of pages, each with the class of its options.
+OPTIONS = {"advise": AdviseOptions, "calibrate": CalibrateOptions, "train": TrainOptions}
+GIVEN = re.findall(
+    rf"(?m)^    \.venv/bin/repro ({'|'.join(OPTIONS)}) (.*)$",
+    page("docs/training.md") + page("docs/advise.md"),
+)
+# A command with its output: indented lines up to the next paragraph.
+ADVICE = re.findall(
+    r"(?m)^    \$ \.venv/bin/repro (advise .*)\n((?:    .*\n|\n)*)", page("docs/advise.md")
+)
 RECIPES = [
     "clip()",
     "bfloat16()",
@@ -99,10 +110,20 @@ def test_the_orders_of_related_work_print_what_the_page_shows(capsys):
     assert capsys.readouterr().out == shown
 
 
-def test_the_trainings_are_understood():
-    assert len(TRAININGS) >= 4
-    for command in TRAININGS:
-        assert parse_named(TrainOptions, shlex.split(command), "train", "model", "").model
+@pytest.mark.parametrize(("verb", "words"), GIVEN)
+def test_a_command_is_understood(verb, words):
+    parse_named(OPTIONS[verb], shlex.split(words), verb, "model", "", needed=verb == "train")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "shown"), ADVICE)
+def test_advice_is_that_of_the_command(command, shown, capsys):
+    """Where this fails because the cost model or its error changed, paste the new output."""
+    assert main(shlex.split(command)) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    expected = [line.removeprefix("    ") for line in shown.rstrip().splitlines()]
+    assert printed[: len(expected)] == expected
+    assert printed[len(expected)] == "", "the whole table is shown"
 
 
 @pytest.mark.parametrize("arguments", PLANS)
