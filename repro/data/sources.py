@@ -1,8 +1,6 @@
 """Rows of a data set, by `datasets`: from the Hugging Face Hub, or from a folder here."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +18,7 @@ def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
     """
     from datasets import disable_progress_bars, load_dataset
 
-    with _explained(entry):
+    try:
         if entry.hub:
             _go_offline_without_a_network()
             split, revision = entry.train if train else entry.test, entry.revision
@@ -32,6 +30,14 @@ def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
         splits: Any = load_dataset(str(folder))
         test = next((splits[name] for name in ("test", "validation") if name in splits), None)
         return (splits["train"] if train or test is None else test), test is None
+    except Exception as error:  # of the network, the Hub or the library
+        first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
+        terms = f"; accept its terms at {entry.page} and set HF_TOKEN" if entry.gated else ""
+        raise ValueError(
+            f"data={entry.name!r}: {entry.hub or entry.folder} cannot be read "
+            f"({type(error).__name__}: {first_line}){terms}; without a network try "
+            f"{'digits' if entry.kind == 'images' else 'toy:alfa'}"
+        ) from None
 
 
 def _go_offline_without_a_network() -> None:
@@ -48,18 +54,3 @@ def _go_offline_without_a_network() -> None:
             socket.getaddrinfo(str(urlsplit(constants.ENDPOINT).hostname), 443)
     except OSError:
         constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
-
-
-@contextmanager
-def _explained(entry: DataSet) -> Iterator[None]:
-    """Make one line of any error of the network, the Hub or the library."""
-    try:
-        yield
-    except Exception as error:
-        first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
-        terms = f"; accept its terms at {entry.page} and set HF_TOKEN" if entry.gated else ""
-        raise ValueError(
-            f"data={entry.name!r}: {entry.hub or entry.folder} cannot be read "
-            f"({type(error).__name__}: {first_line}){terms}; without a network try "
-            f"{'digits' if entry.kind == 'images' else 'toy:alfa'}"
-        ) from None

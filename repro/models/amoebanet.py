@@ -154,8 +154,7 @@ def amoebanet(
 ) -> Model:
     """AmoebaNet-B or -D (L, D): L normal cells, and D filters in the first stack.
 
-    The default sizes are those of Table 2. Where there are fewer than ten classes, `Model.batch`
-    counts the digits modulo their number.
+    The default sizes are those of Table 2.
 
     Args:
         image: height and width of the images. Up to 32 the last cells see a single pixel, so that

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from repro.io.untrusted import did_you_mean, message
+from repro.io.untrusted import did_you_mean, message, short
 from repro.models.arguments import Classes, Count, UnusableError, check_names
 from repro.models.model import Model, of_images
 
@@ -29,8 +29,7 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
     """The model that the function at `path` (package.module:function) returns.
 
     Height and width of the digits and the number of classes are passed to the function if it has
-    these parameters. Where there are fewer than ten classes, `Model.batch` counts the digits modulo
-    their number.
+    these parameters.
     """
     function = function_at(path)
     accepted = inspect.signature(function).parameters
@@ -105,16 +104,13 @@ def _describe(error: BaseException) -> str:
     return f"{text} ({Path(last.filename).name}, line {last.lineno})"
 
 
-def _layers(path: str, returned: object) -> list[Any]:
+def _layers(path: str, returned: Any) -> list[Any]:
     """Check that the function has returned modules or zero-argument factories."""
-    problem = f"an object of type {type(returned).__name__}"
-    if isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
-        layers = list(returned)
-        others = [type(layer).__name__ for layer in layers if not callable(layer)]
-        if layers and not others:
-            return layers
-        problem = f"an object of type {others[0]} as a layer" if others else "no layers"
-    raise ValueError(
-        f"model='import:{path}': the function returned {problem}; allowed is nn.Sequential, or a "
-        "list of nn.Modules or zero-argument factories"
-    )
+    is_sequence = isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple)
+    layers = list(returned) if is_sequence else []
+    if not layers or not all(map(callable, layers)):
+        raise ValueError(
+            f"model='import:{path}': the function returned {short(returned)}; allowed is "
+            "nn.Sequential, or a list of nn.Modules or zero-argument factories"
+        )
+    return layers

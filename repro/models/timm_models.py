@@ -41,8 +41,7 @@ def timm_model(
 ) -> Model:
     """A timm model of one of the `SUPPORTED` families with random weights.
 
-    Images are by default as large as those of the variant. Where there are fewer than ten classes,
-    `Model.batch` counts the digits modulo their number.
+    Images are by default as large as those of the variant.
     """
     import timm
     from timm.models.resnet import ResNet
