@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from random import Random
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 ENGLISH = "en"
-Split = Literal["train", "test"]
 
 _LARGEST = 20_000  # training pairs of the language of rank 1
 _EXPONENT = 2  # of Zipf's law: rank r has _LARGEST / r ** _EXPONENT pairs
@@ -109,7 +108,7 @@ LANGUAGES = {
 
 
 @cache
-def corpus(language: str, split: Split = "train") -> list[tuple[str, str]]:
+def corpus(language: str, train: bool = True) -> list[tuple[str, str]]:
     """Sentences of 5 to 10 words and their English translations: a training set, or 200 to test.
 
     No meaning comes twice or is in both splits. All languages have the same test meanings.
@@ -119,13 +118,13 @@ def corpus(language: str, split: Split = "train") -> list[tuple[str, str]]:
             f"data='toy:{language}': no toy language has this name; allowed are "
             f"{', '.join(LANGUAGES)}"
         )
-    count = LANGUAGES[language].size if split == "train" else _TEST_PAIRS
-    source = "test 0" if split == "test" else f"train 0 {language}"
+    count = LANGUAGES[language].size if train else _TEST_PAIRS
+    source = f"train 0 {language}" if train else "test 0"
     pairs: dict[Meaning, tuple[str, str]] = {}
     for meaning in _meanings(source):
-        # The only split that a meaning may stand in, whatever the language.
-        its_split = "train" if zlib.crc32(repr(meaning).encode()) % _TEST else "test"
-        if its_split == split and meaning not in pairs:
+        # Whatever the language, a meaning is either one to train on or one to test.
+        to_train = zlib.crc32(repr(meaning).encode()) % _TEST > 0
+        if to_train == train and meaning not in pairs:
             pairs[meaning] = (say(language, meaning), say(ENGLISH, meaning))
             if len(pairs) == count:
                 break

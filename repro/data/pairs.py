@@ -75,7 +75,7 @@ def open_language(name: str, train: bool = True) -> Language:
     if entry.hub or entry.folder:
         language = _open_rows(entry, train)
     else:
-        pairs = corpus(str(entry.config), "train" if train else "test")
+        pairs = corpus(str(entry.config), train)
         language = Language(entry.title, len(pairs), pairs.__getitem__)
     if language.size < 1:
         raise ValueError(

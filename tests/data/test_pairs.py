@@ -43,7 +43,7 @@ def test_batches_have_the_shapes_and_ends_of_the_design():
 def test_a_test_set_keeps_its_references_in_order():
     batches, references = evaluation_pairs(TASK, "toy:golf", N=64, count=150)
     assert [len(targets) for _, targets in batches] == [64, 64, 22]
-    assert references == [english for _, english in corpus("golf", "test")[:150]]
+    assert references == [english for _, english in corpus("golf", train=False)[:150]]
     assert [TASK.subwords.decode(row) for _, targets in batches for row in targets] == references
 
 

@@ -11,9 +11,10 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,13 @@ def plain_loop(task: Task) -> Loop:
     torch.manual_seed(0)
     model = nn.Sequential(*(layer() for layer in build(task.name, **task.arguments).layers))
     optimizer = make_optimizer(model, RECIPE)
-    batches = _endless(task)
+    batches = task.data()
+    everything = gather([batches.next() for _ in range(20)])
+    shuffled = (rows for _ in count() for rows in torch.randperm(20 * N).split(N))
 
     def run(steps: int) -> None:
-        for _ in range(steps):
-            inputs, targets = next(batches)
+        for rows in islice(shuffled, steps):
+            inputs, targets = map_leaves(torch.Tensor, lambda x, rows=rows: x[rows], everything)
             optimizer.zero_grad()
             loss = task.loss(model(inputs), targets)
             loss.backward()
@@ -93,15 +96,6 @@ def plain_loop(task: Task) -> Loop:
             loss.item()
 
     return run
-
-
-def _endless(task: Task) -> Iterator[tuple[Any, Any]]:
-    """The task's batches out of tensors of all examples, shuffled in each epoch."""
-    batches = task.data()
-    everything = gather([batches.next() for _ in range(20)])
-    while True:
-        for rows in torch.randperm(20 * N).split(N):
-            yield map_leaves(torch.Tensor, lambda tensor, rows=rows: tensor[rows], everything)
 
 
 def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Loop:
