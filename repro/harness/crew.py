@@ -31,7 +31,6 @@ from repro.harness.schema import round_record
 from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
 from repro.io import signals
-from repro.io.temporary import own_folder
 from repro.simulate.stage_costs import StageCosts
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
@@ -84,8 +83,7 @@ class Crew:
         else:
             assert self._logs is not None
             self._logs.mkdir(parents=True, exist_ok=True)
-            folder = self._opened.enter_context(own_folder())
-            starting = on_this_host(work, self.count, folder, logs=self._logs)
+            starting = on_this_host(work, self.count, logs=self._logs)
         self._group = group = self._opened.enter_context(starting)
         keys = [f"ready/{rank}" for rank in range(self.count)]
         end = time.monotonic() + _START

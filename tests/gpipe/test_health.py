@@ -194,7 +194,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def posted_by(*statuses: Status) -> Board:
     board = Board(dist.HashStore())
     for rank, status in enumerate(statuses):
-        board.post_heartbeat(rank, 1, status)
+        board.post_heartbeat(rank, status)
     return board
 
 
@@ -228,7 +228,7 @@ def test_ranks_that_wait_for_each_other_have_so_many_seconds(
     board = posted_by(*statuses)
     found = []
     for clock.now in (0.0, (patience or 1e3) - 0.1, (patience or 1e3) + 0.1):
-        found.append(board.find_wait_cycle(0, 0))
+        found.append(board.find_wait_cycle(0))
     assert found[:2] == [None, None]
     assert (found[2] is None) == (patience is None)
     if found[2]:
@@ -243,7 +243,7 @@ def in_collective(
     with monkeypatch.context() as patched:
         place = "all_reduce of loss (program.py, line 3)"
         patched.setattr(heartbeats, "user_call", lambda: (place, "group", ranks))
-        board.post_heartbeat(rank, 2, Status(f"stage {rank}", calls=1))
+        board.post_heartbeat(rank, Status(f"stage {rank}", calls=1))
 
 
 def test_a_collective_ends_the_run_only_if_it_can_never_end(
@@ -261,7 +261,7 @@ def test_a_collective_ends_the_run_only_if_it_can_never_end(
     )
     in_collective(board, 1, [1, 3], monkeypatch)
     for clock.now in (0.0, 1000.0, 2000.0):
-        assert board.find_wait_cycle(1, 0) is None
+        assert board.find_wait_cycle(1) is None
     (told,) = caplog.messages
     assert told.startswith(
         "stage 1, before its first step in all_reduce of loss (program.py, line 3) has waited for "
@@ -269,9 +269,9 @@ def test_a_collective_ends_the_run_only_if_it_can_never_end(
     )
     monkeypatch.setattr(heartbeats, "crowding", lambda: 100.0)
     in_collective(board, 1, [0, 1, 2, 3], monkeypatch)
-    assert board.find_wait_cycle(0, 0) is None
+    assert board.find_wait_cycle(0) is None
     clock.now += SILENCE + 0.1
-    failure = board.find_wait_cycle(0, 0)
+    failure = board.find_wait_cycle(0)
     assert failure is not None
     assert "waits for stage 1, before its first step in all_reduce of loss" in failure.text
     assert failure.text.endswith(heartbeats.COLLECTIVE)
@@ -281,7 +281,7 @@ def test_a_rank_that_is_in_no_call_is_named_once(clock: Clock, caplog: pytest.Lo
     """It may still make the call, so no process is ended."""
     board = posted_by(Status("stage 0", waiting=Wait(1, 0, 32, "")), Status("stage 1"))
     for clock.now in (0.0, 9.9, 10.1, 100.0):
-        assert board.find_wait_cycle(0, 0) is None
+        assert board.find_wait_cycle(0) is None
         assert len(caplog.messages) == (clock.now > 10)
     words = (
         "stage 0, .* has waited for stage 1, before its first step for 10 s, which is in no call"

@@ -4,9 +4,10 @@ In each process runs `body(rank, world, store, *args)`, with a store that the gr
 with its launcher.
 """
 
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.heartbeats import INTERVAL, Board, Failure
 from repro.gpipe.runtime.processes import Processes, how
 from repro.gpipe.runtime.store import PipeClient, PipeStore
+from repro.io.temporary import own_folder
 
 Body = Callable[..., None]
 
@@ -27,58 +29,48 @@ _ANSWER = 5.0  # seconds for other hosts to end their processes
 
 
 class Group:
-    """What a launcher sees of a group: the store of all its processes, and those that it started.
+    """What a launcher sees of a group of `world` processes: their store, and those it started."""
 
-    These are `processes`, with their `ranks` among the `world` of the group.
-    """
-
-    def __init__(
-        self, store: dist.Store, world: int, processes: Processes, ranks: Sequence[int]
-    ) -> None:
-        self.store = store
+    def __init__(self, store: dist.Store, world: int, processes: Processes) -> None:
+        self.store, self.world, self.processes = store, world, processes
         self.board = Board(store)
-        self.kill = processes.kill
-        self._world, self._processes, self._ranks = world, processes, ranks
         self._looked = time.monotonic()
 
-    def wait(self, seconds: float) -> dict[int, int]:
-        """Rank -> exit code of own ones that have ended; waits for `seconds` until one does."""
-        return {self._ranks[n]: code for n, code in self._processes.wait(seconds).items()}
-
-    def failure(self, ended: Mapping[int, int] | None = None) -> Failure | None:
+    def failure(self) -> Failure | None:
         """The failure that was reported first: by a process, or by the exit code of one, or none.
 
         Processes watch each other, but all of them may stop at once: so their heartbeats count too.
-        `ended` are those that should not have ended, with their exit codes; by default all.
         """
         if (failure := self.board.failure()) is not None:
             return failure
-        for rank, code in (self.wait(0) if ended is None else ended).items():
-            return self.board.post_death(rank, how(code))
+        for rank, code in self.processes.wait(0).items():
+            if code or self.board.returned(rank) < math.inf:
+                text = f"{self.board.last_seen(rank)}: died ({how(code)})"
+                return self.board.post_failure(Failure(rank, text))
         if time.monotonic() < self._looked + INTERVAL:
             return None
         self._looked = time.monotonic()
-        return self.board.find_silent(range(self._world))
+        return self.board.find_silent(filter(self.board.is_running, range(self.world)))
 
 
 @contextmanager
 def on_this_host(
-    body: Body, world: int, folder: Path, *args: object, threads: int = 1, logs: Path | None = None
+    body: Body, world: int, *args: object, threads: int = 1, logs: Path | None = None
 ) -> Iterator[Group]:
     """A group of processes of this host, which end with the context.
 
     No other user can reach their store, and they listen on no network address. They find each other
-    through `folder`, which only this user can open. Without a folder for logs their output is that
-    of this program.
+    through a folder that only this user can open. Without a folder for logs their output is that of
+    this program.
     """
-    with PipeStore(world) as store:
-        calls = [
-            (body, rank, world, client, folder / "rendezvous", threads, args)
+    with own_folder() as folder, PipeStore(world) as store:
+        calls = {
+            rank: (body, rank, world, client, folder / "rendezvous", threads, args)
             for rank, client in enumerate(store.clients)
-        ]
+        }
         with Processes(_enter, calls, threads=threads, logs=logs) as processes:
             store.started()
-            yield Group(store.own, world, processes, range(world))
+            yield Group(store.own, world, processes)
 
 
 class Torchrun:
@@ -105,7 +97,7 @@ class Torchrun:
                 yield group
             finally:
                 self._store.set(f"{self._number}/stop", "")
-                group.kill()
+                group.processes.kill()
                 self._wait_for_ends()
                 self._number += 1
 
@@ -128,9 +120,9 @@ class Torchrun:
         """The next group, with this rank's process."""
         prefix = f"{self._prefix}/group-{self._number}"
         call = (body, self.rank, self.world, prefix, None, 1, ())
-        with Processes(_enter, [call], local=False) as own:
+        with Processes(_enter, {self.rank: call}, local=False) as own:
             store = dist.PrefixStore(f"group-{self._number}", self._store)
-            yield Group(store, self.world, own, [self.rank])
+            yield Group(store, self.world, own)
 
     def _wait_for_ends(self) -> None:
         """Wait until every other rank has ended its process."""

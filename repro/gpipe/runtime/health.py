@@ -12,6 +12,7 @@ failure ends itself by `os._exit`.
 
 import atexit
 import json
+import math
 import os
 import sys
 import threading
@@ -53,8 +54,6 @@ class Health:
         self.world = world
         self.board = Board(store.clone())
         self.pipelines = 0  # of rank 0, as far as this rank has followed
-        self.launches = 0  # that this program has returned from, under torchrun
-        self._beats = 0
         self._waits = False  # whether it waited for another one at its last heartbeat
         self._failed = False  # whether this process has reported its own failure
         self._ended = threading.Event()
@@ -70,8 +69,7 @@ class Health:
 
     def beat(self) -> None:
         """Send a heartbeat now, where the next one, within half a second, may be too late."""
-        self._beats += 1
-        self._waits = self.board.post_heartbeat(self.rank, self._beats, status)
+        self._waits = self.board.post_heartbeat(self.rank, status)
 
     def report(self, error: BaseException) -> None:
         """Post that this process fails with an error, unless it has posted one already."""
@@ -83,7 +81,7 @@ class Health:
         trace = "" if is_refusal(error) else "".join(traceback.format_exception(error))
         # If the store is gone, so is everybody who could read the failure.
         with suppress(dist.DistError):
-            self.board.post_failure(Failure(self.rank, status_of(error), text, trace))
+            self.board.post_failure(Failure(self.rank, text, status_of(error), trace))
 
     def exit_after_lost_neighbour(self, error: LostNeighbourError) -> None:
         """Wait for the diagnosis of a lost neighbour, print it and exit; never returns."""
@@ -92,9 +90,9 @@ class Health:
             while (failure := self.board.failure()) is None and time.monotonic() < end:
                 time.sleep(INTERVAL / 10)
             text = f"{self.board.last_seen(error.rank)}: {error}"
-            if self.board.has_ended(error.rank, self.launches):
+            if self.board.returned(error.rank) > self.board.launches:
                 text = f"{status} waits for rank {error.rank}, which has ended: {SAME_CALLS}"
-            failure = failure or self.board.post_failure(Failure(error.rank, "failed", text))
+            failure = failure or self.board.post_failure(Failure(error.rank, text))
             _leave_because(failure.text)
         except dist.DistError:
             _leave_because(_NO_LAUNCHER)
@@ -123,7 +121,7 @@ class Health:
         if isinstance(uncaught, Exception) and not isinstance(uncaught, LostNeighbourError):
             self.report(uncaught)
         with suppress(dist.DistError):
-            self.board.post_farewell(self.rank)
+            self.board.post_returned(self.rank, math.inf)
         # The process would abort if a thread were still in the store's C++ code when the
         # interpreter ends.
         for thread in self._threads:
@@ -131,9 +129,9 @@ class Health:
 
     def returned(self) -> None:
         """Post that this process has returned from a launch, one of several in a program."""
+        self.board.launches += 1
         with suppress(dist.DistError):
-            self.board.post_returned(self.rank, self.launches)
-        self.launches += 1
+            self.board.post_returned(self.rank, self.board.launches)
 
     def _exchange(self) -> None:
         """Send heartbeats, and look for failures of others, until the end."""
@@ -168,7 +166,7 @@ class Health:
             next_running = filter(self.board.is_running, others)
             failure = self.board.find_silent([*islice(next_running, 1)])
         if failure is None and self._waits:
-            failure = self.board.find_wait_cycle(self.rank, self.launches)
+            failure = self.board.find_wait_cycle(self.rank)
         return failure
 
 

@@ -1,13 +1,12 @@
 """Heartbeats and failures: what processes post in a shared store, and who reads it."""
 
-import errno
 import json
 import logging
+import math
 import os
-import resource
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,23 +19,10 @@ from repro.io.untrusted import printable
 _log = logging.getLogger(__name__)
 
 INTERVAL = 0.5  # seconds between two heartbeats
-
-
-def _seconds_of_silence() -> float:
-    text = os.environ.get("GPIPE_SILENCE_S", "7")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 2 * INTERVAL <= seconds < 1e6:
-        raise ValueError(
-            f"GPIPE_SILENCE_S={text!r}: must be a number of seconds from {2 * INTERVAL} up; try 7"
-        )
-    return seconds
-
-
 # Seconds without a heartbeat after which a process that has begun a step counts as lost.
-SILENCE = _seconds_of_silence()
+SILENCE = float(os.environ.get("GPIPE_SILENCE_S", "7"))
+if not 2 * INTERVAL <= SILENCE < 1e6:
+    raise ValueError(f"GPIPE_SILENCE_S={SILENCE}: must be at least {2 * INTERVAL} seconds; try 7")
 # The same before its first step, since imports and drivers may hold Python's lock for long.
 SETTING_UP = max(60.0, SILENCE)
 # Seconds of waiting for a message of a process that has ended. A message that it had sent would
@@ -59,8 +45,8 @@ class Failure:
     """The error that ended a group."""
 
     rank: int  # the process that failed
-    status: str  # "failed" or "oom"
     text: str  # one line that names the stage and its last action
+    status: str = "failed"  # or "oom"
     traceback: str = ""  # of the exception; empty if the process died or fell silent
 
 
@@ -73,6 +59,7 @@ class Board:
     def __init__(self, store: dist.Store) -> None:
         self._kept = store  # the C++ objects made of it do not keep it alive
         self.store = dist.PrefixStore("gpipe-health", store)
+        self.launches = 0  # that this program has returned from, under torchrun
         # The last heartbeat of each rank, and when it was first seen.
         self._beats: dict[int, tuple[str, float]] = {}
         self._looked = time.monotonic()
@@ -89,18 +76,11 @@ class Board:
         value = json.dumps(asdict(replace(failure, text=text, traceback=traceback)))
         return Failure(**json.loads(self.store.compare_set("failure", "", value)))
 
-    def _lost(self, rank: int, text: str) -> Failure:
-        return self.post_failure(Failure(rank, "failed", text))
-
-    def post_death(self, rank: int, how: str) -> Failure:
-        """Post that a process died, and how; returns the failure that caused it, if there is."""
-        return self._lost(rank, f"{self.last_seen(rank)}: died ({how})")
-
     def failure(self) -> Failure | None:
         return Failure(**json.loads(raw)) if (raw := self._get("failure")) else None
 
-    def post_heartbeat(self, rank: int, number: int, status: Status) -> bool:
-        """Post the status of a process, with another number each time; whether it waits."""
+    def post_heartbeat(self, rank: int, status: Status) -> bool:
+        """Post the status of a process; whether it waits."""
         # Other threads change both while they are read.
         waiting, sending = status.waiting, [*status.sending.values()]
         if waiting is None and status.flushing:
@@ -110,7 +90,7 @@ class Board:
             waiting = self._awaited(rank, group, ranks)
         sizes = [wait.nbytes for wait in (*sending, *([waiting] if waiting else []))]
         heartbeat = {
-            "number": number,
+            "time": time.monotonic(),  # no two heartbeats are the same
             "who": status.who,
             "status": str(status),
             "in_steps": status.warm,
@@ -138,20 +118,16 @@ class Board:
     def heartbeat(self, rank: int) -> dict[str, Any]:
         return json.loads(self._get(f"beat/{rank}") or "{}")
 
-    def post_farewell(self, rank: int) -> None:
-        """Post that a process has ended in order."""
-        self.store.set(f"farewell/{rank}", "yes")
+    def post_returned(self, rank: int, launches: float) -> None:
+        """Post from how many launches a process has returned; inf if it ends, in order."""
+        self.store.set(f"returned/{rank}", str(launches))
 
-    def post_returned(self, rank: int, launch: int) -> None:
-        """Post that a process has returned from a launch, one of several in a program."""
-        self.store.set(f"returned/{launch}/{rank}", "yes")
+    def returned(self, rank: int) -> float:
+        """From how many launches a process has returned: it makes no more calls in these."""
+        return float(self._get(f"returned/{rank}") or 0)
 
     def is_running(self, rank: int) -> bool:
-        return self.store.check([f"beat/{rank}"]) and not self._get(f"farewell/{rank}")
-
-    def has_ended(self, rank: int, launch: int) -> bool:
-        """Whether a process has ended or returned from this launch: it makes no more calls."""
-        return bool(self._get(f"farewell/{rank}") or self._get(f"returned/{launch}/{rank}"))
+        return self.store.check([f"beat/{rank}"]) and self.returned(rank) < math.inf
 
     def last_seen(self, rank: int) -> str:
         """Last known status of a process: `stage 1, F3 of step 2 when last heard of`."""
@@ -161,16 +137,13 @@ class Board:
     def _get(self, key: str) -> str:
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
-    def find_silent(self, ranks: Sequence[int]) -> Failure | None:
-        """Post and return the failure of one of these ranks that sends no heartbeats any more.
-
-        Those that have not begun, or have ended, send none.
-        """
+    def find_silent(self, ranks: Iterable[int]) -> Failure | None:
+        """Post and return the failure of one of these running ranks that sends no heartbeats."""
         now = time.monotonic()
         if now - self._looked > SILENCE / 2:  # this process was stopped, not the others
             self._beats = {rank: (raw, now) for rank, (raw, _) in self._beats.items()}
         self._looked = now
-        for rank in filter(self.is_running, ranks):
+        for rank in ranks:
             raw = self._get(f"beat/{rank}")
             before, since = self._beats.get(rank, ("", now))
             if raw != before:
@@ -180,10 +153,11 @@ class Board:
             if now - since >= patience:
                 hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
                 seen = self.last_seen(rank)
-                return self._lost(rank, f"{seen}: no sign of life for {patience:.0f} s ({hint})")
+                text = f"{seen}: no sign of life for {patience:.0f} s ({hint})"
+                return self.post_failure(Failure(rank, text))
         return None
 
-    def find_wait_cycle(self, rank: int, launch: int) -> Failure | None:
+    def find_wait_cycle(self, rank: int) -> Failure | None:
         """Post and return the failure of a chain of processes that wait for each other for ever.
 
         The chain begins at `rank`; each process waits for the next. It can never end where the last
@@ -203,7 +177,7 @@ class Board:
             beat = self.heartbeat(rank)
             beats.append(beat)
             texts.append(beat.get("status", f"rank {rank}") + beat.get("place", ""))
-            if self.has_ended(rank, launch):
+            if self.returned(rank) > self.launches:
                 chain.append((rank, -1))
                 patience = _ENDED
                 texts[-1] = f"{beat.get('who', f'rank {rank}')}, which has ended"
@@ -231,7 +205,9 @@ class Board:
         text = " waits for ".join(texts)
         if has_cycle:
             text += ", which waits for one of these"
-        return self._lost(last, f"{text}: {COLLECTIVE if collectives else SAME_CALLS}")
+        return self.post_failure(
+            Failure(last, f"{text}: {COLLECTIVE if collectives else SAME_CALLS}")
+        )
 
     def _unchanged_for(self, chain: object) -> float:
         """Seconds for which the chain of waits has been this one."""
@@ -275,13 +251,7 @@ def is_refusal(error: BaseException) -> bool:
 
 def error_line(error: BaseException) -> str:
     """Type and message of an error on one line, also where the message itself raises."""
-    line = printable("".join(traceback.format_exception_only(error)))
-    if os.strerror(errno.EMFILE) in line:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        line += (
-            f"; the limit is {limit} (`ulimit -n`), raise it: `ulimit -n {max(1024, 4 * limit)}`"
-        )
-    return line
+    return printable("".join(traceback.format_exception_only(error)))
 
 
 def crowding() -> float:

@@ -8,14 +8,12 @@ The function and its arguments arrive as a pickle, in which functions and classe
 """
 
 import atexit
-import errno
 import os
 import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from multiprocessing import active_children, current_process
 from pathlib import Path
 from types import FunctionType
@@ -24,14 +22,12 @@ from typing import Any
 import torch.distributed as dist
 
 from repro.gpipe.runtime import health
-from repro.gpipe.runtime.group import Group, initialise, on_this_host
-from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, error_line
-from repro.gpipe.runtime.processes import NAME, unpicklable
+from repro.gpipe.runtime.group import initialise, on_this_host
+from repro.gpipe.runtime.heartbeats import INTERVAL, Failure
+from repro.gpipe.runtime.processes import NAME
 from repro.gpipe.runtime.store import PipeClient
-from repro.io.temporary import own_folder
 from repro.io.untrusted import short
 
-_LONG = timedelta(days=30)
 _GRACE = 5.0  # seconds in which a stage has to end once all results are there
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
 _GUARD = (
@@ -78,16 +74,15 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
     _check_importable(fn)
-    try:
-        with own_folder() as folder:
-            results = [folder / str(rank) for rank in range(stages)]
-            with on_this_host(_child, stages, folder, fn, args, results, threads=threads) as group:
-                _wait_for_all(group, results)
-            return [pickle.loads(path.read_bytes()) for path in results]
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-        raise ValueError(f"stages={stages}: {error_line(error)}") from None
+    with on_this_host(_child, stages, fn, args, threads=threads) as group:
+        ended: dict[int, int] = {}
+        while len(ended) < stages:
+            ended = group.processes.wait(INTERVAL)
+            if (failure := group.failure()) is not None:
+                if _NO_GUARD in group.processes.wait(0).values():
+                    raise ValueError(_GUARD)
+                raise StageError(failure)
+        return [pickle.loads(group.store.get(f"result/{rank}")) for rank in range(stages)]
 
 
 def _check_call(fn: object, stages: object, threads: object) -> None:
@@ -126,44 +121,15 @@ def _name(fn: object) -> str:
     return getattr(fn, "__qualname__", None) or short(fn)
 
 
-def _wait_for_all(group: Group, results: list[Path]) -> None:
-    """Wait until all stages have ended; raises a StageError as soon as one has failed."""
-    done: set[int] = set()
-    while len(done) < len(results):
-        codes = group.wait(INTERVAL)
-        done = {rank for rank, code in codes.items() if not code and results[rank].exists()}
-        # Of these codes alone: a stage that ends well meanwhile is looked at in the next turn.
-        ended = {rank: code for rank, code in codes.items() if rank not in done}
-        if (failure := group.failure(ended)) is not None:
-            if _NO_GUARD in codes.values():
-                raise ValueError(_GUARD)
-            raise StageError(failure)
-
-
 def _child(
-    rank: int,
-    world: int,
-    store: PipeClient,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    results: list[Path],
+    rank: int, world: int, store: PipeClient, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """What each stage runs: the function, and the delivery of its result."""
-    returned = fn(*args)
-    try:
-        data = pickle.dumps(returned)
-    except Exception as error:  # whatever a __reduce__ raises
-        raise ValueError(
-            f"what {_name(fn)} returned on rank {rank} {unpicklable(error)}; return tensors, "
-            "numbers, strings, or lists of them"
-        ) from None
-    partial_result = results[rank].with_suffix(".part")
-    partial_result.write_bytes(data)
+    result = pickle.dumps(fn(*args))
     health.current().end()
-    if store.add("finished", 1) == world:
-        store.set("all finished", "")
-    store.wait(["all finished"], _LONG)  # a neighbour may still read from this process
-    partial_result.replace(results[rank])
+    store.set(f"result/{rank}", result)
+    # A neighbour may still read from this process.
+    store.wait([f"result/{other}" for other in range(world)])
     threading.Thread(target=_end_anyway, args=(_name(fn),), daemon=True).start()
     dist.destroy_process_group()
 

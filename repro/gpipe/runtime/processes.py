@@ -7,8 +7,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import current_process, parent_process, resource_tracker
 from multiprocessing.connection import wait
@@ -22,21 +22,17 @@ import torch.multiprocessing as mp
 
 from repro.io.temporary import own_folder
 
-NAME = "stage-"  # begins the names of our processes; their number follows
+NAME = "stage-"  # begins the names of our processes; their rank follows
 _PR_SET_PDEATHSIG = 1
 _SERVER = "repro.gpipe.runtime.server"
-# Variables that libraries read when they are imported begin so; torch sets none of these itself.
-_AT_IMPORT = ("OMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_")
-_FILES = 10  # more than are opened to start a process
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Processes:
-    """One process for each entry of `calls`, which runs `fn(*args)`; ended by leaving the context.
+    """One process for each rank of `calls`, which runs `fn(*args)`; ended by leaving the context.
 
-    The number of threads is set before a process imports anything. The output of each goes to
-    `<number>.log` in a folder for logs, else to this program's. If all processes of the group are
-    `local`, their sockets need not be reachable from another host.
+    The output of each goes to `<rank>.log` in a folder for logs, else to this program's. If all
+    processes of the group are `local`, their sockets need not be reachable from another host.
 
     Raises:
         ValueError: one line, before any process starts, if an argument cannot be pickled.
@@ -45,37 +41,35 @@ class Processes:
     def __init__(
         self,
         fn: Callable[..., object],
-        calls: Sequence[tuple[Any, ...]],
+        calls: Mapping[int, tuple[Any, ...]],
         *,
         threads: int = 1,
         logs: Path | None = None,
         local: bool = True,
     ) -> None:
-        self._all = []
+        self._all = {}
         try:
             with _environment(threads, local=local), _no_interrupt():
                 context: Any = mp.get_context(_start_method())
-                for number, args in enumerate(calls):
-                    log = logs / f"{number}.log" if logs is not None else None
-                    self._all.append(
-                        context.Process(
-                            target=_run,
-                            args=(fn, args, dict(os.environ), log or _Output()),
-                            name=f"{NAME}{number}",
-                            daemon=False,
-                        )
+                for rank, args in calls.items():
+                    output = logs / f"{rank}.log" if logs is not None else _Output()
+                    self._all[rank] = context.Process(
+                        target=_run,
+                        args=(fn, args, dict(os.environ), output),
+                        name=f"{NAME}{rank}",
+                        daemon=False,
                     )
-                for process in self._all:
-                    _find_files()
+                for process in self._all.values():
                     process.start()  # pickles the arguments before it starts anything
         except BaseException as error:  # also Ctrl-C between two starts
             self.kill()
             if isinstance(error, OSError) or not isinstance(error, Exception):
                 raise
+            text = " ".join(str(error).split())[:200]
             raise ValueError(
-                f"what a process is to run {unpicklable(error)}; pass functions and classes of the "
-                "top level of a .py file, detached tensors and numbers, and make what cannot be "
-                "sent in the function"
+                f"what a process is to run cannot be pickled ({type(error).__name__}: {text}); "
+                "pass functions and classes of the top level of a .py file, detached tensors and "
+                "numbers, and make what cannot be sent in the function"
             ) from None
 
     def __enter__(self) -> "Processes":
@@ -85,20 +79,17 @@ class Processes:
         self.kill()
 
     def wait(self, seconds: float) -> dict[int, int]:
-        """Number -> exit code of each that has ended, negative for a signal.
+        """Rank -> exit code of each that has ended, negative for a signal.
 
         Waits until another one ends, for `seconds` at most.
         """
-        wait([process.sentinel for process in self._all if process.exitcode is None], seconds)
-        return {
-            number: process.exitcode
-            for number, process in enumerate(self._all)
-            if process.exitcode is not None
-        }
+        wait([each.sentinel for each in self._all.values() if each.exitcode is None], seconds)
+        codes = {rank: process.exitcode for rank, process in self._all.items()}
+        return {rank: code for rank, code in codes.items() if code is not None}
 
     def kill(self) -> None:
         """End all processes with SIGKILL, which also ends a stopped or blocked process."""
-        begun = [process for process in self._all if process.pid is not None]
+        begun = [process for process in self._all.values() if process.pid is not None]
         for process in begun:
             process.kill()
         for process in begun:
@@ -111,12 +102,6 @@ def how(code: int) -> str:
         return f"exit code {code}"
     hint = ", probably out of memory" if code == -signal.SIGKILL else ""
     return f"{signal.Signals(-code).name}{hint}"
-
-
-def unpicklable(error: Exception) -> str:
-    """What the pickler says of a value, on one line."""
-    text = " ".join(str(error).split())
-    return f"cannot be pickled ({type(error).__name__}: {text[:200]})"
 
 
 @contextmanager
@@ -170,11 +155,10 @@ def _received(*files: Any) -> list[int]:
 
 
 @cache
-def _server_environment() -> dict[str, str] | None:
-    """Start the server that processes are forked from; the variables that it was started with.
+def _has_server() -> bool:
+    """Start the server that processes are forked from, unless the path of its socket is too long.
 
-    The kernel ends the server with the thread that starts it, so that thread never ends. None where
-    the server cannot start, as where the path of its socket would be too long.
+    The kernel ends the server with the thread that starts it, so that thread never ends.
     """
     set_forkserver_preload([_SERVER])
     started: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -193,33 +177,13 @@ def _server_environment() -> dict[str, str] | None:
             threading.Event().wait()
 
     threading.Thread(target=start, name="gpipe-server", daemon=True).start()
-    return _read_at_import() if started.get() else None
-
-
-def _read_at_import() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_AT_IMPORT)}
-
-
-def _find_files() -> None:
-    """Raise an OSError now if too few files can be opened to start a process.
-
-    A server of which half a process is asked for ends.
-    """
-    with ExitStack() as files:
-        for _ in range(_FILES):
-            files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+    return started.get()
 
 
 def _start_method() -> str:
-    """How processes start: from the server, or as programs of their own.
-
-    Not from the server where forking is not safe or not wanted, or where variables have changed
-    since the server has imported what reads them.
-    """
-    wanted = mp.get_start_method(allow_none=True)
-    if sys.platform != "linux" or wanted == "spawn" or _server_environment() != _read_at_import():
-        return "spawn"
-    return "forkserver"
+    """How processes start: from the server, or, where forking is not safe or not wanted, afresh."""
+    is_wanted = mp.get_start_method(allow_none=True) != "spawn"
+    return "forkserver" if sys.platform == "linux" and is_wanted and _has_server() else "spawn"
 
 
 def _run(

@@ -1,11 +1,12 @@
 """A key-value store in the launcher that only the launcher's own processes can reach.
 
-Each process inherits one end of two pairs of connected sockets. The sockets have no address, so no
+Each process inherits one end of a pair of connected sockets. The sockets have no address, so no
 other user can connect to them. A process notices at once when the launcher is gone. The store holds
-heartbeats, failures and jobs, but no data.
+heartbeats, failures, jobs and results, but no messages between stages.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -16,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 _LONG = timedelta(days=30)
+_POLL = 0.05  # seconds between looks for a key: rare enough not to disturb a stage that computes
 
 
 class PipeStore:
@@ -27,16 +29,13 @@ class PipeStore:
     """
 
     def __init__(self, clients: int) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-        pairs = [(Pipe(), Pipe()) for _ in range(clients + 1)]
-        self.own, *self.clients = (PipeClient(quick[1], patient[1]) for quick, patient in pairs)
-        # One thread for each end: a request that waits, or a process that is stopped, delays no
-        # other request.
-        for end in (pipe[0] for pair in pairs for pipe in pair):
+        values = dist.HashStore()
+        pairs = [Pipe() for _ in range(clients + 1)]
+        self.own, *self.clients = (PipeClient(end) for _, end in pairs)
+        # One thread for each end: a process that is stopped delays no other request.
+        for end, _ in pairs:
             threading.Thread(
-                target=self._serve, args=(end,), name="gpipe-store", daemon=True
+                target=_serve, args=(values, end), name="gpipe-store", daemon=True
             ).start()
 
     def __enter__(self) -> "PipeStore":
@@ -44,116 +43,60 @@ class PipeStore:
 
     def __exit__(self, *error: object) -> None:
         self.started()
-        self.own.close()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self.own.end.close()
 
     def started(self) -> None:
         """Close our copies of the clients' ends, so that the end of a process is noticed."""
         for client in self.clients:
-            client.close()
+            client.end.close()
 
-    def _serve(self, end: Connection) -> None:
-        with end, suppress(EOFError, OSError):
-            while True:
-                name, arguments = end.recv()
-                try:
-                    with self._changed:
-                        answer = True, getattr(self, f"_{name}")(*arguments)
-                except dist.DistStoreError as error:
-                    answer = False, str(error)
-                end.send(answer)
 
-    # What clients may ask for, under the lock.
-
-    def _set(self, key: str, value: bytes) -> None:
-        self._values[key] = value
-        self._changed.notify_all()
-
-    def _get(self, keys: Sequence[str]) -> list[bytes]:
-        return [self._values[key] for key in keys]
-
-    def _check(self, keys: Sequence[str]) -> bool:
-        return all(key in self._values for key in keys)
-
-    def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        if self._values.get(key, b"") == expected:
-            self._set(key, desired)
-        return self._values.get(key, expected)
-
-    def _add(self, key: str, amount: int) -> int:
-        total = int(self._values.get(key, b"0")) + amount
-        self._set(key, str(total).encode())
-        return total
-
-    def _wait(self, keys: Sequence[str], seconds: float) -> None:
-        if not self._changed.wait_for(lambda: self._closed or self._check(keys), seconds):
-            raise dist.DistStoreError(f"no {', '.join(keys)} within {seconds} s")
-        if not self._check(keys):
-            raise dist.DistStoreError("the store is closed")
+def _serve(values: dist.Store, end: Connection) -> None:
+    with end, suppress(EOFError, OSError):
+        while True:
+            name, arguments = end.recv()
+            end.send(getattr(values, name)(*arguments))
 
 
 class PipeClient(dist.Store):
-    """One process's access to the store, with torch's interface; several threads may use it.
+    """One process's access to the store, with torch's interface; several threads may use it."""
 
-    `quick` is for requests that are answered at once, `patient` for those that may wait, of which
-    one thread at a time can wait.
-    """
-
-    def __init__(self, quick: Connection, patient: Connection) -> None:
+    def __init__(self, end: Connection) -> None:
         super().__init__()
-        self._ends = quick, patient
-        self._locks = threading.Lock(), threading.Lock()
+        self.end = end
+        self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type["PipeClient"], tuple[Connection, Connection]]:
-        return PipeClient, self._ends
-
-    def close(self) -> None:
-        for end in self._ends:
-            end.close()
+    def __reduce__(self) -> tuple[type["PipeClient"], tuple[Connection]]:
+        return PipeClient, (self.end,)
 
     def clone(self) -> "PipeClient":
         return self
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask("set", key, _raw(value))
+        self._ask("set", key, value)
 
     def get(self, key: str) -> bytes:
-        return self.multi_get([key])[0]
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        if not self.check(keys):
-            self.wait(keys)
-        return self._ask("get", keys)
+        return self._ask("get", key)
 
     def check(self, keys: Sequence[str]) -> bool:
         return self._ask("check", keys)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a value if the present one ("" if none) is as expected; returns the new value."""
-        return self._ask("compare_set", key, _raw(expected), _raw(desired))
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number that begins at 0; returns the sum."""
-        return self._ask("add", key, amount)
+        return self._ask("compare_set", key, expected, desired)
 
     def wait(self, keys: Sequence[str], timeout: timedelta = _LONG) -> None:
         """Wait until all keys have values, or raise a dist.DistStoreError after `timeout`."""
-        self._ask("wait", keys, timeout.total_seconds())
+        end = time.monotonic() + timeout.total_seconds()
+        while not self.check(keys):
+            if time.monotonic() > end:
+                raise dist.DistStoreError(f"no {', '.join(keys)} within {timeout}")
+            time.sleep(_POLL)
 
     def _ask(self, name: str, *arguments: object) -> Any:
-        waits = name == "wait"
         try:
-            with self._locks[waits]:
-                self._ends[waits].send((name, arguments))
-                succeeded, answer = self._ends[waits].recv()
+            with self._lock:
+                self.end.send((name, arguments))
+                return self.end.recv()
         except (EOFError, OSError):
             raise dist.DistNetworkError("the launcher is gone") from None
-        if not succeeded:
-            raise dist.DistStoreError(answer)
-        return answer
-
-
-def _raw(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
