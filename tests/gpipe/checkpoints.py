@@ -132,8 +132,7 @@ def forge(folder, change=None):
     path = folder / "index.json"
     index = json.loads(path.read_text())
     for name, file in index["files"].items():
-        raw = (folder / name).read_bytes()
-        file |= {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+        file["sha256"] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     index |= change or {}
     path.write_text(json.dumps({**index, "digest": digest(index)}))
 

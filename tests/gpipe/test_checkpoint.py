@@ -118,7 +118,7 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
         ("two", everything, "parameter groups are not those that were saved"),
         ("alike", everything, "parameter groups are not those that were saved"),
         ("one", two, "parameter groups are not those that were saved"),
-        ("one", "sgd", "optimizer: a str, which is no optimizer"),
+        ("one", "sgd", "optimizer: 'sgd' is no optimizer"),
         ("one", SGD(module.parameters()), r"of shape \(4, 4\) is not of this stage's layers"),
     ):
         refused(words, get, tmp_path / folder, other, fresh)
@@ -170,9 +170,8 @@ def test_what_cannot_be_saved_and_where(tmp_path):
     with_hook.param_groups[0]["hook"] = print
     refused("hook: a builtin_function_or_method cannot be saved", put, folder, module, with_hook)
     for extra, words in (
-        ("abc", "extra: a str, needed is a dict"),
-        ({"generator": torch.Generator()}, "extra: .*Generator is not JSON serializable; use"),
-        ({"a": [{1: "a", "1": "b"}]}, "extra: JSON turns its key 1 into a string"),
+        ({"generator": torch.Generator()}, "extra: JSON does not hold <torch.*Generator.*>; use"),
+        ({"a": [{1: "a", "1": "b"}]}, "extra: JSON does not hold {1: 'a', '1': 'b'}; use"),
     ):
         refused(words, put, folder, module, extra=extra)
     assert not folder.exists()
@@ -180,9 +179,8 @@ def test_what_cannot_be_saved_and_where(tmp_path):
     put(folder, module, extra=state)
     assert get(folder, module).extra == state
     pipe = Pipeline([linear], 1, 1, device="cpu")
-    refused(r"no index.json there; name a folder that save\(\) wrote", pipe.load, tmp_path / "none")
+    refused(r"none: .*index.json: not readable \(No such file", pipe.load, tmp_path / "none")
     (tmp_path / "file").touch()
-    refused(r"Not a directory.*take another checkpoint", pipe.load, tmp_path / "file")
     with pytest.raises(OSError, match=r"stage 0 .*File exists"):
         pipe.save(tmp_path / "file")
 
@@ -205,7 +203,7 @@ def test_a_stage_that_cannot_write_stops_all(tmp_path):
     assert len(list(folder.iterdir())) == 2
 
 
-@pytest.mark.parametrize("meeting", [1, 2, 3])
+@pytest.mark.parametrize("meeting", [1, 2])
 def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
     """The others' gather fails, before or after the commit; the next save cleans up."""
     put(tmp_path, model(4, 4, 4, seed=5), step=1)
@@ -319,7 +317,7 @@ def test_damaged_files(tmp_path):
     flipped[whole.index(model(4, 4).get_parameter("0.weight").detach().numpy().tobytes())] ^= 1
     changed = r"it was changed after save\(\) wrote it"
     for file, content, words in (
-        (path, whole[: len(whole) // 2], r"it has \d+ bytes, and save\(\) wrote"),
+        (path, whole[: len(whole) // 2], "SHA-256 is not the one in index.json"),
         (path, bytes(flipped), "SHA-256 is not the one in index.json, so it is damaged or of"),
         (index, b"[" * 100_000, "index.json: holds too many lists"),
         (index, b"{", "index.json: not readable as JSON"),
@@ -335,7 +333,7 @@ def test_damaged_files(tmp_path):
         path.write_bytes(whole)
         index.write_text(text)
     path.unlink()
-    refused("is not there, but index.json names it", get, tmp_path, model(4, 4))
+    refused("No such file or directory: .*stage0-", get, tmp_path, model(4, 4))
 
 
 class Malicious:
@@ -349,10 +347,8 @@ def test_files_that_were_made_on_purpose_run_nothing(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     put(folder, model(4, 4))
     (path,) = folder.glob("*.pt")
-    torch.save({"model": {"0.weight": torch.ones(4, 4)}, "optimizer": None}, "other.pt")
     torch.save({"model": Malicious(), "optimizer": None}, "malicious.pt")
     for content, words in (
-        ((tmp_path / "other.pt").read_bytes(), "keys, shapes or types are not those in index.json"),
         ((tmp_path / "malicious.pt").read_bytes(), "Weights only load failed"),
         (pickle.dumps(Malicious()), "mmap can only be used"),
     ):
@@ -361,5 +357,7 @@ def test_files_that_were_made_on_purpose_run_nothing(tmp_path, monkeypatch):
         refused(words, get, folder, model(4, 4))
         refused(words, whole_state_dict, folder)
     assert not (tmp_path / "ran").exists()
-    forge(folder, {"files": {"../stage0.pt": {"size": 1, "sha256": "0", "kinds": {}}}})
-    refused(r"'\.\./stage0\.pt' is no name of a stage's file", get, folder, model(4, 4))
+    (tmp_path / "stage0.pt").write_bytes(path.read_bytes())
+    index = json.loads((folder / "index.json").read_text())
+    forge(folder, {"files": {"../stage0.pt": index["files"][path.name]}})
+    refused("stage0.pt is a link out of", get, folder, model(4, 4))

@@ -14,8 +14,8 @@ import hashlib
 import json
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,8 +30,7 @@ from repro.io.untrusted import LARGE, from_json, open_regular, read_text
 
 FORMAT = 2
 INDEX = "index.json"
-_STAGE_FILE = re.compile(r"stage\d+-[0-9a-f]{32}\.pt")
-_NEW_INDEX = re.compile(r"index-[0-9a-f]{32}\.json")
+_OURS = re.compile(r"stage\d+-[0-9a-f]{32}\.pt|index-[0-9a-f]{32}\.json")
 
 # A tensor's shape and dtype; None for a module's extra state.
 Kind = tuple[tuple[int, ...], str] | None
@@ -39,9 +38,8 @@ Kind = tuple[tuple[int, ...], str] | None
 
 @dataclass(frozen=True)
 class StageFile:
-    """A stage's file: size in bytes, SHA-256 in hexadecimal digits, key -> shape and dtype."""
+    """A stage's file: SHA-256 in hexadecimal digits, key -> shape and dtype."""
 
-    size: int
     sha256: str
     kinds: dict[str, Kind]
 
@@ -52,7 +50,6 @@ class StagePart:
 
     name: str
     file: StageFile
-    host: str
     optimizer: str | None
 
 
@@ -74,21 +71,14 @@ class Index:
     digest: str = ""
 
 
-def new_file(folder: Path, rank: int) -> Path:
-    """A path for a stage's file, unique for each save."""
-    return folder / f"stage{rank}-{uuid4().hex}.pt"
-
-
 def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -> StagePart:
     """Write a stage's layers and optimizer state; a ValueError if a value cannot be saved."""
     model = {key: optimizer_state.plain(value, key) for key, value in module.state_dict().items()}
     named = None if optimizer is None else optimizer_state.named_state(optimizer, module)
     path.parent.mkdir(parents=True, exist_ok=True)
-    size, sha256 = _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
+    sha256 = _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
     name = None if optimizer is None else type(optimizer).__qualname__
-    return StagePart(
-        path.name, StageFile(size, sha256, kinds_of(model)), socket.gethostname(), name
-    )
+    return StagePart(path.name, StageFile(sha256, kinds_of(model)), name)
 
 
 def commit(
@@ -98,13 +88,13 @@ def commit(
     step: int,
     extra: Mapping[str, Any] | None,
 ) -> None:
-    """Write the index, which names the parts. Until its rename the old checkpoint is valid."""
+    """Write the index, which names the parts, and delete the files of earlier saves.
+
+    Until the rename of the index the old checkpoint is valid.
+    """
     for j, part in enumerate(parts):
-        path = folder / part.name
-        if not path.is_file() or path.stat().st_size != part.file.size:
-            raise ValueError(
-                f"no file here from stage {j} on {part.host}; all stages need one shared folder"
-            )
+        if not (folder / part.name).is_file():
+            raise ValueError(f"no file here from stage {j}; all stages need one shared folder")
     optimizers = sorted({part.optimizer for part in parts if part.optimizer})
     if len(optimizers) > 1:
         raise ValueError(
@@ -119,33 +109,20 @@ def commit(
         raise ValueError(f"the index would have {len(text)} bytes, allowed are {LARGE}; save less")
     new = folder / f"index-{uuid4().hex}.json"
     _write(new, lambda file: file.write(text.encode()))
-    try:
-        new.replace(folder / INDEX)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
-
-
-def tidy(folder: Path, parts: Sequence[StagePart]) -> None:
-    """Delete files of earlier saves, once the new index would survive a power cut."""
-    _sync(folder)
-    keep = {part.name for part in parts}
-    for path in list(folder.iterdir()):
-        ours = _STAGE_FILE.fullmatch(path.name) or _NEW_INDEX.fullmatch(path.name)
-        if ours and path.name not in keep:
-            path.unlink(missing_ok=True)
+    new.replace(folder / INDEX)
+    # The save has succeeded, also if old files cannot be deleted.
+    with suppress(OSError):
+        _sync(folder)
+        for path in list(folder.iterdir()):
+            if _OURS.fullmatch(path.name) and path.name not in files:
+                path.unlink()
 
 
 def read_index(folder: Path) -> Index:
     """The index of a checkpoint; a ValueError if it is missing, damaged or edited."""
     path = folder / INDEX
     try:
-        path.lstat()
         return _parse(from_json(read_text(path, LARGE, folder)))
-    except FileNotFoundError:
-        raise ValueError(
-            f"checkpoint {folder}: no {INDEX} there; name a folder that save() wrote"
-        ) from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _refusal(path, error) from None
 
@@ -165,10 +142,8 @@ def _parse(fields: Any) -> Index:
         raise ValueError("it was changed after save() wrote it")
     files = {}
     for name, file in fields["files"].items():
-        if not _STAGE_FILE.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a stage's file")
         kinds = {key: kind and (tuple(kind[0]), kind[1]) for key, kind in file["kinds"].items()}
-        files[name] = StageFile(file["size"], file["sha256"], kinds)
+        files[name] = StageFile(file["sha256"], kinds)
     return Index(**{**fields, "files": files})
 
 
@@ -177,25 +152,15 @@ def read_part(folder: Path, index: Index, name: str) -> dict[str, Any]:
 
     The whole file is read once, for its digest. Its tensors stay on disk until they are used.
     """
-    path, known = folder / name, index.files[name]
+    path = folder / name
     try:
         with open_regular(path, folder) as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if size != known.size:
-                raise ValueError(f"it has {size} bytes, and save() wrote {known.size}")
-            if hashlib.file_digest(opened, "sha256").hexdigest() != known.sha256:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != index.files[name].sha256:
                 raise ValueError(
                     f"its SHA-256 is not the one in {INDEX}, so it is damaged or of another save"
                 )
         part = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        if kinds_of(part["model"]) != known.kinds:
-            raise ValueError(f"keys, shapes or types are not those in {INDEX}")
         return {"model": part["model"], "optimizer": part["optimizer"]}
-    except FileNotFoundError:
-        raise ValueError(
-            f"checkpoint {folder}: {name} is not there, but {INDEX} names it; take another "
-            "checkpoint"
-        ) from None
     except Exception as error:  # a damaged file fails in many ways
         raise _refusal(path, error) from None
 
@@ -222,21 +187,16 @@ def one_line(error: BaseException) -> str:
     return name + " ".join(str(error).split())[:300]
 
 
-def _write(path: Path, dump: Callable[[BinaryIO], object]) -> tuple[int, str]:
-    """Write a new file that survives a power cut, or remove it; returns its size and SHA-256."""
-    try:
-        with path.open("x+b") as file:
-            dump(file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-            file.seek(0)
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        _sync(path.parent)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return size, sha256
+def _write(path: Path, dump: Callable[[BinaryIO], object]) -> str:
+    """Write a new file that survives a power cut; returns its SHA-256."""
+    with path.open("x+b") as file:
+        dump(file)
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    _sync(path.parent)
+    return sha256
 
 
 def _sync(folder: Path) -> None:

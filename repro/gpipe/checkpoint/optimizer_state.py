@@ -8,9 +8,10 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from repro.io.untrusted import short
 
 # Options that belong to a process and not to the training: the members, and the implementation.
 _PROCESS_OPTIONS = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
@@ -34,11 +35,8 @@ def refuse_no_optimizer(value: object) -> None:
     """Raise a ValueError unless it can be used as one of torch.optim's optimizers."""
     needed = ("step", "zero_grad", "state_dict", "param_groups")
     if isinstance(value, type) or not all(hasattr(value, name) for name in needed):
-        description = f"a {type(value).__name__}"
-        if isinstance(value, type):
-            description = f"the class {value.__name__}"
         raise ValueError(
-            f"optimizer: {description}, which is no optimizer; make one of torch.optim from "
+            f"optimizer: {short(value)} is no optimizer; make one of torch.optim from "
             "pipe.parameters()"
         )
 
@@ -48,11 +46,6 @@ def named_state(optimizer: Optimizer, module: nn.Module) -> NamedState:
     names = _names(optimizer, module)
     order = [name for group in names for name in group]
     state_dict = optimizer.state_dict()
-    for key in state_dict["state"]:
-        if not isinstance(key, int):
-            raise ValueError(
-                f"optimizer: state {key!r} belongs to no parameter and cannot be cut into stages"
-            )
     groups: list[Group] = []
     for members, saved in zip(names, state_dict["param_groups"], strict=True):
         options = {k: plain(v, k) for k, v in saved.items() if k not in _PROCESS_OPTIONS}
@@ -157,15 +150,9 @@ def _common_options(
     for name in names:
         for key in common.keys() | options[name].keys():
             first, other = common.get(key), options[name].get(key)
-            if not _same(first, other):
+            if first != other:
                 raise ValueError(
                     f"optimizer: {names[0]} and {name} are in one group, but were saved with "
                     f"{key}={first!r} and {key}={other!r}; make the groups as they were"
                 )
     return dict(common)
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.equal(a, b)
-    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b

@@ -1,17 +1,17 @@
 """Checkpoints of a training run: the unsplit model's keys, saved stage by stage, for any K.
 
-Each stage writes a file with a new name. Then the first stage replaces the index, in one rename.
-Then it deletes the files that the index does not name. If anything dies meanwhile, the folder still
+Each stage writes a file with a new name. Then the first stage replaces the index, in one rename,
+and deletes the files that the index does not name. If anything dies meanwhile, the folder still
 holds one whole checkpoint.
 """
 
 import copy
-import json
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from torch import nn
 from torch.optim import Optimizer
@@ -23,15 +23,14 @@ from repro.gpipe.checkpoint.files import (
     StagePart,
     commit,
     kinds_of,
-    new_file,
     one_line,
     read_index,
     read_part,
-    tidy,
     write_part,
 )
 from repro.gpipe.core.layers import names
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
+from repro.io.untrusted import short
 
 Gather = Callable[[Any], list[Any]]
 T = TypeVar("T")
@@ -57,7 +56,7 @@ def save(
     `misfit` says why these are not the layers that were trained, or is empty.
     """
     where = f"checkpoint {folder}"
-    path = new_file(Path(folder), rank)
+    path = Path(folder) / f"stage{rank}-{uuid4().hex}.pt"  # another name for each save
 
     def write() -> StagePart:
         # All checks come before anything is written.
@@ -74,13 +73,8 @@ def save(
         if rank == 0:
             commit(path.parent, parts, layers, step, extra)
 
-    def delete_old_files() -> None:
-        if rank == 0:
-            tidy(path.parent, parts)
-
     parts = together(where, rank, gather, write, undo=path)
     together(where, rank, gather, write_index, undo=path)
-    together(where, rank, gather, delete_old_files)
 
 
 def load(
@@ -207,32 +201,23 @@ def _describe_failure(error: Exception, where: str, rank: int) -> tuple[type[Exc
     return kind, f"{where}: stage {rank} on {socket.gethostname()}: {text}"
 
 
-def _check_extra(extra: object) -> None:
-    """Raise a ValueError unless JSON holds it as it is."""
-    if extra is not None and not isinstance(extra, Mapping):
+def _check_extra(value: object) -> None:
+    """Raise a ValueError unless JSON gives a value back as it is, but for lists in place of tuples.
+
+    A MultiStepLR that got its milestones back with strings as keys would never reach one.
+    """
+    members: Iterable[object] = ()
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        members = value.values()
+    elif isinstance(value, list | tuple):
+        members = value
+    elif value is not None and not isinstance(value, bool | int | float | str):
         raise ValueError(
-            f"extra: a {type(extra).__name__}, needed is a dict; give {{'name': value}}"
+            f"extra: JSON does not hold {short(value)}; use numbers, strings, lists, and dicts "
+            "with strings as keys, or make it anew after load"
         )
-    try:
-        json.dumps(extra)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"extra: {error}; use numbers, strings, lists and dicts") from None
-    # A MultiStepLR that got its milestones back as strings would never reach one.
-    for key in _keys(extra):
-        if not isinstance(key, str):
-            raise ValueError(
-                f"extra: JSON turns its key {key!r} into a string; use strings as keys, or leave "
-                "the entry out and make it anew after load"
-            )
-
-
-def _keys(value: Any) -> Iterator[object]:
-    """The keys of all dicts in a value."""
-    if isinstance(value, Mapping):
-        yield from value
-        value = list(value.values())
-    for member in value if isinstance(value, list | tuple) else ():
-        yield from _keys(member)
+    for member in members:
+        _check_extra(member)
 
 
 def _check_keys(
