@@ -96,11 +96,11 @@ def test_a_pipeline_is_not_made(change: Any, words: str):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"latency": -1.0}, r"^latency=-1\.0: must be a finite number of seconds; try 1e-5"),
+        ({"latency": -1.0}, r"^latency=-1\.0: must be a number from 0 to 1e\+30"),
         ({"latency": "1"}, "^latency='1'"),
-        ({"bytes_per_second": 0}, "^bytes_per_second=0: .*; try bytes_per_second=1e9"),
+        ({"bytes_per_second": 0}, "^bytes_per_second=0: must be a number from 1e-30 to inf"),
         ({"bytes_per_second": [1e9]}, r"^bytes_per_second=\[1"),
-        ({"overlap": 1}, "^overlap=1: must be True or False; try overlap=True"),
+        ({"overlap": 1}, "^overlap=1: must be True or False"),
     ],
 )
 def test_a_wrong_link(fields: Any, words: str):

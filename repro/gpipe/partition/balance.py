@@ -1,6 +1,5 @@
 """How many layers each stage gets, why, and how balanced that should be."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -9,8 +8,6 @@ from repro.gpipe.core.layers import Layer, parameter_counts
 from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_costs import BALANCES, LinkSpeed, Profile, check_balance
 from repro.gpipe.partition.partition import PARTITIONERS, Cost, additive, check_stages
-
-_PREFIXES = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,9 @@ class Cut:
         text = f"{'+'.join(map(str, self.counts))} layers {self.chosen}"
         if self.costs is None:
             return text
-        return (
-            f"{text}: {_with_prefix(self.costs, self.unit)}, predicted imbalance "
-            f"{100 * (self.imbalance or 0.0):.1f} %"
-        )
+        costs = ", ".join(f"{cost:.4g}" for cost in self.costs)
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{text}: {costs}{unit}, predicted imbalance {self.imbalance:.1%}"
 
 
 def choose(
@@ -72,12 +68,3 @@ def choose(
     counts = PARTITIONERS[partitioner](cost, len(layers), stages)
     costs = tuple(cost(a, b) for a, b in pairwise([0, *accumulate(counts)]))
     return Cut(tuple(counts), f"by {what} ({partitioner})", costs, unit)
-
-
-def _with_prefix(costs: Sequence[float], unit: str) -> str:
-    """Costs with four digits each and one SI prefix for all."""
-    power = math.floor(math.log10(max(costs)) / 3) if unit and max(costs) > 0 else 0
-    power = min(max(power, min(_PREFIXES)), max(_PREFIXES))
-    numbers = ", ".join(f"{cost / 1000.0**power:.4g}" for cost in costs)
-    symbol = f"{_PREFIXES[power]}{unit}" if unit == "s" else f"{_PREFIXES[power]} {unit}"
-    return f"{numbers} {symbol.strip()}".strip()

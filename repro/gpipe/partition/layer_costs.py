@@ -41,20 +41,15 @@ class LinkSpeed:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if not within(self.latency, 0, MOST):
-            raise ValueError(
-                f"latency={short(self.latency)}: must be a finite number of seconds; try 1e-5"
-            )
-        speed = self.bytes_per_second
-        if not (within(speed, LEAST, MOST) or within(speed, math.inf, math.inf)):
-            raise ValueError(
-                f"bytes_per_second={short(speed)}: must be a number from {LEAST:g} to {MOST:g}, or "
-                "inf for a free link; try bytes_per_second=1e9"
-            )
-        if type(self.overlap).__name__ not in ("bool", "bool_"):  # the latter is NumPy's
-            raise ValueError(
-                f"overlap={short(self.overlap)}: must be True or False; try overlap=True"
-            )
+        ranges = ("latency", 0, MOST), ("bytes_per_second", LEAST, math.inf)
+        for name, least, most in ranges:
+            value = getattr(self, name)
+            if not within(value, least, most):
+                raise ValueError(
+                    f"{name}={short(value)}: must be a number from {least:g} to {most:g}"
+                )
+        if not isinstance(self.overlap, bool):
+            raise ValueError(f"overlap={short(self.overlap)}: must be True or False")
 
     def seconds(self, size: int) -> float:
         """Seconds of a message of `size` bytes; 0 for 0 bytes, since no message is sent then."""

@@ -70,7 +70,9 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         if current_process().name.startswith(NAME):
             os._exit(_NO_GUARD)  # a stage: its launcher raises the error, once for all of them
         raise ValueError(_GUARD)
-    _check_call(fn, stages, threads)
+    for field, number in (("stages", stages), ("threads", threads)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ValueError(f"{field}={short(number)}: must be a whole number, at least 1")
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
     _check_importable(fn)
@@ -85,17 +87,6 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         return [pickle.loads(group.store.get(f"result/{rank}")) for rank in range(stages)]
 
 
-def _check_call(fn: object, stages: object, threads: object) -> None:
-    for field, number in (("stages", stages), ("threads", threads)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{field}={short(number)}: must be a whole number, at least 1")
-    if not callable(fn):
-        raise ValueError(
-            f"fn={short(fn)}: must be a function; write launch(train, ...), not launch(train(...), "
-            "...)"
-        )
-
-
 def _check_importable(fn: Callable[..., Any]) -> None:
     """Raise a one-line ValueError unless a new process can import the main file, and `fn` from it.
 
@@ -103,17 +94,13 @@ def _check_importable(fn: Callable[..., Any]) -> None:
     """
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    if getattr(main, "__spec__", None) is None and file is not None and not Path(file).is_file():
-        raise ValueError(
-            f"launch: this program is {file}, which is no file that stage processes could import; "
-            "write it into a .py file and run that"
-        )
+    is_piped = getattr(main, "__spec__", None) is None and file and not Path(file).is_file()
     is_typed = isinstance(fn, FunctionType) and fn.__code__.co_filename.startswith("<")
-    if getattr(fn, "__module__", "") == "__main__" and (file is None or is_typed):
+    if is_piped or (getattr(fn, "__module__", "") == "__main__" and (file is None or is_typed)):
         raise ValueError(
-            f"fn={_name(fn)}: defined in an interactive session, a notebook or `python -c`, which "
-            "stage processes cannot import; put it into a .py file and import it from there, which "
-            "works in a notebook too (docs/launching.md)"
+            f"fn={_name(fn)}: stage processes cannot import what is typed, or read from standard "
+            "input; put it into a .py file and import it from there, which works in a notebook too "
+            "(docs/launching.md)"
         )
 
 
@@ -138,10 +125,7 @@ def _end_anyway(called: str) -> None:
     """End this process soon, whatever of the user's keeps it: its result is delivered."""
     time.sleep(_GRACE)
     threads = [t for t in threading.enumerate() if not t.daemon and t != threading.main_thread()]
-    kept_by = [
-        f"{each.name} (target {_name(getattr(each, '_target', None))})"
-        for each in (*threads, *active_children())
-    ]
+    kept_by = [each.name for each in (*threads, *active_children())]
     for child in active_children():
         child.kill()
     health.leave(

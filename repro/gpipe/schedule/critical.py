@@ -34,19 +34,10 @@ class Leg(NamedTuple):
         return self.end - self.start
 
 
-class Cause(NamedTuple):
-    """What a span had to wait for before it could begin.
+def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, tuple[Span | None, str]]:
+    """The span for whose end each span of a step waited, and what the time between the two is.
 
-    `span` is the one whose end it waited for; None for the first span of a rank that needs no
-    message. `wait` says what the time between the two spans is, "transfer" or "gap".
-    """
-
-    span: Span | None
-    wait: str
-
-
-def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, Cause]:
-    """What each span of a step waited for.
+    It is None for the first span of a rank that needs no message.
 
     - A span that needs a message waited for it if the sender ended after the previous span on its
       own rank. The time between is "transfer", which includes queueing and waking up.
@@ -64,19 +55,22 @@ def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, Cause]:
     span_of = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
     work = [s for s in timeline.spans if s.kind in COMPUTE]
     last_work = max(work, key=lambda s: s.end, default=None)
-    causes: dict[Span, Cause] = {}
+    causes: dict[Span, tuple[Span | None, str]] = {}
     for rank in range(timeline.ranks):
         previous: Span | None = None
         for span in timeline.on(rank):
-            cause = Cause(previous, "gap")
+            causes[span] = previous, "gap"
             producer = producers.get((span.kind, span.stage, span.micro_batch))
             sender = span_of.get(producer) if producer else None
             if sender is not None and (previous is None or sender.end > previous.end):
-                cause = Cause(sender, "transfer")
-            elif span.kind == "U" and previous and last_work:
-                agreed = previous.end < last_work.end <= span.start
-                cause = Cause(last_work if agreed else previous, "gap")
-            causes[span] = cause
+                causes[span] = sender, "transfer"
+            elif (
+                span.kind == "U"
+                and previous
+                and last_work
+                and previous.end < last_work.end <= span.start
+            ):
+                causes[span] = last_work, "gap"
             previous = span
     return causes
 
@@ -106,10 +100,10 @@ def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
     while span is not None and span not in visited:
         visited.add(span)
         reach_back(span.kind, span, span.start)
-        cause = causes[span]
-        if cause.span is not None:
-            reach_back(cause.wait, span, cause.span.end)
-        first, span = span, cause.span
+        cause, wait = causes[span]
+        if cause is not None:
+            reach_back(wait, span, cause.end)
+        first, span = span, cause
     if first is not None:
         reach_back("gap", first, timeline.start)
     return tuple(reversed(legs))

@@ -16,14 +16,6 @@ WORK = ("F", "R", "B", "I", "W", "U")  # a stage that is in one of these is not 
 KINDS = (*WORK, "setup")
 COLUMNS = {"kind": str, "stage": int, "micro_batch": int, "step": int, "start": float, "end": float}
 _LATEST = 1e9  # seconds, thirty years; a larger number is no time of a clock
-_COLOURS = {  # names of Chrome's trace viewer
-    "F": "thread_state_running",
-    "R": "thread_state_runnable",
-    "B": "rail_animation",
-    "I": "rail_response",
-    "W": "rail_load",
-    "U": "good",
-}
 
 
 class Span(NamedTuple):
@@ -82,10 +74,10 @@ class Timeline:
         """Seconds from the first start to the last end on any stage."""
         return max((s.end for s in self.spans), default=0.0) - self.start
 
-    def busy(self, stage: int | None = None, kinds: Iterable[str] = WORK) -> float:
-        """Seconds of the given kinds of work, on one stage or summed over all."""
+    def busy(self, kinds: Iterable[str] = WORK) -> float:
+        """Seconds of the given kinds of work, summed over all stages."""
         wanted = tuple(kinds)
-        return sum(s.seconds for s in self.spans if s.kind in wanted and stage in (None, s.stage))
+        return sum(s.seconds for s in self.spans if s.kind in wanted)
 
     @property
     def bubble_over_total(self) -> float:
@@ -150,8 +142,6 @@ class Timeline:
                 "dur": 1e6 * s.seconds,
                 "args": {"stage": s.stage, "micro_batch": s.micro_batch, "step": s.step},
             }
-            if s.kind in _COLOURS:
-                event["cname"] = _COLOURS[s.kind]
             events.append(event)
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 

@@ -133,14 +133,14 @@ class Costs:
             for action in actions
             if action.kind == "Send"
         }
-        for span, cause in find_causes(timeline, schedule).items():
-            if span.kind not in COMPUTE or cause.span is None or cause.span.kind not in COMPUTE:
+        for span, (cause, wait) in find_causes(timeline, schedule).items():
+            if span.kind not in COMPUTE or cause is None or cause.kind not in COMPUTE:
                 continue
-            waited = max(0.0, span.start - cause.span.end)
-            if cause.wait == "gap":
-                gaps[cause.span.stage].append(waited)
+            waited = max(0.0, span.start - cause.end)
+            if wait == "gap":
+                gaps[cause.stage].append(waited)
             else:
-                link = cause.span.stage % timeline.ranks, span.stage % timeline.ranks
+                link = cause.stage % timeline.ranks, span.stage % timeline.ranks
                 latencies[link].append(waited)
         inside = max(s.end for s in work) - min(s.start for s in work)
         return cls(seconds, _medians(gaps), _medians(latencies), timeline.step_time - inside)
