@@ -4,28 +4,25 @@ Usable alone: it imports torch and nothing else of this project. Each public nam
 it is first used, so that `repro.gpipe.schedule`, which is pure, can be imported without torch.
 """
 
+# ruff: noqa: F401  # what is imported for type checkers is imported for others on first use
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from repro.gpipe.checkpoint.save_load import whole_state_dict as whole_state_dict
-    from repro.gpipe.core.config import PipelineConfig as PipelineConfig
-    from repro.gpipe.core.loss import Weighted as Weighted
-    from repro.gpipe.core.microbatch import Whole as Whole
-    from repro.gpipe.core.pipeline import EvaluationResult as EvaluationResult
-    from repro.gpipe.core.pipeline import Pipeline as Pipeline
-    from repro.gpipe.core.pipeline import StepResult as StepResult
-    from repro.gpipe.errors import NonFiniteError as NonFiniteError
-    from repro.gpipe.partition.layer_costs import LinkSpeed as LinkSpeed
-    from repro.gpipe.runtime.launch import launch as launch
-    from repro.gpipe.schedule.actions import Action as Action
-    from repro.gpipe.schedule.actions import Schedule as Schedule
-    from repro.gpipe.schedule.breakdown import breakdown as breakdown
-    from repro.gpipe.schedule.kinds import make_schedule as make_schedule
-    from repro.gpipe.schedule.replay import draw as draw
-    from repro.gpipe.schedule.replay import replay as replay
-    from repro.gpipe.schedule.timeline import Span as Span
-    from repro.gpipe.schedule.timeline import Timeline as Timeline
+    from repro.gpipe.checkpoint.save_load import whole_state_dict
+    from repro.gpipe.core.config import PipelineConfig
+    from repro.gpipe.core.loss import Weighted
+    from repro.gpipe.core.microbatch import Whole
+    from repro.gpipe.core.pipeline import EvaluationResult, Pipeline, StepResult
+    from repro.gpipe.errors import NonFiniteError
+    from repro.gpipe.partition.layer_costs import LinkSpeed
+    from repro.gpipe.runtime.launch import launch
+    from repro.gpipe.schedule.actions import Action, Schedule
+    from repro.gpipe.schedule.breakdown import breakdown
+    from repro.gpipe.schedule.kinds import make_schedule
+    from repro.gpipe.schedule.replay import draw, replay
+    from repro.gpipe.schedule.timeline import Span, Timeline
 
 _NAMES = {
     "checkpoint.save_load": ["whole_state_dict"],

@@ -18,7 +18,7 @@ from failing import lingering
 from leftovers import MARK, none_within
 
 from repro.gpipe import launch
-from repro.gpipe.runtime.store import PipeStore
+from repro.gpipe.runtime.store import PipeClient, open_store
 
 
 def fine(*_: object) -> None:
@@ -108,14 +108,15 @@ def test_a_thread_that_goes_on_is_named_and_ended(capfd: pytest.CaptureFixture[s
 
 
 @pytest.fixture
-def store() -> Iterator[PipeStore]:
-    with PipeStore(1) as made:
-        yield made
+def stores() -> Iterator[list[PipeClient]]:
+    """The launcher's, and that of a process."""
+    with open_store(1) as (own, clients):
+        yield [own, *clients]
 
 
-def test_it_is_a_store(store: PipeStore):
+def test_it_is_a_store(stores: list[PipeClient]):
     """As torch's HashStore answers."""
-    for tried in (store.own, dist.PrefixStore("part", store.clients[0]), dist.HashStore()):
+    for tried in (stores[0], dist.PrefixStore("part", stores[1]), dist.HashStore()):
         tried.set("a", "1")
         assert (tried.get("a"), tried.check(["a"]), tried.check(["a", "b"])) == (b"1", True, False)
         for theirs in ("mine", "theirs"):
@@ -125,11 +126,11 @@ def test_it_is_a_store(store: PipeStore):
             tried.wait(["never"], timedelta(seconds=0.01))
 
 
-def test_a_process_whose_launcher_is_gone_is_told_so(store: PipeStore):
+def test_a_process_whose_launcher_is_gone_is_told_so(stores: list[PipeClient]):
     """Its ends are all that keep the connection open, as when the launcher is killed."""
-    store.started()
+    stores[1].end.close()
     with pytest.raises(dist.DistNetworkError, match="the launcher is gone"):
-        store.clients[0].check(["a"])
+        stores[1].check(["a"])
 
 
 # Other users of this machine.

@@ -17,17 +17,10 @@ from repro.io.untrusted import short
 _PROCESS_OPTIONS = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
 
 
-class Group(TypedDict):
-    """The options of one parameter group, and the names of its parameters."""
-
-    names: list[str]
-    options: dict[str, Any]
-
-
 class NamedState(TypedDict):
     """An optimizer's groups, and each parameter's state under the parameter's first name."""
 
-    groups: list[Group]
+    groups: list[dict[str, Any]]  # of each the "names" of its parameters and its "options"
     state: dict[str, dict[str, Any]]
 
 
@@ -46,7 +39,7 @@ def named_state(optimizer: Optimizer, module: nn.Module) -> NamedState:
     names = _names(optimizer, module)
     order = [name for group in names for name in group]
     state_dict = optimizer.state_dict()
-    groups: list[Group] = []
+    groups: list[dict[str, Any]] = []
     for members, saved in zip(names, state_dict["param_groups"], strict=True):
         options = {k: plain(v, k) for k, v in saved.items() if k not in _PROCESS_OPTIONS}
         groups.append({"names": members, "options": options})

@@ -104,13 +104,9 @@ def load(
             "folder"
         )
     index, values, state = loaded[0]
-
-    def apply() -> None:
-        module.load_state_dict(values)
-        if optimizer is not None and state is not None:
-            optimizer.load_state_dict(state)
-
-    together(where, rank, gather, apply)
+    module.load_state_dict(values)
+    if optimizer is not None and state is not None:
+        optimizer.load_state_dict(state)
     return index
 
 

@@ -19,7 +19,7 @@ from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
 from repro.gpipe.runtime import health
 from repro.gpipe.runtime.heartbeats import INTERVAL, Board, Failure
 from repro.gpipe.runtime.processes import Processes, how
-from repro.gpipe.runtime.store import PipeClient, PipeStore
+from repro.gpipe.runtime.store import PipeClient, open_store
 from repro.io.temporary import own_folder
 
 Body = Callable[..., None]
@@ -63,14 +63,15 @@ def on_this_host(
     through a folder that only this user can open. Without a folder for logs their output is that of
     this program.
     """
-    with own_folder() as folder, PipeStore(world) as store:
+    with own_folder() as folder, open_store(world) as (store, clients):
         calls = {
             rank: (body, rank, world, client, folder / "rendezvous", threads, args)
-            for rank, client in enumerate(store.clients)
+            for rank, client in enumerate(clients)
         }
         with Processes(_enter, calls, threads=threads, logs=logs) as processes:
-            store.started()
-            yield Group(store.own, world, processes)
+            for client in clients:
+                client.end.close()
+            yield Group(store, world, processes)
 
 
 class Torchrun:
@@ -161,10 +162,7 @@ def initialise(rank: int, world: int, store: dist.Store | None = None, threads: 
     if gpus:
         torch.cuda.set_device(local_rank % gpus)
     backend = "cpu:gloo,cuda:nccl" if gpus >= local_world else "gloo"
-    if store is None:
-        dist.init_process_group(backend, timeout=TIMEOUT)
-    else:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     health.begin(store, rank, world)
     if backend != "gloo":
         nccl_pairs(world)

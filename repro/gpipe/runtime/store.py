@@ -7,8 +7,8 @@ heartbeats, failures, jobs and results, but no messages between stages.
 
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -20,34 +20,23 @@ _LONG = timedelta(days=30)
 _POLL = 0.05  # seconds between looks for a key: rare enough not to disturb a stage that computes
 
 
-class PipeStore:
-    """The store itself, in the launcher; leaving the context closes it.
+@contextmanager
+def open_store(processes: int) -> Iterator[tuple["PipeClient", list["PipeClient"]]]:
+    """The store, while the context lasts: the launcher's access and one for each process.
 
-    Attributes:
-        own: the launcher's access.
-        clients: one for each process, passed to it as an argument when it is started.
+    The latter are passed to the processes as arguments. Then they are closed here, so that the end
+    of a process is noticed.
     """
-
-    def __init__(self, clients: int) -> None:
-        values = dist.HashStore()
-        pairs = [Pipe() for _ in range(clients + 1)]
-        self.own, *self.clients = (PipeClient(end) for _, end in pairs)
-        # One thread for each end: a process that is stopped delays no other request.
-        for end, _ in pairs:
-            threading.Thread(
-                target=_serve, args=(values, end), name="gpipe-store", daemon=True
-            ).start()
-
-    def __enter__(self) -> "PipeStore":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.started()
-        self.own.end.close()
-
-    def started(self) -> None:
-        """Close our copies of the clients' ends, so that the end of a process is noticed."""
-        for client in self.clients:
+    values = dist.HashStore()
+    pairs = [Pipe() for _ in range(1 + processes)]
+    # One thread for each end: a process that is stopped delays no other request.
+    for end, _ in pairs:
+        threading.Thread(target=_serve, args=(values, end), daemon=True).start()
+    own, *clients = (PipeClient(end) for _, end in pairs)
+    try:
+        yield own, clients
+    finally:
+        for client in (own, *clients):
             client.end.close()
 
 

@@ -6,32 +6,11 @@ little slower without changing the step time.
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import NamedTuple
 
 from repro.gpipe.schedule.actions import COMPUTE, Schedule
 from repro.gpipe.schedule.timeline import KINDS, Span, Timeline
 
-PATH_KINDS: tuple[str, ...] = (*KINDS, "transfer", "gap")
-
-
-class Leg(NamedTuple):
-    """One item of a critical path; each begins where the one before ends.
-
-    `kind` is that of the span, or "transfer" for the wait for a message, or "gap" for any other
-    time before a span, which is the runtime's. Of these two, stage and micro-batch are those of the
-    span that begins after them.
-    """
-
-    kind: str
-    stage: int
-    micro_batch: int
-    start: float
-    end: float
-
-    @property
-    def seconds(self) -> float:
-        """Length, above 0."""
-        return self.end - self.start
+_PATH_KINDS: tuple[str, ...] = (*KINDS, "transfer", "gap")
 
 
 def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, tuple[Span | None, str]]:
@@ -75,8 +54,12 @@ def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, tuple[Span
     return causes
 
 
-def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
-    """The legs from the start of the step to its end; each begins where the one before ends.
+def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Span, ...]:
+    """The spans from the start of the step to its end; each begins where the one before ends.
+
+    Between those of the timeline, one of kind "transfer" is the wait for a message, and a "gap" is
+    any other time, which is the runtime's. Of these two, stage and micro-batch are those of the
+    span that begins after them.
 
     The path starts at the span that ends last and follows `find_causes` backwards. Of several such
     spans it takes the one that began last, then that of the lowest stage. The time before the first
@@ -86,13 +69,13 @@ def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
     where the span begins, and is left out where nothing of it remains.
     """
     causes = find_causes(timeline, schedule)
-    legs: list[Leg] = []
+    path: list[Span] = []
     end = timeline.start + timeline.step_time
 
     def reach_back(kind: str, span: Span, start: float) -> None:
         nonlocal end
         if start < end:
-            legs.append(Leg(kind, span.stage, span.micro_batch, start, end))
+            path.append(Span(kind, span.stage, span.micro_batch, start, end))
             end = start
 
     visited: set[Span] = set()  # spans of clocks that are far apart could lead in a circle
@@ -106,12 +89,12 @@ def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
         first, span = span, cause
     if first is not None:
         reach_back("gap", first, timeline.start)
-    return tuple(reversed(legs))
+    return tuple(reversed(path))
 
 
-def by_stage(legs: Iterable[Leg], stages: int) -> list[dict[str, float]]:
-    """Of each stage, the seconds of each of `PATH_KINDS`."""
-    seconds = [dict.fromkeys(PATH_KINDS, 0.0) for _ in range(stages)]
-    for leg in legs:
-        seconds[leg.stage][leg.kind] += leg.seconds
+def by_stage(path: Iterable[Span], stages: int) -> list[dict[str, float]]:
+    """Of each stage, the seconds of each kind."""
+    seconds = [dict.fromkeys(_PATH_KINDS, 0.0) for _ in range(stages)]
+    for span in path:
+        seconds[span.stage][span.kind] += span.seconds
     return seconds

@@ -10,12 +10,9 @@ from functools import cached_property
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
-from repro.io.untrusted import short
-
 WORK = ("F", "R", "B", "I", "W", "U")  # a stage that is in one of these is not idle
 KINDS = (*WORK, "setup")
-COLUMNS = {"kind": str, "stage": int, "micro_batch": int, "step": int, "start": float, "end": float}
-_LATEST = 1e9  # seconds, thirty years; a larger number is no time of a clock
+COLUMNS = ("kind", "stage", "micro_batch", "step", "start", "end")
 
 
 class Span(NamedTuple):
@@ -110,18 +107,8 @@ class Timeline:
     def from_rows(
         cls, rows: Iterable[Mapping[str, Any]], stages: int, stages_per_rank: int = 1
     ) -> "Timeline":
-        """The inverse of `to_rows`; a ValueError for a row that is no span of these stages."""
-        spans = []
-        for row in rows:
-            known = all(type(row.get(name)) is kind for name, kind in COLUMNS.items())
-            known = known and row["kind"] in KINDS and 0 <= row["stage"] < stages
-            known = known and row["micro_batch"] >= -1
-            if not known or not -_LATEST <= row["start"] <= row["end"] <= _LATEST:
-                raise ValueError(
-                    f"{short(row)} is no span of stages 0 to {stages - 1}; record it again"
-                )
-            spans.append(Span(**{name: row[name] for name in COLUMNS}))
-        return cls(tuple(spans), stages, stages_per_rank)
+        """The inverse of `to_rows`."""
+        return cls(tuple(Span(**row) for row in rows), stages, stages_per_rank)
 
     def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
         """A Chrome trace for ui.perfetto.dev, as a JSON object: one track a rank, microseconds."""

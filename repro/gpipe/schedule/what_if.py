@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import TypeVar
 
 from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
-from repro.gpipe.schedule.critical import Leg, critical_path, find_causes
+from repro.gpipe.schedule.critical import critical_path, find_causes
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
@@ -49,7 +49,7 @@ class Explanation:
     timeline: Timeline
     schedule: Schedule
     costs: "Costs"
-    path: tuple[Leg, ...]  # the critical one
+    path: tuple[Span, ...]  # the critical one
     base_s: float  # the unchanged schedule replayed
     changes: tuple[Change, ...]  # all that this run allows, the greatest gain first
 
