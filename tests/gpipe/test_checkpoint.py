@@ -99,24 +99,22 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
     module, other = model(4, 4, 4), model(4, 4, 4, seed=3)
 
     def grouped(of, **options):
-        rates = zip(of, options.pop("rates", (0.1, 0.2)), strict=True)
+        rates = zip(of, (0.1, 0.2), strict=True)
         return SGD([{"params": layer.parameters(), "lr": lr} for layer, lr in rates], **options)
 
     one_group = stepped(module, "SGD", momentum=0.9)
     put(tmp_path / "none", module)
     put(tmp_path / "one", module, one_group)
     put(tmp_path / "two", module, grouped(module))
-    put(tmp_path / "alike", module, grouped(module, rates=(0.1, 0.1)))
     put(tmp_path / "first", module, SGD(module[0].parameters()))
     before = copied(other)
     two, everything = grouped(other, momentum=0.9), SGD(other.parameters())
     for folder, fresh, words in (
         ("none", everything, "saved without an optimizer, not SGD"),
         ("one", Adam(other.parameters()), "saved with SGD, not Adam"),
-        ("one", SGD(other[0].parameters()), r"1\.\w+ was in the saved optimizer and is not in"),
-        ("first", everything, r"1\.\w+ was not in the saved optimizer"),
-        ("two", everything, "parameter groups are not those that were saved"),
-        ("alike", everything, "parameter groups are not those that were saved"),
+        ("one", SGD(other[0].parameters()), r"1\.\w+ is in only one of the saved optimizer"),
+        ("first", everything, r"1\.\w+ is in only one of the saved optimizer"),
+        ("two", everything, r"in one group.*'lr': 0\.1.*'lr': 0\.2"),
         ("one", two, "parameter groups are not those that were saved"),
         ("one", "sgd", "optimizer: 'sgd' is no optimizer"),
         ("one", SGD(module.parameters()), r"of shape \(4, 4\) is not of this stage's layers"),
@@ -143,7 +141,7 @@ def test_groups_of_two_stages_become_one_only_if_they_have_the_same_options(tmp_
         if rates[0] == rates[1]:
             get(tmp_path, whole, SGD(whole.parameters(), lr=9.0))
         else:
-            words = r"0\.weight and 1\.weight are in one group.*lr=0\.1 and lr=0\.2"
+            words = r"0\.weight and 1\.bias are in one group.*'lr': 0\.1.*'lr': 0\.2"
             refused(words, get, tmp_path, whole, SGD(whole.parameters(), lr=9.0))
 
 

@@ -57,27 +57,23 @@ def positional_state(
     options of a group without parameters.
     """
     saved_groups = [group for part in saved for group in part["groups"]]
-    options = {name: group["options"] for group in saved_groups for name in group["names"]}
+    saved_names = {name for group in saved_groups for name in group["names"]}
     states = {name: state for part in saved for name, state in part["state"].items()}
     names = _names(optimizer, module)
     order = [name for group in names for name in group]
     of_module = {name for name, _ in module.named_parameters()}
-    for name in sorted({*order} ^ (options.keys() & of_module)):
+    for name in sorted({*order} ^ (saved_names & of_module)):
         raise ValueError(
-            f"optimizer: {name} "
-            + (
-                "was not in the saved optimizer; load without one and start afresh"
-                if name in order
-                else "was in the saved optimizer and is not in this one; add it"
-            )
+            f"optimizer: {name} is in only one of the saved optimizer and this one; make it as it "
+            "was, or load without an optimizer"
         )
-    _refuse_other_groups(saved, names)
     groups: list[dict[str, Any]] = []
     positions = iter(range(len(order)))
     for group, members in zip(optimizer.param_groups, names, strict=True):
         present = {k: v for k, v in group.items() if k != "params"}
         params = [next(positions) for _ in members]
-        groups.append(present | _common_options(members, options) | {"params": params})
+        options = _saved_options(saved_groups, members, order)
+        groups.append(present | options | {"params": params})
     state = {n: copy.deepcopy(states[name]) for n, name in enumerate(order) if name in states}
     return {"state": state, "param_groups": groups}
 
@@ -114,38 +110,28 @@ def _names(optimizer: Optimizer, module: nn.Module) -> list[list[str]]:
     return [[names[p] for p in group["params"]] for group in optimizer.param_groups]
 
 
-def _refuse_other_groups(saved: Sequence[NamedState], names: Sequence[Sequence[str]]) -> None:
-    """Raise a ValueError if loading would split a saved group or join two groups of one stage.
+def _saved_options(
+    saved_groups: Sequence[dict[str, Any]], members: Sequence[str], order: Sequence[str]
+) -> dict[str, Any]:
+    """The options with which the parameters of a group were saved, on several stages maybe.
 
-    Options would change silently otherwise. torch, too, refuses another number of groups.
+    A ValueError if a group is split, or if groups with other options are joined: options would
+    change silently.
     """
-    group_here = {name: n for n, members in enumerate(names) for name in members}
-    for part in saved:
-        pairs = {
-            (n, group_here[name])
-            for n, group in enumerate(part["groups"])
-            for name in group["names"]
-            if name in group_here
-        }
-        saved_groups, groups_here = {n for n, _ in pairs}, {number for _, number in pairs}
-        if not len(pairs) == len(saved_groups) == len(groups_here):
+    options: dict[str, Any] = {}
+    for group in saved_groups:
+        here = set(order).intersection(group["names"])
+        if here.isdisjoint(members):
+            continue
+        if not here.issubset(members):
             raise ValueError(
                 "optimizer: its parameter groups are not those that were saved, and loading would "
                 "change their options; make the groups as they were, or load without an optimizer"
             )
-
-
-def _common_options(
-    names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The options that all these parameters were saved with, on several stages maybe."""
-    common = options[names[0]] if names else {}
-    for name in names:
-        for key in common.keys() | options[name].keys():
-            first, other = common.get(key), options[name].get(key)
-            if first != other:
-                raise ValueError(
-                    f"optimizer: {names[0]} and {name} are in one group, but were saved with "
-                    f"{key}={first!r} and {key}={other!r}; make the groups as they were"
-                )
-    return dict(common)
+        if options and options != group["options"]:
+            raise ValueError(
+                f"optimizer: {members[0]} and {min(here)} are in one group, but were saved with "
+                f"{short(options)} and {short(group['options'])}; make the groups as they were"
+            )
+        options = group["options"]
+    return options

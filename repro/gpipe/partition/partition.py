@@ -19,6 +19,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from repro.io.untrusted import short
+
 Cost = Callable[[int, int], float]
 
 
@@ -85,10 +87,9 @@ def check_stages(layers: int, stages: int) -> None:
 def _number(cost: Cost, a: int, b: int) -> float:
     value = cost(a, b)
     if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        shown = " ".join(str(value).split())[:40]
         raise ValueError(
-            f"balance: the cost of a stage of layers {a} to {b - 1} is {shown} "
-            f"({type(value).__name__}); it must be a finite number, at least 0"
+            f"balance: the cost of a stage of layers {a} to {b - 1} is {short(value)}; it must be "
+            "a finite number, at least 0"
         )
     return float(value)
 

@@ -169,28 +169,27 @@ class Board:
         merely in no call of its Pipeline, or in code of the user, may still go on: a warning names
         it.
         """
-        chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
+        chain: dict[int, int] = {}  # rank -> number of its wait; -1 where it has ended
         texts: list[str] = []
         beats: list[dict[str, Any]] = []
         patience = SILENCE
-        while rank not in (known for known, _ in chain):
+        while rank not in chain:
             beat = self.heartbeat(rank)
             beats.append(beat)
             texts.append(beat.get("status", f"rank {rank}") + beat.get("place", ""))
             if self.returned(rank) > self.launches:
-                chain.append((rank, -1))
+                chain[rank] = -1
                 patience = _ENDED
                 texts[-1] = f"{beat.get('who', f'rank {rank}')}, which has ended"
                 break
             if not beat.get("waiting"):
                 self._warn(rank, texts, beats)
                 return None
-            awaited, number = beat["waiting"]
-            chain.append((rank, number))
+            awaited, chain[rank] = beat["waiting"]
             rank = awaited
-        last, last_wait = chain[-1]
-        has_cycle = last_wait >= 0
-        waits = beats[[known for known, _ in chain].index(rank) :] if has_cycle else beats[:-1]
+        *_, last = chain
+        has_cycle = chain[last] >= 0
+        waits = beats[[*chain].index(rank) :] if has_cycle else beats[:-1]
         collectives = [beat for beat in waits if beat["collective"]]
         if any(beat["in_transit"] > _LARGE for beat in collectives or waits):
             patience = SETTING_UP

@@ -10,15 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean, median
-from typing import TypeVar
+from typing import Any
 
 from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
 from repro.gpipe.schedule.critical import critical_path, find_causes
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
-
-Key = TypeVar("Key")
 
 BALANCE, DOUBLED, NEVER, LINK = "better balance", "M doubled", "nothing recomputed", "free link"
 CHANGES = {  # name -> what its prediction assumes
@@ -177,7 +175,7 @@ def _counted(work: Iterable[Span | Action]) -> Counter[tuple[str, int, int]]:
     return Counter((each.kind, each.stage, each.micro_batch) for each in work)
 
 
-def _medians(samples: dict[Key, list[float]]) -> dict[Key, float]:
+def _medians(samples: dict[Any, list[float]]) -> dict[Any, float]:
     """The median of each; where there is no sample that over all, and 0 where there is none."""
     everywhere = [value for values in samples.values() for value in values]
     default = median(everywhere) if everywhere else 0.0
