@@ -74,23 +74,21 @@ EXTRAS = (
 
 
 @pytest.mark.parametrize(
-    ("timeline", "parts"),
+    ("step", "parts"),
     [
-        (timed("gpipe", 2, 16, "always"), {"bubble": 3 / 67, "recompute": 16 / 67}),
-        (timed("zb-h1", 4, 8, "never"), {"computation": 24 / 27, "bubble": 3 / 27, "update": 0}),
-        (timed("gpipe", 2, 8, "never", lambda _a: 1.0), {"imbalance": 0}),
-        (timed("gpipe", 2, 4, "never", lambda _a: 1.0, 1.0), {"transfer": 4 / 24, "imbalance": 0}),
-        (timed("gpipe", 2, 1, "never", lambda a: 1.5 - a.stage), {"imbalance": 0, "transfer": 0}),
-        (
-            Timeline(EXTRAS, 1),
-            dict.fromkeys(PARTS, 0.0) | {"computation": 6 / 8, "update": 1 / 8, "setup": 1 / 8},
-        ),
+        (("gpipe", 2, 16, "always"), {"bubble": 3 / 67, "recompute": 16 / 67}),
+        (("zb-h1", 4, 8, "never"), {"computation": 24 / 27, "bubble": 3 / 27, "update": 0}),
+        (("gpipe", 2, 8, "never", lambda _a: 1.0), {"imbalance": 0}),
+        (("gpipe", 2, 4, "never", lambda _a: 1.0, 1.0), {"transfer": 4 / 24, "imbalance": 0}),
+        (("gpipe", 2, 1, "never", lambda a: 1.5 - a.stage), {"imbalance": 0, "transfer": 0}),
     ],
 )
-def test_breakdowns(timeline, parts):
-    found = breakdown(timeline)
+def test_breakdowns(step, parts):
+    found = breakdown(timed(*step), make_schedule(*step[:4]))
     assert sum(found.values()) == pytest.approx(1)
     assert {name: found[name] for name in parts} == pytest.approx(parts)
+    parts = dict.fromkeys(PARTS, 0.0) | {"computation": 6 / 8, "update": 1 / 8, "setup": 1 / 8}
+    assert breakdown(Timeline(EXTRAS, 1), make_schedule("gpipe", 1, 1, "never")) == parts
 
 
 LINE = timed("gpipe", 2, 1, "never")  # F0 of both stages, then B0

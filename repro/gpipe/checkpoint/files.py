@@ -117,7 +117,17 @@ def read_index(folder: Path) -> Index:
     """The index of a checkpoint; a ValueError if it is missing, damaged or edited."""
     path = folder / INDEX
     try:
-        return _parse(from_json(read_text(path, LARGE, folder)))
+        fields = from_json(read_text(path, LARGE, folder))
+        version = fields.get("format")
+        if version != FORMAT:
+            raise ValueError(f"format {version}, and {FORMAT} is the only one that is known here")
+        if digest(fields) != fields.get("digest"):
+            raise ValueError("it was changed after save() wrote it")
+        files = {}
+        for name, file in fields["files"].items():
+            kinds = {key: kind and (tuple(kind[0]), kind[1]) for key, kind in file["kinds"].items()}
+            files[name] = StageFile(file["sha256"], kinds)
+        return Index(**{**fields, "files": files})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _refusal(path, error) from None
 
@@ -127,19 +137,6 @@ def digest(fields: Mapping[str, Any]) -> str:
     others = {name: value for name, value in fields.items() if name != "digest"}
     canonical = json.dumps(others, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _parse(fields: Any) -> Index:
-    version = fields.get("format") if isinstance(fields, dict) else None
-    if version != FORMAT:
-        raise ValueError(f"format {version}, and {FORMAT} is the only one that is known here")
-    if digest(fields) != fields.get("digest"):
-        raise ValueError("it was changed after save() wrote it")
-    files = {}
-    for name, file in fields["files"].items():
-        kinds = {key: kind and (tuple(kind[0]), kind[1]) for key, kind in file["kinds"].items()}
-        files[name] = StageFile(file["sha256"], kinds)
-    return Index(**{**fields, "files": files})
 
 
 def read_part(folder: Path, index: Index, name: str) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from itertools import chain
 from statistics import fmean
 
-from repro.gpipe.schedule.actions import COMPUTE, Producer, Schedule
-from repro.gpipe.schedule.kinds import schedule_from_orders
+from repro.gpipe.schedule.actions import Producer, Schedule
 from repro.gpipe.schedule.timeline import Timeline
 
 PARTS = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "transfer")
@@ -20,8 +19,8 @@ _PART_OF: dict[str, str] = dict.fromkeys("FBIW", "computation") | {
 }
 
 
-def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str, float]:
-    """Shares of K x step time; they sum to 1.
+def breakdown(timeline: Timeline, schedule: Schedule) -> dict[str, float]:
+    """Shares of K x step time of one step of a schedule; they sum to 1.
 
     Work and set-up are the lengths of the spans. Waiting is split by replaying the same schedule
     with messages that take no time:
@@ -30,10 +29,6 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
     - `imbalance` is what the replay waits more if each stage takes its own mean time. It is below 0
       where an unequal cut shortens the wait, as it can with M=1 and early recompute.
     - `transfer` is the rest: messages, the runtime's overhead and jitter.
-
-    Args:
-        timeline: of one step.
-        schedule: what was run; by default the order of the spans, with early recompute.
     """
     total = timeline.ranks * timeline.step_time
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
@@ -45,13 +40,6 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
         parts[_PART_OF[span.kind]] += seconds
         lengths[span.kind][span.stage].append(seconds)
     waiting = total - sum(parts.values())
-    if schedule is None:
-        orders = [
-            [(s.kind, s.stage, s.micro_batch) for s in timeline.on(rank) if s.kind in COMPUTE]
-            for rank in range(timeline.ranks)
-        ]
-        held = timeline.stages_per_rank
-        schedule = schedule_from_orders("recorded", 0, "", orders, stages_per_rank=held)
     of_kind = {kind: fmean(chain(*of.values())) for kind, of in lengths.items()}
     of_stage = {kind: {j: fmean(of[j]) for j in of} for kind, of in lengths.items()}
     mean = {kind: dict.fromkeys(of, of_kind[kind]) for kind, of in lengths.items()}
