@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing import current_process, parent_process, resource_tracker
 from multiprocessing.connection import wait
@@ -168,13 +168,11 @@ def _has_server() -> bool:
             # Where multiprocessing puts the server's socket; a folder of its own would stay behind
             # when this program is killed.
             vars(current_process())["_config"].setdefault("tempdir", str(folder))
-            try:
+            with suppress(OSError):
                 ensure_running()
-            except OSError:
-                started.put(False)
-                return
-            started.put(True)
-            threading.Event().wait()
+                started.put(True)
+                threading.Event().wait()
+        started.put(False)
 
     threading.Thread(target=start, name="gpipe-server", daemon=True).start()
     return started.get()
