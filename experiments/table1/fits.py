@@ -6,19 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.table1.runs import (
-    ABOUT,
-    ACCOUNTINGS,
-    DECIMAL_16G,
-    DROPOUT,
-    MEMORY,
-    N_OF,
-    NAIVE,
-    NAME,
-    OPTIMIZER,
-    PRINTED,
-    M,
-)
+from experiments.table1 import runs as plan
+from experiments.table1.runs import ACCOUNTINGS, DECIMAL_16G, DROPOUT, NAIVE, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import CutModel, FitRound
@@ -37,7 +26,7 @@ PARAMETER_KINDS: dict[Optimizer, tuple[str, ...]] = {
     "rmsprop-momentum": ("parameters", "optimizer"),
 }
 # Readings that everything else of Table 1 is counted with: the one that is favoured, and Naive-1.
-FAVOURED = [f"{ACCOUNTINGS[OPTIMIZER]}, {passes}" for passes in (f"M={M}", "Naive-1")]
+FAVOURED = [f"{ACCOUNTINGS[plan.OPTIMIZER]}, {passes}" for passes in (f"M={plan.M}", "Naive-1")]
 
 
 def printed() -> Frame:
@@ -69,7 +58,7 @@ def _fit(spec: RunSpec, record: FitRound) -> dict[str, Any]:
     naive = (spec.K, spec.M, spec.checkpoint) == (1, 1, "never")
     column = "Naive-1" if naive else f"Pipeline-{spec.K}"
     largest, args = record.fit.largest, spec.model_args
-    size = PRINTED[spec.model].get(NAIVE if naive else spec.K)
+    size = plan.PRINTED[spec.model].get(NAIVE if naive else spec.K)
     cut = largest or record.fit.next
     assert cut
     assert spec.memory
@@ -84,7 +73,7 @@ def _fit(spec: RunSpec, record: FitRound) -> dict[str, Any]:
         "reading": f"{ACCOUNTINGS[spec.optimizer]}, {'Naive-1' if naive else f'M={spec.M}'}",
         "unprinted": "".join(f", {part}" for part in unprinted if part),
         "dropout": "attention_dropout" in args,
-        "usual": (spec.N, spec.memory) == (N_OF[spec.model], MEMORY[spec.model]),
+        "usual": (spec.N, spec.memory) == (plan.N_OF[spec.model], plan.MEMORY[spec.model]),
         # Whether the size was given, so that only its memory was asked for.
         "given": cut.args == args,
         "is_printed": args in (size, size and size | DROPOUT),
@@ -158,4 +147,4 @@ def table_of(results: Results, name: str, frame: Frame, **more: Any) -> Table:
     """The table of a frame, in which models have their names."""
     if len(frame):
         frame = frame.assign(model=frame["model"].map(model_name))
-    return framed(results, name, frame, ABOUT, **more)
+    return framed(results, name, frame, plan.ABOUT, **more)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isnan
 from typing import Any
 
-from experiments.table1.fits import COLUMN, as_printed, printed, short, table_of
+from experiments.table1.fits import COLUMN, all_fits, as_printed, printed, short, table_of
 from experiments.table1.runs import CAPPED
 from repro.harness.frame import Frame, select
 from repro.harness.results import Results
@@ -16,8 +16,9 @@ LARGER = 1.1
 INFERRED_FROM = "transformer"  # whose printed activations favour M and the two slots
 
 
-def measured_columns(fits: Frame) -> Frame:
+def measured_columns(results: Results) -> Frame:
     """The columns that were tried on a GPU, in the order of Table 1, beside their search."""
+    fits = all_fits(results)
     fits = fits.loc[fits["group"].str.endswith(CAPPED)]
     place = ["machine", "scale", *COLUMN]
     searches = select(fits, given=False).loc[:, [*place, "size", "parameters"]]
@@ -26,9 +27,9 @@ def measured_columns(fits: Frame) -> Frame:
     return columns.merge(searches, how="left", on=place, suffixes=("", "_largest"))
 
 
-def largest(results: Results, fits: Frame) -> Table:
+def largest(results: Results) -> Table:
     """Does the printed size train, and which is the largest that does?"""
-    columns = measured_columns(fits)
+    columns = measured_columns(results)
     lines = columns.to_dict("records")
     table = columns.loc[:, ["where", *COLUMN]]
     table["printed size tried"] = columns["quoted"]

@@ -8,30 +8,17 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.table1 import gpu
+from experiments.table1 import figures as drawn
+from experiments.table1 import fits, gpu
 from experiments.table1.accountings import accountings
 from experiments.table1.claims import evidence  # noqa: F401
-from experiments.table1.figures import kinds, laws_over_m
-from experiments.table1.fits import (
-    BYTES_PER_PARAMETER,
-    COLUMN,
-    FAVOURED,
-    UNITS,
-    all_fits,
-    as_printed,
-    counted_sizes,
-    favoured,
-    peaks,
-    printed,
-    short,
-    table_of,
-)
+from experiments.table1.fits import COLUMN, as_printed, short
 from experiments.table1.laws import laws
 from experiments.table1.runs import ABOUT, ACCOUNTINGS, CAPPED, DECIMAL_16G, NAME, OPTIMIZER
 from repro.harness.frame import Frame, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import UNLIMITED_MEMORY
-from repro.report.compare import beside_paper, rows_of
+from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.table import EMPTY, Table
 
@@ -45,28 +32,26 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
-        return []
-    fits = all_fits(results)
-    made = [allocator_check(results, fits), gpu.largest(results, fits)]
-    if beside_paper(results, NAME):
-        of_paper = [main(results, fits), accountings(results), memory(results)]
-        made = [*of_paper, varied(results, fits), laws(results), *made]
-    return [table for table in made if not table.missing]
+    made = [allocator_check(results), gpu.largest(results)]
+    if not beside_paper(results, NAME):
+        return made
+    of_paper = [main(results), accountings(results), memory(results)]
+    return [*of_paper, varied(results), laws(results), *made]
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     if beside_paper(results, NAME):
-        yield "kinds", kinds(results), ABOUT.words["kinds"].note
-        yield "laws", laws_over_m(results), ABOUT.words["laws"].note
+        yield "kinds", drawn.kinds(results), ABOUT.words["kinds"].note
+        yield "laws", drawn.laws_over_m(results), ABOUT.words["laws"].note
 
 
-def main(results: Results, fits: Frame) -> Table:
+def main(results: Results) -> Table:
     """Table 1: the largest model and its parameters, quoted, counted and measured."""
-    paper = printed().set_index(COLUMN)
-    counted = favoured(fits).set_index(COLUMN)
+    paper = fits.printed().set_index(COLUMN)
+    found = fits.all_fits(results)
+    counted = fits.favoured(found).set_index(COLUMN)
     sizes, searches = select(counted, is_printed=True), select(counted, given=False)
-    small = select(fits, fidelity="measured", given=False)
+    small = select(found, fidelity="measured", given=False)
     small = small.loc[~small["group"].str.endswith(CAPPED)].drop_duplicates(COLUMN)
     small = small.set_index(COLUMN)
     paper["K"] = paper["accelerators"]
@@ -90,18 +75,18 @@ def main(results: Results, fits: Frame) -> Table:
         shown = over_base.loc[over_base >= 1].map("{:.1f}x".format)
         columns[f"parameters over {BASE}'s {name}"] = shown
     table = lines.join(pd.DataFrame(columns), on=COLUMN).fillna(EMPTY)
-    return table_of(results, NAME, table)
+    return fits.table_of(results, NAME, table)
 
 
 def memory(results: Results) -> Table:
     """The paper's own sizes, counted: parameters, their 12 bytes, the fullest stage."""
-    sizes = favoured(counted_sizes(results))
-    unit = sizes["model"].map(lambda model: UNITS[model][1])
+    sizes = fits.favoured(fits.counted_sizes(results))
+    unit = sizes["model"].map(lambda model: fits.UNITS[model][1])
     quoted, counted = sizes["parameters_quoted"], sizes["cut"].map(lambda cut: cut.parameters)
     # Where the two memory cells of a column are printed in each other's place, the activations, and
     # not the parameter memory, are 12 bytes a parameter.
     cells = sizes[["parameter_memory_gb", "peak_activation_gb"]]
-    off = (cells.mul(unit / quoted / BYTES_PER_PARAMETER, axis="index") - 1).abs() < 0.01
+    off = (cells.mul(unit / quoted / fits.BYTES_PER_PARAMETER, axis="index") - 1).abs() < 0.01
     swapped = off["peak_activation_gb"] & ~off["parameter_memory_gb"]
     of_parameters = cells["parameter_memory_gb"].mask(swapped, cells["peak_activation_gb"])
     totals = sizes["cut"].map(lambda cut: [stage.total for stage in cut.stages])
@@ -109,23 +94,23 @@ def memory(results: Results) -> Table:
     table["parameters quoted"] = quoted.map(as_printed)
     table["parameters counted"] = counted.map("{:,}".format)
     table["12 bytes each quoted"] = sizes["parameter_memory_gb"].map("{:g}".format)
-    table["12 bytes each counted"] = _in_units(sizes, BYTES_PER_PARAMETER * counted)
+    table["12 bytes each counted"] = _in_units(sizes, fits.BYTES_PER_PARAMETER * counted)
     table["bytes of a parameter quoted"] = (of_parameters * unit / quoted).map("{:.1f}".format)
     table["fullest stage counted"] = _in_units(sizes, totals.map(max))
     table["emptiest stage counted"] = _in_units(sizes, totals.map(min))
-    return table_of(results, f"{NAME}_memory", table)
+    return fits.table_of(results, f"{NAME}_memory", table)
 
 
 def _in_units(sizes: Frame, counts: Frame) -> list[str]:
     """`6.26 GB`."""
-    units = [UNITS[model] for model in sizes["model"]]
+    units = [fits.UNITS[model] for model in sizes["model"]]
     return [f"{size / unit:.2f} {name}" for size, (name, unit) in zip(counts, units, strict=True)]
 
 
-def varied(results: Results, fits: Frame) -> Table:
+def varied(results: Results) -> Table:
     """The largest model against what is not printed: attention, N of Naive-1, the unit of 16 G."""
-    frame = select(fits, fidelity="counted", given=False)
-    is_favoured = frame["reading"].isin(FAVOURED) | (frame["memory"] == DECIMAL_16G)
+    frame = select(fits.all_fits(results), fidelity="counted", given=False)
+    is_favoured = frame["reading"].isin(fits.FAVOURED) | (frame["memory"] == DECIMAL_16G)
     lines = []
     for fit in frame.loc[is_favoured].itertuples():
         slots, passes = fit.reading.split(", ")
@@ -137,11 +122,12 @@ def varied(results: Results, fits: Frame) -> Table:
     wide = long.drop_duplicates(["model", "setting", "K"]).set_index(["model", "setting", "K"])
     order = long[["model", "setting"]].drop_duplicates()
     table = order.join(wide["size"].unstack().add_prefix("K="), on=["model", "setting"])
-    return table_of(results, f"{NAME}_varied", table.fillna(EMPTY))
+    return fits.table_of(results, f"{NAME}_varied", table.fillna(EMPTY))
 
 
-def allocator_check(results: Results, fits: Frame) -> Table:
-    stages = peaks(select(fits, fidelity="measured", memory=UNLIMITED_MEMORY))
+def allocator_check(results: Results) -> Table:
+    trained = select(fits.all_fits(results), fidelity="measured", memory=UNLIMITED_MEMORY)
+    stages = fits.peaks(trained)
     stages = stages.dropna(subset="tensors")
     workspace = stages["allocated"] - stages["tensors"]
     table = stages[["model", "K", "M"]].assign(checkpoint=stages["remat"], stage=stages["stage"])
@@ -150,4 +136,4 @@ def allocator_check(results: Results, fits: Frame) -> Table:
         table[f"{name}, KiB"] = (size / 1024).map("{:,.1f}".format)
     over = stages["counted"] / stages["tensors"]
     table["counted over measured"] = over.map("{:.4f}".format)
-    return table_of(results, f"{NAME}_check", table)
+    return fits.table_of(results, f"{NAME}_check", table)
