@@ -42,29 +42,16 @@ class Panel(NamedTuple):
         return f"{self.quality} = a P^{'-' if self.grows < 0 else ''}b"
 
 
-def _points(name: str) -> Frame:
-    points = pd.DataFrame([vars(point) for point in figure(name)])
-    return points.rename(columns={"x": "parameters", "y": "quality"})[["parameters", "quality"]]
+def _points(name: str, unit: float) -> Frame:
+    points = pd.DataFrame([(unit * point.x, point.y) for point in figure(name)])
+    return points.set_axis(["parameters", "quality"], axis=1)
 
 
-_ACCURACY, _BLEU = _points("figure1a"), _points("figure1b")
+_ERRORS = _points("figure1a", 1e6).assign(quality=lambda points: 100 * (1 - points["quality"]))
+_BLEU = _points("figure1b", 1e9)
 PANELS = {
-    IMAGES: Panel(
-        "(a) images",
-        "figure1a/exponent",
-        "error (%)",
-        -1,
-        _ACCURACY.assign(
-            parameters=1e6 * _ACCURACY["parameters"], quality=100 * (1 - _ACCURACY["quality"])
-        ),
-    ),
-    TRANSLATION: Panel(
-        "(b) translation",
-        "figure1b/exponent",
-        "BLEU",
-        1,
-        _BLEU.assign(parameters=1e9 * _BLEU["parameters"]),
-    ),
+    IMAGES: Panel("(a) images", "figure1a/exponent", "error (%)", -1, _ERRORS),
+    TRANSLATION: Panel("(b) translation", "figure1b/exponent", "BLEU", 1, _BLEU),
 }
 
 
@@ -115,16 +102,12 @@ def sizes(results: Results) -> Table:
     lines = []
     for where, panel, runs in halves(results):
         for parameters, seeds in runs.groupby("parameters"):
-            quality = seeds["quality"]
-            line = {
-                "where": where,
-                "quality": panel.quality,
-                "model": _model(seeds["spec"].iloc[0]),
-            }
-            line |= {"parameters": float(parameters), "seeds": len(seeds)}
-            line |= {"measured mean": quality.mean(), "measured lowest": quality.min()}
-            lines.append(line | {"measured highest": quality.max()})
-    measured = [f"measured {name}" for name in ("mean", "lowest", "highest")]
+            line: dict[str, Any] = {"where": where, "quality": panel.quality}
+            line |= {"model": _model(seeds["spec"].iloc[0]), "parameters": float(parameters)}
+            mean, lowest, highest = seeds["quality"].agg(["mean", "min", "max"])
+            line |= {"seeds": len(seeds), "measured mean": mean, "measured lowest": lowest}
+            lines.append(line | {"measured highest": highest})
+    measured = ("measured mean", "measured lowest", "measured highest")
     forms = {"parameters": _thousands, **dict.fromkeys(measured, ".1f")}
     return framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)
 

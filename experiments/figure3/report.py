@@ -84,19 +84,12 @@ def _of(spec: RunSpec) -> str:
 
 
 def bleu_of(multilingual: Frame, bilingual: Frame) -> Frame:
-    bleu = pd.DataFrame(
-        {
-            "language": bilingual.index,
-            "seed": bilingual["seed"].array,
-            "own": bilingual["metrics.bleu"].array,
-        }
-    )
+    bleu = bilingual[["seed", "metrics.bleu"]].rename_axis("language").reset_index()
+    bleu = bleu.rename(columns={"metrics.bleu": "own"})
+    places = [*zip(bleu["language"], bleu["seed"], strict=True)]
     for size, runs in multilingual.groupby(level=0, sort=False):
         by_seed = runs.set_index("seed")
-        bleu[size] = [
-            by_seed[f"metrics.bleu {language}"].get(seed, nan)
-            for language, seed in zip(bleu["language"], bleu["seed"], strict=True)
-        ]
+        bleu[size] = [by_seed[f"metrics.bleu {name}"].get(seed, nan) for name, seed in places]
     languages = pd.DataFrame({"language": bilingual.index.unique()})
     languages["tier"] = [TIERS[i * len(TIERS) // len(languages)] for i in languages.index]
     languages["rank"] = languages.groupby("tier").cumcount()
@@ -127,16 +120,10 @@ def printed_gains() -> Frame:
 
 def printed(gains: Frame) -> dict[str, float]:
     """The paper's side of `differences`."""
-    small, large, deep, wide = (
-        gains.loc[_series(PAPER_SIZES[place])] for place in (0, -1, DEEP, WIDE)
-    )
-    depth = deep - wide
-    return {
-        SIZE: (large - small).mean(),
-        TRANSFER: large["low"] - large["high"],
-        DEPTH.format("low"): depth["low"],
-        DEPTH.format("high"): depth["high"],
-    }
+    names = [_series(PAPER_SIZES[place]) for place in (0, -1, DEEP, WIDE)]
+    small, large, deep, wide = (gains.loc[name] for name in names)
+    found = {SIZE: (large - small).mean(), TRANSFER: large["low"] - large["high"]}
+    return found | {DEPTH.format(tier): (deep - wide)[tier] for tier in ("low", "high")}
 
 
 def _series(size: Size) -> str:

@@ -52,22 +52,19 @@ def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: P
     fitting = cells.assign(ratio=cells["ratio"].mask(cells["fits"].eq(False)))
     by_place = fitting.pivot(index="protocol", columns=["K", "M"], values="ratio")
     values = (by_place[above] / by_place[below]).to_dict()
-    low, high = bar.ends(values[headline]) if bar else (nan, nan)
+    ours = values.pop(headline)
+    low, high = bar.ends(ours) if bar else (nan, nan)
     runs = select(cells, headline=True).set_index(["K", "M"])
     places = [place for place in dict.fromkeys([above, below, BASE]) if runs.at[place, "done"]]
     return Evidence(
-        values[headline],
+        ours,
         "simulated",
         tuple(runs.at[place, "id"] for place in places),
         low,
         high,
         papers_size=all(recorded.papers_size(runs.at[place, "spec"]) for place in places),
         setting=named[headline],
-        others={
-            text: values[name]
-            for name, text in named.items()
-            if name != headline and name in values
-        },
+        others={text: values[name] for name, text in named.items() if name in values},
         why=NOT_FITTING,
     )
 
@@ -88,10 +85,6 @@ def _all_measured(results: Results) -> dict[str, Evidence]:
 def _measured(results: Results, run: Run, **changed: int) -> Evidence:
     """Throughput over that of the run that differs in K or M, in common rounds."""
     base = results.baseline(run, **changed)
-    return Evidence(
-        ratio_of(results, run, base)[0],
-        "measured",
-        (run.id, base.id) if base else (run.id,),
-        *ratio_of(results, run, base)[1:],
-        papers_size=recorded.at_papers_size(run),
-    )
+    value, *ends = ratio_of(results, run, base)
+    runs = (run.id, base.id) if base else (run.id,)
+    return Evidence(value, "measured", runs, *ends, papers_size=recorded.at_papers_size(run))

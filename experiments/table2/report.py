@@ -15,16 +15,7 @@ from experiments.costs.error import error_bar, meaning
 from experiments.table2 import recorded
 from experiments.table2.claims import evidence
 from experiments.table2.figures import bars, divided
-from experiments.table2.recorded import (
-    CELL,
-    CONTROLLED,
-    PROTOCOLS,
-    SHARE,
-    is_controlled,
-    over_base,
-    printed,
-    simulated_cells,
-)
+from experiments.table2.recorded import CELL, CONTROLLED, SHARE, over_base, simulated_cells
 from experiments.table2.runs import ABOUT, KS, MS, NAME
 from repro.claims.all_claims import CELL as TOLERANCE
 from repro.claims.all_claims import throughput_id, verdict_on
@@ -53,8 +44,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    if not rows_of(results, experiment=NAME):
-        return []
     cells = simulated_cells(results)
     of_cells = (predictions, protocols, causes, null, division)
     shown = of_cells if beside_paper(results, NAME) and len(cells) else ()
@@ -68,14 +57,14 @@ def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | N
         words = ABOUT.words["bars"].filled(bar=bar if error_bar(results) else "")
         yield "bars", bars(results), words.note
         yield "divisions", divided(divisions(results, cells)), ABOUT.words["divisions"].note
-    yield from generic.figure2(results, [run for run in rows if is_controlled(run)])
+    yield from generic.figure2(results, [run for run in rows if recorded.is_controlled(run)])
 
 
 def table2(results: Results, cells: pd.DataFrame) -> Table:
     """A line for each model as it was measured and M; for each K quoted, ours and the ideal."""
     runs = rows_of(results, experiment=NAME)
     measured = [run for run in runs if run.fidelity == "measured" and run.K > 1]
-    paper = printed().set_index(CELL)["quoted"].map("{:g}".format)
+    paper = recorded.printed().set_index(CELL)["quoted"].map("{:g}".format)
     headline = select(cells, headline=True).set_index(CELL)
     Ks = sorted({2, 4, 8} | {run.K for run in measured})
     found = settings(results, measured)
@@ -122,7 +111,8 @@ def _what_was_run(results: Results, found: list[Setting], cells: pd.DataFrame) -
     """The sizes behind each fidelity: `Measured: ...; Simulated: ...`."""
     measured = "; ".join(setting.title for setting in found if setting.details)
     simulated = sizes(cells)
-    controlled = [run for run in rows_of(results, experiment=NAME) if is_controlled(run)]
+    runs = rows_of(results, experiment=NAME)
+    controlled = [run for run in runs if recorded.is_controlled(run)]
     parts = (
         measured and f"Measured: {measured}.",
         simulated and f"Simulated: {simulated}.",
@@ -165,10 +155,10 @@ def predictions(results: Results, cells: pd.DataFrame) -> Table:
 
 def protocols(results: Results, cells: pd.DataFrame) -> Table:
     """The cells under every protocol, marked where they do not fit the device."""
-    table = printed().loc[:, [*CELL, "quoted"]]
+    table = recorded.printed().loc[:, [*CELL, "quoted"]]
     present = {*cells["protocol"]}
     hidden = []
-    for name in (name for name in PROTOCOLS.values() if name in present):
+    for name in (name for name in recorded.PROTOCOLS.values() if name in present):
         lines = _beside(table, select(cells, protocol=name))
         # What earns no verdict has no error of the cost model either.
         ends = lines[["ratio: low", "ratio: high"]].mask(lines["fits"].eq(False))
@@ -214,14 +204,14 @@ def scores(cells: pd.DataFrame) -> pd.DataFrame:
     """How well each formula, protocol and bound does on the cells of a model but the base."""
     once = cells.drop_duplicates(CELL).assign(fits=None)
     headline = select(cells, headline=True)
+    others = pd.concat([select(cells, protocol=name) for name in recorded.COMPARED])
+    others = select(others, headline=False)
     named = [
         once.assign(prediction=TEXTBOOK, ratio=once["textbook"]),
         once.assign(prediction=EARLY, ratio=once["ideal"]),
         headline.assign(prediction="headline (" + headline["protocol"] + ")"),
+        others.assign(prediction=others["protocol"]),
     ]
-    for name in recorded.COMPARED:
-        lines = select(cells, protocol=name, headline=False)
-        named.append(lines.assign(prediction=name))
     for name, bound in FUSED:
         lines = select(cells, protocol=name)
         ratio = over_base(lines, "bounds", bound)
@@ -231,11 +221,10 @@ def scores(cells: pd.DataFrame) -> pd.DataFrame:
     frame["gap"] = (frame["ratio"] / frame["quoted"].astype(float) - 1).abs()
     frame["near"] = frame["gap"] <= TOLERANCE
     frame["do not fit"] = frame["fits"].eq(False)
+    frame["cells"] = frame["gap"].notna()
     by_prediction = frame.groupby(["model", "prediction"], sort=False)
-    scores = by_prediction.agg(
-        **{"median |gap|": ("gap", "median"), "near": ("near", "sum"), "cells": ("gap", "count")},
-        **{"do not fit": ("do not fit", "sum")},
-    )
+    found = {"median |gap|": by_prediction["gap"].median()}
+    scores = pd.DataFrame(found).join(by_prediction[["near", "cells", "do not fit"]].sum())
     return scores.loc[scores["cells"] > 0].reset_index().sort_values("model", kind="stable")
 
 
@@ -294,15 +283,10 @@ def divisions(results: Results, cells: pd.DataFrame) -> pd.DataFrame:
 
 def division(results: Results, cells: pd.DataFrame) -> Table:
     lines = divisions(results, cells)
-    table = lines[["model", "cell", "over", "quoted", "ideal"]].assign(
-        **{
-            "quoted over ideal": lines["quoted"] / lines["ideal"],
-            "headline, simulated": lines["ratio"],
-            "headline: low": lines["ratio: low"],
-            "headline: high": lines["ratio: high"],
-        }
-    )
-    forms: dict[str, Form] = dict.fromkeys(["quoted", "ideal", "quoted over ideal"], ".3f")
+    table = lines[["model", "cell", "over", "quoted", "ideal"]]
+    table["quoted over ideal"] = lines["quoted"] / lines["ideal"]
     ends = {"headline, simulated": ("headline: low", "headline: high")}
+    table[["headline, simulated", "headline: low", "headline: high"]] = lines.filter(like="ratio")
+    forms: dict[str, Form] = dict.fromkeys(["quoted", "ideal", "quoted over ideal"], ".3f")
     bar = meaning(error_bar(results))
     return framed(results, "table2_divisions", table, ABOUT, forms=LOOK | forms, ends=ends, bar=bar)

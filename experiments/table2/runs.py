@@ -58,14 +58,15 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(scale: Scale) -> list[Group]:
-    groups = []
-    for model, args, N in (
+    cells: dict[str, Any] = {"K": [*KS], "M": [*MS], "steps": STEPS[scale]}
+    models = (
         ("amoebanet-d", sizes.AMOEBANET[scale], AMOEBANET_N[scale]),
         ("transformer", sizes.TRANSFORMER[scale], TRANSFORMER_N[scale]),
-    ):
-        alike: dict[str, Any] = {"model": model, "model_args": args, "N": N, "steps": STEPS[scale]}
-        groups.append(Group(name=model, runs=sweep(**alike, K=[*KS], M=[*MS])))
-    return groups
+    )
+    return [
+        Group(name=model, runs=sweep(model=model, model_args=args, N=N, **cells))
+        for model, args, N in models
+    ]
 
 
 def _modelled(model: str, args: dict[str, Any]) -> dict[str, Any]:
@@ -94,8 +95,9 @@ def _varied(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
         for name, changed in by_flops.items()
     ]
     # The paper's protocol as far as it is told.
+    largest = {model: {"memory": TPUS[model][1], "N": LARGEST[scale]} for model in models}
     varied += [
-        (model, args, f"{name}-by-memory", changed | _by_memory(model, scale))
+        (model, args, f"{name}-by-memory", changed | largest[model])
         for model, args, name, changed in (
             ("amoebanet-d", models["amoebanet-d"], "", {}),
             *(("amoebanet-d", models["amoebanet-d"], *cut) for cut in by_flops.items()),
@@ -108,10 +110,6 @@ def _varied(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
         for model, args, name, changed in varied
         if scale != "smoke" or model == "transformer"  # AmoebaNet-D's take a minute
     ]
-
-
-def _by_memory(model: str, scale: Scale) -> dict[str, Any]:
-    return {"memory": TPUS[model][1], "N": LARGEST[scale]}
 
 
 def _emulated(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
