@@ -48,14 +48,12 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    frame = shares(results)
-    return [by_part(results, frame)] if len(frame) else []
+    return [by_part(results)]
 
 
 def shares(results: Results) -> Frame:
     """A line for each run with a column for each part's share of K x step."""
-    frame = runs_frame(results, NAME, K=K)
-    frame = with_parts(frame)
+    frame = with_parts(runs_frame(results, NAME, K=K))
     for part in _ORDER:
         frame[part] = or_status(frame, part)
     sizes = frame["model"].map(lambda model: MODELLED[model]["paper"])
@@ -67,9 +65,9 @@ def shares(results: Results) -> Frame:
     return frame.assign(order=order).sort_values(["order", "name"])
 
 
-def by_part(results: Results, frame: Frame) -> Table:
+def by_part(results: Results) -> Table:
     """One line a part: quoted, each run's share, and how near a full-size simulation is."""
-    runs = select(frame, M=M)
+    runs = select(shares(results), M=M)
     table = pd.DataFrame({"part": [LONG_NAMES.get(part, part) for part in _ORDER]}, index=_ORDER)
     table["quoted pie"] = pd.Series(PIE)
     table["ideal arithmetic"] = pd.Series(ARITHMETIC)
@@ -152,11 +150,7 @@ def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
     left = [0.0] * len(bars)
     for part, colour in style.PARTS.items():
         shares = [parts.get(part, 0.0) for _, parts in bars]
-        label = style.PART_NAMES.get(part, part)
-        places = range(len(bars))
-        drawn = axes.barh(
-            places, shares, left=left, label=label, height=0.72, **style.part_look(part)
-        )
+        drawn = axes.barh(range(len(bars)), shares, left=left, **style.part_look(part))
         # A narrow part has no room for its number.
         numbers = [f"{share:.0f}" if share >= 4 else "" for share in shares]
         ink = style.INK[style.is_dark(colour)]

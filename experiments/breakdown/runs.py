@@ -4,7 +4,7 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, MODELLED_AMOEBANET, MODELLED_TRANSFORMER, TRANSFORMER
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import Experiment, Group, Scale, sweep
 
 NAME = "breakdown"
 ABOUT = read_about(__file__)
@@ -24,32 +24,18 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     22.5 %, load imbalance 3.2 %, bubble 4.1 %, set-up 2.9 %, weight update 1.7 % by subtraction.
     arXiv v5 has no such table.
     """
-    groups = [
-        Group(
-            name=model,
-            runs=sweep(
-                model=model, model_args=sizes[scale], K=K, M=M, N=MEASURED_N[scale], steps=2
-            ),
-        )
-        for model, sizes in MEASURED.items()
-    ]
-    emulated = []
+    measured, simulated, emulated = [], [], []
     for model, (profile, N, stretch) in DEVICES.items():
-        modelled: dict[str, Any] = {
-            "model": model,
-            "model_args": MODELLED[model][scale],
-            "K": K,
-            "N": N,
-            "profile": profile,
-            "optimizer": "rmsprop",
-        }
+        here = {"model_args": MEASURED[model][scale], "N": MEASURED_N[scale], "steps": 2}
+        measured.append(Group(name=model, runs=sweep(model=model, K=K, M=M, **here)))
+        modelled: dict[str, Any] = {"model": model, "model_args": MODELLED[model][scale], "K": K}
+        modelled |= {"N": N, "profile": profile, "optimizer": "rmsprop"}
         # M=16, and half and twice as many for comparison.
         runs = sweep(M=[M // 2, M, 2 * M], fidelity="simulated", **modelled)
-        groups.append(Group(name=f"{model}-simulated", runs=runs))
-        if scale != "smoke":  # which is too short to wait
-            run = RunSpec(M=M, fidelity="emulated", stretch=stretch, steps=1, **modelled)
-            # Waits hardly differ from round to round.
-            emulated.append(Group(name=f"{model}-emulated", runs=(run,), rounds=1))
+        simulated.append(Group(name=f"{model}-simulated", runs=runs))
+        # Waits hardly differ from round to round.
+        runs = sweep(M=M, fidelity="emulated", stretch=stretch, steps=1, **modelled)
+        emulated.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
     return Experiment(
         **ABOUT.of_experiment,
         neurips="Table 4",
@@ -57,5 +43,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         minutes={"smoke": 0.3, "laptop": 1, "node": 4, "paper": 4},
         version=3,
         rounds=1 if scale == "smoke" else 5,
-        groups=(*groups, *emulated),
+        # Tiny models' steps are too short to wait.
+        groups=(*measured, *simulated, *(emulated if scale != "smoke" else ())),
     )

@@ -36,8 +36,6 @@ _SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # of markers; the lar
 
 def tables(results: Results) -> list[Table]:
     frame = steps(results)
-    if not len(frame):
-        return []
     return [at_4k(results, frame), idle(results, frame)]
 
 
@@ -110,22 +108,20 @@ def evidence_at_4k(frame: Frame) -> dict[str, Evidence]:
     early, late = (select(done, schedule=name) for name in ("gpipe", "gpipe-late"))
     both = early.merge(late, on=POINT, how="left", suffixes=("", " late"))
     ours: dict[str, Evidence] = {}
-    for line in both.to_dict("records"):
+    for line in both.drop_duplicates("K").to_dict("records"):
         runs = (line["id"],)
         share = 100 * line["bubble_idle_over_total"]
         below = share - 100 * line["theory plain"]
-        for name, value in (("negligible", share), ("below theory", below)):
-            claim = cell_id(NAME, f"K={line['K']}", name)
-            ours.setdefault(claim, Evidence(value, "simulated", runs))
+        ours[cell_id(NAME, f"K={line['K']}", "negligible")] = Evidence(share, "simulated", runs)
+        ours[cell_id(NAME, f"K={line['K']}", "below theory")] = Evidence(below, "simulated", runs)
         if line["K"] == 4 and isinstance(line["id late"], str):
-            textbook = Evidence(
+            ours["bubble/3 of 19"] = Evidence(
                 100 * line["bubble_idle_over_total late"],
                 "simulated",
                 (line["id late"], *runs),
                 setting="recompute after the gradient",
                 others={"early recompute": share},
             )
-            ours.setdefault("bubble/3 of 19", textbook)
     return ours
 
 
@@ -182,8 +178,8 @@ def curves(equal: Frame) -> Figure | None:
     figure, panels = in_pairs(len(Ks), 2.7)
     for axes, K in zip(panels, Ks, strict=True):
         _panel(axes, K, select(equal, K=K))
-    theories = {"plain: (K-1)/(M+K-1)": "--", "ideal: recomputes early": ":"}
-    legend(figure, set(equal["fidelity"]), *theories.items(), coloured=True)
+    theories = ("plain: (K-1)/(M+K-1)", "--"), ("ideal: recomputes early", ":")
+    legend(figure, set(equal["fidelity"]), *theories, coloured=True)
     return figure
 
 
@@ -192,11 +188,11 @@ def _panel(axes: Axes, K: int, runs: Frame) -> None:
     dense = [M for M in range(Ms[0], Ms[-1] + 1) if M <= 16 or M % 4 == 0]
     plain = [100 * theory.bubble_over_total(K, M) for M in dense]
     early = [100 * theory.bubble(K, M, "early") for M in dense]
-    axes.plot(dense, plain, "--", color=THEORY, linewidth=1.1, label="plain")
-    axes.plot(dense, early, ":", color=THEORY, linewidth=1.4, label="ideal")
+    axes.plot(dense, plain, "--", color=THEORY, linewidth=1.1)
+    axes.plot(dense, early, ":", color=THEORY, linewidth=1.4)
     for fidelity, size in _SIZES.items():
         points = select(runs, fidelity=fidelity)
-        look = dots(fidelity, markersize=size, label=fidelity)
+        look = dots(fidelity, markersize=size)
         axes.plot(points["M"], 100 * points["bubble_idle_over_total"], **look)
     axes.axvline(4 * K, color=SOFT, linewidth=0.9)
     axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8.5, color=KINDS["U"], va="top")

@@ -5,7 +5,7 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import TRANSFORMER
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "bubble"
 ABOUT = read_about(__file__)
@@ -41,17 +41,13 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         for slow in (None, *sorted({0, slow_K // 2, slow_K - 1}))
     ]
     slow_emulated = [run.model_copy(update={"fidelity": "emulated"}) for run in slow]
+    real: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N[at]}
     transformers = [
         run
-        for K in ((2,) if scale in ("smoke", "laptop") else (2, 4, 8))
-        for run in sweep(
-            model="transformer",
-            model_args=TRANSFORMER[scale],
-            K=K,
-            M=_powers(min(N[at], 16 * K)),
-            N=N[at],
-        )
+        for K in ((2,) if scale in ON_CPU else (2, 4, 8))
+        for run in sweep(**real, K=K, M=_powers(min(N[at], 16 * K)))
     ]
+    rounds = 1 if scale == "laptop" else None
     return Experiment(
         **ABOUT.of_experiment,
         paper="sec. 2.3",
@@ -67,11 +63,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name="emulated", runs=tuple(emulated), rounds=1),
             Group(name="slow-simulated", runs=tuple(slow)),
             Group(name="slow-emulated", runs=tuple(slow_emulated), rounds=1),
-            Group(
-                name="transformer",
-                runs=tuple(transformers),
-                rounds=1 if scale == "laptop" else None,
-            ),
+            Group(name="transformer", runs=tuple(transformers), rounds=rounds),
         ),
     )
 

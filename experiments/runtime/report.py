@@ -22,8 +22,7 @@ from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, framed, met_or_missed, with_interval
 from repro.report.rounds import with_parts
-from repro.report.style import PART_NAMES, PARTS, THEORY, dots, grid, legend_below, ticks
-from repro.report.style import part_look as look_of
+from repro.report.style import PARTS, THEORY, dots, grid, legend_below, part_look, ticks
 from repro.report.table import EMPTY, Table
 
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
@@ -36,7 +35,7 @@ _STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
 
 
 def tables(results: Results) -> list[Table]:
-    return [known_durations(results)] if len(runs_frame(results, NAME)) else []
+    return [known_durations(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -137,8 +136,7 @@ def _parts(axes: Axes, frame: Frame) -> None:
         # Of each run, its excess over arithmetic in percent of the optimum step.
         values = np.array([_excess(line, part) for line in frame.to_dict("records")])
         starts = np.where(values >= 0, right, left)
-        label = PART_NAMES.get(part, part)
-        axes.barh(places, values, left=starts, label=label, height=0.72, **look_of(part))
+        axes.barh(places, values, left=starts, **part_look(part))
         right, left = right + values.clip(min=0), left + values.clip(max=0)
     names = zip(frame["bytes"], frame["transport"], strict=True)
     axes.set_yticks(places, [f"{_size(count)}, {transport}" for count, transport in names])

@@ -61,9 +61,8 @@ def cells(results: Results) -> Frame:
     names = frame["model"].map(model_name)
     alone = ~frame["scaled_down"] & (places == 1)
     frame["title"] = names.where(alone, names + " (" + frame["where"] + ")")
-    bar = error_bar(results)
-    simulated = (frame["fidelity"] == "simulated") & (frame["K"] != 2)
-    if bar is not None:
+    if bar := error_bar(results):
+        simulated = (frame["fidelity"] == "simulated") & (frame["K"] != 2)
         ends = frame["ratio"].map(bar.ends)
         frame["low"] = frame["low"].mask(simulated, ends.str[0])
         frame["high"] = frame["high"].mask(simulated, ends.str[1])
@@ -85,7 +84,9 @@ def _free_step(run: Run) -> float:
 def throughput(results: Results, frame: Frame) -> Table:
     """Table 3, a line for each model and K."""
     found = frame[SERIES].drop_duplicates().merge(pd.DataFrame({"K": KS}), how="cross")
-    printed = _quoted(found)
+    # As printed, whole or not.
+    cells_of = [PRINTED.get(cell, nan) for cell in zip(found["model"], found["K"], strict=True)]
+    printed = pd.Series(cells_of, dtype=object)
     table = pd.DataFrame({"model": found["title"], "K": found["K"], "quoted over K=2": printed})
     forms: dict[str, Form] = {"quoted over K=2": "g"}
     headings, ends = {}, {}
@@ -106,17 +107,11 @@ def throughput(results: Results, frame: Frame) -> Table:
     verdicts = pd.Series([verdict_on(identity, ours.get(identity)) for identity in ids])
     table["verdict"] = verdicts.where(~found["scaled_down"] & (found["K"] != 2))
     textbook = {K: theory.speedup_over_k1(K, M, "plain") for K in KS}
+    table["textbook over K=2"] = found["K"].map(textbook) / textbook[2]
     ideal = {K: ideal_over_k1(K, M, "gpipe", "always") for K in KS}
-    for name, over_k1 in (("textbook", textbook), ("ideal", ideal)):
-        table[f"{name} over K=2"] = [over_k1[K] / over_k1[2] for K in found["K"]]
+    table["ideal over K=2"] = found["K"].map(ideal) / ideal[2]
     words = {"M": M, "device": DEVICE, "bar": meaning(error_bar(results)), "tolerance": CELL}
     return framed(results, NAME, table, ABOUT, forms=forms, headings=headings, ends=ends, **words)
-
-
-def _quoted(frame: Frame) -> pd.Series:
-    """The paper's number as printed, whole or not."""
-    values = [PRINTED.get(cell, nan) for cell in zip(frame["model"], frame["K"], strict=True)]
-    return pd.Series(values, frame.index, dtype=object)
 
 
 def _against(off: float) -> str:
@@ -170,15 +165,12 @@ def throttled(results: Results) -> Frame:
 
 
 def throttled_links(results: Results, frame: Frame) -> Table:
-    table = frame[["model", "where", "link", "status", "rounds"]].assign(
-        **{
-            "bytes_per_second": frame["speed"],
-            "measured step (ms)": 1e3 * frame["step_s"],
-            "measured transfer": frame["transfer"],
-        }
-    )
+    table = frame[["model", "where", "link", "status", "rounds"]]
+    table["model"] = frame["model"].map(model_name)
+    table["bytes_per_second"] = frame["speed"]
+    table["measured step (ms)"] = 1e3 * frame["step_s"]
+    table["measured transfer"] = frame["transfer"]
     table = table.join(frame.filter(like=SLOWER))
-    table["model"] = table["model"].map(model_name)
     forms, hidden = {SLOWER: RATIO}, ["bytes_per_second"]
     return framed(results, f"{NAME}_throttled", table, ABOUT, forms=forms, hidden=hidden)
 

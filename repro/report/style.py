@@ -92,9 +92,10 @@ def is_dark(colour: str) -> bool:
 
 
 def part_look(part: str) -> dict[str, Any]:
-    """How a part of a step is filled; kinds of idle time have one colour and differ in hatches."""
+    """How a bar of a part of a step looks; kinds of idle time differ in their hatches alone."""
     look: dict[str, Any] = {"facecolor": PARTS[part], "edgecolor": SOFT, "linewidth": 0.4}
-    return look | {"hatch": _HATCHES.get(part, "")}
+    look |= {"hatch": _HATCHES.get(part, ""), "height": 0.72}
+    return look | {"label": PART_NAMES.get(part, part)}
 
 
 def model_name(model: str) -> str:
