@@ -159,8 +159,6 @@ def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
             for text in texts:
                 text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1})
         left = [before + share for before, share in zip(left, shares, strict=True)]
-    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+    style.rows_of_names(axes, [name for name, _ in bars])
     axes.set_xlim(0, 100)
     axes.grid(visible=False)

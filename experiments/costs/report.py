@@ -28,7 +28,7 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    return [speed(results), memory(results)] if len(runs_frame(results, NAME)) else []
+    return [speed(results), memory(results)]
 
 
 def figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:

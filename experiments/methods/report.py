@@ -14,24 +14,12 @@ from repro.gpipe.schedule.actions import Schedule
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import theory
-from repro.report import gantt
+from repro.report import gantt, style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import (
-    HIGH,
-    LOW,
-    RATIO,
-    Estimate,
-    Form,
-    error_bars,
-    framed,
-    in_ms,
-    or_status,
-    with_interval,
-)
+from repro.report.framed import RATIO, Form, error_bars, framed, in_ms, or_status, with_interval
 from repro.report.ratio import MARKS, ideal
 from repro.report.rounds import with_parts
-from repro.report.style import MARKERS, THEORY, dots, grid, model_name, series_colour
 from repro.report.table import Cell, Table, memory
 
 MIB = 2**20
@@ -50,8 +38,6 @@ _CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
 def tables(results: Results) -> list[Table]:
     frame = recorded(results)
-    if not len(frame):
-        return []
     return [side_by_side(results, frame), recomputation(results, frame), schedules(results, frame)]
 
 
@@ -61,11 +47,9 @@ def recorded(results: Results) -> Frame:
     frame["label"] = frame["method"] + frame["remat"].map(RECOMPUTED).fillna("")
     work = ["where", "group"]  # one model at one place
     alone = select(frame, method="single", remat="never").drop_duplicates(work)
-    alone = alone.set_index(work)["run"].to_dict()
-    keys = zip(frame["where"], frame["group"], strict=True)
-    bases = [alone.get(key) for key in keys]
-    over = [ratio_of(results, run, base) for run, base in zip(frame["run"], bases, strict=True)]
-    frame = with_interval(frame, OVER, over)
+    frame = frame.join(alone.set_index(work)["run"].rename("alone"), on=work)
+    pairs = zip(frame["run"], frame["alone"].replace({nan: None}), strict=True)
+    frame = with_interval(frame, OVER, [ratio_of(results, *pair) for pair in pairs])
     frame["peak MiB measured"] = 1024 * frame["peak_gib_max"]
     # Of the process that sends most, in a step.
     sent = [newest(run, "sent_bytes") for run in frame["run"]]
@@ -86,11 +70,12 @@ def newest(run: Run, field: str) -> Any:
 
 def side_by_side(results: Results, frame: Frame) -> Table:
     frame = select(frame, group=plan.WORK)
-    table = frame[["run", "where"]].assign(model=frame["model"].map(model_name))
+    table = frame[["run", "where"]].assign(model=frame["model"].map(style.model_name))
     table["method"], table["devices"] = frame["label"], frame["devices"]
     timed = ~(frame["shared"].eq(True) & frame["done"])
     table[OVER] = or_status(frame, OVER).where(timed, Cell(text="not timed"))
-    table = table.join(frame[[OVER + LOW, OVER + HIGH, "peak MiB measured", "sent MiB measured"]])
+    table = table.join(frame.filter(like=f"{OVER}: "))
+    table = table.join(frame[["peak MiB measured", "sent MiB measured"]])
     table["idle/total measured"] = frame["bubble_idle_over_total"]
     table["updates late"] = [late(run) for run in frame.to_dict("records")]
     table["loss measured"] = [losses[-1] if losses else nan for losses in frame["losses"]]
@@ -126,7 +111,7 @@ def recomputation(results: Results, frame: Frame) -> Table:
     return framed(results, f"{NAME}_recomputation", table, ABOUT, forms=forms)
 
 
-def extra_time(results: Results, run: Run, never: Run) -> Estimate:
+def extra_time(results: Results, run: Run, never: Run) -> tuple[float, float, float]:
     """How much longer a step takes than without recomputation, in percent; 0 without it."""
     if run is never:
         return 0.0, nan, nan
@@ -203,9 +188,9 @@ def at_a_glance(frame: Frame) -> Figure | None:
     if not len(lines):
         return None
     lines = select(lines, where=lines["where"].iloc[0])
-    drawn, ((left, right),) = grid(1, 2, 0.6 + 0.24 * len(lines))
+    drawn, ((left, right),) = style.grid(1, 2, 0.6 + 0.24 * len(lines))
     places = range(len(lines))
-    dot = dots("measured", label="measured")
+    dot = style.dots("measured")
     left.errorbar(lines[OVER], places, xerr=error_bars(lines, OVER), elinewidth=1.1, **dot)
     left.set(xlabel=OVER, xlim=(0, None))
     right.plot(lines["peak MiB measured"], places, **dot)
@@ -213,10 +198,8 @@ def at_a_glance(frame: Frame) -> Figure | None:
     names = lines["label"] + " (" + lines["devices"].astype(str) + ")"
     alone = select(lines, label="single")["peak MiB measured"].iloc[0]
     for axes, one_device in ((left, 1), (right, alone)):
-        axes.axvline(one_device, linestyle=":", color=THEORY, linewidth=1)
-        axes.set_yticks(places, names)
-        axes.set_ylim(len(lines) - 0.5, -0.5)
-        axes.tick_params(axis="y", length=0)
+        axes.axvline(one_device, linestyle=":", color=style.THEORY, linewidth=1)
+        style.rows_of_names(axes, names)
     right.tick_params(axis="y", labelleft=False)
     return drawn
 
@@ -229,7 +212,7 @@ def on_one_clock(results: Results, frame: Frame) -> Figure | None:
     if "gpipe" not in timelines:
         return None
     end = _CUT * timelines["gpipe"].step_time
-    drawn, panels = grid(len(timelines), 1, 1.1)
+    drawn, panels = style.grid(len(timelines), 1, 1.1)
     for (axes,), (name, timeline) in zip(panels, timelines.items(), strict=True):
         gantt.boxes(axes, timeline, 1e3, end, labelled=False)
         axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
@@ -250,16 +233,16 @@ def loss_curves(frame: Frame) -> Figure | None:
     runs = select(runs, where=runs["where"].iloc[0]) if len(runs) else runs
     if "gpipe" not in set(runs["method"]) or len(runs) < 2:
         return None
-    drawn, ((axes,),) = grid(1, 1, 3.2)
+    drawn, ((axes,),) = style.grid(1, 1, 3.2)
     for run in runs.itertuples():
         examples = [run.N * step for step in range(len(run.losses))]
         if run.method == "gpipe":
-            label, colour = f"gpipe, K={run.K}: one update in {run.N} examples", THEORY
+            label, colour = f"gpipe, K={run.K}: one update in {run.N} examples", style.THEORY
         else:
             label = f"pipedream, K={run.K}: one in {run.N // run.M}, staleness {run.late}"
-            colour = series_colour(run.K)
-        look = {"marker": MARKERS["measured"], "markersize": 3}
-        axes.plot(examples, run.losses, color=colour, label=label, **look)
+            colour = style.series_colour(run.K)
+        look = style.dots("measured", linestyle="-", markersize=3, color=colour, label=label)
+        axes.plot(examples, run.losses, **look)
     axes.set(xlabel="examples", ylabel="training loss, measured", ylim=(0, None))
     axes.legend(loc="upper right")
     return drawn

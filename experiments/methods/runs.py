@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, MODELLED_TRANSFORMER, TRANSFORMER
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, sweep
 from repro.methods.named import fields_of
 
 NAME = "methods"
@@ -65,8 +65,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     # Without dropout, whose random numbers differ in each method.
     transformer = partial(_run, **given, model_args={**size.transformer, "dropout": 0.0})
     # Where four devices are rare, four processes share the cores there are.
-    few = scale in ("smoke", "laptop")
-    on_four: dict[str, Any] = {"shared": True, "trace": False} if few else {}
+    on_four: dict[str, Any] = {"shared": True, "trace": False} if scale in ON_CPU else {}
     groups = [
         [
             transformer("single", 1),
@@ -144,20 +143,13 @@ def _paper_size(scale: Scale) -> tuple[RunSpec, ...]:
     args = MODELLED_TRANSFORMER[scale]
     if scale == "smoke":
         args = {**args, "L": 2 * K}  # as many layers as an interleaved schedule has stages
+    common: dict[str, Any] = {"model": "transformer", "model_args": args, "optimizer": "adam"}
+    common |= {"M": SIMULATED_M, "N": 2 * SIMULATED_M, "fidelity": "simulated", "trace": False}
+    common |= {"profile": PROFILE}
     runs = []
     for name in PIPELINES:
         fields = fields_of(name, K)
         # ZB-H1 splits its backwards, so it never recomputes.
         checkpoints = ["never", "always"] if "checkpoint" not in fields else ["never"]
-        runs += sweep(
-            model="transformer",
-            model_args=args,
-            M=SIMULATED_M,
-            N=2 * SIMULATED_M,
-            optimizer="adam",
-            fidelity="simulated",
-            profile=PROFILE,
-            trace=False,
-            **fields | {"checkpoint": checkpoints},
-        )
+        runs += sweep(**common | fields | {"checkpoint": checkpoints})
     return tuple(runs)

@@ -18,11 +18,11 @@ from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
 from repro.paper import theory
+from repro.report import style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, framed, met_or_missed, with_interval
 from repro.report.rounds import with_parts
-from repro.report.style import PARTS, THEORY, dots, grid, legend_below, part_look, ticks
 from repro.report.table import EMPTY, Table
 
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
@@ -83,7 +83,7 @@ def known_durations(results: Results) -> Table:
     table["idle/total emulated"] = frame["bubble_idle_over_total"]
     table["idle/total arithmetic"] = frame["bubble arithmetic"]
     forms = {OVERHEAD: ".2f"}
-    for part in (*_EXPECTED, *(part for part in PARTS if part not in _EXPECTED)):
+    for part in (*_EXPECTED, *(part for part in style.PARTS if part not in _EXPECTED)):
         table[f"{part} emulated"] = frame[part]
         if part in _EXPECTED:
             table[f"{part} arithmetic"] = frame[f"{part} arithmetic"]
@@ -104,27 +104,27 @@ def figure(results: Results) -> Figure | None:
     elements = np.array([args["elements"] for args in frame["model_args"]])
     # A message is a micro-batch of float32 numbers.
     frame = frame.assign(bytes=4 * elements * frame["N"] // frame["M"])
-    drawn, ((left, right),) = grid(1, 2, 3.6)
+    drawn, ((left, right),) = style.grid(1, 2, 3.6)
     lines = frame.sort_values("bytes").groupby(["transport", "where"])
     for (transport, where), runs in lines:
         left.errorbar(
             runs["bytes"],
             runs[OVERHEAD],
             error_bars(runs, OVERHEAD),
-            **dots("emulated", linestyle=_STYLES[transport]),
+            **style.dots("emulated", linestyle=_STYLES[transport]),
             markerfacecolor="white" if transport == "gloo" else None,
             label=f"{transport}, {where}",
         )
     sizes = sorted(set(frame["bytes"]))
     left.set_xscale("log", base=2)
-    ticks(left, sizes, [_size(size) for size in sizes])
+    style.ticks(left, sizes, [_size(size) for size in sizes])
     left.set_ylim(bottom=min(0, left.get_ylim()[0]))
     left.set(
         xlabel="message", ylabel="overhead (%), emulated", title="step over the optimum, minus 1"
     )
     left.legend(loc="upper left")
     _parts(right, frame.sort_values(["where", "bytes", "transport"]))
-    legend_below(drawn, right)
+    style.legend_below(drawn, right)
     return drawn
 
 
@@ -132,17 +132,15 @@ def _parts(axes: Axes, frame: Frame) -> None:
     """A bar of the parts of each run's overhead; what is below 0 stands to the left."""
     places = range(len(frame))
     right, left = np.zeros(len(frame)), np.zeros(len(frame))
-    for part in PARTS:
+    for part in style.PARTS:
         # Of each run, its excess over arithmetic in percent of the optimum step.
         values = np.array([_excess(line, part) for line in frame.to_dict("records")])
         starts = np.where(values >= 0, right, left)
-        axes.barh(places, values, left=starts, **part_look(part))
+        axes.barh(places, values, left=starts, **style.part_look(part))
         right, left = right + values.clip(min=0), left + values.clip(max=0)
     names = zip(frame["bytes"], frame["transport"], strict=True)
-    axes.set_yticks(places, [f"{_size(count)}, {transport}" for count, transport in names])
-    axes.set_ylim(len(frame) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.axvline(0, color=THEORY, linewidth=0.8)
+    style.rows_of_names(axes, [f"{_size(count)}, {transport}" for count, transport in names])
+    axes.axvline(0, color=style.THEORY, linewidth=0.8)
     axes.grid(axis="y", visible=False)
     axes.set(xlabel="overhead (%), emulated, mean over rounds", title="where it goes")
 

@@ -125,6 +125,13 @@ def ticks(axes: Axes, at: Sequence[float], labels: Sequence[str] | None = None) 
     axes.minorticks_off()
 
 
+def rows_of_names(axes: Axes, names: Sequence[str]) -> None:
+    """A row for each name, the first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
 def dots(fidelity: str, **more: Any) -> dict[str, Any]:
     """How points of a fidelity look, without a line."""
     look = {"marker": MARKERS[fidelity], "color": FIDELITIES[fidelity], "linestyle": ""}
