@@ -25,7 +25,6 @@ from repro.report.table import Cell, Table
 CLOSEST = 1e-7  # losses are of about 3, so float32 hardly tells less
 NORMS = {"amoebanet-b": "batch norm", "translation": "layer norm"}
 WITHOUT = "translation"  # batch norm
-AGAIN = "the same once more"
 OF_A_CHANGE = ["where", "model", "change"]
 SHOWN = Shown(NAME)
 
@@ -45,8 +44,7 @@ def tables(results: Results) -> list[Table]:
         line["first loss"] = max(losses[0] for losses in seeds["losses"])
         lines.append(line | {"verdict": verdict(seeds, every)})
     forms: dict[str, Form] = dict.fromkeys(("relative distance", "first loss"), _tiny)
-    hidden = ["greatest relative distance", "greatest difference"]
-    table = pd.DataFrame(lines)
+    hidden, table = ["greatest relative distance", "greatest difference"], pd.DataFrame(lines)
     return [framed(results, NAME, table, ABOUT, forms=forms, hidden=hidden, base_M=BASE_M)]
 
 
@@ -79,20 +77,18 @@ def pairs(results: Results) -> Frame:
     alike = ["where", "model", "group", "seed"]
     frame = frame.merge(usual[[*alike, "id", "record"]], on=alike, suffixes=("", " of base"))
     frame = frame[frame["id"] != frame["id of base"]].sort_values("model", kind="stable")
-    frame["change"] = [
-        _change(*fields) for fields in frame[["again", "K", "D", "M"]].itertuples(index=False)
-    ]
+    frame["change"] = [_change(line) for line in frame.to_dict("records")]
     records = zip(frame["record of base"], frame["record"], strict=True)
     apart = pd.DataFrame([_apart(*both) for both in records], index=frame.index)
     return pd.concat([frame, apart], axis=1)
 
 
-def _change(again: bool, K: int, D: int, M: int) -> str:
-    if again:
-        return AGAIN
-    if D > 1:
-        return f"D={D} with M={M}"
-    return f"K={K}" if K > 1 else f"M={M}, no dropout"
+def _change(run: Mapping[str, Any]) -> str:
+    if run["again"]:
+        return "the same once more"
+    if run["D"] > 1:
+        return f"D={run['D']} with M={run['M']}"
+    return f"K={run['K']}" if run["K"] > 1 else f"M={run['M']}, no dropout"
 
 
 def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:

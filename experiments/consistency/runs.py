@@ -73,9 +73,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     gpu all stages share one GPU.
     """
     _, other_Ms, (few, many), _ = SIZES[scale]
-    stages: list[RunSpec] = []
-    for seed, model in product(range(few), MODELS):
-        stages += _stages(scale, model, seed)
+    stages = [run for seed in range(few) for model in MODELS for run in _stages(scale, model, seed)]
     micro_batches = [
         _run(scale, model, M=M, seed=seed, dropout=0.0)
         for seed, model, M in product(range(many), MODELS, (BASE_M, *other_Ms))

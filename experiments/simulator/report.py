@@ -58,21 +58,19 @@ def judged(results: Results) -> Frame:
 
 
 def _errors(run: Run, known: Mapping[Any, float]) -> dict[str, object]:
-    steps: dict[str, list[tuple[float, float]]] = {way: [] for way in ERRORS}
+    errors: dict[str, list[float]] = {way: [] for way in ERRORS}
+    steps: dict[str, list[float]] = {way: [] for way in ERRORS}
     for round_ in run.rounds:
         assert isinstance(round_.record, TrainRound)
         key = run.place, run.group, round_.name
         emulated = run.fidelity == "emulated" and key in known
         simulated = {"known": known[key]} if emulated else round_.record.predicted
         for way, seconds in simulated.items():
-            steps[way].append((seconds, round_.step_s))
-    errors = {
-        way: [100 * (simulated / real - 1) for simulated, real in pairs]
-        for way, pairs in steps.items()
-    }
-    way = next((way for way, pairs in steps.items() if pairs), "known")
-    simulated_ms = 1e3 * median(seconds for seconds, _ in steps[way]) if steps[way] else nan
-    columns: dict[str, object] = {ERRORS[name]: of_rounds for name, of_rounds in errors.items()}
+            steps[way].append(seconds)
+            errors[way].append(100 * (seconds / round_.step_s - 1))
+    way = next((way for way in ERRORS if steps[way]), "known")
+    simulated_ms = 1e3 * median(steps[way]) if steps[way] else nan
+    columns = {ERRORS[name]: of_rounds for name, of_rounds in errors.items()}
     return columns | {"errors": errors[way], "simulated": simulated_ms}
 
 
@@ -81,7 +79,7 @@ def tables(results: Results) -> list[Table]:
     if not len(frame):
         return []
     measured = frame["fidelity"] == "measured"
-    table = frame.loc[:, ["where", "model", "K", "M", "N", "rounds"]]
+    table = frame.loc[:, ["where", "model", "K", "M", "N", "rounds", "run"]]
     table["model"] = frame["model"].map(style.model_name).where(measured, "known durations")
     missing = frame["status"].where(~frame["done"], "no calibration")
     rounds = frame["errors"].map(len).astype(object)
@@ -91,7 +89,6 @@ def tables(results: Results) -> list[Table]:
     table["step (ms) simulated"] = frame["simulated"]
     for column in ERRORS.values():
         table = with_interval(table, column, frame[column].map(interval))
-    table["run"] = frame["run"]
     forms = dict.fromkeys(ERRORS.values(), "+.1f")
     return [framed(results, NAME, table, ABOUT, forms=forms, keep_where=True)]
 
@@ -117,10 +114,9 @@ def figure(results: Results) -> Figure | None:
         return None
     panels = frame.groupby(["model", "where", "K"], sort=False)
     drawn, every = style.in_pairs(len(panels), 3.4)
-    for axes, (_, runs) in zip(every, panels, strict=True):
+    for axes, ((model, where, K), runs) in zip(every, panels, strict=True):
         _panel(axes, runs)
-        first = runs.iloc[0]
-        axes.set_title(f"{style.model_name(first['model'])}, K={first['K']} ({first['where']})")
+        axes.set_title(f"{style.model_name(model)}, K={K} ({where})")
     bounds = [axes.get_ylim() for axes in every]
     for axes in every:
         axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))

@@ -45,22 +45,13 @@ def _group(model: str, args: dict[str, Any], scale: str) -> Group:
     """The calibration and what it is judged on, in the same rounds."""
     Ms, N, _, most = SIZES[scale]
     common: dict[str, Any] = {"model": model, "model_args": args, "K": K}
-    timed = RunSpec(
-        N=most, M=most // SMALLEST, task="calibrate", balance="uniform", steps=1, **common
-    )
+    layers: dict[str, Any] = {"task": "calibrate", "balance": "uniform", "steps": 1}
+    timed = RunSpec(N=most, M=most // SMALLEST, **layers, **common)
     return Group(name=model, runs=(timed, *sweep(M=Ms, N=N, **common)))
 
 
 def _known(K: int, M: int, forward_s: float) -> tuple[RunSpec, ...]:
     args = {"L": K, "forward_s": forward_s, "backward_s": 2 * forward_s, "elements": 16384}
-    return sweep(
-        model="timed",
-        model_args=args,
-        K=K,
-        M=M,
-        N=M,
-        balance="uniform",
-        steps=1,
-        warmup=2,
-        fidelity=["emulated", "simulated"],
-    )
+    common: dict[str, Any] = {"model": "timed", "model_args": args, "K": K, "M": M, "N": M}
+    common |= {"balance": "uniform", "steps": 1, "warmup": 2}
+    return sweep(fidelity=["emulated", "simulated"], **common)

@@ -19,7 +19,7 @@ from repro.harness.statistics import mean_interval
 from repro.paper import table4
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
-from repro.report.framed import HIGH, LOW, estimated, framed
+from repro.report.framed import HIGH, LOW, Estimate, estimated, framed
 from repro.report.table import EMPTY, Cell, Table
 
 PRETRAINING = "ImageNet-2012"  # of the paper
@@ -147,33 +147,31 @@ def of_paper(results: Results) -> Table:
             "quoted previous best": Cell(row.previous_best, previous),
         }
         if len(at_size):
-            line |= estimated(
-                "measured ours (%)", mean_interval(on_paper_data(at_size, row.dataset))
-            )
+            line |= estimated("measured ours (%)", on_paper_data(at_size, row.dataset))
         lines.append(line)
     forms = {"quoted GPipe": ".1f"}
     return framed(results, "table4_paper", pd.DataFrame(lines), ABOUT, forms=forms)
 
 
-def on_paper_data(at_size: Frame, dataset: str) -> list[float]:
-    """Accuracies in percent, one for each seed."""
+def on_paper_data(at_size: Frame, dataset: str) -> Estimate:
+    """Accuracy in percent, the mean over seeds."""
     if dataset == PRETRAINING:
         # One pretraining serves all data sets and seeds.
         shares = at_size["metrics.pretraining accuracy"].head(1)
     else:
         shares = select(at_size, group=TRANSFER[dataset])["metrics.accuracy"]
-    return list(100 * shares)
+    return mean_interval(list(100 * shares))
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
     ours = {}
     at_size = runs_frame(results, NAME, done=True, scale="paper")
     for row in table4() if len(at_size) else ():
-        mean, low, high = mean_interval(on_paper_data(at_size, row.dataset))
+        mean, low, high = on_paper_data(at_size, row.dataset)
         if not isnan(mean):
-            runs = tuple(at_size["id"])
-            claim = cell_id(NAME, row.dataset)
-            ours[claim] = Evidence(mean, "measured", runs, low, high, papers_size=True)
+            ours[cell_id(NAME, row.dataset)] = Evidence(
+                mean, "measured", tuple(at_size["id"]), low, high, papers_size=True
+            )
     for _, tasks in of_places(results):
         if together := decisive(tasks):
             ours[TRANSFER_CLAIM] = together

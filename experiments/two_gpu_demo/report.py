@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.two_gpu_demo.runs import ABOUT, NAME, STRATEGIES
@@ -48,8 +47,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 
 def tables(results: Results) -> list[Table]:
-    frame = runs_frame(results, NAME)
-    return [strategies(results, frame)] if len(frame) else []
+    return [strategies(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -80,28 +78,28 @@ def best_against_best(table: Table) -> str:
     return f"Each at its own fastest M, GPipe has {' and '.join(texts)}." if texts else ""
 
 
-def strategies(results: Results, frame: Frame) -> Table:
+def strategies(results: Results) -> Table:
     """Throughput, speedup over one device, idle time and memory of each strategy."""
+    frame = runs_frame(results, NAME)
     frame = with_ratio(results, frame, SPEEDUP, K=1, schedule="gpipe")
     frame[PEAK] = [peaks(run) for run in frame["run"]]
     frame = frame.rename(columns={"throughput": RATE, "bubble_idle_over_total": IDLE})
     for value in (RATE, SPEEDUP, IDLE, PEAK):
         frame[value] = or_status(frame, value)
     table = frame.loc[frame["K"] > 1, POINT].drop_duplicates()
-    for strategy, name in NAMES.items():
-        # One device stands beside every K.
-        at = [part for part in POINT if part != "K" or strategy != "single"]
-        runs = select(frame, method=strategy).drop_duplicates(at).set_index(at)
-        values = {f"{value} {name}": runs[value] for value in (RATE, IDLE, PEAK)}
-        values |= {f"{SPEEDUP} {name}{end}": runs[f"{SPEEDUP}{end}"] for end in ("", LOW, HIGH)}
-        table = table.join(pd.DataFrame(values), on=at)
-    shown = [*POINT, *(f"{RATE} {name}" for name in NAMES.values())]
-    shown += [f"{SPEEDUP} {name}{end}" for name in OF_K for end in ("", LOW, HIGH)]
-    shown += [f"{IDLE} {name}" for name in OF_K]
-    shown += [f"{PEAK} {name}" for name in NAMES.values()]
+    for value in (RATE, SPEEDUP, IDLE, PEAK):
+        for strategy, name in NAMES.items():
+            if name not in OF_K and value in (SPEEDUP, IDLE):
+                continue
+            # One device stands beside every K.
+            at = [part for part in POINT if part != "K" or strategy != "single"]
+            runs = select(frame, method=strategy).drop_duplicates(at).set_index(at)
+            values = runs.filter([f"{value}{end}" for end in ("", LOW, HIGH)])
+            names = values.columns.str.replace(value, f"{value} {name}", regex=False)
+            table = table.join(values.set_axis(names, axis=1), on=at)
     if table["remat"].nunique() < 2:
-        shown.remove("remat")
-    table = table[shown].rename(columns={"remat": "re-materialization"})
+        table = table.drop(columns="remat")
+    table = table.rename(columns={"remat": "re-materialization"})
     forms: dict[str, Form] = {f"{RATE} {name}": ".1f" for name in NAMES.values()}
     forms |= {f"{SPEEDUP} {name}": RATIO for name in OF_K} | {"model": model_name}
     headings = {f"{PEAK} {name}": f"peak of each device (MiB) {name}" for name in NAMES.values()}
