@@ -153,8 +153,8 @@ def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
         drawn = axes.barh(range(len(bars)), shares, left=left, **style.part_look(part))
         # A narrow part has no room for its number.
         numbers = [f"{share:.0f}" if share >= 4 else "" for share in shares]
-        ink = style.INK[style.is_dark(colour)]
-        texts = axes.bar_label(drawn, numbers, label_type="center", fontsize=8.5, color=ink)
+        look = {"fontsize": 8.5, "color": style.ink(colour)}
+        texts = axes.bar_label(drawn, numbers, label_type="center", **look)
         if style.part_look(part)["hatch"]:
             for text in texts:
                 text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1})

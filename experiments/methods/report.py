@@ -214,7 +214,7 @@ def on_one_clock(results: Results, frame: Frame) -> Figure | None:
     end = _CUT * timelines["gpipe"].step_time
     drawn, panels = style.grid(len(timelines), 1, 1.1)
     for (axes,), (name, timeline) in zip(panels, timelines.items(), strict=True):
-        gantt.boxes(axes, timeline, 1e3, end, labelled=False)
+        gantt.boxes(axes, timeline, end, labelled=False)
         axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
         axes.set_ylabel("rank")
         title = f"{name}: {timeline.bubble_over_total:.1%} idle"

@@ -2,27 +2,24 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from repro.harness.about import NO_INTERVAL
 from repro.harness.results import Results, Run
 from repro.io.files import fresh
 from repro.report import curves, gantt
 from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
-from repro.report.ratio import NO_INTERVAL
 from repro.report.style import MARKERS, model_name, save, styled
 from repro.report.texts import FIGURES
 
-Make = Callable[[Results, list[Run]], Figure | None]
 Picture = tuple[str, Figure | None, str]  # name, figure, caption
 MOST = 4  # settings in a generic figure: those with the most runs
-PICTURES: dict[str, Make] = {"speedup": curves.speedup, "bubble": curves.bubble}
-"""How each of the generic figures is drawn."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     every = sorted(settings(results, rows), key=lambda setting: -len(setting.rows))
     drawn = {id(run) for setting in every[:MOST] for run in setting.rows}
     kept = [run for run in rows if id(run) in drawn]
-    for name, make in PICTURES.items():
+    for name, make in (("speedup", curves.speedup), ("bubble", curves.bubble)):
         yield name, make(results, kept), FIGURES[name].format(no_interval=NO_INTERVAL, most=MOST)
     yield from figure2(results, rows)
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from repro.gpipe.schedule.timeline import WORK, Span, Timeline
 from repro.io.files import fresh
-from repro.report.style import IDLE, INK, KIND_WORDS, KINDS, QUOTED, SOFT, grid, is_dark, styled
+from repro.report.style import IDLE, KIND_WORDS, KINDS, QUOTED, SOFT, grid, ink, styled
 
 _HEIGHT = 0.78  # of a row
 _PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its square
@@ -29,7 +29,7 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
     figure.suptitle(headline, x=0.01, ha="left")
     longest = max(step.step_time for _, step in steps)
     for (panel,), (title, step) in zip(axes, steps, strict=True):
-        boxes(panel, step, 1e3, longest)
+        boxes(panel, step, longest)
         idle = f"{1e3 * step.step_time:,.0f} ms, {step.bubble_over_total:.1%} idle"
         panel.set_title(f"{title}: {idle}" if title else idle)
     axes[-1][0].set_xlabel(f"time (ms), {fidelity}" if fidelity else "time (ms)")
@@ -45,26 +45,21 @@ def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
 
 
 def boxes(
-    axes: Axes,
-    timeline: Timeline,
-    scale: float,
-    length: float | None = None,
-    *,
-    labelled: bool = True,
+    axes: Axes, timeline: Timeline, length: float | None = None, *, labelled: bool = True
 ) -> None:
-    """Draw the spans on a row for each rank, times multiplied by `scale`.
+    """Draw the spans on a row for each rank, in ms.
 
     The axis shows `length` seconds: those of the step, or more where a longer step stands above.
     """
     length = length or timeline.step_time
     names = [timeline.row_name(rank) for rank in range(timeline.ranks)]
-    axes.set(xlim=(0, length * scale), ylim=(-0.5, timeline.ranks - 0.5))
+    axes.set(xlim=(0, 1e3 * length), ylim=(-0.5, timeline.ranks - 0.5))
     axes.set_yticks(range(timeline.ranks), names)
     axes.grid(False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     # A band for each rank; what stays visible of it is idle.
-    whole = min(length, timeline.step_time) * scale
+    whole = 1e3 * min(length, timeline.step_time)
     _fill(axes, [_corners(0, whole, rank) for rank in range(timeline.ranks)], IDLE, 0)
     spans: dict[tuple[str, int], list[Span]] = {}
     for span in timeline.spans:
@@ -73,13 +68,13 @@ def boxes(
     for (kind, turn), of_kind in sorted(spans.items()):
         corners = []
         for span in of_kind:
-            left, rank = (span.start - timeline.start) * scale, span.stage % timeline.ranks
-            corners.append(_corners(left, span.seconds * scale, rank))
+            left, rank = 1e3 * (span.start - timeline.start), span.stage % timeline.ranks
+            corners.append(_corners(left, 1e3 * span.seconds, rank))
         # Edges of narrow boxes must not cover them.
         width = min(0.8, 60 * min(span.seconds for span in of_kind) / timeline.step_time)
         _fill(axes, corners, KINDS[kind], width, _PALER**turn)
     if labelled:
-        _write(axes, timeline, scale, length)
+        _write(axes, timeline, length)
 
 
 def _corners(left: float, width: float, row: int) -> list[tuple[float, float]]:
@@ -95,16 +90,16 @@ def _fill(axes: Axes, boxes: list[Any], colour: str, edge: float, opacity: float
     axes.add_patch(PathPatch(outline, alpha=opacity if opacity < 1 else None, **look))
 
 
-def _write(axes: Axes, timeline: Timeline, scale: float, length: float) -> None:
+def _write(axes: Axes, timeline: Timeline, length: float) -> None:
     # With several stages on a rank, the row does not tell the stage, and most boxes are narrow.
     labels = _labels(axes, timeline, length) if timeline.stages_per_rank == 1 else {}
     for span in timeline.spans:
         form, size = labels.get(span.kind, ("", 0))
         text = form.format(span.kind, span.stage, span.micro_batch)
         if text:
-            middle = ((span.start + span.end) / 2 - timeline.start) * scale
+            middle = 1e3 * ((span.start + span.end) / 2 - timeline.start)
             label = axes.text(middle, span.stage, text, ha="center", fontsize=size)
-            label.set(va="center_baseline", color=INK[is_dark(KINDS[span.kind])])
+            label.set(va="center_baseline", color=ink(KINDS[span.kind]))
 
 
 def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[str, float]]:
@@ -161,7 +156,7 @@ def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.ranks), dpi=95)
     axes.set_title(title)
     axes.set_xlabel("time (ms)")
-    boxes(axes, timeline, 1e3)
+    boxes(axes, timeline)
     legend(figure, [timeline])
     # What is still to come lies under a cover for each rank, which becomes shorter.
     whole = 1e3 * timeline.step_time

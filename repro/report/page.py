@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.results import Results, Run, load, load_recorded
+from repro.harness.results import Results, load, load_recorded
 from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
-from repro.report.player import player
+from repro.report.player import player, rendered
 from repro.report.sections import as_text, sections_of, with_code
-from repro.report.style import FIDELITIES, INK, is_dark, model_name
+from repro.report.style import FIDELITIES, ink, model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds
 
@@ -43,21 +42,19 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     drawn = {figure.stem.name: figure for figure in figures.draw_all(results, plots_dir)}
     traces = figures.traces(results, plots_dir)
     judged = any(line.evidence for line in claims)
-    names = {run.experiment for run in rows_of(results)}
+    names = {run.experiment for run in results.runs}
     rows = verdicts.exhibits(claims) if judged else []
     headline = drawn.pop(HEADLINE, None)
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
     general = [table for table in tables if not table.experiment and table.name != "verdicts"]
     folder = Path(__file__).parent
-    loader = FileSystemLoader(folder)
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters["code"] = with_code
-    page = environment.get_template("template.html.j2").render(
+    page = rendered(
+        folder / "template.html.j2",
+        code=with_code,
+        ink=ink,
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        fidelity_colours=_fidelity_colours() if judged else {},
+        fidelity_colours=FIDELITIES if judged else {},
         what_holds=verdicts.what_holds(claims) if judged else "",
         verdicts=rows,
         verdict_words=texts.VERDICTS,
@@ -69,9 +66,9 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         names=names,
         fidelities=_without(texts.FIDELITIES, "quoted", quoting),
         metrics=_without(texts.METRICS, texts.AS_TABLE2, bool(papers)),
-        counts=_counts(rows_of(results)),
+        counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
         rest=[table for table in general if table.name in SHOWN_AT_THE_END],
-        origins=origins(rows_of(results)),
+        origins=origins(results.runs),
         environments=_environments(results),
     )
     path = plots_dir / "report.html"
@@ -102,7 +99,7 @@ def _without(words: Mapping[str, str], word: str, kept: bool) -> dict[str, str]:
 
 def _banner(results: Results) -> list[str]:
     """What the scales of these results are for, and which runs are not compared with the paper."""
-    runs, compared = rows_of(results), rows_of(without_tiny(results))
+    runs, compared = results.runs, without_tiny(results).runs
     scales = {run.scale for run in runs}
     sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):
@@ -169,14 +166,3 @@ def _environments(results: Results) -> list[dict[str, Any]]:
             environment = distinct.setdefault(str(lines), {"lines": lines, "runs": 0})
             environment["runs"] += 1
     return list(distinct.values())
-
-
-def _fidelity_colours() -> dict[str, dict[str, str]]:
-    """Each fidelity's colour in the figures, and that of words on it."""
-    return {
-        word: {"back": colour, "text": INK[is_dark(colour)]} for word, colour in FIDELITIES.items()
-    }
-
-
-def _counts(runs: list[Run]) -> list[tuple[str, int]]:
-    return sorted(Counter(run.status.partition("(")[0] for run in runs).items())

@@ -6,10 +6,9 @@ from math import nan
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.statistics import MIN_ROUNDS
+from repro.harness.about import NO_INTERVAL
 from repro.paper.theory import UNIT_COSTS
 
-NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
 MARKS = (
     f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no "
     "difference shown."

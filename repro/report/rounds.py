@@ -4,22 +4,18 @@ import pandas as pd
 
 from repro.harness.frame import Frame
 from repro.harness.results import Run
-from repro.harness.statistics import interval
 from repro.report.style import PARTS
 
 
-def parts(run: Run | None) -> dict[str, float]:
-    """Share of K x step time of each of `PARTS`, median over rounds; empty without a breakdown."""
-    breakdowns = [round_.breakdown for round_ in run.rounds if round_.breakdown] if run else []
-    if not breakdowns:
-        return {}
-    return {part: interval([shares[part] for shares in breakdowns])[0] for part in PARTS}
-
-
 def with_parts(frame: Frame) -> Frame:
-    """A frame of runs with a column for each of `PARTS`; NaN without a breakdown."""
-    shares = [parts(run) for run in frame["run"]]
-    return frame.join(pd.DataFrame(shares, frame.index, [*PARTS], dtype=float))
+    """A frame of runs with the share of K x step of each of `PARTS`; NaN without a breakdown."""
+    lines = []
+    for run in frame["run"]:
+        breakdowns = pd.DataFrame(
+            [round_.breakdown or {} for round_ in run.rounds], columns=[*PARTS]
+        )
+        lines.append(breakdowns.median())
+    return frame.join(pd.DataFrame(lines, frame.index, [*PARTS], dtype=float))
 
 
 def fits(run: Run | None) -> bool | None:

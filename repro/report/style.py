@@ -75,8 +75,6 @@ QUOTED = FIDELITIES["quoted"]
 # A 95 % interval has caps. The median error of a cost model has none: half of all cases exceed it.
 MODEL_ERROR = {"ecolor": "#222222", "capsize": 0, "elinewidth": 1.2}
 THEORY = "#222222"  # the ideal, nobody's run: lines, and bars that are not filled
-INK = {True: "#FFFFFF", False: "#111111"}  # of words on a dark colour, and on a light one
-FORMATS = ("png", "svg")
 
 
 def series_colour(value: float) -> str:
@@ -84,11 +82,11 @@ def series_colour(value: float) -> str:
     return to_hex(colormaps["plasma"](min(0.87, 0.04 + log2(value) / 6)))
 
 
-def is_dark(colour: str) -> bool:
-    """Whether white is read better on it than black, by the luminance that WCAG defines."""
+def ink(colour: str) -> str:
+    """The colour of words on it: what is read better, by the luminance that WCAG defines."""
     parts = to_rgb(colour)
     red, green, blue = (x / 12.92 if x <= 0.04 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18
+    return "#FFFFFF" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18 else "#111111"
 
 
 def part_look(part: str) -> dict[str, Any]:
@@ -185,10 +183,9 @@ def styled() -> Iterator[None]:
             plt.close("all")
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
+def save(figure: Figure, stem: Path) -> None:
     """Write `stem`.png and `stem`.svg: of the same figure always the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.parent / f"{stem.name}.{kind}" for kind in FORMATS]
     # Laid out once, for all formats.
     layout = figure.get_layout_engine()
     if layout is not None:
@@ -198,8 +195,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 4) for edge in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
-    for path in paths:
-        hidden = ("Software",) if path.suffix == ".png" else ("Date", "Creator")
+    for kind, hidden in (("png", ["Software"]), ("svg", ["Date", "Creator"])):
+        path = stem.with_name(f"{stem.name}.{kind}")
         figure.savefig(fresh(path), metadata=dict.fromkeys(hidden))
     plt.close(figure)
-    return paths

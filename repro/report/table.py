@@ -99,9 +99,6 @@ class Table:
                 return text
         raise LookupError(f"{self.name} has no {column} for {wanted}")
 
-    def number(self, column: str, /, **wanted: str) -> str:
-        return self.text(column, **wanted).split()[0]
-
     def numbers(self, column: str) -> list[str]:
         """The numbers of a column from the least to the greatest, without their intervals.
 

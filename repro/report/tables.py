@@ -12,7 +12,6 @@ from repro.harness.frame import (
     SETTINGS,
     Frame,
     all_runs,
-    ratios,
     rounds_frame,
     runs_frame,
 )
@@ -21,7 +20,7 @@ from repro.paper import theory
 from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, rows_of, suffix, without_tiny
 from repro.report.declared import report_of
-from repro.report.framed import HIGH, LOW, RATIO, in_two
+from repro.report.framed import RATIO, in_two, with_ratio
 from repro.report.ratio import MARKS, ideal, ideal_over_k1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
@@ -79,7 +78,7 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
     frame = frame[(frame["N"] > 0) & frame["shared"].isna()]
     ideals = [ideal(run.K, run.M, run.schedule, run.remat) for run in frame["run"]]
     sizes = list(zip(frame["K"], frame["M"], strict=True))
-    speedup = ratios(results, frame, K=1)
+    frame = with_ratio(results, frame, "speedup over K=1", K=1)
     throughput = [
         Cell(run.throughput, f"{run.throughput:.1f} {run.unit}") if run.done else None
         for run in frame["run"]
@@ -90,9 +89,7 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
         **{name: frame[name] for name in ("K", "M", "fidelity", "status", "rounds")},
         "step (ms)": 1e3 * frame["step_s"],
         "throughput": throughput,
-        "speedup over K=1": speedup["ratio"],
-        "speedup over K=1" + LOW: speedup["low"],
-        "speedup over K=1" + HIGH: speedup["high"],
+        **frame.filter(like="speedup over K=1"),
         "ideal speedup": [ideal_over_k1(r.K, r.M, r.schedule, r.remat) for r in frame["run"]],
         "idle/total": frame["bubble_idle_over_total"],
         "theory, idle/total": [theory.bubble_over_total(*size) for size in sizes],

@@ -57,7 +57,6 @@ def test_numbers_of_the_paper_and_a_single_place_are_left_out(modelled, nothing)
 def test_a_cell_is_quoted_by_its_line():
     table = toy(K=[2, 4], ratio=["1.50 [1.20, 1.70] ~", "not run"])
     assert table.text("ratio", K="2") == "1.50 [1.20, 1.70] ~"
-    assert table.number("ratio", K="2") == "1.50"
     for K in ("4", "8"):
         with pytest.raises(LookupError):
             table.text("ratio", K=K)

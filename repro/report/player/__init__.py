@@ -28,13 +28,11 @@ MOST_SPANS = 40_000  # of all measured steps together: about a megabyte of the p
 
 def player(results: Results | None = None) -> Markup:
     """The player as finished HTML, with its style, its scripts and measured steps inside."""
-    environment = Environment(
-        loader=FileSystemLoader(HOME), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     steps = [] if results is None else [*measured_steps(results)]
     schedules = {name: {"name": text, "about": about} for name, (text, about) in SCHEDULES.items()}
     data = {"kinds": KINDS, "schedules": schedules, "measured": steps}
-    html = environment.get_template("player.html.j2").render(
+    return rendered(
+        HOME / "player.html.j2",
         css=Markup((HOME / "player.css").read_text(encoding="utf-8")),
         script=Markup(script(SCRIPTS)),
         data=_json(data),
@@ -48,7 +46,15 @@ def player(results: Results | None = None) -> Markup:
         kinds=KINDS,
         idle=IDLE,
     )
-    return Markup(html)
+
+
+def rendered(template: Path, **values: Any) -> Markup:
+    """A template with these values, which are escaped."""
+    loader = FileSystemLoader(template.parent)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return Markup(environment.get_template(template.name).render(values))
 
 
 def script(names: tuple[str, ...]) -> str:
