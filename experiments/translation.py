@@ -11,13 +11,13 @@ from repro.train.recipe import translation
 TOY = tuple(f"toy:{name}" for name in LANGUAGES)
 ONE_A_TIER = ("toy:alfa", "toy:delta", "toy:india")
 # OPUS-100, without the five languages that have no test set: an, dz, hy, mn, yo.
-_OPUS_CODES = (
+_OPUS = (
     "af am ar as az be bg bn br bs ca cs cy da de el eo es et eu fa fi fr fy ga gd gl gu ha he hi "
     "hr hu id ig is it ja ka kk km kn ko ku ky li lt lv mg mk ml mr ms mt my nb ne nl nn no oc or "
     "pa pl ps pt ro ru rw se sh si sk sl sq sr sv ta te tg th tk tr tt ug uk ur uz vi wa xh yi zh "
     "zu"
 )
-OPUS = tuple(f"opus100:{code}-en" for code in _OPUS_CODES.split())
+OPUS = tuple(f"opus100:{code}-en" for code in _OPUS.split())
 
 # Small models, on one core a few ms a sentence: nearly every word of a toy language is one token.
 _SMALL_V, _SMALL_T = 1200, 20

@@ -1,20 +1,21 @@
 """Is the advised plan fast? Predicted beside measured steps, and the advised plan over the best."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import nan
 from statistics import median
+from typing import Any
 
 import pandas as pd
 
 from experiments.advise.runs import ABOUT, NAME
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
-from repro.harness.results import Results, Round, Run
+from repro.harness.results import Results, Round
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import interval
 from repro.report.declared import Shown
-from repro.report.figures import Picture
-from repro.report.framed import framed, met_or_missed, with_interval
+from repro.report.figures import no_figures as figures  # noqa: F401  # plans make no curve
+from repro.report.framed import estimated, framed, met_or_missed, with_interval
 from repro.report.table import Table
 
 GOAL = 1.05  # the advised step over that of the fastest measured plan
@@ -40,11 +41,6 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:
-    """None: plans differ in more than K and M, so that they make no curve."""
-    return iter(())
-
-
 def plans(results: Results) -> Frame:
     """A line for each measured plan with its predictions, the shortest predicted step first."""
     frame = runs_frame(results, NAME, task="train", done=True)
@@ -54,7 +50,7 @@ def plans(results: Results) -> Frame:
     frame[PREDICTED] = [1e3 * median(p for p, _ in each) if each else nan for each in steps]
     frame[MEASURED] = 1e3 * frame["step_s"]
     errors = [interval([100 * (p / real - 1) for p, real in each]) for each in steps]
-    frame = with_interval(frame, ERROR, errors) if errors else frame
+    frame = with_interval(frame, ERROR, errors)
     frame = frame.dropna(subset=PREDICTED).sort_values(PREDICTED)
     for rank, step in (("rank predicted", PREDICTED), ("rank measured", MEASURED)):
         frame[rank] = frame.groupby("where")[step].rank(method="min").astype(int)
@@ -82,20 +78,18 @@ def plans_table(results: Results, frame: Frame) -> Table:
 
 def verdict(results: Results, frame: Frame) -> Table:
     """The advised plan over the best measured one, a line for each place."""
-    lines, ratios, goals = [], [], []
+    lines = []
     for where in frame["where"].unique():
         here = select(frame, where=where)
         advised, best = (here.loc[here[step].idxmin()] for step in (PREDICTED, MEASURED))
-        names = {"advised": _name(advised), "fastest measured": _name(best)}
-        lines.append({"where": where, "plans": len(here), **names})
         ratio = ratio_of(results, best["run"], advised["run"])
-        ratios.append(ratio)
+        line: dict[str, Any] = {"where": where, "plans": len(here)}
+        line |= {"advised": _name(advised), "fastest measured": _name(best)}
+        line |= estimated("advised over fastest", ratio)
         goal = met_or_missed(ratio[0], at_most=GOAL)
-        goals.append("not judged: tiny models" if advised["scale"] in TINY else goal)
-    table = with_interval(pd.DataFrame(lines), "advised over fastest", ratios)
-    table["goal"] = goals
-    name = f"{NAME}_verdict"
-    return framed(results, name, table, ABOUT, keep_where=True)
+        line["goal"] = "not judged: tiny models" if advised["scale"] in TINY else goal
+        lines.append(line)
+    return framed(results, f"{NAME}_verdict", pd.DataFrame(lines), ABOUT, keep_where=True)
 
 
 def _name(plan: pd.Series) -> str:

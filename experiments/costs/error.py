@@ -24,10 +24,9 @@ class ErrorBar:
     median: float  # half of the cells are nearer
     worst: float  # no cell is farther off
 
-    def ends(self, value: float, which: str = "median") -> tuple[float, float]:
-        """A value over and times the median or the worst error."""
-        factor = exp(getattr(self, which))
-        return value / factor, value * factor
+    def ends(self, value: float) -> tuple[float, float]:
+        """A value over and times the median error."""
+        return value / exp(self.median), value * exp(self.median)
 
 
 @lru_cache(maxsize=2)

@@ -60,17 +60,15 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 def _elsewhere(scale: Scale) -> list[Group]:
     """Published steps and memory, and steps measured here by this machine's own rates."""
-    groups = [
-        Group(name=name, runs=tuple(spec for spec, _ in cells())) for name, cells in SPEED.items()
-    ]
-    groups += [
-        Group(name="torchgpipe-memory", runs=tuple(spec for spec, _ in torchgpipe_memory())),
+    cells = {name: published() for name, published in SPEED.items()}
+    cells |= {"torchgpipe-memory": torchgpipe_memory()}
+    return [
+        *(Group(name=name, runs=tuple(spec for spec, _ in of)) for name, of in cells.items()),
         Group(name="lingvo-memory", runs=lingvo_memory()),
         _measured("amoebanet-d", AMOEBANET[scale], scale),
         _measured("transformer", TRANSFORMER[scale], scale),
         _measured("timm:resnet50", small("timm:resnet50", scale), scale),
     ]
-    return groups
 
 
 def on_one_gpu(scale: Scale) -> list[Group]:
@@ -170,16 +168,11 @@ def _on_p40(model: str, args: dict[str, Any], peer: Peer, **changed: Any) -> Run
 
 def _lingvo(blocks: list[int], optimizer: Optimizer, peer: Peer) -> RunSpec:
     # The embedding is in the first stage, the softmax in the last one.
-    ends = [1, *[0] * (len(blocks) - 2), 1] if len(blocks) > 1 else [2]
-    return RunSpec(
-        model="transformer",
-        model_args={"L": sum(blocks), **LINGVO},
-        K=len(blocks),
-        M=peer.M or 1,
-        N=peer.N or 1,
-        balance=tuple(map(sum, zip(blocks, ends, strict=True))),
-        optimizer=optimizer,
-        fidelity="simulated",
-        trace=False,
-        profile="v100",
-    )
+    layers = [*blocks]
+    layers[0] += 1
+    layers[-1] += 1
+    pipeline: dict[str, Any] = {"K": len(blocks), "M": peer.M or 1, "N": peer.N or 1}
+    pipeline |= {"balance": tuple(layers), "optimizer": optimizer}
+    args = {"L": sum(blocks), **LINGVO}
+    device: dict[str, Any] = {"fidelity": "simulated", "trace": False, "profile": "v100"}
+    return RunSpec(model="transformer", model_args=args, **pipeline, **device)

@@ -3,17 +3,9 @@
 from itertools import product
 from typing import NamedTuple
 
+from experiments import translation
 from experiments.learned import groups_of
-from experiments.translation import (
-    ONE_A_TIER,
-    OPUS,
-    PAPER_CUTS,
-    PAPER_M,
-    SIZES,
-    TOY,
-    TRANSFORMER_BIG,
-    training_run,
-)
+from experiments.translation import training_run
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Scale
 
@@ -30,9 +22,9 @@ class Sizes(NamedTuple):
 
 
 SIZES_OF: dict[Scale, Sizes] = {
-    "smoke": Sizes(ONE_A_TIER, 1, 8, 3, 3, 4),
-    "laptop": Sizes(TOY, 3, 32, 150, 75, 16),
-    "paper": Sizes(OPUS, 1, 2048, 500_000, 100_000, 500),
+    "smoke": Sizes(translation.ONE_A_TIER, 1, 8, 3, 3, 4),
+    "laptop": Sizes(translation.TOY, 3, 32, 150, 75, 16),
+    "paper": Sizes(translation.OPUS, 1, 2048, 500_000, 100_000, 500),
 }
 SIZES_OF["node"] = SIZES_OF["paper"]
 WIDE, DEEP = 1, 2  # places among the sizes of the two with as many parameters
@@ -49,9 +41,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     the wide one where there is much data, and is much better where there is little.
     """
     on_cpu, of = scale in ON_CPU, SIZES_OF[scale]
-    common = {"N": of.N, "M": 2 if on_cpu else PAPER_M, "decode": of.decoded}
-    sizes = [(size, 2) for size in SIZES] if on_cpu else PAPER_CUTS
-    own, own_K = (SIZES[0], 2) if on_cpu else (TRANSFORMER_BIG, 1)
+    common = {"N": of.N, "M": 2 if on_cpu else translation.PAPER_M, "decode": of.decoded}
+    sizes = [(size, 2) for size in translation.SIZES] if on_cpu else translation.PAPER_CUTS
+    own, own_K = (translation.SIZES[0], 2) if on_cpu else (translation.TRANSFORMER_BIG, 1)
     multilingual = [
         training_run(scale, size, of.languages, K=K, seed=seed, steps=of.steps, **common)
         for seed, (size, K) in product(range(of.seeds), sizes)

@@ -75,9 +75,7 @@ def simulated_cells(results: Results) -> pd.DataFrame:
     groups = zip(frame["model"], frame["group"], strict=True)
     frame["protocol"] = [PROTOCOLS.get(group.removeprefix(f"{model}-")) for model, group in groups]
     frame["fits"] = frame["run"].map(fits)
-    frame["modelled"] = [
-        line["record"].modelled if line["done"] else None for line in frame.to_dict("records")
-    ]
+    frame["modelled"] = [run.rounds[-1].modelled if run.done else None for run in frame["run"]]
     frame = _of_one_place(frame)
     keys = ["model", "protocol"]
     base = select(frame, K=2, M=1)[[*keys, "id", "throughput", "fits", "modelled"]]
@@ -111,9 +109,6 @@ def papers_size(spec: RunSpec) -> bool:
 
 def over_base(cells: pd.DataFrame, part: str, name: str) -> list[float]:
     """The ratio of each cell if its step were one of the cost model's `rungs` or `bounds`."""
-    return [
-        getattr(base, part).get(name, nan) / getattr(cell, part).get(name, nan)
-        if base and cell
-        else nan
-        for base, cell in zip(cells["modelled_of_base"], cells["modelled"], strict=True)
-    ]
+    both = (cells[column] for column in ("modelled_of_base", "modelled"))
+    base, cell = ([getattr(step, part).get(name) if step else nan for step in of] for of in both)
+    return list(pd.Series(base, dtype=float) / pd.Series(cell, dtype=float))

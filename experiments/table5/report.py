@@ -37,13 +37,9 @@ def qualities(results: Results, frame: Frame) -> Table:
     for name in BETTER:
         table = with_interval(table, f"measured {name}", batches[name].agg(list).map(mean_interval))
     table = table.reset_index()
-    printed = {N: _printed(size) for N, size in zip(_Ns(frame), _sizes(), strict=False)}
-    table["quoted tokens, BLEU, NLL"] = [printed.get(N) for N in table["N"]]
+    printed = dict(zip(sorted(frame["N"].unique()), map(_printed, _sizes()), strict=False))
+    table["quoted tokens, BLEU, NLL"] = table["N"].map(printed)
     return framed(results, NAME, table, ABOUT)
-
-
-def _Ns(frame: Frame) -> list[int]:
-    return sorted(frame["N"].unique())
 
 
 def _sizes() -> list[BatchSize]:
@@ -67,15 +63,13 @@ def gains(results: Results, frame: Frame) -> Table:
     first, *_, last = _sizes()
     lines = []
     for where, runs in frame.groupby("where"):
-        Ns = _Ns(runs)
         ours = evidence_of(runs)
         for name in BETTER:
             found = differences(runs, name)
             line: dict[str, Any] = {"where": where, "metric": name}
-            line |= {"N": f"{Ns[-1]} minus {Ns[0]}", "seeds": len(found)}
+            line |= {"N": f"{runs['N'].max()} minus {runs['N'].min()}", "seeds": len(found)}
             line |= estimated("measured difference", mean_interval(found))
-            of_last, of_first = (getattr(size, name.lower()) for size in (last, first))
-            line["quoted difference"] = of_last - of_first
+            line["quoted difference"] = getattr(last, name.lower()) - getattr(first, name.lower())
             line["verdict"] = verdict_on(cell_id(NAME, name), ours[cell_id(NAME, name)])
             lines.append(line)
     return framed(results, f"{NAME}_gains", pd.DataFrame(lines), ABOUT)

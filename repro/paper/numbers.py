@@ -26,23 +26,11 @@ class Source:
     section: str
     reading: Reading
 
-    def __str__(self) -> str:
-        parts = [self.work]
-        if self.v5:
-            parts.append(f"v5 {self.v5}")
-        if self.neurips:
-            parts.append(f"NeurIPS {self.neurips}")
-        return ", ".join(parts)
-
 
 @dataclass(frozen=True)
 class Quoted:
     source: Source
     note: str = ""
-
-    @property
-    def fidelity(self) -> str:
-        return "quoted"
 
 
 @dataclass(frozen=True, kw_only=True)

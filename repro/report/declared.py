@@ -44,6 +44,10 @@ class Shown:
         return self.head.split(" | ") if self.head else []
 
 
+# Of an experiment that has no report.
+POINTS = Shown("", "model | K | M | step (ms) | speedup over K=1 | idle/total | peak MiB")
+
+
 def report_of(experiment: str) -> ModuleType | None:
     """The report of an experiment that comes with the project and has one."""
     # Names come from recorded results, so only one of these is ever imported.
@@ -51,8 +55,9 @@ def report_of(experiment: str) -> ModuleType | None:
     return import_module(f"experiments.{experiment}.report") if experiment in known else None
 
 
-def shown_of(experiment: str) -> Shown | None:
-    return getattr(report_of(experiment), "SHOWN", None)
+def shown_of(experiment: str) -> Shown:
+    report = report_of(experiment)
+    return getattr(report, "SHOWN", Shown("")) if report else POINTS
 
 
 def answer_of(experiment: str, tables: Mapping[str, Table]) -> str:

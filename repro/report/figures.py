@@ -73,6 +73,11 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     yield from figure2(results, rows)
 
 
+def no_figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    """Of an experiment whose runs differ in more than K and M."""
+    return iter(())
+
+
 def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
     """Figure 2(b) above 2(c): a step with M=1 and one with several micro-batches, on one clock.
 

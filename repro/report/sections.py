@@ -20,11 +20,9 @@ from repro.report.declared import Shown, answer_of, shown_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
-from repro.report.tables import is_of_points, origins
+from repro.report.tables import origins
 from repro.report.verdicts import Exhibit, summed
 
-# Of a table of points, what the page shows at once.
-POINTS = ("model", "K", "M", "step (ms)", "speedup over K=1", "idle/total", "peak MiB")
 FOLDED_COLUMNS, FOLDED_LINES = 14, 100  # at most, of a folded table; larger ones are links
 MOST_SIZES = 6  # of one model that a section lists
 
@@ -42,10 +40,8 @@ def sections_of(
     sections = []
     for name in names:
         about, runs = results.listings[name], results.by_experiment[name]
-        shown, verdicts = (
-            shown_of(name) or Shown(""),
-            [row for row in rows if row.experiment == name],
-        )
+        shown = shown_of(name)
+        verdicts = [row for row in rows if row.experiment == name]
         pictures = [figure for figure in drawn if figure.experiment == name]
         pictures.sort(key=lambda figure: figure.stem.name != shown.figure)
         general = texts.DEVIATIONS if name in of_paper(results) else []
@@ -75,11 +71,9 @@ def sections_of(
 
 def _tables(shown: Shown, tables: Sequence[Table]) -> dict[str, Any]:
     """The shown table, those that are folded, and those that are too large for a page."""
-    of_points = [table for table in tables if is_of_points(table)]
-    others = [table for table in tables if table not in of_points]
-    main = _main_table(shown, others, of_points)
+    main = _main_table(shown, tables)
     folded, linked = [], []
-    for table in others:
+    for table in tables:
         if main is not None and table.name == main.name:
             if main.shown.shape == table.shown.shape:
                 continue  # the whole of it is shown
@@ -89,7 +83,6 @@ def _tables(shown: Shown, tables: Sequence[Table]) -> dict[str, Any]:
     return {
         "table": main,
         "more_tables": folded,
-        "points": [table.only(("run", *POINTS, "differs in")) for table in of_points],
         "linked": [table.name for table in linked],
         "metrics": _metrics([main, *folded] if main else folded),
     }
@@ -118,14 +111,11 @@ def _short(title: str, rows: Sequence[Exhibit]) -> str:
     return places.pop() if len(rows) > 1 and len(places) == 1 else rows[0].name
 
 
-def _main_table(shown: Shown, others: Sequence[Table], of_points: Sequence[Table]) -> Table | None:
-    by_name = {table.name: table for table in (*others, *of_points)}
-    table = by_name.get(shown.table) or next(iter(by_name.values()), None)
-    if table is None:
+def _main_table(shown: Shown, tables: Sequence[Table]) -> Table | None:
+    if not tables:
         return None
-    columns = shown.columns if table.name == shown.table else ()
-    if is_of_points(table) and not columns:
-        columns = POINTS
+    table = next((table for table in tables if table.name == shown.table), tables[0])
+    columns = shown.columns if shown.table in ("", table.name) else ()
     for column, wanted in (shown.lines or {}).items():
         lines = table.where(column, wanted)
         table = table if lines.missing else lines

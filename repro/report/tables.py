@@ -67,10 +67,6 @@ def origins(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def is_of_points(table: Table) -> bool:
-    return table.name.startswith(f"{table.experiment}_points")
-
-
 def points(results: Results, experiment: str, fidelity: str = "measured") -> Table:
     """One line a run of an experiment: step, speedup over K=1, idle time beside theory, memory."""
     frame = runs_frame(results, experiment, fidelity=fidelity, library="repro", task="train")

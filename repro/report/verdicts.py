@@ -180,13 +180,10 @@ def tables(claims: Sequence[Judged]) -> list[Table]:
 
 
 def verdicts(claims: Sequence[Judged]) -> Table:
-    lines = [
-        [line.name, line.claim, line.paper, line.ours, _listed(line.fidelities), line.verdict]
-        for line in exhibits(claims)
-    ]
-    frame = pd.DataFrame(
-        lines, columns=["exhibit", "claim", "paper", "ours", "fidelity", "verdict"]
-    )
+    names = ["name", "claim", "paper", "ours", "fidelities", "verdict"]
+    frame = pd.DataFrame([[getattr(line, name) for name in names] for line in exhibits(claims)])
+    frame = frame.set_axis(["exhibit", *names[1:4], "fidelity", "verdict"], axis=1)
+    frame["fidelity"] = frame["fidelity"].str.join(", ").replace("", EMPTY)
     return Table("verdicts", *TABLES["verdicts"], *in_two(frame))
 
 
@@ -213,14 +210,10 @@ def _line(judged: Judged) -> dict[str, Any]:
 
 
 def audit_table() -> Table:
-    frame = pd.DataFrame([vars(line) for line in audit()]).drop(columns="formulas")
+    frame = pd.DataFrame(audit()).drop(columns="formulas")
     frame["agrees"] = ["yes" if agrees else "no" for agrees in frame["agrees"]]
     frame = frame.rename(columns={"part": "what is held against what"})
     return Table("audit", *TABLES["audit"], *in_two(frame))
-
-
-def _listed(texts: list[str]) -> str:
-    return ", ".join(texts) or EMPTY
 
 
 def _joined(texts: list[str]) -> str:

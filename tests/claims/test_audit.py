@@ -7,7 +7,7 @@ from repro.paper import theory
 
 NAMES = {"bubble": theory.bubble, "speedup": theory.speedup_over_k1}
 FORMULAS = [
-    (line, number, formula) for line in audit() for number, formula in line.formulas.items()
+    (line, number, formula) for line in audit() for number, formula in line["formulas"].items()
 ]
 
 
@@ -15,4 +15,4 @@ FORMULAS = [
 def test_a_number_is_what_its_formula_gives(line, number, formula):
     digits = len(number.partition(".")[2])
     assert f"{eval(formula, NAMES):.{digits}f}" == number
-    assert number in f"{line.follows} {line.arithmetic}"
+    assert number in f"{line['follows']} {line['arithmetic']}"
