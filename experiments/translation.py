@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from experiments.learned import LEARN, recompute
 from repro.data.languages import LANGUAGES
 from repro.harness.spec import ON_CPU, TINY, RunSpec, Scale, Training
-from repro.paper import translation_models
+from repro.paper.numbers import translation_models
 from repro.train.recipe import translation
 
 TOY = tuple(f"toy:{name}" for name in LANGUAGES)

@@ -16,7 +16,8 @@ from repro.claims.all_claims import SHARE, cell_id, verdict_on
 from repro.claims.claim import Evidence, Fidelity
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.paper import breakdown, theory
+from repro.paper import theory
+from repro.paper.numbers import breakdown
 from repro.report import style
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown

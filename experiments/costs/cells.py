@@ -77,30 +77,21 @@ def _here(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:
 
 def _by_profile(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:
     """Steps of K=1, M and rule by M and rule; the first one is the base."""
-    for measured, simulated, profile in on_gpus(frame):
-        steps = select(measured, task="train").merge(
-            select(simulated, K=1), on=["M", "remat"], suffixes=("", " simulated")
-        )
-        for index, line in enumerate(steps.to_dict("records")):
-            run, predicted = line["run"], line["throughput simulated"]
-            source = "rehearsal" if run.scale in TINY else "d"
-            series = (run.place, run.group, profile)
-            for round_ in run.rounds:
-                yield source, series, run, not index, round_.name, predicted, round_.throughput
-
-
-def on_gpus(frame: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, str]]:
-    """What one GPU measured of a model, and the same simulated by a profile of that GPU.
-
-    A rehearsal on a CPU takes the first profile: its errors mean nothing.
-    """
     of_gpus = frame.loc[frame["group"].str.endswith(GPU)]
     for (where, _), measured in of_gpus.groupby(["where", "group"], sort=False):
         first = measured.iloc[0]
-        profiles = PROFILES[:1] if first["scale"] in TINY else profiles_of(first["device"])
-        for profile in profiles:
+        rehearsal = first["scale"] in TINY  # on a CPU, by any profile: its errors mean nothing
+        for profile in PROFILES[:1] if rehearsal else profiles_of(first["device"]):
             group = simulated_group(first["model"], profile)
-            yield measured, select(frame, where=where, group=group), profile
+            simulated = select(frame, where=where, group=group, K=1)
+            steps = select(measured, task="train").merge(
+                simulated, on=["M", "remat"], suffixes=("", " simulated")
+            )
+            for index, line in enumerate(steps.to_dict("records")):
+                run, predicted = line["run"], line["throughput simulated"]
+                of_run = "rehearsal" if rehearsal else "d", (run.place, run.group, profile), run
+                for round_ in run.rounds:
+                    yield *of_run, not index, round_.name, predicted, round_.throughput
 
 
 def profiles_of(device: str) -> list[str]:

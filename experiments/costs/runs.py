@@ -7,8 +7,7 @@ from typing import Any
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, small
 from repro.harness.spec import Experiment, Group, Optimizer, RunSpec, Scale, sweep
-from repro.paper import lingvo, torchgpipe
-from repro.paper.numbers import Peer
+from repro.paper.numbers import Peer, lingvo, torchgpipe
 
 NAME = "costs"
 ABOUT = read_about(__file__)

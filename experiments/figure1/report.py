@@ -17,7 +17,7 @@ from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
-from repro.paper import figure
+from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.framed import Form, estimated, framed

@@ -16,7 +16,7 @@ from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
 from repro.harness.statistics import mean_interval
-from repro.paper import figure
+from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.framed import estimated, framed

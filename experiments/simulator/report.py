@@ -57,7 +57,7 @@ def judged(results: Results) -> Frame:
     return frame.join(pd.DataFrame(lines, frame.index, columns, dtype=object))
 
 
-def _errors(run: Run, known: Mapping[Any, float]) -> dict[str, object]:
+def _errors(run: Run, known: Mapping[Any, float]) -> Mapping[str, object]:
     errors: dict[str, list[float]] = {way: [] for way in ERRORS}
     steps: dict[str, list[float]] = {way: [] for way in ERRORS}
     for round_ in run.rounds:

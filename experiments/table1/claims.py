@@ -12,7 +12,7 @@ from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, select
 from repro.harness.results import Results
-from repro.paper import table1_claims
+from repro.paper.numbers import table1_claims
 from repro.paper.theory import MEMORY_LAWS
 
 

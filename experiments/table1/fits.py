@@ -12,7 +12,7 @@ from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import CutModel, FitRound
 from repro.harness.spec import Optimizer, RunSpec
-from repro.paper import table1
+from repro.paper.numbers import table1
 from repro.report.framed import framed
 from repro.report.style import model_name
 from repro.report.table import Table

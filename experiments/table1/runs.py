@@ -13,7 +13,7 @@ from repro.harness.spec import (
     RunSpec,
     Scale,
 )
-from repro.paper import table1
+from repro.paper.numbers import table1
 
 NAME = "table1"
 MB, MIB = 10**6, 2**20

@@ -11,7 +11,7 @@ from repro.claims.all_claims import cell_id, throughput_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
-from repro.paper import table2
+from repro.paper.numbers import table2
 from repro.report.compare import rows_of
 
 # Protocols whose mini-batch fits the device -> what of them the paper does not print.

@@ -11,7 +11,8 @@ from repro.harness.frame import runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
 from repro.harness.spec import SCALES, RunSpec
-from repro.paper import table2, theory
+from repro.paper import theory
+from repro.paper.numbers import table2
 from repro.report.framed import with_interval
 from repro.report.rounds import fits
 

@@ -14,7 +14,8 @@ from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, ratio_of, ratios, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
-from repro.paper import table3, theory
+from repro.paper import theory
+from repro.paper.numbers import table3
 from repro.report.compare import speed_name
 from repro.report.declared import Shown
 from repro.report.framed import RATIO, Form, error_bars, framed, or_status, with_interval

@@ -16,7 +16,7 @@ from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.spec import RunSpec
 from repro.harness.statistics import mean_interval
-from repro.paper import table4
+from repro.paper.numbers import table4
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.framed import HIGH, LOW, Estimate, estimated, framed

@@ -10,7 +10,7 @@ from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
-from repro.paper import BatchSize, table5
+from repro.paper.numbers import BatchSize, table5
 from repro.report.declared import Shown
 from repro.report.framed import estimated, framed, with_interval
 from repro.report.table import Table

@@ -10,10 +10,9 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from repro import paper
-from repro.claims.claim import Claim, Evidence, judge, near, within
-from repro.paper import theory
-from repro.paper.numbers import Quoted, Size, figure_axes
+from repro.claims.claim import Claim, Evidence, judge
+from repro.paper import numbers, theory
+from repro.paper.numbers import Quoted, Size
 
 DATA: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("claims.toml").read_text(encoding="utf-8")
@@ -67,11 +66,11 @@ def _rows(rows: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the fields that texts name."""
     if not isinstance(rows, str):
         return [row | {"title": _TITLES.get(row.get("model", ""))} for row in rows]
-    if rows in paper.figures():
-        x_name, y_name = figure_axes(rows)
+    if rows in numbers.figures():
+        x_name, y_name = numbers.figure_axes(rows)
         axes = {"x_name": x_name, "y_name": y_name}
-        return [_fields(point) | axes for point in paper.figure(rows)]
-    return [_fields(row) for row in getattr(paper, rows)()]
+        return [_fields(point) | axes for point in numbers.figure(rows)]
+    return [_fields(row) for row in getattr(numbers, rows)()]
 
 
 def _fields(row: Quoted) -> dict[str, Any]:
@@ -127,9 +126,9 @@ def _claim(claim: Mapping[str, Any], row: Mapping[str, Any]) -> Claim:
 def _ends(allowed: Mapping[str, Any], value: float) -> tuple[float, float]:
     """The least and the greatest value that agree."""
     if "share" in allowed:
-        return within(value, allowed["share"])
+        return value * (1 - allowed["share"]), value * (1 + allowed["share"])
     if "near" in allowed:
-        return near(value, allowed["near"])
+        return value - allowed["near"], value + allowed["near"]
     return allowed.get("above", -inf), allowed.get("at_most", inf)
 
 

@@ -155,13 +155,3 @@ def _formulas(claim: Claim, *, also: bool) -> str:
     if not names:
         return ""
     return f"{' and '.join(names)} {'agrees' if len(names) == 1 else 'agree'}{' too' * also}"
-
-
-def within(value: float, share: float) -> tuple[float, float]:
-    """The ends of a tolerance that is a share of a printed value."""
-    return value * (1 - share), value * (1 + share)
-
-
-def near(value: float, distance: float) -> tuple[float, float]:
-    """The ends of a tolerance that is a distance from a printed value."""
-    return value - distance, value + distance

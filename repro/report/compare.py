@@ -27,10 +27,8 @@ _UPDATES = {
 }
 
 
-def rows_of(results: Results, **wanted: Any) -> list[Run]:
-    runs = results.runs
-    if "experiment" in wanted:
-        runs = results.by_experiment.get(wanted.pop("experiment"), [])
+def rows_of(results: Results, experiment: str = "", **wanted: Any) -> list[Run]:
+    runs = results.by_experiment.get(experiment, []) if experiment else results.runs
     return matching(runs, **wanted)
 
 

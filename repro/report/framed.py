@@ -90,7 +90,8 @@ def in_two(
     of_intervals = {end for pair in intervals.values() for end in pair}
     shown, data = {}, {}
     for column in (name for name in names if name not in of_intervals):
-        form = (forms or {}).get(column) or _form_of(column)
+        named = next(form for pattern, form in FORMS if re.search(pattern, column))
+        form = (forms or {}).get(column, named)
         interval = intervals.get(column, ())
         cells = [_cell(form, *line) for line in frame[[column, *interval]].itertuples(index=False)]
         data[column] = [cell.value for cell in cells]
@@ -103,14 +104,9 @@ def in_two(
 
 def or_status(frame: Frame, column: str) -> pd.Series:
     """A column of `runs_frame`; where a run is not done, readers see its status, such as `oom`."""
-    lines = zip(frame[column], frame["status"], strict=True)
-    return pd.Series([_or_status(*line) for line in lines], frame.index, dtype=object)
-
-
-def _or_status(value: Any, status: Any) -> Any:
-    if status == "done" or status != status:  # NaN: there is no such run
-        return value
-    return Cell(text=NOT_RUN if status == "planned" else status)
+    missing = frame["status"].replace("planned", NOT_RUN).map(lambda status: Cell(text=status))
+    no_run = frame["status"].isna()
+    return frame[column].astype(object).where(no_run | (frame["status"] == "done"), missing)
 
 
 def estimated(column: str, estimate: Estimate) -> dict[str, float]:
@@ -147,10 +143,6 @@ def met_or_missed(value: float, *, at_least: float = -inf, at_most: float = inf)
     if isnan(value):
         return f"{goal}: {NOT_RUN}"
     return f"{goal}: met" if missed_by <= 0 else f"{goal}: missed by {missed_by:.2g}"
-
-
-def _form_of(column: str) -> Form:
-    return next(form for pattern, form in FORMS if re.search(pattern, column))
 
 
 def _cell(form: Form, value: Any, low: float = nan, high: float = nan) -> Cell:

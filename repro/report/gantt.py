@@ -107,9 +107,9 @@ def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[st
 
     It is F_{j,i} as in Figure 2, else i, else none. The axis shows `length` seconds.
     """
-    page = axes.figure.get_figure(root=True)
-    width = page.get_figwidth() if page else 9
-    points_per_second = 72 * 0.86 * width / (length or 1)
+    page = axes.get_figure(root=True)
+    assert page is not None
+    points_per_second = 72 * 0.86 * page.get_figwidth() / (length or 1)
     last = max((span.micro_batch for span in timeline.spans), default=0)
     # Format, font size, and the width in points that it needs.
     without_index = [("${}_{{{}}}$", 9.5, 16)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repro.paper import (
+from repro.paper.numbers import (
     breakdown,
     figure,
     figures,
