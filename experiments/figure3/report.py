@@ -170,13 +170,11 @@ def tiers(results: Results) -> Table:
         for tier in TIERS:
             gains = place.gains[place.bleu["tier"] == tier]
             for size, printed_size in zip(place.sizes, PAPER_SIZES, strict=False):
-                runs = place.multilingual.loc[[size]]
+                run = place.multilingual.loc[[size]].iloc[0]
                 values = list(gains[size].dropna())
                 line: dict[str, Any] = {"where": place.where, "tier": tier}
-                line["size"] = size_of(runs["spec"].iloc[0])
-                line["parameters"] = float(runs["parameters"].iloc[0])
-                line["n"] = len(values)
-                line |= estimated("measured gain", mean_interval(values))
+                line |= {"size": size_of(run["spec"]), "parameters": float(run["parameters"])}
+                line |= {"n": len(values)} | estimated("measured gain", mean_interval(values))
                 if as_many:
                     line["quoted size"] = printed_size
                     line["quoted gain, digitised"] = theirs.loc[_series(printed_size), tier]

@@ -72,8 +72,8 @@ def side_by_side(results: Results, frame: Frame) -> Table:
     frame = select(frame, group=plan.WORK)
     table = frame[["run", "where"]].assign(model=frame["model"].map(style.model_name))
     table["method"], table["devices"] = frame["label"], frame["devices"]
-    timed = ~(frame["shared"].eq(True) & frame["done"])
-    table[OVER] = or_status(frame, OVER).where(timed, Cell(text="not timed"))
+    untimed = frame["shared"].eq(True) & frame["done"]
+    table[OVER] = or_status(frame, OVER).mask(untimed, Cell(text="not timed"))
     table = table.join(frame.filter(like=f"{OVER}: "))
     table = table.join(frame[["peak MiB measured", "sent MiB measured"]])
     table["idle/total measured"] = frame["bubble_idle_over_total"]

@@ -85,11 +85,8 @@ def _shared_checks() -> tuple[RunSpec, ...]:
     """
     common: dict[str, Any] = {"M": 4, "N": 16, "task": "check", "trace": False}
     common |= {"balance": "uniform", "transport": "gloo", "K": [1, 2, 4, 8]}
-    models = {"amoebanet-d": AMOEBANET["smoke"], "transformer": TRANSFORMER["smoke"]}
-    amoebanet, transformer = (
-        sweep(model=model, model_args=args, **common) for model, args in models.items()
-    )
-    return amoebanet + transformer
+    amoebanet = sweep(model="amoebanet-d", model_args=AMOEBANET["smoke"], **common)
+    return amoebanet + sweep(model="transformer", model_args=TRANSFORMER["smoke"], **common)
 
 
 def _speed(model: str, args: dict[str, Any], size: Sizes) -> tuple[RunSpec, ...]:
@@ -97,7 +94,7 @@ def _speed(model: str, args: dict[str, Any], size: Sizes) -> tuple[RunSpec, ...]
     common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "N": size.N}
     common |= {"steps": size.steps}
     runs = sum((_beside("gpipe", M=M, **common) for M in size.Ms), ())
-    runs += (_again(M=size.Ms[0], **common),)
+    runs += _again(M=size.Ms[0], **common)
     for schedule in PEERS:
         for checkpoint in ("always", "never"):
             if (schedule, checkpoint) != ("gpipe", "always"):
@@ -113,7 +110,7 @@ def _known(F: float, K: int, Ms: tuple[int, ...]) -> tuple[RunSpec, ...]:
     args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": 16384}
     halves = {**args, "L": 2 * K, "forward_s": F / 2, "backward_s": F}
     runs = sum((_beside("gpipe", M=M, N=M, model_args=args, **common) for M in Ms), ())
-    runs += (_again(M=Ms[0], N=Ms[0], model_args=args, **common),)
+    runs += _again(M=Ms[0], N=Ms[0], model_args=args, **common)
     runs += _beside("1f1b", M=K, N=K, model_args=args, **common)
     return runs + _beside("interleaved-1f1b", M=K, N=K, model_args=halves, **common)
 
@@ -124,6 +121,6 @@ def _beside(schedule: ScheduleName, **common: Any) -> tuple[RunSpec, ...]:
     return sweep(library=["repro", *PEERS[schedule]], **common)
 
 
-def _again(**common: Any) -> RunSpec:
+def _again(**common: Any) -> tuple[RunSpec, ...]:
     """A point of ours as another run (A/A)."""
-    return RunSpec(seed=1, trace=False, **common)
+    return sweep(seed=1, trace=False, **common)

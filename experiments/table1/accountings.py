@@ -58,11 +58,8 @@ def differences(lines: pd.DataFrame) -> pd.DataFrame:
 
 def _medians(lines: pd.DataFrame) -> dict[str, Any]:
     medians = differences(lines)["median"]
-    row: dict[str, Any] = {}
-    for name, value in medians.items():
-        row[f"{name} difference"] = Cell(value, f"{value:.1%}")
-        row[f"{name} largest, counted"] = EMPTY
-    return row
+    row = {f"{name} difference": Cell(value, f"{value:.1%}") for name, value in medians.items()}
+    return row | {f"{name} largest, counted": EMPTY for name in medians.index}
 
 
 def favoured_reading(counts: pd.DataFrame) -> str:

@@ -82,18 +82,18 @@ def _fit(spec: RunSpec, record: FitRound) -> dict[str, Any]:
         "share": share,  # of the memory that a device has, in the fullest stage
         "size": size_text(cut.args) if largest else f"none ({size_text(cut.args)}: {share:.0%})",
         "parameters": largest.parameters if largest else nan,
-        "activations": activations(cut, spec.optimizer) / UNITS[spec.model][1],
+        "activations": sum(activations(cut, spec.optimizer)) / UNITS[spec.model][1],
         "fit": record.fit,
     }
 
 
-def activations(cut: CutModel, optimizer: Optimizer) -> int:
-    """Bytes of all stages except the 12 of each parameter, as Table 1 sums them.
+def activations(cut: CutModel, optimizer: Optimizer) -> list[int]:
+    """Bytes of each stage except the 12 of each parameter; Table 1 sums them.
 
     Gradients belong to them where the 12 bytes are the weights and two slots.
     """
     kinds = PARAMETER_KINDS[optimizer]
-    return sum(stage.total - sum(map(stage.bytes_of, kinds)) for stage in cut.stages)
+    return [stage.total - sum(map(stage.bytes_of, kinds)) for stage in cut.stages]
 
 
 def favoured(frame: Frame) -> Frame:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from scipy.optimize import nnls
 
-from experiments.table1.fits import PARAMETER_KINDS, UNITS, all_fits, table_of
+from experiments.table1.fits import UNITS, activations, all_fits, table_of
 from repro.harness.frame import select
 from repro.harness.results import Results
 from repro.harness.spec import UNLIMITED_MEMORY
@@ -28,13 +28,7 @@ def points(results: Results, model: str, remat: str) -> pd.DataFrame:
         all_fits(results), fidelity="counted", memory=UNLIMITED_MEMORY, model=model, remat=remat
     )
     frame = _most(frame, frame["model_args"].map(repr))
-    kinds = PARAMETER_KINDS["rmsprop"]
-    return frame.assign(
-        bytes=[
-            max(stage.total - sum(map(stage.bytes_of, kinds)) for stage in cut.stages)
-            for cut in frame["cut"]
-        ]
-    )
+    return frame.assign(bytes=[max(activations(cut, "rmsprop")) for cut in frame["cut"]])
 
 
 def axis(points: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -119,9 +119,8 @@ def varied(results: Results) -> Table:
         setting = f"N={fit.N}, {passes}{others}{fit.unprinted}"
         lines.append([fit.model, setting, fit.K, fit.size + more])
     long = pd.DataFrame(lines, columns=["model", "setting", "K", "size"])
-    wide = long.drop_duplicates(["model", "setting", "K"]).set_index(["model", "setting", "K"])
-    order = long[["model", "setting"]].drop_duplicates()
-    table = order.join(wide["size"].unstack().add_prefix("K="), on=["model", "setting"])
+    table = long.pivot_table("size", ["model", "setting"], "K", aggfunc="first", sort=False)
+    table = table.sort_index(axis="columns").add_prefix("K=").reset_index()
     return fits.table_of(results, f"{NAME}_varied", table.fillna(EMPTY))
 
 

@@ -70,9 +70,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _throttled(scale: Scale) -> list[Group]:
     models = {"amoebanet-d": sizes.AMOEBANET[scale], "transformer": sizes.TRANSFORMER[scale]}
     links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS[scale]]
-    groups = []
-    for model, args in models.items():
-        alike: dict[str, Any] = {"model": model, "model_args": args, "N": MEASURED_N[scale]}
-        runs = sweep(**alike, K=2, M=M, steps=1, link=links)
-        groups.append(Group(name=f"{model}{THROTTLED}", runs=runs))
-    return groups
+    alike: dict[str, Any] = {"N": MEASURED_N[scale], "K": 2, "M": M, "steps": 1, "link": links}
+    return [
+        Group(name=f"{model}{THROTTLED}", runs=sweep(model=model, model_args=args, **alike))
+        for model, args in models.items()
+    ]

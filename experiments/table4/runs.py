@@ -89,10 +89,9 @@ def _digits(scale: Scale) -> tuple[Group, ...]:
             training = Training(data=("digits",), data_args=task.data_args, recipe=SMALL_RECIPE)
             fine_tuning = training.model_copy(update={"pretraining": pretraining})
             ways = ((after, fine_tuning), (before + after, training), (after, training))
-            for steps, way in ways:
-                args = {**SMALL, "num_classes": task.outputs}
-                common = {"model_args": args, "steps": steps, "seed": seed, "training": way}
-                runs.append(RunSpec(**ALIKE, **common, K=2, M=2, N=64, checkpoint="never"))
+            common: dict[str, Any] = {"K": 2, "M": 2, "N": 64, "checkpoint": "never", "seed": seed}
+            common |= {"model_args": {**SMALL, "num_classes": task.outputs}}
+            runs += [RunSpec(**ALIKE, **common, steps=n, training=way) for n, way in ways]
     return (Group(name="digits", runs=tuple(runs)),)
 
 

@@ -198,7 +198,7 @@ def _line(judged: Judged) -> dict[str, Any]:
     cell = Cell()
     if ours is not None:
         text = _amount(claim, ours.value)
-        if text != EMPTY and not isnan(ours.low):
+        if not isnan(ours.value + ours.low):
             text += f" [{_number(ours.low)}, {_number(ours.high)}]"
         cell = Cell(ours.value, text, ours.low, ours.high)
     line: dict[str, Any] = {"id": claim.id, "exhibit": claim.exhibit, "version": claim.version}
