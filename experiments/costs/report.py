@@ -56,10 +56,8 @@ def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     table["examples/s measured"] = frame["real"].where(has_unit & ~is_published)
     table["examples/s simulated"] = frame["predicted"]
     table[THROUGHPUT] = [_percent(error, "+.0f") for error in frame["absolute"]]
-    lines = zip(frame["ratio"], frame["is_base"], strict=True)
-    table[RATIO] = [
-        Cell(text="base") if is_base else _percent(error, "+.0f") for error, is_base in lines
-    ]
+    table[RATIO] = [_percent(error, "+.0f") for error in frame["ratio"]]
+    table.loc[frame["is_base"].astype(bool), RATIO] = Cell(text="base")
     return table
 
 

@@ -182,14 +182,8 @@ def _small(model: str, K: int, size: dict[str, Any] | None = None, **changed: An
 
 def _fit(model: str, args: dict[str, Any], K: int, **changed: Any) -> RunSpec:
     """The largest model of which some arguments are given; counted as Table 1 by default."""
-    fields: dict[str, Any] = {
-        "N": N_OF[model],
-        "M": M,
-        "memory": MEMORY[model],
-        "optimizer": OPTIMIZER,
-        "fidelity": "counted",
-    }
-    fields |= {"K": K, **changed}
+    fields: dict[str, Any] = {"N": N_OF[model], "M": M, "memory": MEMORY[model]}
+    fields |= {"optimizer": OPTIMIZER, "fidelity": "counted", "K": K, **changed}
     if K == NAIVE:
         fields |= {"K": 1, "M": 1, "checkpoint": "never"}
     return RunSpec(model=model, model_args=args, task="fit", balance="memory", **fields)

@@ -112,12 +112,8 @@ def _what_was_run(results: Results, found: list[Setting], cells: pd.DataFrame) -
     measured = "; ".join(setting.title for setting in found if setting.details)
     simulated = sizes(cells)
     runs = rows_of(results, experiment=NAME)
-    controlled = [run for run in runs if recorded.is_controlled(run)]
-    parts = (
-        measured and f"Measured: {measured}.",
-        simulated and f"Simulated: {simulated}.",
-        optimizers(controlled),
-    )
+    used = optimizers(run for run in runs if recorded.is_controlled(run))
+    parts = measured and f"Measured: {measured}.", simulated and f"Simulated: {simulated}.", used
     return " ".join(filter(None, parts))
 
 

@@ -13,8 +13,6 @@ from repro.report import gantt
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import (
-    HIGH,
-    LOW,
     RATIO,
     Form,
     error_bars,
@@ -35,8 +33,7 @@ RATE, SPEEDUP, IDLE, PEAK = (
     "examples/s", "speedup over one device", "idle/total", "peak of the fullest (MiB)"
 )  # fmt: skip
 SHOWN = Shown(
-    NAME,
-    f"model | K | M | {SPEEDUP} naive | {SPEEDUP} GPipe | {IDLE} naive | {IDLE} GPipe",
+    NAME, f"model | K | M | {SPEEDUP} naive | {SPEEDUP} GPipe | {IDLE} naive | {IDLE} GPipe"
 )
 # Naive is wide and hollow, so that it shows below GPipe where both are equal.
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -94,7 +91,7 @@ def strategies(results: Results) -> Table:
             # One device stands beside every K.
             at = [part for part in POINT if part != "K" or strategy != "single"]
             runs = select(frame, method=strategy).drop_duplicates(at).set_index(at)
-            values = runs.filter([f"{value}{end}" for end in ("", LOW, HIGH)])
+            values = runs.filter([f"{value}{end}" for end in ("", ": low", ": high")])
             names = values.columns.str.replace(value, f"{value} {name}", regex=False)
             table = table.join(values.set_axis(names, axis=1), on=at)
     if table["remat"].nunique() < 2:

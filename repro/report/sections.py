@@ -112,20 +112,18 @@ def _short(title: str, rows: Sequence[Exhibit]) -> str:
 
 
 def _main_table(shown: Shown, tables: Sequence[Table]) -> Table | None:
+    """The table to show, without lines that have nothing but their name in the shown columns."""
     if not tables:
         return None
     table = next((table for table in tables if table.name == shown.table), tables[0])
-    columns = shown.columns if shown.table in ("", table.name) else ()
+    lines = table.shown
     for column, wanted in (shown.lines or {}).items():
-        lines = table.where(column, wanted)
-        table = table if lines.missing else lines
-    return _without_empty_lines(table.only(columns)) if columns else table
-
-
-def _without_empty_lines(table: Table) -> Table:
-    """Without lines that have nothing but their name in the shown columns."""
-    kept = (table.shown.iloc[:, 2:] != EMPTY).any(axis=1)
-    return replace(table, shown=table.shown[kept])
+        kept = lines[lines[column].isin(wanted)]
+        lines = kept if len(kept) else lines
+    if shown.columns and shown.table in ("", table.name):
+        lines = lines[[name for name in table.names if name in shown.columns]]
+        lines = lines[(lines.iloc[:, 2:] != EMPTY).any(axis=1)]
+    return replace(table, shown=lines)
 
 
 def with_code(text: str) -> Markup:

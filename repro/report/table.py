@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from itertools import groupby
@@ -76,14 +76,6 @@ class Table:
     def names(self) -> list[str]:
         """The columns that a reader sees."""
         return list(self.shown.columns)
-
-    def only(self, columns: Sequence[str]) -> "Table":
-        """The table with these columns alone; others are left out."""
-        return replace(self, shown=self.shown[[name for name in self.names if name in columns]])
-
-    def where(self, column: str, texts: Sequence[str]) -> "Table":
-        kept = list(self.shown[column].isin(texts))
-        return replace(self, shown=self.shown[kept], data=self.data[kept])
 
     def text(self, column: str, /, **wanted: str) -> str:
         """The text in `column` of the line that has the `wanted` texts.
