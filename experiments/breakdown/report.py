@@ -48,10 +48,6 @@ SHOWN = Shown(
 )
 
 
-def tables(results: Results) -> list[Table]:
-    return [by_part(results)]
-
-
 def shares(results: Results) -> Frame:
     """A line for each run with a column for each part's share of K x step."""
     frame = with_parts(runs_frame(results, NAME, K=K))
@@ -66,7 +62,7 @@ def shares(results: Results) -> Frame:
     return frame.assign(order=order).sort_values(["order", "name"])
 
 
-def by_part(results: Results) -> Table:
+def tables(results: Results) -> list[Table]:
     """One line a part: quoted, each run's share, and how near a full-size simulation is."""
     runs = select(shares(results), M=M)
     table = pd.DataFrame({"part": [LONG_NAMES.get(part, part) for part in _ORDER]}, index=_ORDER)
@@ -82,7 +78,7 @@ def by_part(results: Results) -> Table:
     ours = evidence(results)
     ids = {part: cell_id(NAME, part) for part in PIE}
     table["verdict"] = pd.Series({part: verdict_on(at, ours.get(at)) for part, at in ids.items()})
-    return framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, tolerance=SHARE)
+    return [framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, tolerance=SHARE)]
 
 
 def evidence(results: Results) -> dict[str, Evidence]:

@@ -34,10 +34,6 @@ SHOWN = Shown(
 _STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
 
 
-def tables(results: Results) -> list[Table]:
-    return [known_durations(results)]
-
-
 def answer(tables: Mapping[str, Table]) -> str:
     table = tables[f"{NAME}_known_durations"]
     overheads = table.numbers(OVERHEAD)
@@ -67,7 +63,7 @@ def timed(results: Results, group: str) -> Frame:
     return with_interval(frame, OVERHEAD, overheads)
 
 
-def known_durations(results: Results) -> Table:
+def tables(results: Results) -> list[Table]:
     """Step, overhead, its goal, bubble and breakdown of each run, beside arithmetic."""
     frame = timed(results, KNOWN_DURATIONS)
     table = frame[["where", "K", "M"]].assign(**{"F (ms)": (1e3 * frame["F"]).map("{:g}".format)})
@@ -89,7 +85,7 @@ def known_durations(results: Results) -> Table:
             table[f"{part} arithmetic"] = frame[f"{part} arithmetic"]
         forms |= {f"{part} emulated": ".1%", f"{part} arithmetic": ".1%"}
     name = f"{NAME}_known_durations"
-    return framed(results, name, table, ABOUT, forms=forms, keep_where=True)
+    return [framed(results, name, table, ABOUT, forms=forms, keep_where=True)]
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:

@@ -109,11 +109,10 @@ def divided(quotients: pd.DataFrame) -> Figure | None:
         left.set(title=f"{style.model_name(model)}: M=32 over M=4", ylabel="throughput ratio")
         _quotients(right, select(of_model, by_M=False))
         right.set(title=f"{style.model_name(model)}: over K=2 at the same M")
-    looks = [
-        {"color": style.THEORY, "lw": 1.2, "label": "ideal"},
-        style.dots("simulated", label="simulated"),
-    ]
-    handles = [Line2D([], [], **look) for look in (style.dots("quoted", label="quoted"), *looks)]
+    looks = (style.dots(fidelity, label=fidelity) for fidelity in ("quoted", "simulated"))
+    quoted, simulated = (Line2D([], [], **look) for look in looks)
+    ideal = Line2D([], [], color=style.THEORY, lw=1.2, label="ideal")
+    handles = [quoted, ideal, simulated]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 

@@ -43,10 +43,6 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def tables(results: Results) -> list[Table]:
-    return [strategies(results)]
-
-
 def answer(tables: Mapping[str, Table]) -> str:
     """The greatest speedup of both ways to use the devices, and what it leaves out.
 
@@ -75,7 +71,7 @@ def best_against_best(table: Table) -> str:
     return f"Each at its own fastest M, GPipe has {' and '.join(texts)}." if texts else ""
 
 
-def strategies(results: Results) -> Table:
+def tables(results: Results) -> list[Table]:
     """Throughput, speedup over one device, idle time and memory of each strategy."""
     frame = runs_frame(results, NAME)
     frame = with_ratio(results, frame, SPEEDUP, K=1, schedule="gpipe")
@@ -100,7 +96,7 @@ def strategies(results: Results) -> Table:
     forms: dict[str, Form] = {f"{RATE} {name}": ".1f" for name in NAMES.values()}
     forms |= {f"{SPEEDUP} {name}": RATIO for name in OF_K} | {"model": model_name}
     headings = {f"{PEAK} {name}": f"peak of each device (MiB) {name}" for name in NAMES.values()}
-    return framed(results, NAME, table, ABOUT, forms=forms, headings=headings)
+    return [framed(results, NAME, table, ABOUT, forms=forms, headings=headings)]
 
 
 def peaks(run: Run) -> Cell:
