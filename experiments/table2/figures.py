@@ -112,8 +112,7 @@ def divided(quotients: pd.DataFrame) -> Figure | None:
     looks = (style.dots(fidelity, label=fidelity) for fidelity in ("quoted", "simulated"))
     quoted, simulated = (Line2D([], [], **look) for look in looks)
     ideal = Line2D([], [], color=style.THEORY, lw=1.2, label="ideal")
-    handles = [quoted, ideal, simulated]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(handles=[quoted, ideal, simulated], loc="outside lower center", ncols=3)
     return figure
 
 

@@ -90,8 +90,8 @@ def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
         for several in matching(setting.rows, K=one.K, fidelity=one.fidelity)
         if one.K > 1 and several.M > 1
     ]
-    real = list(MARKERS)
-    pairs.sort(key=lambda p: (abs(p[0].K - 4), abs(p[1].M - 4), real.index(p[0].fidelity)))
+    order = [*MARKERS].index
+    pairs.sort(key=lambda p: (abs(p[0].K - 4), abs(p[1].M - 4), order(p[0].fidelity)))
     for pair in pairs:
         steps = [
             (f"M={run.M}, as Figure 2({letter})", results.timeline(run))

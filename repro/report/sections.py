@@ -46,7 +46,6 @@ def sections_of(
         pictures.sort(key=lambda figure: figure.stem.name != shown.figure)
         general = texts.DEVIATIONS if name in of_paper(results) else []
         places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
-        trace = traces.get(name)
         section = {
             "name": name,
             "short": _short(about.title or name, verdicts),
@@ -63,7 +62,7 @@ def sections_of(
             "missing": _missing(runs),
             "commands": _commands(results, name),
             "origins": origins(runs),
-            "trace": trace.name if trace else "",
+            "trace": traces[name].name if name in traces else "",
         }
         sections.append(section | _tables(shown, [t for t in tables if t.experiment == name]))
     return sections
