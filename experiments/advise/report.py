@@ -25,7 +25,11 @@ SHOWN = Shown(f"{NAME}_verdict")
 
 def tables(results: Results) -> list[Table]:
     frame = plans(results)
-    return [plans_table(results, frame), verdict(results, frame)] if len(frame) else []
+    shown = ["where", "method", "K", "D", "M", "recomputed", "rounds", PREDICTED, MEASURED]
+    shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured", "run"]
+    forms = {ERROR: "+.1f"}
+    every = framed(results, NAME, frame[shown], ABOUT, forms=forms, keep_where=True)
+    return [every, verdict(results, frame)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -66,14 +70,6 @@ def _predicted(round_: Round) -> list[tuple[float, float]]:
     ways = round_.record.predicted
     seconds = ways.get("mixed", ways.get("together"))
     return [] if seconds is None else [(seconds, round_.step_s)]
-
-
-def plans_table(results: Results, frame: Frame) -> Table:
-    shown = ["where", "method", "K", "D", "M", "recomputed", "rounds", PREDICTED, MEASURED]
-    shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured"]
-    table = frame.loc[:, [*shown, "run"]]
-    forms = {ERROR: "+.1f"}
-    return framed(results, NAME, table, ABOUT, forms=forms, keep_where=True)
 
 
 def verdict(results: Results, frame: Frame) -> Table:

@@ -6,7 +6,7 @@ the same bytes.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,10 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     drawn = {figure.stem.name: figure for figure in figures.draw_all(results, plots_dir)}
     traces = figures.traces(results, plots_dir)
     judged = any(line.evidence for line in claims)
-    names = {run.experiment for run in results.runs}
     rows = verdicts.exhibits(claims) if judged else []
     headline = drawn.pop(HEADLINE, None)
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
-    general = [table for table in tables if not table.experiment and table.name != "verdicts"]
     folder = Path(__file__).parent
     page = rendered(
         folder / "template.html.j2",
@@ -62,12 +60,12 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         player=player(results),
         banner=_banner(results),
         sections=sections_of(results, tables, list(drawn.values()), traces, rows),
-        absent=_absent(claims, names) if judged else [],
-        names=names,
-        fidelities=_without(texts.FIDELITIES, "quoted", quoting),
-        metrics=_without(texts.METRICS, texts.AS_TABLE2, bool(papers)),
+        absent=_absent(claims, results) if judged else [],
+        names=results.by_experiment,
+        fidelities={n: t for n, t in texts.FIDELITIES.items() if quoting or n != "quoted"},
+        metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
         counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
-        rest=[table for table in general if table.name in SHOWN_AT_THE_END],
+        rest=[table for table in tables if table.name in SHOWN_AT_THE_END],
         origins=origins(results.runs),
         environments=_environments(results),
     )
@@ -93,10 +91,6 @@ def write_tables(
     return tables
 
 
-def _without(words: Mapping[str, str], word: str, kept: bool) -> dict[str, str]:
-    return {name: text for name, text in words.items() if kept or name != word}
-
-
 def _banner(results: Results) -> list[str]:
     """What the scales of these results are for, and which runs are not compared with the paper."""
     runs, compared = results.runs, without_tiny(results).runs
@@ -117,10 +111,10 @@ def _banner(results: Results) -> list[str]:
     return sentences
 
 
-def _absent(claims: Sequence[verdicts.Judged], names: set[str]) -> list[str]:
+def _absent(claims: Sequence[verdicts.Judged], results: Results) -> list[str]:
     """The commands of the experiments that claims are held against and that have no results."""
-    experiments = dict.fromkeys(line.claim.experiment for line in claims)
-    return [f".venv/bin/repro run {name}" for name in experiments if name and name not in names]
+    names = dict.fromkeys(line.claim.experiment for line in claims if line.claim.experiment)
+    return [f".venv/bin/repro run {name}" for name in names if name not in results.by_experiment]
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:

@@ -89,11 +89,9 @@ def _tables(shown: Shown, tables: Sequence[Table]) -> dict[str, Any]:
 
 def _order(about: PlanEvent, name: str) -> tuple[int, str, str]:
     """The paper's tables, what stands in its text, its figures, and what goes beyond it."""
-    if about.paper.startswith("Table"):
-        return 0, about.paper, name
-    if about.paper.startswith("Figure"):
-        return 2, about.paper, name
-    return (1 if about.paper or about.neurips else 3), about.paper, name
+    in_text = 1 if about.paper or about.neurips else 3
+    kind, _, _ = about.paper.partition(" ")
+    return {"Table": 0, "Figure": 2}.get(kind, in_text), about.paper, name
 
 
 def _title(about: PlanEvent, name: str) -> str:

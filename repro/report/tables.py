@@ -18,7 +18,7 @@ from repro.harness.frame import (
 from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.report import verdicts
-from repro.report.compare import fidelities, link_name, rows_of, suffix, without_tiny
+from repro.report.compare import fidelities, link_name, suffix, without_tiny
 from repro.report.declared import report_of
 from repro.report.framed import RATIO, in_two, with_ratio
 from repro.report.ratio import MARKS, ideal, ideal_over_k1
@@ -32,12 +32,11 @@ def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None
     compared = without_tiny(results)
     tables: list[Table] = []
     for name in dict.fromkeys(run.experiment for run in results.runs):
-        report = report_of(name)
-        if report is not None:
+        if report := report_of(name):
             tables += report.tables(compared)
-            continue
-        timed = [run for run in rows_of(results, experiment=name) if run.spec.task == "train"]
-        tables += [points(results, name, fidelity) for fidelity in fidelities(timed)]
+        else:
+            timed = [run for run in results.by_experiment[name] if run.spec.task == "train"]
+            tables += [points(results, name, fidelity) for fidelity in fidelities(timed)]
     tables.append(runs(results))
     tables += verdicts.tables(verdicts.judged_claims(results) if claims is None else claims)
     tables = [with_origin(results, table) for table in tables if not table.missing]

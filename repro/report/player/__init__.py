@@ -88,16 +88,11 @@ def _plain(run: Run, timeline: Timeline) -> dict[str, Any]:
     """A step for the page: each span as kind, stage, micro-batch, start and length."""
     schedule, _ = SCHEDULES[run.schedule]
     label = f"{model_name(run.model)}, {schedule}, K={run.K}, M={run.M}, recompute {run.remat}"
-    spans = [
-        [
-            span.kind,
-            span.stage,
-            span.micro_batch,
-            round(1e6 * (span.start - timeline.start)),
-            round(1e6 * span.seconds),
-        ]
-        for span in sorted(timeline.spans, key=lambda span: (span.start, span.stage))
-    ]
+    spans = []
+    for span in sorted(timeline.spans, key=lambda span: (span.start, span.stage)):
+        start, seconds = span.start - timeline.start, span.seconds
+        times = round(1e6 * start), round(1e6 * seconds)
+        spans.append([span.kind, span.stage, span.micro_batch, *times])
     return {
         "label": f"{label}, {run.machine}",
         "experiment": run.experiment,
