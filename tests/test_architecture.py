@@ -59,9 +59,9 @@ ALLOWED = {
 LINES = {
     "gpipe": 8541,
     "harness": 7310,
-    "experiments": 6220,
+    "experiments": 5950,
     "cli": 2850,
-    "report": 2340,
+    "report": 2270,
     "costs": 2150,
     "methods": 1890,
     "models": 1455,
@@ -69,8 +69,8 @@ LINES = {
     "train": 835,
     "io": 540,
     "simulate": 380,
-    "claims": 350,
-    "paper": 340,
+    "claims": 320,
+    "paper": 310,
 }
 MOST_LINES_OF_TESTS = 15240  # to come to 15000
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
