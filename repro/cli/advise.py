@@ -1,26 +1,21 @@
 """`repro advise`: how to use some devices for a model, ranked by simulated step time."""
 
 import dataclasses
-from collections.abc import Iterable
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from repro.cli.answers import rows, same, tell
-from repro.cli.options import parse_named
+from repro.cli.answers import same, tell
+from repro.cli.options import json_file, parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.harness import catalog, machine
-from repro.harness.text import number
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from repro.harness.advise import Advice, Plan, Question
 
-HERE = "here"
 _TOO_LARGE = 2  # plans of each kind that do not fit and are shown
+_COLUMNS = ("method", "K", "D", "M", "checkpoint", "step_s", "step_low_s", "step_high_s", "bubble")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,30 +48,53 @@ class AdviseOptions(SourceOptions):
 def main(arguments: list[str]) -> int:
     hint = "try `repro advise transformer --device v100 --devices 8`"
     options = parse_named(AdviseOptions, arguments, "advise", "model", hint, needed=False)
-    save = options.save
-    if save is not None and (save.suffix.lower() != ".json" or not save.parent.is_dir()):
-        raise ValueError(f"--save {save}: allowed is the path of a .json file in a folder there is")
-    if options.device == HERE:
-        here = machine.detect("node" if machine.gpus() else "laptop")
-        # That `repro calibrate` has written by default.
-        path = Path("results") / here.slug / "device.json"
-        if not path.is_file():
-            raise ValueError(
-                f"--device {HERE}: {path} is not there; `repro calibrate` measures this machine "
-                "and writes it"
-            )
-        devices = options.devices or here.count
-        options = dataclasses.replace(options, device=str(path), devices=devices)
+    save = options.save and json_file("--save", options.save)
+    if options.device == "here":
+        options = _here(options)
     of = chosen(options)
+    from repro.costs import device
+    from repro.harness.plan_file import PlanFile
+
     question, unit = _question(options, of)
     advice = question.answer(options.top)
     best = advice.plans[0]
     of.warn((best.devices,), {best.spec.M: best.examples}, options.optimizer)
     if save is not None:
-        _save(save, of, best)
-    fields = _fields(question, advice, of, unit)
-    tell(fields, lambda: _parts(fields, of, advice, unit, save), as_json=options.json)
+        name = of.profile or of.on.partition(": ")[2]
+        if of.profile is not None and of.profile not in device.names():
+            name = device.load(of.profile).title
+        PlanFile(device=name, predicted_s=best.step_s, spec=best.spec).save(save)
+    fields = {
+        "fidelity": "simulated",
+        "memory_fidelity": "counted",
+        "model_args": of.model_args,
+        "on": of.on,
+        **same(question, "model", "devices", "memory", "batch", "optimizer"),
+        "error_factor": advice.error and advice.error.factor,
+        "one_device_bytes": advice.one_device_bytes,
+        "simulated_plans": advice.examined,
+        **{
+            name: [_line(plan, advice, question.memory, unit) for plan in getattr(advice, name)]
+            for name in ("plans", "too_large", "do_not_fit")
+        },
+        "reference": advice.reference and _line(advice.reference, advice, question.memory, unit),
+        "command": _command(best),
+    }
+    tell(fields, _for_terminal(fields, of, advice, unit, save), as_json=options.json)
     return 0
+
+
+def _here(options: AdviseOptions) -> AdviseOptions:
+    """With the profile of this machine that `repro calibrate` has written by default."""
+    here = machine.detect("node" if machine.gpus() else "laptop")
+    path = Path("results") / here.slug / "device.json"
+    if not path.is_file():
+        raise ValueError(
+            f"--device here: {path} is not there; `repro calibrate` measures this machine and "
+            "writes it"
+        )
+    devices = options.devices or here.count
+    return dataclasses.replace(options, device=str(path), devices=devices)
 
 
 def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
@@ -107,37 +125,6 @@ def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
     return Question(source, of.model_args, *counts, options.optimizer), unit
 
 
-def _save(path: Path, of: Chosen, plan: "Plan") -> None:
-    from repro.costs import device
-    from repro.harness.plan_file import PlanFile
-
-    name = of.profile or of.on.partition(": ")[2]
-    if of.profile is not None and of.profile not in device.names():
-        name = device.load(of.profile).title
-    PlanFile(device=name, predicted_s=plan.step_s, spec=plan.spec).save(path)
-
-
-def _fields(question: "Question", advice: "Advice", of: Chosen, unit: str) -> dict[str, Any]:
-    def lines(plans: "Iterable[Plan]") -> list[dict[str, Any]]:
-        return [_line(plan, advice, question.memory, unit) for plan in plans]
-
-    return {
-        "fidelity": "simulated",
-        "memory_fidelity": "counted",
-        "model_args": of.model_args,
-        "on": of.on,
-        **same(question, "model", "devices", "memory", "batch", "optimizer"),
-        "error_factor": advice.error and advice.error.factor,
-        "one_device_bytes": advice.one_device_bytes,
-        "simulated_plans": advice.examined,
-        "plans": lines(advice.plans),
-        "reference": lines([advice.reference])[0] if advice.reference else None,
-        "too_large": lines(advice.too_large),
-        "do_not_fit": lines(advice.do_not_fit),
-        "command": _command(advice.plans[0]),
-    }
-
-
 def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, Any]:
     """A plan with why it is not the best, and the ends of its error bar."""
     from repro.costs.units import in_unit
@@ -166,54 +153,43 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
     }
 
 
-def _parts(
+def _for_terminal(
     fields: dict[str, Any], of: Chosen, advice: "Advice", unit: str, saved: Path | None
-) -> list["RenderableType"]:
-    """The ranked plans, the reference, the fastest that do not fit, and how to measure the best."""
+) -> dict[str, Any]:
+    """The ranked plans, the reference, and the fastest that do not fit, as one table."""
     from repro.costs.units import readable
 
-    plans = fields["plans"]
-    lines = [{"": rank, **plan} for rank, plan in enumerate(plans, 1)]
-    if fields["reference"] is not None and fields["reference"] not in plans:
-        lines.append({"": "ref", **fields["reference"]})
+    plans, reference, error = fields["plans"], fields["reference"], advice.error
+    lines = [{"": str(rank), **plan} for rank, plan in enumerate(plans, 1)]
+    if reference is not None and reference not in plans:
+        lines.append({"": "ref", **reference})
     for refused in (fields["too_large"], fields["do_not_fit"]):
         lines += [{"": "-", **plan} for plan in refused[:_TOO_LARGE]]
-
-    def ms(seconds: float | None) -> str:
-        return "-" if seconds is None else number(1e3 * seconds)
-
-    columns = {
-        **{name: itemgetter(name) for name in ("", "method", "K", "D", "M")},
-        "recompute": itemgetter("checkpoint"),
-        "step (ms)": lambda line: f"{1e3 * line['step_s']:,.1f}",
-        "low": lambda line: ms(line["step_low_s"]),
-        "high": lambda line: ms(line["step_high_s"]),
-        "bubble": lambda line: f"{line['bubble']:.0%}",
-        "fullest": lambda line: readable(max(line["peak_bytes"]), unit),
-        "why not": itemgetter("why_not"),
+    found: dict[str, Any] = {
+        "simulated": f"{of.title} on {fields['devices']} x {of.on}",
+        "mini-batch": f"N={fields['batch']}, optimizer {fields['optimizer']}",
+        "counted": f"one device alone would need {readable(fields['one_device_bytes'], unit)} "
+        f"(K=1, M=1, nothing recomputed) and has {readable(fields['memory'], unit)}",
+        "plans": [
+            {
+                **{name: line[name] for name in ("", *_COLUMNS)},
+                "fullest": readable(max(line["peak_bytes"]), unit),
+                "why not": line["why_not"],
+            }
+            for line in lines
+        ],
     }
-    on = "devices, " if of.calibration is not None else "x "
-    parts: list[RenderableType] = [
-        f"simulated: {of.title} on {fields['devices']} {on}{of.on}\nmini-batch N="
-        f"{fields['batch']}, optimizer {fields['optimizer']}; one device alone would need "
-        f"{readable(fields['one_device_bytes'], unit)} (counted; K=1, M=1, nothing recomputed) and "
-        f"has {readable(fields['memory'], unit)}\n",
-        rows(lines, columns, left=("", "method", "recompute", "why not")),
-        "\nbubble: share of the step that equal stages with free messages would wait as well. "
-        "fullest: tensors of the fullest device, counted; allocators take more",
-    ]
-    if bar := advice.error:
-        ratios = f", and half of the ratios of two within {bar.ratio - 1:.0%}" if bar.ratio else ""
-        parts.append(
-            f"low, high: the step divided and multiplied by {bar.factor:.2f}; half of {bar.source} "
-            f"were predicted at least so well{ratios}"
+    if error is not None:
+        ratios = f"; half of the ratios of two within {error.ratio - 1:.0%}" if error.ratio else ""
+        found["step low, high"] = (
+            f"the step divided and multiplied by {error.factor:.2f}; half of {error.source} were "
+            f"predicted at least so well{ratios}"
         )
-    best = plans[0]
-    cut = "+".join(map(str, best["balance"]))
-    parts.append(f"\nbest: {best['method']}, layers {cut}; to measure it:\n  {fields['command']}")
+    found["layers of the best"] = "+".join(map(str, plans[0]["balance"]))
+    found["to measure it"] = fields["command"]
     if saved is not None:
-        parts.append(f"wrote {saved}; on such devices `repro run --plan {saved}` measures it")
-    return parts
+        found["wrote"] = f"{saved}; on such devices `repro run --plan {saved}` measures it"
+    return found
 
 
 def _command(plan: "Plan") -> str:

@@ -1,28 +1,30 @@
-"""The answer of a verb: its fields, which `--json` prints, and the parts that a terminal shows."""
+"""The answer of a verb is a value: its fields, which `--json` prints and a terminal shows.
+
+The name of a field says its unit: `_s` are seconds, `bytes` bytes, and `speedup` and `gain` begin
+ratios. Any other number that is not whole is a share.
+"""
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from repro.harness.terminal import show, table_of
-from repro.harness.text import seconds
+from repro.harness.text import number, seconds, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Item = TypeVar("Item")
+_NOTHING = ("-", "", "0.0%", "-0.0%")  # a column of these is left out
 
 
-def tell(
-    fields: Mapping[str, Any], parts: "Callable[[], Iterable[RenderableType]]", *, as_json: bool
-) -> None:
-    """Print an answer: its fields as one JSON object, or lines and tables for the terminal."""
+def tell(fields: Mapping[str, Any], terminal: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print an answer: its fields as one JSON object, or what a terminal shows of it."""
     if as_json:
         print(json.dumps(plain(fields)))
     else:
-        show(parts())
+        show(shown(terminal))
 
 
 def plain(value: Any) -> Any:
@@ -45,39 +47,71 @@ def same(value: object, *names: str) -> dict[str, Any]:
 
 
 def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
-    """Fields as a terminal shows them: a line for each value, and a table for each list of rows."""
-    from rich.table import Table
+    """Fields as a terminal shows them, in their order.
 
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    tables: list[RenderableType] = []
+    A value takes a line, a list of mappings is a table, and a drawing stands below its name.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    lines: Table | None = None  # the values since the last table
     for name, value in fields.items():
         title = name.removesuffix("_s").replace("_", " ")
-        if not isinstance(value, list):
-            grid.add_row(title, _cell(name, value))
-        elif value:
-            columns = list(value[0])
-            words = [each for each in columns if isinstance(value[0][each], str)]
-            cells = [[_cell(each, row[each]) for each in columns] for row in value]
-            tables += [f"\n{title}", table_of(columns, cells, words)]
-    return [grid, *tables]
+        if value is None or value == []:
+            continue
+        is_table = isinstance(value, list) and isinstance(value[0], Mapping)
+        if parts and (lines is None or is_table or isinstance(value, Text)):
+            parts.append("")
+        if is_table or isinstance(value, Text):
+            parts += [title, rows(value) if is_table else value]
+            lines = None
+            continue
+        if lines is None:
+            lines = Table.grid(padding=(0, 2))
+            lines.add_column(style="bold", no_wrap=True)
+            lines.add_column(overflow="fold")
+            parts.append(lines)
+        lines.add_row(title, _cell(name, value))
+    return parts
+
+
+def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
+    """A table with a line for each item; columns that say nothing are left out."""
+    columns: dict[str, list[str]] = {}
+    left = []
+    for name in items[0]:
+        values = [item[name] for item in items]
+        title, cells = name.replace("_", " "), [_cell(name, value) for value in values]
+        if name.endswith("_s"):
+            # Times of one column are read against each other, so they share a unit.
+            title = f"{title.removesuffix(' s')} (ms)"
+            cells = ["-" if value is None else number(1e3 * value) for value in values]
+        if all(cell in _NOTHING for cell in cells):
+            continue
+        texts = [value for value in values if isinstance(value, str) and value not in _NOTHING]
+        if any(not text[0].isdigit() for text in texts):
+            left.append(title)
+        columns[title] = cells
+    lines = zip(*columns.values(), strict=True)
+    return table_of(list(columns), lines, left, wrapped=[*columns][-1:] if left else ())
 
 
 def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_cell(name, part)}" for key, part in value.items())
+    if name.startswith("peak"):  # of each device: the fullest one counts
+        return size(max(value))
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(name, part) for part in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.startswith(("speedup", "gain")):
+        return f"{value:.2f}x"
     if not isinstance(value, float):
-        return "-" if value is None else str(value)
+        return str(value)
+    if name == "throughput":
+        return number(value)
     return seconds(value) if name.endswith("_s") else f"{value:.1%}"
-
-
-def rows(
-    items: Iterable[Item],
-    columns: Mapping[str, Callable[[Item], object]],
-    left: Sequence[str] = (),
-    wrapped: Sequence[str] = (),
-) -> "RenderableType":
-    """A table with a line for each item: title -> what stands in that column for an item."""
-    lines = [[str(cell(item)) for cell in columns.values()] for item in items]
-    return table_of(tuple(columns), lines, left, wrapped=wrapped)

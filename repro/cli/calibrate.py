@@ -11,17 +11,14 @@ import tyro
 from annotated_types import Interval
 
 from repro.cli.answers import shown
-from repro.cli.options import parse_named
+from repro.cli.options import json_file, parse_named
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import RunSpec, slug
-from repro.harness.terminal import show, table_of
+from repro.harness.terminal import show
 from repro.harness.text import seconds, size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from repro.costs.device import Device
     from repro.harness.schema import CalibrateRound
 
 
@@ -74,69 +71,52 @@ def main(arguments: list[str]) -> int:
     devices = machine.detect("node" if machine.gpus() else "laptop")
     origin = Origin(devices, options.K or max(2, devices.count))
     folder = options.results / devices.slug
-    measure = _layers if options.model else _machine
-    answer = measure(options, origin, folder)
+    answer = (
+        _layers(options, origin, folder) if options.model else _machine(options, origin, folder)
+    )
     if not machine.torchrun_rank():
-        show([f"{origin.text}\n", *answer])
+        show(shown({"on": origin.text} | answer))
     return 0
 
 
-def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> list["RenderableType"]:
+def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
+    """Measure rates and write the profile; returns the answer."""
+    from repro.cli import doctor
     from repro.costs import bench
     from repro.gpipe import launch
 
-    path = _file_to_write(options.output or folder / "device.json")
-    rates = launch(bench.measure, origin.machine.device, stages=origin.K)
+    here, path = origin.machine, _file_to_write(options.output or folder / "device.json")
+    rates = launch(bench.measure, here.device, stages=origin.K)
     source = f"`repro calibrate` on K={origin.K} processes at once"
-    device = bench.profile(rates, origin.machine.slug, origin.text, source, _memory(origin))
+    # Of a GPU that stages may share, or of the host, which they do share.
+    memory = int(doctor.memory()[0]) // origin.K
+    if here.device == "cuda":
+        memory = machine.gpu_memory() // math.ceil(origin.K / here.count)
+    device = bench.profile(rates, here.slug, origin.text, source, memory)
     if not machine.torchrun_rank():
         device.save(path)
-    use = (
-        f"\nwrote {path}; in a run's spec it is profile={str(path)!r}, and\n`repro simulate "
-        f"transformer --device {path} --K {origin.K}` simulates a step on such devices"
-    )
-    return [*shown(_rates(device)), use]
-
-
-def _file_to_write(path: Path) -> Path:
-    """Make the folder of a .json file, and check that the file can be written, before measuring."""
-    if path.suffix.lower() != ".json":
-        raise ValueError(f"--output {path}: allowed is the path of a .json file; try {path}.json")
-    if not machine.torchrun_rank():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"--output {path}: {error.strerror}; choose another path") from None
-        if path.exists() and not path.is_file():
-            raise ValueError(f"--output {path}: is no regular file; choose another path")
-    return path
-
-
-def _memory(origin: Origin) -> int:
-    """Bytes that one stage may take: those of its GPU, or its share of the host's."""
-    from repro.cli import doctor
-
-    if origin.machine.device == "cuda":
-        return machine.gpu_memory() // math.ceil(origin.K / origin.machine.count)
-    return int(doctor.memory()[0]) // origin.K
-
-
-def _rates(device: "Device") -> dict[str, str]:
-    link = device.link
     return {
         "matrices, convolutions": f"{device.matmul_flops.value / 1e9:,.2f} GFLOP/s",
         "other operators": f"{device.other_flops.value / 1e9:,.2f} G elements/s",
         "memory bandwidth": f"{device.bytes_per_second.value / 1e9:,.2f} GB/s",
         "launch of an operator": seconds(device.launch_s.value),
-        "link between stages": f"{link.bytes_per_second / 1e9:,.2f} GB/s",
-        "latency of a message": seconds(link.latency),
+        "link between stages": f"{device.link.bytes_per_second / 1e9:,.2f} GB/s",
+        "latency of a message": seconds(device.link.latency),
         "memory of a stage": size(device.memory.value),
         "how": device.matmul_flops.source,
+        "wrote": f"{path}; in a run's spec it is profile={str(path)!r}",
+        "use": f"`repro simulate transformer --device {path} --K {origin.K}`",
     }
 
 
-def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> list["RenderableType"]:
-    """Time a model's layers and write the calibration; returns the answer for the terminal."""
+def _file_to_write(path: Path) -> Path:
+    """Make its folder, so that a file that cannot be written is refused before measuring."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return json_file("--output", path)
+
+
+def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
+    """Time a model's layers and write the calibration; returns the answer."""
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
     from repro.harness.schema import CalibrationFile
@@ -168,9 +148,12 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> list["Re
     if not machine.torchrun_rank():
         path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
     trust = " --trust" if model.startswith("import:") else ""  # the file names code
-    command = f"repro simulate --calibration {path} --K {origin.K}{trust}"
-    use = f"\nwrote {path}; `{command}` simulates steps with these times"
-    return [_times(record), use]
+    examples = record.unit.partition("/")[0]
+    return {
+        f"F, R and B of each layer, micro-batches of n {examples}, measured": _times(record),
+        "wrote": str(path),
+        "use": f"`repro simulate --calibration {path} --K {origin.K}{trust}`",
+    }
 
 
 def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
@@ -185,8 +168,8 @@ def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
     return record
 
 
-def _times(record: "CalibrateRound") -> "RenderableType":
-    """Milliseconds of F, R and B of each layer in micro-batches of each size."""
+def _times(record: "CalibrateRound") -> list[dict[str, Any]]:
+    """F, R and B of each layer, in micro-batches of each size."""
     of, alone = record.calibration, record.calibration.alone
     assert alone is not None
     columns: dict[str, Sequence[float]] = {}
@@ -194,9 +177,9 @@ def _times(record: "CalibrateRound") -> "RenderableType":
         for n, times in zip(of.sizes, getattr(of, kind), strict=True):
             columns[f"{letter} n={n}"] = times
         columns[f"{letter} alone"] = getattr(alone, kind)[-1]
-    rows = [[str(layer), *each] for layer, each in enumerate(zip(*columns.values(), strict=True))]
-    rows.append(["all", *map(sum, columns.values())])
-    cells = [[name, *(f"{1e3 * seconds:,.2f}" for seconds in times)] for name, *times in rows]
-    examples = record.unit.partition("/")[0]
-    title = f"F, R and B of each layer (ms), micro-batches of n {examples}, measured"
-    return table_of(["layer", *columns], cells, ("layer",), title)
+    rows = [*zip(*columns.values(), strict=True), [sum(times) for times in columns.values()]]
+    return [
+        {"layer": "all" if layer == len(rows) - 1 else str(layer)}
+        | {f"{name}_s": seconds for name, seconds in zip(columns, row, strict=True)}
+        for layer, row in enumerate(rows)
+    ]

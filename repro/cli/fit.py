@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from repro.cli.answers import rows, same, tell
+from repro.cli.answers import same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import ModelOptions
 from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from repro.costs.fit import Cut, Fit, Step
 
 _MOST_UP_TO = 2**16
@@ -58,19 +56,16 @@ def main(arguments: list[str]) -> int:
     options = parse_named(FitOptions, arguments, "fit", "model", hint)
     from repro.costs.fit import Search
     from repro.costs.size_ladder import size_ladders
-    from repro.costs.units import parse_bytes
+    from repro.costs.units import parse_bytes, readable
     from repro.models import build
 
     memory, unit = parse_bytes("--memory", options.memory)
     step = _step(options)
-    if options.vary is not None:
-        _check_varied(options.model, options.vary)
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args, options.vary, options.up_to)
     found = Search(partial(build, options.model), step, memory).largest(ladders)
     best, above = found.best, found.above
-    grows = found.varied is not None and not found.unchanged
-    fields = {  # sizes in bytes
+    settings = {
         "model": options.model,
         "memory": memory,
         "fidelity": "counted",
@@ -78,13 +73,32 @@ def main(arguments: list[str]) -> int:
         "M": step.config.micro_batches,
         "N": step.batch,
         **same(options, "checkpoint", "schedule", "optimizer"),
+    }
+    fields = settings | {  # sizes in bytes
         "largest": best and best.plain(),
         "next": above and above.plain(),
-        "limit_reached": above is None and best is not None and grows,
+        "limit_reached": above is None
+        and best is not None
+        and found.varied is not None
+        and not found.unchanged,
         "unchanged": found.unchanged,
         "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
     }
-    tell(fields, lambda: _parts(fields, found, unit), as_json=options.json)
+    terminal = settings | {"memory": f"{readable(memory, unit)} of each stage"}
+    if best is None:
+        terminal["largest"] = "nothing fits"
+    else:
+        named = f"any {found.varied}, such as {_name(best)}" if found.unchanged else _name(best)
+        terminal |= {"largest": named, "layers": _counts(best.balance)}
+        terminal["counted"] = _stages(best, unit)
+    terminal["end"] = _end(settings, found, unit)
+    if found.refused:
+        count, first = len(found.refused), found.refused[0]
+        terminal["left out"] = (
+            f"{count} size{'s' if count > 1 else ''} that the model refuses; "
+            f"{assigned(first.args)}: {first.reason}"
+        )
+    tell(fields, terminal, as_json=options.json)
     return 0 if best is not None else 1
 
 
@@ -104,49 +118,6 @@ def _step(options: FitOptions) -> "Step":
     return Step(config, batch, make)
 
 
-def _check_varied(model: str, name: str) -> None:
-    """Raise a ValueError for an argument that is no number; an unknown one the builder refuses."""
-    from repro.models import parameters
-
-    parameter = parameters(model).get(name)
-    if parameter is None:
-        return
-    default = parameter.default
-    for kind, text in {bool: "true or false", str: "text"}.items():
-        if isinstance(default, kind) or parameter.annotation in (kind, kind.__name__):
-            value = "" if default is parameter.empty else f", by default {default!r}"
-            raise ValueError(
-                f"--vary {name}: it is {text}{value}; allowed is an argument that is a whole number"
-            )
-
-
-def _parts(fields: dict[str, Any], found: "Fit", unit: str) -> list["RenderableType"]:
-    """The largest model, its memory, why the search ended, and what the model refuses."""
-    from repro.costs.units import readable
-
-    best, K = found.best, fields["K"]
-    parts: list[RenderableType] = [
-        f"{K} stage{'s' if K > 1 else ''} of {readable(fields['memory'], unit)} each; "
-        f"N={fields['N']}, M={fields['M']}, recompute {fields['checkpoint']}, schedule "
-        f"{fields['schedule']}, optimizer {fields['optimizer']}; counted: tensors only, in the "
-        "model's own number formats"
-    ]
-    if best is None:
-        parts.append("nothing fits")
-    else:
-        which = f"any {found.varied}, such as" if found.unchanged else "largest:"
-        parts += [f"{which} {_name(best)}; layers {_counts(best.balance)}\n", _table(best, unit)]
-    parts.append(_end(fields, found, unit))
-    if found.refused:
-        count, first = len(found.refused), found.refused[0]
-        sizes = "1 size was" if count == 1 else f"{count} sizes were"
-        parts.append(
-            f"{sizes} left out, since the model refuses them; {assigned(first.args)}: "
-            f"{first.reason}"
-        )
-    return parts
-
-
 def _end(fields: dict[str, Any], found: "Fit", unit: str) -> str:
     """Why the search ended."""
     from repro.costs.units import readable
@@ -161,8 +132,7 @@ def _end(fields: dict[str, Any], found: "Fit", unit: str) -> str:
             f"{readable(above.fullest, unit)} on its fullest stage: {excess} the memory; more "
             f"stages{smaller} would help"
         )
-    if best is None:
-        return ""
+    assert best is not None
     used = f"the fullest stage takes {readable(best.fullest, unit)} of {readable(memory, unit)}"
     if varied is None:
         return f"{used}; only this size was counted: --vary NAME varies an argument"
@@ -174,7 +144,7 @@ def _end(fields: dict[str, Any], found: "Fit", unit: str) -> str:
     return f"{reached}: {used}, so larger models may fit{hint}"
 
 
-def _table(cut: "Cut", unit: str) -> "RenderableType":
+def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
     """Memory of each stage by kind; one line for equal neighbours."""
     from repro.costs.stage import KINDS
     from repro.costs.units import readable
@@ -187,11 +157,12 @@ def _table(cut: "Cut", unit: str) -> "RenderableType":
         first = last + 1
     if len(cut.stages) > 1:
         lines["all"] = {kind: sum(stage.by_kind[kind] for stage in cut.stages) for kind in KINDS}
-    kinds = [kind for kind in KINDS if any(line[kind] for line in lines.values())]
-    columns = {"stage": lambda name: name} | {
-        kind: lambda name, kind=kind: readable(lines[name][kind], unit) for kind in kinds
-    }
-    return rows(lines, columns | {"total": lambda name: readable(sum(lines[name].values()), unit)})
+    return [
+        {"stage": name}
+        | {kind: readable(line[kind], unit) if line[kind] else "-" for kind in KINDS}
+        | {"total": readable(sum(line.values()), unit)}
+        for name, line in lines.items()
+    ]
 
 
 def _name(cut: "Cut") -> str:

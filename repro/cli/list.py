@@ -2,10 +2,11 @@
 
 import dataclasses
 
+from repro.cli.answers import shown
 from repro.cli.options import parse
 from repro.harness import catalog
 from repro.harness.spec import SCALES
-from repro.harness.terminal import show, table_of
+from repro.harness.terminal import show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,16 +19,13 @@ def main(arguments: list[str]) -> int:
     lines = []
     for name in catalog.names():
         built = {scale: catalog.find(name).build(scale) for scale in SCALES}
-        minutes = [
-            f"{experiment.minutes[scale]:g}" if scale in experiment.minutes else "-"
-            for scale, experiment in built.items()
-        ]
         first = built[SCALES[0]]
-        lines.append([name, first.paper or "-", first.neurips or "-", *minutes, first.needs])
-    words = ("name", "v5", "NeurIPS", "needs")
-    end = (
-        "\nminutes at each scale; `repro plan NAME` shows an experiment's runs, `repro run NAME` "
-        "measures them"
-    )
-    show([table_of((*words[:3], *SCALES, "needs"), lines, words, wrapped=("needs",)), end])
+        minutes = {
+            scale: f"{each.minutes[scale]:g}" if scale in each.minutes else "-"
+            for scale, each in built.items()
+        }
+        told = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
+        lines.append({"name": name} | told | minutes | {"needs": first.needs})
+    hint = "`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them"
+    show(shown({"experiments, with minutes at each scale": lines, "next": hint}))
     return 0

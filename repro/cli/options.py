@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -78,6 +79,14 @@ def parse_named(
     if len(given) > 1 or (needed and not getattr(options, field)):
         raise ValueError(f"{field}: name it once, first or with {flag}; {hint}")
     return options
+
+
+def json_file(flag: str, path: Path) -> Path:
+    """The path of a file to write, which a flag gives; a ValueError if that cannot be done."""
+    taken = path.exists() and not path.is_file()
+    if path.suffix.lower() != ".json" or taken or not path.parent.is_dir():
+        raise ValueError(f"{flag} {path}: allowed is the path of a .json file in a folder there is")
+    return path
 
 
 def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:

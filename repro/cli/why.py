@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from repro.cli.answers import same, shown, tell
+from repro.cli.answers import same, tell
 from repro.cli.options import parse_named
 from repro.harness.results import Results, Run, find_run
 
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     )
     results, run = find_run(options.run, options.results)
     fields = _fields(results, run, explain(results, run))
-    tell(fields, lambda: shown(_for_terminal(fields, run)), as_json=options.json)
+    tell(fields, _for_terminal(fields, run), as_json=options.json)
     return 0
 
 
@@ -75,19 +75,18 @@ def _for_terminal(fields: dict[str, Any], run: Run) -> dict[str, Any]:
     """The same, with the critical path in shares of the step, and with what the changes assume."""
     from repro.gpipe.schedule.what_if import CHANGES
 
-    step_s, path = fields["step_s"], fields["critical_path"]
-    kinds = [kind for kind in path[0] if any(stage[kind] for stage in path)]
+    step_s = fields["step_s"]
     return fields | {
         "run": "/".join((*run.place, run.id)),
         "critical_path": [
-            {"stage": str(j)} | {kind: stage[kind] / step_s for kind in kinds}
-            for j, stage in enumerate(path)
+            {"stage": j} | {kind: seconds / step_s for kind, seconds in stage.items()}
+            for j, stage in enumerate(fields["critical_path"])
         ],
         "changes": [
             {
                 "change": change.name,
                 "step_s": change.step_s,
-                "gain": f"{change.factor:.2f}x",
+                "gain": change.factor,
                 "what it assumes": CHANGES[change.name],
             }
             for change in fields["changes"]
@@ -123,14 +122,12 @@ def explain(results: Results, run: Run) -> "Explanation":
 
     timeline, spec = results.timeline(run), run.spec
     if timeline is None:
-        reason = f"its status is {run.status}"
-        if spec.task != "train":
-            reason = f"its task is '{spec.task}', which times no step"
-        elif not spec.trace or spec.library != "repro":
-            reason = "it was timed without spans (trace=false, or another library)"
         other = next((each.id for each in results.runs if results.timeline(each)), None)
         hint = f"choose one that has, such as {other}" if other else "`repro run sweep` records one"
-        raise ValueError(f"run = {run.id} has no timeline: {reason}; {hint}")
+        raise ValueError(
+            f"run = {run.id} has no timeline: its status is {run.status}, task = '{spec.task}', "
+            f"library = '{spec.library}', trace = {spec.trace}; {hint}"
+        )
     try:
         return Explanation.of(timeline, spec.make_schedule(), spec.N // spec.D)
     except ValueError as error:

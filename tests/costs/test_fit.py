@@ -111,7 +111,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], search: Search):
     command += ["--micro-batches", "8", "--model-args", *sizes]
     assert main(command) == 0
     shown = capsys.readouterr().out
-    for words in ("4 stages of 4.00 MiB each", "counted", "largest: ", "boundary", "one size up"):
+    for words in ("4.00 MiB of each stage", "counted", "largest ", "boundary", "one size up"):
         assert words in shown
     assert main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

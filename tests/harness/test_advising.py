@@ -213,8 +213,8 @@ def saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     path = tmp_path / "plan.json"
     assert main([*ON, "--optimizer", "adam", "--save", str(path)]) == 0
     output = capsys.readouterr().out
-    assert f"wrote {path}" in output
-    (line,) = [text for text in output.splitlines() if "repro run sweep" in text]
+    assert f"`repro run --plan {path}` measures it" in output
+    (line,) = re.findall("repro run sweep .*", output)
     (tmp_path / "command").write_text(line)
     return path
 

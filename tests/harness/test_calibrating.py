@@ -53,7 +53,7 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     words += ["--smallest", "2", "--output", str(path), "--results", str(tmp_path)]
     assert main(words) == 0
     told = capsys.readouterr().out
-    for said in ("F, R and B of each layer (ms)", "B n=2", "B n=4", "F alone"):
+    for said in ("F, R and B of each layer", "B n=2 (ms)", "B n=4", "F alone"):
         assert said in told
     file = read(path, CalibrationFile)
     assert file.model_args == {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
@@ -72,7 +72,7 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["--K", "1"], "--K 1: allowed is 2 to 1024"),
-        (["--output", "x.txt"], "--output x.txt: .*try x.txt.json"),
+        (["--output", "x.txt"], "--output x.txt: allowed is the path of a .json file"),
         (["transformer", "--N", "2"], "--smallest 3: allowed is 1 to 2"),
         (["timed", "--N", "4"], "wait as long as they say.*`repro simulate timed`"),
     ],
