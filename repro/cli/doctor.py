@@ -178,20 +178,17 @@ def examine(results: Path, load: float | None) -> tuple[dict[str, str], list[str
 
 
 def main(arguments: list[str]) -> int:
-    from rich.text import Text
-
     options = parse(DoctorOptions, arguments, "repro doctor")
     load = CpuShare().share_soon()
     facts, errors = examine(options.results, load)
     show(shown(facts))
     for line in errors:
-        show([Text(f"ERROR: {line}", style="bold red")])
+        print(f"ERROR: {line}")
     if contention.is_busy(load):
-        warning = (
+        print(
             "WARNING: this machine is busy, see load: steps measured now would take longer and "
             "differ more; end other processes first"
         )
-        show([Text(warning, style="bold yellow")])
     if not errors:
         print("Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.")
     status = 1 if errors else 0

@@ -6,23 +6,22 @@ deadline, and the next check gets fresh workers.
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.harness import machine
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Measurer, Outcome
+from repro.harness.job import Job, Outcome
 from repro.harness.spec import RunSpec
 from repro.io.temporary import own_folder
 from repro.models import Model
 
-_DEADLINES = {"cpu": 60.0, "cuda": 120.0}  # seconds of a run; the first one reads torch
+_DEADLINE = 120.0  # seconds of a run; the first one reads torch
 _MOST_STAGES = 8
 _REPORTED_WITHIN = 5.0  # seconds from a stage's failure to its report
 _LOSS_TOLERANCE = 1e-5  # on GPUs, whose kernels may add in another order; losses are about 1
@@ -32,10 +31,6 @@ _HINTS = {
     "cuda": "try NCCL_P2P_DISABLE=1 or NCCL_DEBUG=WARN, another build of torch, or "
     "CUDA_VISIBLE_DEVICES= for the CPU",
 }
-
-
-class Broken(Exception):
-    """Something does not work; the message says what, and what to try."""
 
 
 def blocks(L: int, fails: bool = False) -> Model:
@@ -65,7 +60,7 @@ def unsplit(_device: str, outcome: Outcome) -> str:
     found = _measured(outcome).record.checks
     for name, check in found.items():
         if check.verdict != "ok":
-            raise Broken(f"{name}: {check.evidence}")
+            raise ValueError(f"{name}: {check.evidence}")
     return ", ".join(found)
 
 
@@ -77,10 +72,10 @@ def one_stage(device: str, *outcomes: Outcome) -> str:
     allowed = 0.0 if device == "cpu" else _LOSS_TOLERANCE
     text = f"losses of 3 steps differ by {difference:.0e}"
     if not difference <= allowed:
-        raise Broken(f"{text}; allowed is {allowed:g}")
+        raise ValueError(f"{text}; allowed is {allowed:g}")
     peaks = [round(peak / 1024) for peak in split.peak_bytes or [0]]
     if min(peaks) <= 0:
-        raise Broken(f"the meter of memory shows {peaks} KiB")
+        raise ValueError(f"the meter of memory shows {peaks} KiB")
     return f"{text}; peak memory {', '.join(map(str, peaks))} KiB"
 
 
@@ -99,69 +94,62 @@ def failure(_device: str, outcome: Outcome) -> str:
     injected = re.search(r"stage [1-9].*injected failure at ([\d.]+)", outcome.reason)
     if injected is None:
         found = outcome.reason or outcome.status
-        raise Broken(f"reported was only: {found}")
+        raise ValueError(f"reported was only: {found}")
     text = f"reported after {reported - float(injected[1]):.1f} s with the stage's name"
     if reported - float(injected[1]) > _REPORTED_WITHIN:
-        raise Broken(f"{text}, allowed are {_REPORTED_WITHIN:g} s")
+        raise ValueError(f"{text}, allowed are {_REPORTED_WITHIN:g} s")
     return text
 
 
 def _measured(outcome: Outcome) -> Any:
     if outcome.measured is None:
-        raise Broken(outcome.reason)
+        raise ValueError(outcome.reason)
     return outcome.measured
 
 
-# name -> what judges the outcomes, and what the runs have in place of the usual fields of RunSpec
-_WAITS = {"forward_s": 0.0, "backward_s": 0.0, "elements": _RATE_BYTES // 4}
-CHECKS: dict[str, tuple[Callable[..., str], Sequence[dict[str, Any]]]] = {
-    "training as the unsplit model": (unsplit, [{"task": "check"}]),
-    "training as one stage": (one_stage, [{"steps": 3}, {"steps": 3, "K": 1}]),
-    "messages": (messages, [{"model": "timed", "args": _WAITS, "M": 1, "N": 1, "steps": 4}]),
-    "a stage that fails": (failure, [{"args": {"fails": True}}]),
-}
+def checks(K: int) -> dict[str, tuple[Callable[..., str], list[RunSpec]]]:
+    """Name -> what judges the outcomes of some runs, which has a ValueError for what is wrong."""
+    usual = {"model": f"import:{__name__}:blocks", "model_args": {"L": K}, "K": K, "M": 4, "N": 32}
+    usual |= {"warmup": 0, "steps": 1, "balance": "uniform"}
+
+    def run(**fields: Any) -> RunSpec:
+        return RunSpec(**(usual | fields))
+
+    waits = {"L": K, "forward_s": 0.0, "backward_s": 0.0, "elements": _RATE_BYTES // 4}
+    return {
+        "training as the unsplit model": (unsplit, [run(task="check")]),
+        "training as one stage": (one_stage, [run(steps=3), run(steps=3, K=1)]),
+        "messages": (messages, [run(model="timed", model_args=waits, M=1, N=1, steps=4)]),
+        "a stage that fails": (failure, [run(model_args={"L": K, "fails": True})]),
+    }
 
 
-def run_all(K: int, device: str, deadline: float | None = None) -> Iterator[tuple[bool, str]]:
+def run_all(K: int, device: str) -> Iterator[tuple[bool, str]]:
     """Whether each check went well, and a line about it."""
     with own_folder() as folder, Crew(K, folder / "logs") as crew:
         crew.ready()
-        for name, (judge, runs) in CHECKS.items():
+        for name, (judge, runs) in checks(K).items():
             began = time.perf_counter()
-            outcomes = [
-                _outcome(crew, K, device, deadline or _DEADLINES[device], **fields)
-                for fields in runs
-            ]
+            outcomes = [crew.measure(Job(run, device=device), _DEADLINE) for run in runs]
             try:
                 good, text = True, f"ok: {judge(device, *outcomes)}"
-            except Broken as error:
+            except ValueError as error:
                 good, text = False, f"FAILED: {error} ({_HINTS[device]})"
             yield good, f"{name}: {text} [{time.perf_counter() - began:.1f} s]"
-
-
-def _outcome(
-    crew: Measurer, stages: int, device: str, deadline: float, args: Any = None, **fields: Any
-) -> Outcome:
-    """One step of these stages, one layer each, unless these fields of RunSpec say otherwise."""
-    usual = {"model": f"import:{__name__}:blocks", "K": stages, "M": 4, "N": 32}
-    usual |= {"warmup": 0, "steps": 1, "balance": "uniform"}
-    spec = RunSpec(**(usual | fields), model_args={"L": stages} | (args or {}))
-    return crew.measure(Job(spec, device=device), deadline)
 
 
 def print_checks() -> int:
     """Print the result of each check; returns the exit status, 1 when something does not work."""
     if machine.torchrun_rank() is not None:
         raise ValueError("--check: it starts processes of its own; run it without torchrun")
-    console = Console(highlight=False, markup=False)
     gpus = machine.gpus()
     count = len(gpus) or machine.cores()
     K = min(max(count, 2), _MOST_STAGES)
-    kind = gpus[0] if gpus else f"CPU core{'s' if count > 1 else ''}"
+    kind = gpus[0] if gpus else "CPU core"
     shared = ", which they share" if count < K else ""
-    console.print(f"\nchecking {K} stages on {min(count, K)} x {kind}{shared}", style="bold")
+    print(f"\nchecking {K} stages on {min(count, K)} x {kind}{shared}", flush=True)
     status = 0
     for good, line in run_all(K, "cuda" if gpus else "cpu"):
-        console.print(line, style="green" if good else "bold red", soft_wrap=True)
+        print(line, flush=True)
         status = status if good else 1
     return status
