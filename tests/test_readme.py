@@ -112,7 +112,7 @@ def test_the_orders_of_related_work_print_what_the_page_shows(capsys):
 
 @pytest.mark.parametrize(("verb", "words"), GIVEN)
 def test_a_command_is_understood(verb, words):
-    parse_named(OPTIONS[verb], shlex.split(words), verb, "model", "", needed=verb == "train")
+    parse_named(OPTIONS[verb], shlex.split(words), verb, needed=verb == "train")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from annotated_types import Interval
 from repro.cli.answers import same, tell
 from repro.cli.options import json_file, parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import catalog, machine
 
 if TYPE_CHECKING:
@@ -44,10 +45,19 @@ class AdviseOptions(SourceOptions):
     save: Path | None = None
     """write the best plan to this .json file, which `repro run --plan` measures"""
 
+    @property
+    def link_speed(self) -> LinkSpeed | None:
+        if self.link is None:
+            return super().link_speed
+        if self.link_gbps is not None:
+            raise ValueError(f"--link {self.link}, --link-gbps: both are given; leave one out")
+        from repro.costs.device import LINKS, load
+
+        return load(LINKS[self.link]).link
+
 
 def main(arguments: list[str]) -> int:
-    hint = "try `repro advise transformer --device v100 --devices 8`"
-    options = parse_named(AdviseOptions, arguments, "advise", "model", hint, needed=False)
+    options = parse_named(AdviseOptions, arguments, "advise", needed=False)
     save = options.save and json_file("--save", options.save)
     if options.device == "here":
         options = _here(options)
@@ -99,7 +109,6 @@ def _here(options: AdviseOptions) -> AdviseOptions:
 
 def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
     """The question, and the unit of memory as the user wrote it."""
-    from repro.costs.device import LINKS, load
     from repro.costs.units import parse_bytes
     from repro.harness.advise import Question
 
@@ -115,14 +124,8 @@ def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
         memory, unit = parse_bytes("--memory", options.memory)
     if memory is None:
         raise ValueError("--memory: a calibration does not know it; try --memory 8GB")
-    link = options.link_speed
-    if options.link is not None:
-        if link is not None:
-            raise ValueError(f"--link {options.link}, --link-gbps: both are given; leave one out")
-        link = load(LINKS[options.link]).link
-    source = of.source(options.optimizer, link)
     counts = options.devices, memory, options.batch
-    return Question(source, of.model_args, *counts, options.optimizer), unit
+    return Question(of.source, of.model_args, *counts, options.optimizer), unit
 
 
 def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, Any]:

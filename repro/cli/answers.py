@@ -60,11 +60,13 @@ def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
         title = name.removesuffix("_s").replace("_", " ")
         if value is None or value == []:
             continue
-        is_table = isinstance(value, list) and isinstance(value[0], Mapping)
-        if parts and (lines is None or is_table or isinstance(value, Text)):
+        block = value if isinstance(value, Text) else None
+        if isinstance(value, list) and isinstance(value[0], Mapping):
+            block = rows(value)
+        if parts and (lines is None or block):
             parts.append("")
-        if is_table or isinstance(value, Text):
-            parts += [title, rows(value) if is_table else value]
+        if block:
+            parts += [title, block]
             lines = None
             continue
         if lines is None:

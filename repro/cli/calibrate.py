@@ -64,8 +64,7 @@ class Origin(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    hint = "try `repro calibrate transformer`"
-    options = parse_named(CalibrateOptions, arguments, "calibrate", "model", hint, needed=False)
+    options = parse_named(CalibrateOptions, arguments, "calibrate", needed=False)
     if options.smallest > options.N:
         raise ValueError(f"--smallest {options.smallest}: allowed is 1 to {options.N}")
     devices = machine.detect("node" if machine.gpus() else "laptop")

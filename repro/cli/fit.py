@@ -52,8 +52,7 @@ class FitOptions(ModelOptions):
 
 
 def main(arguments: list[str]) -> int:
-    hint = "try `repro fit amoebanet-d --memory 8GB`"
-    options = parse_named(FitOptions, arguments, "fit", "model", hint)
+    options = parse_named(FitOptions, arguments, "fit")
     from repro.costs.fit import Search
     from repro.costs.size_ladder import size_ladders
     from repro.costs.units import parse_bytes, readable

@@ -65,19 +65,16 @@ def parse(
 
 
 def parse_named(
-    kind: type[T], arguments: list[str], verb: str, field: str, hint: str, *, needed: bool = True
+    kind: type[T], arguments: list[str], verb: str, field: str = "model", *, needed: bool = True
 ) -> T:
-    """Parse the options of a verb, of which `field` may also stand first, without its flag.
-
-    `hint` ends the error where that field is given twice, or needed and not given.
-    """
+    """Parse the options of a verb, of which `field` may also stand first, without its flag."""
     flag, shown = f"--{field}", f"[{field.upper()}]"
     if arguments and not arguments[0].startswith("-"):
         arguments, shown = [flag, *arguments], arguments[0]
     options = parse(kind, arguments, f"repro {verb} {shown}")
     given = [word for word in arguments if word.partition("=")[0] == flag]
     if len(given) > 1 or (needed and not getattr(options, field)):
-        raise ValueError(f"{field}: name it once, first or with {flag}; {hint}")
+        raise ValueError(f"{field}: name it once, as in `repro {verb} {field.upper()}`")
     return options
 
 

@@ -50,8 +50,7 @@ class SimulateOptions(SourceOptions):
 
 
 def main(arguments: list[str]) -> int:
-    hint = "try `repro simulate transformer --device v100`"
-    options = parse_named(SimulateOptions, arguments, "simulate", "model", hint, needed=False)
+    options = parse_named(SimulateOptions, arguments, "simulate", needed=False)
     if not options.K or not options.M:
         raise ValueError("--K, --M: allowed is one number or more; try --K 2 4 --M 1 4")
     of = chosen(options)
@@ -116,10 +115,12 @@ def _simulate(
     specs = [RunSpec(**{**dict(one_stage[M]), "K": K}) for K in Ks for M in one_stage]
     for spec in specs:
         spec.check_depth(len(of.model.layers))
-    source = of.source(options.optimizer, options.link_speed)
-    bases = {M: predict(spec, source) for M, spec in one_stage.items()}
+    bases = {M: predict(spec, of.source) for M, spec in one_stage.items()}
     return {
-        (spec.K, spec.M): (bases[spec.M] if spec.K == 1 else predict(spec, source), bases[spec.M])
+        (spec.K, spec.M): (
+            bases[spec.M] if spec.K == 1 else predict(spec, of.source),
+            bases[spec.M],
+        )
         for spec in specs
     }
 

@@ -14,7 +14,7 @@ from repro.harness.spec import Optimizer, assigned
 from repro.io.redact import tilde_to_home
 
 if TYPE_CHECKING:
-    from repro.harness.predict import Calibrated, Known, Roofline
+    from repro.harness.predict import Source
     from repro.harness.schema import CalibrationFile
     from repro.models import Model
 
@@ -60,8 +60,8 @@ class Chosen:
 
     model: "Model"
     model_args: dict[str, Any]
+    source: "Source"
     on: str  # the source of the times, for the user
-    memory: int | None = None  # bytes of a device, if known
     profile: str | None = None
     calibration: "CalibrationFile | None" = None
 
@@ -74,15 +74,10 @@ class Chosen:
         """Whether a layer takes the same time for every micro-batch, whatever its size."""
         return self.profile is None and self.calibration is None
 
-    def source(self, optimizer: str, link: LinkSpeed | None) -> "Roofline | Calibrated | Known":
-        from repro.costs import device
-        from repro.harness.predict import Calibrated, Known, Roofline
-
-        if self.calibration is not None:
-            return Calibrated(self.calibration.calibration, self.model, optimizer, link)
-        if self.profile is None:
-            return Known(self.model, link=link)
-        return Roofline(device.load(tilde_to_home(self.profile)), self.model, optimizer, link=link)
+    @property
+    def memory(self) -> int | None:
+        """Bytes of a device, if known."""
+        return None if self.source.memory is None else int(self.source.memory)
 
     def warn(self, K: tuple[int, ...], examples: dict[int, int], optimizer: str) -> None:
         """Say on stderr what is predicted from other conditions than layers were timed in.
@@ -91,25 +86,19 @@ class Chosen:
         """
         if self.calibration is None:
             return
-        lines, timed, sizes = [], self.calibration.K, self.calibration.calibration.sizes
+        timed, times = self.calibration.K, self.calibration.calibration
         # One process alone was timed as well.
-        if others := ", ".join(str(count) for count in dict.fromkeys(K) if count not in (1, timed)):
-            lines.append(
-                f"layers were timed with K={timed} processes at once; with K={others} another "
-                "number would share the memory bandwidth: calibrate with another --K"
-            )
-        covers = self.calibration.calibration.covers
-        if outside := ", ".join(str(M) for M, n in examples.items() if not covers(n)):
-            lines.append(
-                f"layers were timed for micro-batches of {sizes[0]} to {sizes[-1]} examples; "
-                f"M={outside} is extrapolated: calibrate with another --N"
-            )
-        if optimizer != "sgd":
-            lines.append(
-                f"updates were timed with sgd; of {optimizer} only the memory of its state "
-                "counts here"
-            )
-        for line in lines:
+        others = ", ".join(str(count) for count in dict.fromkeys(K) if count not in (1, timed))
+        outside = ", ".join(str(M) for M, n in examples.items() if not times.covers(n))
+        lines = {
+            f"layers were timed with K={timed} processes at once; with K={others} another number "
+            "would share the memory bandwidth: calibrate with another --K": others,
+            f"layers were timed for micro-batches of {times.sizes[0]} to {times.sizes[-1]} "
+            f"examples; M={outside} is extrapolated: calibrate with another --N": outside,
+            f"updates were timed with sgd; of {optimizer} only the memory of its state counts "
+            "here": optimizer != "sgd",
+        }
+        for line in (line for line, applies in lines.items() if applies):
             print(f"warning: {line}", file=sys.stderr)
 
 
@@ -118,12 +107,13 @@ def chosen(options: SourceOptions) -> Chosen:
     if options.device is not None and options.calibration is not None:
         raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
     name, args = options.model, pairs("model_args", options.model_args)
+    link = options.link_speed
     if options.calibration is not None:
-        return _calibrated(options.calibration, name, args, trusted=options.trust)
+        return _calibrated(options, options.calibration, name, args)
     if not name:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
     from repro.costs import device
-    from repro.harness.predict import waits
+    from repro.harness.predict import Known, Roofline, waits
     from repro.models import build
 
     model = build(name, **tilde_to_home(args))
@@ -132,24 +122,25 @@ def chosen(options: SourceOptions) -> Chosen:
             raise ValueError(
                 f"--device {options.device}: the layers of {name} have fixed times; leave it out"
             )
-        return Chosen(model, args, "layers with fixed times")
+        return Chosen(model, args, Known(model, link=link), "layers with fixed times")
     if options.device is None:
         raise ValueError(
             "--device, --calibration: give one of the two: try --device v100, or make "
             "a file with `repro calibrate MODEL`"
         )
     profile = device.load(tilde_to_home(options.device))
-    on = f"{profile.title}, {profile.precision}"
-    return Chosen(model, args, on, int(profile.memory.value), options.device)
+    source = Roofline(profile, model, options.optimizer, link)
+    return Chosen(model, args, source, f"{profile.title}, {profile.precision}", options.device)
 
 
-def _calibrated(path: Path, name: str, args: dict[str, Any], *, trusted: bool) -> Chosen:
+def _calibrated(options: SourceOptions, path: Path, name: str, args: dict[str, Any]) -> Chosen:
     """The layer times in a file of `repro calibrate MODEL`.
 
     The file names its model and arguments; the user may name the same. A model that is code needs
     --trust even if the user names it, since the arguments are the file's.
     """
     from repro.harness.outside import consent, read
+    from repro.harness.predict import Calibrated
     from repro.harness.schema import CalibrationFile
     from repro.io.untrusted import LARGE
     from repro.models import build
@@ -163,10 +154,11 @@ def _calibrated(path: Path, name: str, args: dict[str, Any], *, trusted: bool) -
             f"model = {name!r} with {assigned(args) or 'no arguments'}: {path} is a calibration of "
             f"{file.model!r} ({assigned(file.model_args)}); leave both out"
         )
-    notice = consent(f"--calibration {path}", file.model, trusted=trusted)
+    notice = consent(f"--calibration {path}", file.model, trusted=options.trust)
     if notice:
         print(notice, file=sys.stderr)
     how = "" if file.calibration.alone is None else " and in turn"
     on = f"layers timed on {file.date}, all processes at once{how}: {file.device}"
     model = build(file.model, **tilde_to_home(file.model_args))
-    return Chosen(model, dict(file.model_args), on, calibration=file)
+    source = Calibrated(file.calibration, model, options.optimizer, options.link_speed)
+    return Chosen(model, dict(file.model_args), source, on, calibration=file)

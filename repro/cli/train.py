@@ -104,18 +104,25 @@ class TrainOptions:
 
 def main(arguments: list[str]) -> int:
     """Train; under torchrun every rank comes here."""
-    hint = "try `repro train timm:resnet18 --data digits`"
-    options = parse_named(TrainOptions, arguments, "train", "model", hint)
-    _check(options)
+    options = parse_named(TrainOptions, arguments, "train")
+    if options.N % options.D:
+        raise ValueError(f"--N {options.N}: allowed is a multiple of D={options.D}")
+    find(options.data)
     from repro.gpipe import launch
     from repro.gpipe.runtime.launch import StageError
     from repro.harness import wandb_mirror
 
-    processes = options.K * options.D
+    folder, processes = options.folder, options.K * options.D
     try:
         settings, history = launch(_work, options, stages=processes, threads=options.threads)[0]
     except KeyboardInterrupt:
-        print(_interrupted(options, arguments), file=sys.stderr)
+        from repro.train import checkpoints
+
+        kept = checkpoints.committed(folder)
+        resume = [] if options.resume else ["--resume"]
+        command = shlex.join(["repro", "train", *arguments, *resume])
+        text = f"{kept[-1]} is kept; `{command}` goes on" if kept else "no checkpoint was written"
+        print(f"interrupted: {text}", file=sys.stderr)
         return signals.exit_status()
     except StageError as error:
         # A mistake of the user in a stage; anything else is shown with its traceback.
@@ -125,34 +132,12 @@ def main(arguments: list[str]) -> int:
         raise ValueError(text) from None
     if machine.torchrun_rank() not in (None, 0):
         return 0
-    print(f"checkpoints: {options.folder}")
-    config, folder = settings | same(options, "K", "D"), options.folder
+    print(f"checkpoints: {folder}")
+    config = settings | same(options, "K", "D")
     address = wandb_mirror.log_curves(options.wandb, folder.name, config, _points(history), folder)
     if address:
         print(f"W&B: {address}")
     return 0
-
-
-def _check(options: TrainOptions) -> None:
-    if options.N % options.D or options.micro_batches > options.N // options.D:
-        raise ValueError(
-            f"--N {options.N}: allowed is a multiple of D={options.D} with at least "
-            f"M={options.micro_batches} examples for each replica; try --N "
-            f"{options.micro_batches * options.D * 4}"
-        )
-    find(options.data)
-
-
-def _interrupted(options: TrainOptions, arguments: list[str]) -> str:
-    """What is kept after Ctrl-C, and the command that goes on."""
-    from repro.train import checkpoints
-
-    kept = checkpoints.committed(options.folder)
-    if not kept:
-        return "interrupted: no checkpoint was written yet"
-    resume = [] if options.resume else ["--resume"]
-    command = shlex.join(["repro", "train", *arguments, *resume])
-    return f"interrupted: {kept[-1]} is kept; `{command}` goes on"
 
 
 def _points(history: "History") -> Iterator[dict[str, float]]:
@@ -172,11 +157,10 @@ def _work(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     try:
         return _train(options)
     except NonFiniteError as error:
-        raise ValueError(
-            f"{error}; try a lower --lr, and --resume from the last checkpoint"
-        ) from None
+        text = f"{error}; try a lower --lr, and --resume from the last checkpoint"
     except ValueError as error:
-        raise ValueError(message(error)) from None
+        text = message(error)
+    raise ValueError(text)
 
 
 def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
@@ -185,17 +169,19 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
 
     from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
     from repro.gpipe import Pipeline
-    from repro.models import build
+    from repro.models import build, parameters
     from repro.train.losses import accuracy, classification
     from repro.train.trainer import Trainer
 
     print_warnings_once()
     size = options.image or (32 if options.data in _SMALL else 224)
-    replica = dist.get_rank() // options.K
     task = ImageTask(name=options.data, size=size, augment=options.augment)
+    replica = dist.get_rank() // options.K
     batches = open_images(task, options.N, options.seed, replica, options.D)
-    classes = count_classes(task)
-    model = build(options.model, **_model_arguments(options, size, classes))
+    of_data = {"image": size, "num_classes": count_classes(task)}
+    takes = parameters(options.model)
+    taken = {name: value for name, value in of_data.items() if name in takes}
+    model = build(options.model, **taken | pairs("model_args", options.model_args))
     if model.unit != "images/s":
         raise ValueError(
             f"model={options.model!r}: no image model, and this command trains on images; "
@@ -214,16 +200,10 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     )
     epoch = max(1, round(examples / options.N))
     steps = options.steps or max(1, round(options.epochs * epoch))
-    settings = {
-        **same(options, "model", "augment", "N", "seed"),
-        "model_args": list(options.model_args),
-        "image": size,
-        "M": options.micro_batches,
-    }
     every = options.every or epoch
     trainer = Trainer(
         pipe,
-        classification(recipe.label_smoothing, classes=classes),
+        classification(recipe.label_smoothing, classes=of_data["num_classes"]),
         recipe,
         batches,
         folder=options.folder,
@@ -231,7 +211,12 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
         evaluation=evaluation_images(task, options.N),
         evaluate_every=every,
         metrics={"loss": classification(), "accuracy": accuracy},
-        settings=settings,
+        settings={
+            **same(options, "model", "augment", "N", "seed"),
+            "model_args": list(options.model_args),
+            "image": size,
+            "M": options.micro_batches,
+        },
     )
     shows = pipe.is_first and pipe.replica == 0
     step = trainer.resume() if options.resume else 0
@@ -242,6 +227,17 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
         trainer.start_from(options.start_from, options.new_layers)
     history = trainer.run(steps, Progress(steps, model.unit) if shows else None)
     return trainer.settings, history
+
+
+def _recipe(options: TrainOptions, examples: int) -> "Recipe":
+    from repro.train.recipe import Recipe, imagenet
+
+    recipe = imagenet(options.N, examples) if options.recipe == "imagenet" else Recipe(lr=0.05)
+    changed = recipe.model_dump() | pairs("recipe_args", options.recipe_args)
+    changed["precision"] = options.precision
+    if options.lr is not None:
+        changed["lr"] = options.lr
+    return Recipe(**changed)
 
 
 @dataclasses.dataclass
@@ -269,23 +265,3 @@ class Progress:
             parts.append(f"{duration(seconds * (self.steps - step))} left")
         print(" · ".join(parts), flush=True)
         self.printed_at = time.monotonic()
-
-
-def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:
-    from repro.models import parameters
-
-    of_data = {"image": size, "num_classes": classes}
-    takes = parameters(options.model)
-    taken = {name: value for name, value in of_data.items() if name in takes}
-    return taken | pairs("model_args", options.model_args)
-
-
-def _recipe(options: TrainOptions, examples: int) -> "Recipe":
-    from repro.train.recipe import Recipe, imagenet
-
-    recipe = imagenet(options.N, examples) if options.recipe == "imagenet" else Recipe(lr=0.05)
-    changed = recipe.model_dump() | pairs("recipe_args", options.recipe_args)
-    changed["precision"] = options.precision
-    if options.lr is not None:
-        changed["lr"] = options.lr
-    return Recipe(**changed)

@@ -34,9 +34,7 @@ class WhyOptions:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_named(
-        WhyOptions, arguments, "why", "run", "`repro report` lists all in its table of runs"
-    )
+    options = parse_named(WhyOptions, arguments, "why", "run")
     results, run = find_run(options.run, options.results)
     fields = _fields(results, run, explain(results, run))
     tell(fields, _for_terminal(fields, run), as_json=options.json)

@@ -76,7 +76,6 @@ def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd):
     [
         (["--K", "0"], "--K 0: allowed is 1 to 1e+09"),
         (["--N", "7", "--D", "2"], "--N 7: allowed is a multiple of D=2"),
-        (["--N", "4", "--M", "8"], "at least M=8 examples"),
         (["--epochs", "0"], "--epochs 0: allowed is 1e-06 to 1e+06"),
         (["--data", "digts"], "data='digts': no data set has this name"),
     ],
