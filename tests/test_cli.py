@@ -100,7 +100,7 @@ def test_a_run_that_fails_gives_one(
         ("rnu", ["verb = 'rnu'", "did you mean 'run'"]),
         ("list --all", ["--all", "repro list --help"]),
         ("run mine.py", ["mine.py", "path of a .py file"]),
-        ("run table2 --spec spec.json", ["--spec spec.json", "table2", "drop one"]),
+        ("run table2 --spec spec.json", ["--spec spec.json", "table2", "drop the others"]),
         ("run table2 --only K=3", ["--only K=3", "K is 1, 2, 4, 8"]),
         ("run table2 --rounds 0", ["rounds = 0", "1 or more"]),
         ("run table2 --scale node", ["scale = 'node'", "GPUs", "--scale laptop"]),

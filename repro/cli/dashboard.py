@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from repro.cli.answers import shown
 from repro.cli.options import parse
 from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.results import load_recorded
+from repro.harness.terminal import show
 from repro.harness.wandb_dashboard import title_of, workspace
 from repro.io.untrusted import message
 
@@ -56,13 +58,12 @@ def main(arguments: list[str]) -> int:
         text = made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
         print(json.dumps(json.loads(text)))
     else:
-        panels = sum(len(section.panels) for section in made.sections)
-        counts = f"{len(made.sections)} sections, {panels} panels"
-        print(f"W&B workspace '{made.name}' of project {made.project}: {counts}")
-        for section in made.sections:
-            print(f"\n{section.name}")
-            for panel in section.panels:
-                print(f"  {type(panel).__name__:22} {title_of(panel)}")
+        panels = [
+            {"section": section.name, "panel": type(panel).__name__, "shows": title_of(panel)}
+            for section in made.sections
+            for panel in section.panels
+        ]
+        show(shown({"workspace": made.name, "project": made.project, "panels": panels}))
     folder = options.results / "wandb"
     if options.log:
         for place in places:

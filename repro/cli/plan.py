@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
@@ -65,8 +66,7 @@ class Chosen(NamedTuple):
     command: str  # what a user types after `repro run` to get it
 
 
-@dataclasses.dataclass
-class Request(Generic[P]):
+class Request(NamedTuple, Generic[P]):
     """What the user asks for: options, the scale, and experiments."""
 
     options: P
@@ -104,19 +104,17 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
 
     A single experiment brings its own parameters as options.
     """
-    count = next((n for n, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    names, rest = arguments[:count], arguments[count:]
+    names = [*takewhile(lambda word: not word.startswith("-"), arguments)]
     sources = [catalog.find(name) for name in names]
     single = sources[0] if len(sources) == 1 else None
     description = f"{kind.__doc__}\n\n{single.about if single else _NAMES}"
     extra = single.flags() if single else []
     prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
-    options = parse(kind, rest, prog, description, extra)
-    files = {"spec": options.spec, "plan": options.plan}
-    given = [f"--{name} {path}" for name, path in files.items() if path]
+    options = parse(kind, arguments[len(names) :], prog, description, extra)
+    files = {"--spec": options.spec, "--plan": options.plan}
+    given = [f"{flag} {path}" for flag, path in files.items() if path]
     if given and len(given + names) > 1:
-        given += [f"experiment = '{name}'" for name in names[:1]]
-        raise ValueError(f"{' with '.join(given)}: allowed is one of the two; drop one")
+        raise ValueError(f"{' with '.join(given + names)}: allowed is one of them; drop the others")
     run = _recorded_run(options)
     scale, why = machine.default_scale()
     why = f"because {why} (--scale chooses another)"
@@ -126,15 +124,17 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
         scale, why = run.scale, "that of the recorded run (--scale chooses another)"
     if given:
         chosen = [_from_file(options, scale, run)]
-    elif single:
-        values = single.values({name: getattr(options, name) for name, _, _ in extra})
-        build = partial(single.build, **values)
-        chosen = [Chosen(build, bool(single.parameters), single.command(values))]
     else:
         # Of all experiments, only those that have minutes at this scale: a sweep has none.
         known = [] if sources else [catalog.find(name) for name in catalog.names()]
         sources += [source for source in known if source.build(scale).minutes.get(scale)]
-        chosen = [Chosen(each.build, bool(each.parameters), each.command({})) for each in sources]
+        values = (
+            single.values({name: getattr(options, name) for name, _, _ in extra}) if single else {}
+        )
+        chosen = [
+            Chosen(partial(each.build, **values), bool(each.parameters), each.command(values))
+            for each in sources
+        ]
     print(f"scale: {scale}, {why}")
     # Without this warning, stages would compute on the CPU and nobody would know why.
     if trouble := doctor.trouble_here():

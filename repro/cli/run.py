@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -128,8 +128,7 @@ class Session:
                 say(f"\nreport: {error}")
             if self.rounds:
                 names = dict.fromkeys(run.experiment for run in load(folder).runs)
-                found = wandb_summary.log_report(options.wandb, options.plots, names, folder)
-                self.address = found or self.address
+                self._mirror(wandb_summary.log_report, options.plots, names, folder)
         else:
             command = "--reference" if options.reference else f"--results {folder}"
             hint = f"; `repro report {command}` makes tables, figures and report.html of them"
@@ -187,19 +186,14 @@ class Session:
                 from repro.report.gantt import picture  # matplotlib takes a second to load
 
                 folder, tags = self.options.folder, _tags(plan)
-                found = wandb_summary.log_run(
-                    self.options.wandb, results, run, folder, tags, picture
-                )
-                self.address = found or self.address
+                self._mirror(wandb_summary.log_run, results, run, folder, tags, picture)
 
     def _show_experiment(self, event: runner.ExperimentDone) -> None:
         plan, options = event.plan, self.options
         if event.rounds and options.wandb != "disabled":
             results, place = of_journals([plan.journal]), plan.journal.place
-            found = wandb_summary.log_experiment(
-                options.wandb, results, place, options.folder, _tags(plan)
-            )
-            self.address = found or self.address
+            log = wandb_summary.log_experiment
+            self._mirror(log, results, place, options.folder, _tags(plan))
         # A report of what there is so far; the whole one is written once all workers have ended.
         due = time.monotonic() >= self._reported + REPORT_PAUSE
         if options.plots and due and not event.last:
@@ -208,6 +202,9 @@ class Session:
             except Exception as error:  # measuring goes on without it
                 self.reporter.warn(f"no report yet: {type(error).__name__}: {error}")
             self._reported = time.monotonic()
+
+    def _mirror(self, log: Callable[..., str | None], *what: Any) -> None:
+        self.address = log(self.options.wandb, *what) or self.address
 
 
 def rewrite(results: Path, plots: Path) -> Path:
