@@ -5,14 +5,15 @@ stages would compute on the CPU, and nobody would know why.
 """
 
 import os
+import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -44,7 +45,6 @@ class Torch:
     cuda: str = ""  # version of CUDA that it was built with; empty for a CPU build
     gpus: tuple[str, ...] = ()
     warning: str = ""  # its own, of GPUs that it cannot use
-    threads: int = 1  # of one process
     backends: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -101,7 +101,6 @@ def the_torch() -> Torch:
         cuda=torch.version.cuda or "",
         gpus=tuple(f"{g.name} ({size(g.total_memory)}, sm_{g.major}{g.minor})" for g in gpus),
         warning=said[-1][:300] if said else "",
-        threads=torch.get_num_threads(),
         backends={
             "gloo": dist.is_gloo_available(),
             "nccl": dist.is_nccl_available() and usable,
@@ -112,10 +111,7 @@ def the_torch() -> Torch:
 
 def the_driver() -> Driver:
     """What `nvidia-smi` says."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return Driver()
-    query = [command, "--query-gpu=driver_version,name", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
     try:
         said = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -136,27 +132,23 @@ def memory() -> tuple[float, float]:
     return min(here.total, limit), min(here.available, limit)
 
 
-def examine(results: Path, load: float | None) -> tuple[dict[str, str], list[str]]:
+def examine(results: Path, load: float | None) -> tuple[dict[str, Any], list[str]]:
     """What is shown by topic, and problems, each a line that says what to do.
 
     `load` is the share of the usable cores that other processes take; None where it is unknown.
     """
     torch, driver, cores = the_torch(), the_driver(), machine.cores()
-    packages = {name: machine.installed(name) for name in _PACKAGES}
+    packages = {name: machine.installed(name) or None for name in _PACKAGES}
     total, free = memory()
     places = (results.absolute(), *results.absolute().parents)
     folder = next(path for path in places if path.exists())
     problems = [gpu_trouble(driver, torch)]
     if missing := [name for name, version in packages.items() if not version]:
         problems.append(f"{', '.join(missing)} is not installed: run `./run_all.sh --setup-only`")
-    writable = "writable"
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
-        writable = "NOT WRITABLE"
         problems.append(f"{results} cannot be written: choose another folder with --results")
-    listed = ", ".join(f"{name} {version or 'MISSING'}" for name, version in packages.items())
-    backends = ", ".join(f"{n} {'yes' if there else 'no'}" for n, there in torch.backends.items())
     scale, why = machine.default_scale()
     key = "set" if wandb_mirror.has_key(wandb_mirror.server()) else "not set"
     facts = {
@@ -164,15 +156,13 @@ def examine(results: Path, load: float | None) -> tuple[dict[str, str], list[str
         "load": "not known here" if load is None else contention.describe(load),
         "memory": f"{size(free)} free of {size(total)}",
         "disk": f"{size(shutil.disk_usage(folder).free)} free at {results}",
-        "python": f"{sys.version.split()[0]}; {listed}",
-        "torch": f"{torch.threads} threads; CUDA build {torch.cuda or 'none'}; {backends}",
+        "python": platform.python_version(),
+        "packages": packages,
+        "torch": {"built for CUDA": torch.cuda or None, **torch.backends},
         "GPUs, by torch": ", ".join(torch.gpus) or "none",
         f"GPUs, by driver {driver.version}": ", ".join(driver.gpus) or "none",
         "W&B": f"offline unless --wandb online; API key {key}",
-        "results": f"{results}: {writable}",
-        "measures": f"scale {scale} when none is asked for: {why}; a larger K is skipped",
-        "on the CPU": f"K up to {cores} stages, one core each (--scale smoke, laptop)",
-        "on GPUs": f"K up to {len(torch.gpus) or 'none'}, one GPU each (--scale node, paper)",
+        "measures": f"scale {scale} when none is asked for: {why}; K up to the number of devices",
     }
     return facts, [line for line in problems if line]
 

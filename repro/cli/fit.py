@@ -3,7 +3,7 @@
 import dataclasses
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
         named = f"any {found.varied}, such as {_name(best)}" if found.unchanged else _name(best)
         terminal |= {"largest": named, "layers": _counts(best.balance)}
         terminal["counted"] = _stages(best, unit)
-    terminal["end"] = _end(settings, found, unit)
+    terminal["end"] = _end(found, memory, unit)
     if found.refused:
         count, first = len(found.refused), found.refused[0]
         terminal["left out"] = (
@@ -117,30 +117,22 @@ def _step(options: FitOptions) -> "Step":
     return Step(config, batch, make)
 
 
-def _end(fields: dict[str, Any], found: "Fit", unit: str) -> str:
+def _end(found: "Fit", memory: int, unit: str) -> str:
     """Why the search ended."""
     from repro.costs.units import readable
 
-    best, above, varied, memory = found.best, found.above, found.varied, fields["memory"]
-    if above is not None:
-        ratio = above.fullest / memory
-        excess = f"{ratio - 1:.1%} more than" if ratio < 11 else f"{ratio:,.0f} times"
-        smaller = " or smaller micro-batches" if fields["M"] < fields["N"] else ""
-        return (
-            f"{'one size up' if best else 'the smallest'}, {_name(above)}, takes "
-            f"{readable(above.fullest, unit)} on its fullest stage: {excess} the memory; more "
-            f"stages{smaller} would help"
-        )
-    assert best is not None
-    used = f"the fullest stage takes {readable(best.fullest, unit)} of {readable(memory, unit)}"
-    if varied is None:
+    cut = found.above or found.best
+    assert cut is not None
+    used = f"its fullest stage takes {readable(cut.fullest, unit)} of {readable(memory, unit)}"
+    if cut is found.above:
+        size = "one size up" if found.best else "the smallest size"
+        return f"{size}, {_name(cut)}, does not fit: {used}; more stages would help"
+    if found.varied is None:
         return f"{used}; only this size was counted: --vary NAME varies an argument"
     if found.unchanged:
-        return f"{used}, whatever {varied} is; --vary NAME varies another argument"
-    further = min(2 * found.limit, _MOST_UP_TO)
-    hint = f"; --up-to {further} searches further" if further > found.limit else ""
-    reached = f"search limit reached at {varied}={found.limit}"
-    return f"{reached}: {used}, so larger models may fit{hint}"
+        return f"{used}, whatever {found.varied} is; --vary NAME varies another argument"
+    limit = f"search limit reached at {found.varied}={found.limit}"
+    return f"{limit}: {used}; --up-to searches further, up to {_MOST_UP_TO}"
 
 
 def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
@@ -165,11 +157,8 @@ def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
 
 
 def _name(cut: "Cut") -> str:
-    """`L=24 (305.2 million parameters)`."""
-    count = f"{cut.parameters:,}"
-    if cut.parameters >= 10**6:
-        count = f"{cut.parameters / 1e6:,.1f} million"
-    return f"{assigned(cut.args) or 'this size'} ({count} parameters)"
+    """`L=24 (305,213,440 parameters)`."""
+    return f"{assigned(cut.args) or 'this size'} ({cut.parameters:,} parameters)"
 
 
 def _counts(balance: tuple[int, ...]) -> str:

@@ -171,17 +171,18 @@ def _best(points: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _advice(points: list[dict[str, Any]], best: dict[str, Any], memory: int | None) -> str:
     """One line about the best point."""
-    at, peak = f"K={best['K']}, M={best['M']}", size(max(best["peak_bytes"]))
-    if memory is not None and not best["fits"]:
+    at = f"K={best['K']}, M={best['M']}"
+    peak = f"{size(max(best['peak_bytes']))} on its fullest stage"
+    device = size(memory) if memory else "unknown memory"
+    if not best["fits"]:
         return (
-            f"none of these fits into the device's {size(memory)}: the leanest, {at}, takes "
-            f"{peak} on its fullest stage; try a larger K or M, or a smaller N"
+            f"none of these fits into the device's {device}: the leanest, {at}, takes {peak}; try "
+            "a larger K or M, or a smaller N"
         )
     fastest = "fastest" if all(point["fits"] for point in points) else "fastest that fits"
-    device = f"the device has {size(memory)}" if memory else "the device's memory is not known"
     base = "" if _fits(best["peak_bytes_k1"], memory) else ", which would not fit"
     return (
         f"{fastest}: {at}, {best['throughput']:,.1f} {best['unit']}, "
-        f"{best['speedup_vs_k1']:.2f}x over K=1 at the same M and N{base}; peak {peak} on the "
-        f"fullest stage ({device})"
+        f"{best['speedup_vs_k1']:.2f}x over K=1 at the same M and N{base}; it takes {peak}, of "
+        f"{device}"
     )
