@@ -91,8 +91,9 @@ def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
             cells = ["-" if value is None else number(1e3 * value) for value in values]
         if all(cell in _NOTHING for cell in cells):
             continue
+        # Words stand on the left; a number with its unit, such as `4.90 GB`, on the right.
         texts = [value for value in values if isinstance(value, str) and value not in _NOTHING]
-        if any(not text[0].isdigit() for text in texts):
+        if any(not text[0].isdigit() or text.count(" ") > 1 for text in texts):
             left.append(title)
         columns[title] = cells
     lines = zip(*columns.values(), strict=True)

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from repro.cli.answers import shown
 from repro.cli.options import parse
 from repro.cli.plan import REFERENCE_PLOTS, REFERENCE_RESULTS
-from repro.harness import bundle, terminal
+from repro.harness import bundle
+from repro.harness.terminal import show
 from repro.io.temporary import own_folder
 from repro.report import page, stamp, verdicts
-
-WIDTH = 100  # characters of the table of verdicts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +34,17 @@ class ReportOptions:
 
 def main(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
+    if options.bundles and options.reference:
+        raise ValueError("--with, --reference: the reference holds no bundle; leave one out")
     if options.bundles:
-        return _with_bundles(options)
-    if options.reference:
+        _with_bundles(options)
+    elif options.reference:
         print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
-        return 0
-    done = refresh(options.results, options.plots)
-    say_verdicts(options.plots)
-    print(f"open {options.plots / 'report.html'} ({done})")
+    else:
+        done = refresh(options.results, options.plots)
+        show_verdicts(options.plots)
+        print(f"open {options.plots / 'report.html'} ({done})")
     return 0
 
 
@@ -56,24 +57,16 @@ def refresh(results: Path, plots: Path) -> str:
     return "written"
 
 
-def say_verdicts(plots: Path) -> None:
+def show_verdicts(plots: Path) -> None:
     """One row for each exhibit of the paper; nothing if no result stands beside its numbers."""
-    rows = verdicts.written_rows(plots)
-    if not rows:
-        return
     columns = ("exhibit", "paper", "ours", "verdict")
-    cells = [[row[name] for name in columns] for row in rows]
-    table = terminal.table_of(columns, cells, left=columns, wrapped=columns[3:])
-    Console(width=WIDTH, highlight=False).print(table)
-    print(f"every claim: {plots / 'claims.md'}; the paper against itself: {plots / 'audit.md'}")
+    rows = [{name: row[name] for name in columns} for row in verdicts.written_rows(plots)]
+    if rows:
+        files = {"every claim": plots / "claims.md", "the paper itself": plots / "audit.md"}
+        show(shown({"verdicts": rows} | files))
 
 
-def _with_bundles(options: ReportOptions) -> int:
-    if options.reference:
-        raise ValueError(
-            "--with and --reference: the reference holds no bundle; drop --reference and add "
-            f"--results {REFERENCE_RESULTS}"
-        )
+def _with_bundles(options: ReportOptions) -> None:
     files = [
         file
         for path in options.bundles
@@ -87,4 +80,3 @@ def _with_bundles(options: ReportOptions) -> int:
         print(f"wrote {page.write_loaded(results, options.plots)}")
     stamp.remove(options.plots)  # the next report without --with is another one
     print("\n".join(lines))
-    return 0

@@ -1,13 +1,14 @@
 """`repro simulate`: a training step on other devices, for several K and M to choose from."""
 
 import dataclasses
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from repro.cli.answers import same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.gpipe.schedule import collector
-from repro.harness.spec import Checkpoint, Partitioner, RunSpec, ScheduleName
+from repro.harness.spec import Checkpoint, Partitioner, ScheduleName, sweep
 from repro.harness.text import number, size
 
 if TYPE_CHECKING:
@@ -55,9 +56,11 @@ def main(arguments: list[str]) -> int:
         raise ValueError("--K, --M: allowed is one number or more; try --K 2 4 --M 1 4")
     of = chosen(options)
     steps = _simulate(options, of)
-    first = next(iter(steps.values()))[0]
-    points = [
-        {
+    first = steps[options.K[0], options.M[0]]
+    points = []
+    for K, M in dict.fromkeys(product(options.K, options.M)):
+        step, base = steps[K, M], steps[1, M]
+        point = {
             "K": K,
             "M": M,
             "step_s": step.step_s,
@@ -72,8 +75,7 @@ def main(arguments: list[str]) -> int:
             "balance": step.counts,
             "speedup_vs_first": first.step_s / step.step_s,
         }
-        for (K, M), (step, base) in steps.items()
-    ]
+        points.append(point)
     of.warn(options.K, {M: options.N // M for M in options.M}, options.optimizer)
     best = points[0] if of.waits else _best(points)
     fields = {
@@ -84,45 +86,31 @@ def main(arguments: list[str]) -> int:
         "points": points,
     }
     advice = {"advice": _NO_ADVICE if of.waits else _advice(points, best, of.memory)}
-    drawn = steps[best["K"], best["M"]][0]
+    drawn = steps[best["K"], best["M"]]
     terminal = fields | _for_terminal(of, points, drawn) | advice
     tell(fields | advice, terminal, as_json=options.json)
     return 0
 
 
 @collector.paused()
-def _simulate(
-    options: SimulateOptions, of: Chosen
-) -> dict[tuple[int, int], tuple["Prediction", "Prediction"]]:
-    """The step of every K and M, and that of one stage; all are checked before the first."""
+def _simulate(options: SimulateOptions, of: Chosen) -> dict[tuple[int, int], "Prediction"]:
+    """The step of every K and M, and of one stage; all are checked before the first."""
     from repro.harness.predict import predict
 
-    one_stage = {
-        M: RunSpec(
-            model=of.model.name,
-            model_args=of.model_args,
-            K=1,
-            M=M,
-            N=options.N,
-            fidelity="simulated",
-            profile=of.profile,
-            link=options.link_speed,
-            **same(options, *_OF_SPEC),
-        )
-        for M in dict.fromkeys(options.M)
-    }
-    Ks = dict.fromkeys(options.K)
-    specs = [RunSpec(**{**dict(one_stage[M]), "K": K}) for K in Ks for M in one_stage]
+    specs = sweep(
+        model=of.model.name,
+        model_args=of.model_args,
+        N=options.N,
+        fidelity="simulated",
+        profile=of.profile,
+        link=options.link_speed,
+        **same(options, *_OF_SPEC),
+        K=[*dict.fromkeys((1, *options.K))],
+        M=[*dict.fromkeys(options.M)],
+    )
     for spec in specs:
         spec.check_depth(len(of.model.layers))
-    bases = {M: predict(spec, of.source) for M, spec in one_stage.items()}
-    return {
-        (spec.K, spec.M): (
-            bases[spec.M] if spec.K == 1 else predict(spec, of.source),
-            bases[spec.M],
-        )
-        for spec in specs
-    }
+    return {(spec.K, spec.M): predict(spec, of.source) for spec in specs}
 
 
 def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction") -> dict[str, Any]:
