@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import tyro
+
 from repro.harness.terminal import show, table_of
 from repro.harness.text import number, seconds, size
 
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _NOTHING = ("-", "", "0.0%", "-0.0%")  # a column of these is left out
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print everything as one JSON object, in seconds and bytes"""
 
 
 def tell(fields: Mapping[str, Any], terminal: Mapping[str, Any], *, as_json: bool) -> None:

@@ -7,11 +7,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import tyro
 from annotated_types import Interval
 
 from repro.cli.answers import shown
 from repro.cli.options import json_file, parse_named
+from repro.cli.source import ModelOptions
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import RunSpec, slug
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from repro.harness.schema import CalibrateRound
 
 
-@dataclasses.dataclass(frozen=True)
-class CalibrateOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(ModelOptions):
     """Measure this machine's rates, or a model's layer times, for `repro simulate`.
 
     Without a [MODEL], micro-benchmarks of about ten seconds make a device profile. With a [MODEL],
@@ -32,10 +32,6 @@ class CalibrateOptions:
     import:package.module:function, which is code and is run.
     """
 
-    model: str = ""
-    """the model, if it is not named first"""
-    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
-    """arguments of the model, such as L=3"""
     K: Annotated[int | None, Interval(ge=2, le=1024)] = None
     """processes at once, one thread each on the CPU; by default one per device, at least 2"""
     N: Annotated[int, Interval(ge=1, le=2**20)] = 192

@@ -1,7 +1,6 @@
 """`repro dashboard`: a workspace in Weights & Biases with a section for each exhibit."""
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,8 +54,7 @@ def main(arguments: list[str]) -> int:
     made = workspace(results, report, options.entity, options.project)
     beside = sys.stderr if options.json else sys.stdout  # so that what is printed stays JSON
     if options.json:
-        text = made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
-        print(json.dumps(json.loads(text)))
+        print(made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
     else:
         panels = [
             {"section": section.name, "panel": type(panel).__name__, "shows": title_of(panel)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from repro.cli.answers import same, tell
+from repro.cli.answers import AnswerOptions, same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import ModelOptions
 from repro.harness.catalog import pairs
@@ -22,7 +22,7 @@ DEFAULT_M = 32  # and two slots of RMSProp: the reading that docs/results.md fav
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FitOptions(ModelOptions):
+class FitOptions(AnswerOptions, ModelOptions):
     """Find the largest model that fits into a given memory per stage, as in Table 1.
 
     Tensors are counted, not allocated, so any size works on any machine. [MODEL] is transformer

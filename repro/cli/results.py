@@ -37,8 +37,6 @@ def main(arguments: list[str]) -> int:
     options = parse(ResultsOptions, arguments, "repro results")
     results = load_recorded(options.results)
     if options.pack is not None:
-        if options.pack.is_dir():
-            raise ValueError(f"--pack {options.pack}: that is a folder; name a file in it")
         for place in write_bundle(options.results, options.pack):
             print(f"packed {place.experiment} of {place.machine}, scale {place.scale}")
         kib = options.pack.stat().st_size / 1024

@@ -1,4 +1,4 @@
-"""The flags that `simulate`, `advise` and `fit` share, and what they say of layer times."""
+"""Flags that verbs share: the model, and for `simulate` and `advise` where layer times are from."""
 
 import dataclasses
 import sys
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from annotated_types import Interval
 
+from repro.cli.answers import AnswerOptions
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.catalog import pairs
 from repro.harness.spec import Optimizer, assigned
@@ -25,12 +26,10 @@ class ModelOptions:
     """the model, if it is not named first"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=24"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print everything as one JSON object, in seconds and bytes"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceOptions(ModelOptions):
+class SourceOptions(AnswerOptions, ModelOptions):
     device: str | None = None
     """such as v100 (a wrong name lists all), or a .json file that `repro calibrate` wrote"""
     calibration: Path | None = None

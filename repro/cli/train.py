@@ -14,6 +14,7 @@ from annotated_types import Interval
 from repro.cli.answers import same
 from repro.cli.main import print_warnings_once
 from repro.cli.options import parse_named
+from repro.cli.source import ModelOptions
 from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
@@ -30,18 +31,15 @@ _COUNT = Interval(ge=1, le=10**9)
 _SMALL = ("digits", "cifar10", "cifar100")  # data of small images, for which --image is 32
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainOptions(ModelOptions):
     """Train an image model to an accuracy, with checkpoints and exact resume.
 
     [MODEL] is amoebanet-b, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run. docs/training.md explains everything.
+    import:package.module:function, which is code and is run. Its number of
+    classes is that of the data. docs/training.md explains everything.
     """
 
-    model: str = ""
-    """the model, if it is not named first"""
-    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
-    """arguments of the model, such as L=3 D=16; the number of classes is that of the data"""
     data: str = "digits"
     """digits, cifar10, ..., or folder:PATH with a folder of images for each class, or parquet"""
     image: Annotated[int | None, _COUNT] = None

@@ -4,9 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from repro.cli.answers import same, tell
+from repro.cli.answers import AnswerOptions, same, tell
 from repro.cli.options import parse_named
 from repro.harness.results import Results, Run, find_run
 
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
 _LEAST_GAIN = 1.02  # a smaller one is not recommended, nor one within the error of the replay
 
 
-@dataclasses.dataclass(frozen=True)
-class WhyOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WhyOptions(AnswerOptions):
     """Explain why a recorded run is slow and which changes would make it faster.
 
     [RUN] is a run's id or the beginning of one, after as much of its place as tells it from
@@ -29,8 +27,6 @@ class WhyOptions:
     """the run, where it is not named first"""
     results: Path = Path("results")
     """the folder with the run; the committed results in it are searched last"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print everything as one JSON object, in seconds"""
 
 
 def main(arguments: list[str]) -> int:
