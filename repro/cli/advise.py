@@ -168,8 +168,9 @@ def _for_terminal(
         lines.append({"": "ref", **reference})
     for refused in (fields["too_large"], fields["do_not_fit"]):
         lines += [{"": "-", **plan} for plan in refused[:_TOO_LARGE]]
+    on = "x " if of.calibration is None else "devices, "
     found: dict[str, Any] = {
-        "simulated": f"{of.title} on {fields['devices']} x {of.on}",
+        "simulated": f"{of.title} on {fields['devices']} {on}{of.on}",
         "mini-batch": f"N={fields['batch']}, optimizer {fields['optimizer']}",
         "counted": f"one device alone would need {readable(fields['one_device_bytes'], unit)} "
         f"(K=1, M=1, nothing recomputed) and has {readable(fields['memory'], unit)}",
