@@ -7,7 +7,7 @@ graph saves from R to B, outputs and received gradients until B has ended.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from repro.costs.trace import InnerStorages, Pass
+from repro.costs.trace import Pass, Step
 from repro.gpipe.comm.message import Form
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "boundary", "activations", "messages")
@@ -25,38 +25,39 @@ class Effect:
 
 
 class _Ledger:
-    """Storages with reference counts, and the greatest sum of their bytes so far."""
+    """Storages with reference counts, and the greatest sum of their bytes during an action."""
 
     def __init__(self) -> None:
-        self.now = [0] * len(KINDS)
         self._entries: list[list[int]] = []  # bytes, reference count, kind
-        self.mark()
+        self.begin_action()
 
-    def mark(self) -> None:
-        """Begin to look for the greatest sum anew."""
-        self._total = self._highest = sum(self.now)
-        self.peak = tuple(self.now)
+    def begin_action(self) -> None:
+        """Count from here."""
+        self._now = [0] * len(KINDS)
+        self._highest = 0
+        self._peak = NOTHING
+
+    def effect(self) -> Effect:
+        """Of the action so far."""
+        return Effect(self._peak, tuple(self._now))
 
     def begin(self, size: int, kind: int) -> int:
         """Add a storage with one reference; returns its number."""
         self._entries.append([size, 1, kind])
-        self.now[kind] += size
-        self._total += size
-        if self._total > self._highest:
-            self._highest, self.peak = self._total, tuple(self.now)
+        self._now[kind] += size
+        self._note_peak()
         return len(self._entries) - 1
 
-    def add_inner(self, inner: InnerStorages, kept_kind: int) -> None:
-        """Add storages of a layer; those that are kept count as `kept_kind`."""
-        highest = self._total + sum(inner.most)
-        if highest > self._highest:
-            peak = [*self.now]
-            peak[ACTIVATIONS] += inner.most[0]
-            peak[kept_kind] += inner.most[1]
-            self._highest, self.peak = highest, tuple(peak)
-        self.now[ACTIVATIONS] += inner.net[0]
-        self.now[kept_kind] += inner.net[1]
-        self._total += sum(inner.net)
+    def change_inner(self, step: Step, kept_kind: int) -> None:
+        """Add and end storages of a layer; those that stay count as `kept_kind`."""
+        self._now[ACTIVATIONS] += step.size
+        self._now[kept_kind] += step.kept
+        self._note_peak()
+
+    def _note_peak(self) -> None:
+        total = sum(self._now)
+        if total > self._highest:
+            self._highest, self._peak = total, tuple(self._now)
 
     def hold(self, numbers: Iterable[int]) -> None:
         """Add a reference to each."""
@@ -69,81 +70,88 @@ class _Ledger:
             entry = self._entries[number]
             entry[1] -= 1
             if not entry[1]:
-                self.now[entry[2]] -= entry[0]
-                self._total -= entry[0]
+                self._now[entry[2]] -= entry[0]
 
 
 def effects(
-    passes: Sequence[Pass],
+    with_graph: Sequence[Pass],
+    without_graph: Sequence[Pass],
     inputs: Form,
     *,
-    graph: bool,
-    first: bool = False,
-    copies: bool = False,
-) -> tuple[Effect, Effect]:
-    """Effects of F (without a graph), or of R or F (with one), and of the B that follows.
+    first: bool,
+    copies: bool,
+) -> dict[str, Effect]:
+    """Effect of each kind of action.
 
-    Passes are the traces of the stage's layers in order, and of the loss on the last stage. The
-    inputs of the first layer lie in memory already. With `first` the parameters have no gradients
-    yet. With `copies` the layers get copies of the inputs, as on the first stage, whose inputs
-    belong to the user.
+    Passes are the traces of the stage's layers in order, and of the loss on the last stage; those
+    without a graph are of F, and empty where no R follows. The inputs of the first layer lie in
+    memory already. With `first` the parameters have no gradients yet. With `copies` the layers get
+    copies of the inputs, as on the first stage, whose inputs belong to the user.
     """
     ledger = _Ledger()
+    known, outputs = _forward(ledger, with_graph, inputs, copies=copies)
+    forward = recomputation = ledger.effect()
+    ledger.begin_action()
+    _backward(ledger, with_graph, known, first=first)
+    ledger.release(outputs)
+    backward = ledger.effect()
+    if without_graph:
+        ledger = _Ledger()
+        _, outputs = _forward(ledger, without_graph, inputs, copies=copies)
+        ledger.release(outputs)  # sent
+        forward = ledger.effect()
+    # I makes no gradients of weights, and keeps for W what B would free.
+    peak = [0 if kind == GRADIENTS else size for kind, size in enumerate(backward.peak)]
+    input_gradient = Effect(tuple(peak), NOTHING)
+    return {
+        "F": forward,
+        "R": recomputation,
+        "B": backward,
+        "I": input_gradient,
+        "W": backward,
+    }
+
+
+def _forward(
+    ledger: _Ledger, passes: Sequence[Pass], inputs: Form, *, copies: bool
+) -> tuple[list[dict[int, int]], list[int]]:
+    """F of all layers; returns the storages of each in the ledger, and the outputs of the last."""
     kind = ACTIVATIONS if copies else BOUNDARY
     received = [ledger.begin(meta.nbytes if copies else 0, kind) for meta in inputs.tensors]
     ledger.hold(received)  # by the stage, until its last layer has run
     value = received
-    numbers: list[dict[int, int]] = []
+    of_layers: list[dict[int, int]] = []
     for layer in passes:
-        known, result = _forward(ledger, layer, value)
-        numbers.append(known)
+        known = dict(zip(layer.inputs, value, strict=True))
+        for step in layer.forward:
+            if step.number is None:
+                ledger.change_inner(step, BUFFERS)
+            elif step.size < 0:
+                ledger.release([known[step.number]])
+            else:
+                known[step.number] = ledger.begin(step.size, ACTIVATIONS)
+        result = [known[number] for number in layer.outputs]
+        ledger.hold(result)
+        given, outputs = set(layer.inputs), set(layer.outputs)
+        ledger.release(known[number] for number in (layer.ended & outputs) - given)
+        ledger.hold(known[number] for number in given - layer.ended)  # saved for B
         ledger.release(value)
+        of_layers.append(known)
         value = result
     ledger.release(received)
-    if not graph:
-        peak = ledger.peak
-        ledger.release(value)  # sent
-        return Effect(peak, tuple(ledger.now)), Effect(NOTHING, NOTHING)
-    forward = Effect(ledger.peak, tuple(ledger.now))
-    ledger.mark()
-    started = tuple(ledger.now)
-    _backward(ledger, passes, numbers, first=first)
-    ledger.release(value)
-    return forward, Effect(_minus(ledger.peak, started), _minus(tuple(ledger.now), started))
-
-
-def _minus(a: Bytes, b: Bytes) -> Bytes:
-    return tuple(x - y for x, y in zip(a, b, strict=True))
-
-
-def _forward(ledger: _Ledger, layer: Pass, value: list[int]) -> tuple[dict[int, int], list[int]]:
-    """F of one layer; returns its storages in the ledger, and those of its outputs."""
-    known = dict(zip(layer.inputs, value, strict=True))
-    for step in layer.forward_steps:
-        if isinstance(step, InnerStorages):
-            ledger.add_inner(step, BUFFERS)
-        elif step[1] < 0:
-            ledger.release([known[step[0]]])
-        else:
-            known[step[0]] = ledger.begin(step[1], ACTIVATIONS)
-    result = [known[number] for number in layer.outputs]
-    ledger.hold(result)
-    inputs, outputs = set(layer.inputs), set(layer.outputs)
-    ledger.release(known[number] for number in (layer.ended & outputs) - inputs)
-    ledger.hold(known[number] for number in inputs - layer.ended)  # saved for B
-    return known, result
+    return of_layers, value
 
 
 def _backward(
-    ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, int]], *, first: bool
+    ledger: _Ledger, passes: Sequence[Pass], of_layers: list[dict[int, int]], *, first: bool
 ) -> None:
     """B of all layers, the last one first; received and sent gradients are held until the end."""
     last = passes[-1]
-    sizes = {number: size for number, size in last.backward if size > 0}
+    sizes = {step.number: step.size for step in last.backward if step.size > 0}
     arrived = [ledger.begin(sizes[number], MESSAGES) for number in last.returned]
     ledger.hold(arrived)
     gradients: list[int | None] = [*arrived]
-    for layer, known in zip(reversed(passes), reversed(numbers), strict=True):
+    for layer, known in zip(reversed(passes), reversed(of_layers), strict=True):
         gradients = _backward_of_layer(ledger, layer, known, gradients, first=first)
     ledger.release(arrived)
     ledger.release(each for each in gradients if each is not None)
@@ -166,17 +174,15 @@ def _backward_of_layer(
     known |= {number: entry for number, entry in incoming.items() if entry is not None}
     made = {number for number in layer.made if number is not None}
     absent = {number for number, entry in incoming.items() if entry is None} - made
-    for step in layer.first_backward_steps if first else layer.backward_steps:
-        if isinstance(step, InnerStorages):
-            ledger.add_inner(step, GRADIENTS)
+    for step in layer.first_backward if first else layer.backward:
+        if step.number is None:
+            ledger.change_inner(step, GRADIENTS)
+        elif step.number in absent:
             continue
-        number, size = step
-        if number in absent:
-            continue
-        if size < 0 and number not in made:
-            ledger.release([known[number]])
-        elif size > 0 and number not in known:
-            known[number] = ledger.begin(size, ACTIVATIONS)
+        elif step.size < 0 and step.number not in made:
+            ledger.release([known[step.number]])
+        elif step.size > 0 and step.number not in known:
+            known[step.number] = ledger.begin(step.size, ACTIVATIONS)
     outgoing = [None if number is None else known[number] for number in layer.made]
     ledger.hold(n for i, n in enumerate(outgoing) if n is not None and n in outgoing[:i])
     return outgoing

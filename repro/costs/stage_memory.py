@@ -8,19 +8,17 @@ before I, with sequence length s, micro-batch size b, width h and a heads.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from repro.costs.counter import Counter
+from repro.costs.counter import Counter, Resident
 from repro.costs.fake import mini_batch
 from repro.costs.stage import (
     BOUNDARY,
     BUFFERS,
-    GRADIENTS,
     KINDS,
     MESSAGES,
-    NOTHING,
     OPTIMIZER,
     PARAMETERS,
     Bytes,
@@ -91,51 +89,11 @@ class Task:
             for rank in range(K)
         ]
 
-    @cached_property
-    def stages(self) -> dict[int, range]:
-        """The stages that the rank holds, with their layers."""
-        K = len(self.schedule.ranks)
-        return dict(zip(range(self.rank, self.schedule.stages, K), self.layers, strict=True))
-
-    @property
-    def sizes(self) -> list[int]:
-        """Examples of each micro-batch."""
-        return sizes(batch_size(self.inputs), self.schedule.micro_batches)
-
-    def keys(self, counter: Counter) -> dict[int, Hashable]:
-        """Stage -> a key that is equal for stages whose micro-batches do the same.
-
-        Such a stage may be one of another model.
-        """
-        boundaries = counter.boundaries(micro_batch(self.inputs, self.sizes[0]))
-        last = self.schedule.stages - 1
-        return {
-            stage: (
-                counter.kinds[layers.start : layers.stop],
-                boundaries[layers.start].text,
-                stage == 0,
-                stage == last,
-            )
-            for stage, layers in self.stages.items()
-        }
-
-    @property
-    def step(self) -> Hashable:
-        """A key of all else that the memory of a rank depends on."""
-        K = len(self.schedule.ranks)
-        # Stages by their position on the rank, so that ranks which do the same have equal keys.
-        actions = tuple(
-            (a.kind, a.of, a.stage // K, a.micro_batch) for a in self.schedule.ranks[self.rank]
-        )
-        data = _nbytes(self.inputs), _nbytes(self.targets), batch_size(self.inputs)
-        return actions, data, self.messages
-
 
 def peak_memory(counter: Counter, task: Task) -> StageMemory:
     """Memory of one rank at the peak of a step."""
-    keys = task.keys(counter)
-    key = tuple(keys.values()), task.step
-    return counter.memory(key, lambda: _Walk(counter, task, keys).find_peak())
+    walk = _Walk(counter, task)
+    return counter.memory(walk.key, walk.find_peak)
 
 
 class _Sent(NamedTuple):
@@ -148,40 +106,58 @@ class _Sent(NamedTuple):
 class _Walk:
     """Sums up memory over the actions of a rank."""
 
-    def __init__(self, counter: Counter, task: Task, keys: Mapping[int, Hashable]) -> None:
-        self._counter = counter
-        self._task = task
-        self._keys = keys
-        self._stages = task.stages
-        self._resident = [counter.resident(n) for layers in task.layers for n in layers]
-        self._actions = task.schedule.ranks[task.rank]
-        self._messages = task.messages
-        self._is_alone = len(task.schedule.ranks) == 1
-        self._last = task.schedule.stages - 1
-        receives = [action for action in reversed(self._actions) if action.kind == "Recv"]
-        # Stages of the messages that are still to be received, the next one last.
-        self._due_inputs = [a.stage for a in receives if a.of == "F"]
-        self._due_gradients = [a.stage for a in receives if a.of in GRADIENT]
+    def __init__(self, counter: Counter, task: Task) -> None:
+        self._counter, self._task, self._messages = counter, task, task.messages
+        schedule, K = task.schedule, len(task.schedule.ranks)
+        self._actions = schedule.ranks[task.rank]
+        self._is_alone, self._last = K == 1, schedule.stages - 1
+        self._stages = dict(zip(range(task.rank, schedule.stages, K), task.layers, strict=True))
+        self._sizes = sizes(batch_size(task.inputs), schedule.micro_batches)
+        boundaries = counter.boundaries(micro_batch(task.inputs, self._sizes[0]))
+        # Stage -> a key that is equal for stages whose micro-batches do the same, also for those of
+        # another model.
+        self._keys: dict[int, Hashable] = {
+            stage: (
+                counter.kinds[layers.start : layers.stop],
+                boundaries[layers.start].text,
+                stage == 0,
+                stage == self._last,
+            )
+            for stage, layers in self._stages.items()
+        }
         self._arrived = 0  # bytes of gradients that have arrived before their B
         self._sending = 0  # bytes that are still being sent during the next action
         self._sent = cache(self._count_sent)
 
+    @property
+    def key(self) -> Hashable:
+        """A key of all that the memory of the rank depends on."""
+        task, K = self._task, len(self._task.schedule.ranks)
+        # Stages by their position on the rank, so that ranks which do the same have equal keys.
+        actions = tuple((a.kind, a.of, a.stage // K, a.micro_batch) for a in self._actions)
+        data = _nbytes(task.inputs), _nbytes(task.targets), batch_size(task.inputs)
+        return tuple(self._keys.values()), actions, data, task.messages
+
     def find_peak(self) -> StageMemory:
         """Memory of all kinds at the moment when their sum is greatest."""
-        micro_batch_sizes = self._task.sizes
+        receives = [action for action in reversed(self._actions) if action.kind == "Recv"]
+        # Stages of the messages that are still to be received, the next one last.
+        self._due_inputs = [a.stage for a in receives if a.of == "F"]
+        self._due_gradients = [a.stage for a in receives if a.of in GRADIENT]
         # The stages and micro-batches whose F keeps no graph.
         recomputed = {action.cell for action in self._actions if action.kind == "R"}
         had_backward: set[int] = set()  # stages
-        now = self._at_rest()
+        resident = [self._counter.resident(n) for layers in self._task.layers for n in layers]
+        now = self._at_rest(resident)
         most = StageMemory(tuple(now), "start")
         for action in self._actions:
             kind, (stage, i) = action.kind, action.cell
             if kind == "U":
-                now[OPTIMIZER] += max((each.update for each in self._resident), default=0)
+                now[OPTIMIZER] += max((each.update for each in resident), default=0)
                 if sum(now) > most.total:
                     most = StageMemory(tuple(now), "U")
                 continue
-            size = micro_batch_sizes[i]
+            size = self._sizes[i]
             if kind == "Recv":
                 now[BOUNDARY] += self._receive(action, size)
             elif kind == "Send":
@@ -200,12 +176,12 @@ class _Walk:
                 now[BOUNDARY] += self._hand_on(action, size)
         return most
 
-    def _at_rest(self) -> list[int]:
+    def _at_rest(self, resident: Sequence[Resident]) -> list[int]:
         """Bytes of each kind when the step begins."""
         now = [0] * len(KINDS)
-        now[PARAMETERS] = sum(each.parameters for each in self._resident)
-        now[BUFFERS] = sum(each.buffers for each in self._resident)
-        now[OPTIMIZER] = sum(each.optimizer for each in self._resident)
+        now[PARAMETERS] = sum(each.parameters for each in resident)
+        now[BUFFERS] = sum(each.buffers for each in resident)
+        now[OPTIMIZER] = sum(each.optimizer for each in resident)
         if 0 in self._stages:
             now[BOUNDARY] += _nbytes(self._task.inputs)
         if self._last in self._stages:
@@ -261,41 +237,28 @@ class _Walk:
 
     # Layers.
 
-    def _effects(self, stage: int, size: int, recompute: bool, fresh: bool) -> Mapping[str, Effect]:
+    def _effects(self, stage: int, size: int, recompute: bool, fresh: bool) -> dict[str, Effect]:
         """What each kind of action does; `fresh`: the parameters have no gradients yet."""
-        key = self._keys[stage], size, recompute, fresh
-        return self._counter.memory(key, lambda: self._count_effects(stage, size, recompute, fresh))
-
-    def _count_effects(
-        self, stage: int, size: int, recompute: bool, fresh: bool
-    ) -> Mapping[str, Effect]:
-        task, counter, layers = self._task, self._counter, self._stages[stage]
-        part, copies = micro_batch(task.inputs, size), stage == 0
-        inputs = counter.boundaries(part)[layers.start]
+        counter, layers = self._counter, self._stages[stage]
+        part = micro_batch(self._task.inputs, size)
 
         def passes(*, graph: bool, counting: bool) -> list[Pass]:
             traces = [counter.layer(n, part, graph=graph, counting=counting) for n in layers]
             if stage == self._last:
-                traces.append(counter.head(part, micro_batch(task.targets, size), graph=graph))
+                targets = micro_batch(self._task.targets, size)
+                traces.append(counter.head(part, targets, graph=graph))
             return traces
 
-        with_graph = passes(graph=True, counting=not recompute)
-        forward, backward = effects(with_graph, inputs, graph=True, first=fresh, copies=copies)
-        recomputation = forward
-        if recompute:
-            without = passes(graph=False, counting=True)
-            forward, _ = effects(without, inputs, graph=False, copies=copies)
-        # I makes no gradients of weights, and keeps for W what B would free.
-        peak_of_input_gradient = tuple(
-            0 if kind == GRADIENTS else size for kind, size in enumerate(backward.peak)
-        )
-        return {
-            "F": forward,
-            "R": recomputation,
-            "B": backward,
-            "I": Effect(peak_of_input_gradient, NOTHING),
-            "W": backward,
-        }
+        def count() -> dict[str, Effect]:
+            return effects(
+                passes(graph=True, counting=not recompute),
+                passes(graph=False, counting=True) if recompute else [],
+                counter.boundaries(part)[layers.start],
+                first=fresh,
+                copies=stage == 0,
+            )
+
+        return counter.memory((self._keys[stage], size, recompute, fresh), count)
 
 
 def micro_batch(tree: Tree, examples: int) -> Tree:

@@ -5,10 +5,10 @@ else holds a reference. So the moment at which a storage ends shows how long the
 it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,17 @@ from repro.gpipe.core.microbatch import Tree, flatten, unflatten
 from repro.gpipe.exact.batchnorm import Statistics
 
 Event = tuple[int, int]  # (number of a storage, its bytes; negative where it ends)
-Sums = tuple[int, int]  # bytes of storages that end during a pass, and of those that are kept
 
 
-@dataclass(frozen=True)
-class InnerStorages:
-    """Storages that only the layer itself holds, over a number of events."""
+class Step(NamedTuple):
+    """What a pass does to memory: to one storage, or to a sum of inner ones.
 
-    most: Sums  # at the moment when their sum is greatest
-    net: Sums  # after the last event
+    Inner storages are those that only the layer itself holds.
+    """
+
+    number: int | None  # of a storage; None for inner ones
+    size: int  # bytes; negative where storages end
+    kept: int = 0  # bytes of inner storages that stay after the pass, besides `size`
 
 
 @dataclass(frozen=True)
@@ -47,70 +49,40 @@ class Op:
 class Pass:
     """Trace of one layer: of F alone, or of F with a graph and then B. Storages are numbered."""
 
-    forward: tuple[Event, ...]  # storages that begin and end in F
+    forward: tuple[Step, ...]  # kept are running statistics and the like
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]  # some may be inputs
     ended: frozenset[int]  # storages that end when the caller drops the inputs and outputs
-    backward: tuple[Event, ...]  # storages that begin and end in B, gradients of inputs included
+    backward: tuple[Step, ...]
+    # The first time there are no gradients of parameters. What is added to them later becomes them
+    # then, and is kept.
+    first_backward: tuple[Step, ...]
     returned: tuple[int, ...]  # gradients of the outputs, in order, which B receives
     made: tuple[int | None, ...]  # gradients of the inputs, in order; None where there is none
-    # Storages that are added to existing gradients of parameters. The first time there are no
-    # gradients, and these storages become them.
-    gradients: frozenset[int]
     ops: tuple[Op, ...]  # of F
     ops_backward: tuple[Op, ...]
     result: Form  # behind the layer
 
-    @cached_property
-    def forward_steps(self) -> tuple[Event | InnerStorages, ...]:
-        """`forward`, with the events of inner storages combined."""
-        begun = {number for number, size in self.forward if size > 0}
-        left = begun - _ended(self.forward) - self.ended - _ended(self.backward)
-        return _condensed(self.forward, {*self.inputs, *self.outputs}, left)
 
-    @cached_property
-    def backward_steps(self) -> tuple[Event | InnerStorages, ...]:
-        """`backward`, with the events of inner storages combined; gradients are not inner."""
-        return _condensed(self.backward, self._shared, set())
+def _steps(
+    events: Iterable[Event], shared: Collection[int], kept: Collection[int] = ()
+) -> tuple[Step, ...]:
+    """The events, where those of inner storages between two of `shared` ones become two steps.
 
-    @cached_property
-    def first_backward_steps(self) -> tuple[Event | InnerStorages, ...]:
-        """`backward_steps` where the parameters have no gradients yet."""
-        kept = self.gradients - self._shared
-        events = (event for event in self.backward if event[0] not in kept or event[1] > 0)
-        return _condensed(events, self._shared, set(kept))
-
-    @cached_property
-    def _shared(self) -> set[int]:
-        """Storages that the caller may hold too."""
-        made = {number for number in self.made if number is not None}
-        return {*self.inputs, *self.outputs, *self.returned, *made}
-
-
-def _ended(events: Iterable[Event]) -> set[int]:
-    return {number for number, size in events if size < 0}
-
-
-def _condensed(
-    events: Iterable[Event], shared: set[int], kept: set[int]
-) -> tuple[Event | InnerStorages, ...]:
-    """Combine the events between two events of shared storages."""
-    steps: list[Event | InnerStorages] = []
-    none = InnerStorages((0, 0), (0, 0))
-    inner = none
-    for number, size in events:
-        if number in shared:
-            if inner != none:
-                steps.append(inner)
-            steps.append((number, size))
-            inner = none
+    These are up to the greatest sum, and from there to what is left.
+    """
+    steps: list[Step] = []
+    for is_shared, run in groupby(events, lambda event: event[0] in shared):
+        if is_shared:
+            steps += [Step(number, size) for number, size in run]
             continue
-        passing, staying = inner.net
-        net = (passing, staying + size) if number in kept else (passing + size, staying)
-        most = net if sum(net) > sum(inner.most) else inner.most
-        inner = InnerStorages(most, net)
-    if inner != none:
-        steps.append(inner)
+        sums = [(0, 0)]
+        for number, size in run:
+            passing, staying = sums[-1]
+            is_kept = number in kept
+            sums.append((passing, staying + size) if is_kept else (passing + size, staying))
+        top, net = max(sums, key=sum), sums[-1]
+        steps += [Step(None, *top), Step(None, net[0] - top[0], net[1] - top[1])]
     return tuple(steps)
 
 
@@ -244,15 +216,21 @@ def _traced(
     if root is not None and root.requires_grad:
         root.backward()
     backward, ops_backward = recorder.take()
+    given = {*numbers, *output_numbers}
+    shared = {*given, *returned, *(number for number in made if number is not None)}
+    passing = ended | {number for number, size in forward + backward if size < 0}
+    left = {number for number, _ in forward} - passing
+    becoming = set(added) - shared
+    first_backward = [(n, size) for n, size in backward if n not in becoming or size > 0]
     return Pass(
-        forward=forward,
+        forward=_steps(forward, given, left),
         inputs=numbers,
         outputs=output_numbers,
         ended=ended,
-        backward=backward,
+        backward=_steps(backward, shared),
+        first_backward=_steps(first_backward, shared, becoming),
         returned=tuple(returned),
         made=tuple(made),
-        gradients=frozenset(added),
         ops=ops,
         # The first operator made the root's gradient, which is the trace's and not the layer's.
         ops_backward=ops_backward[1:],
