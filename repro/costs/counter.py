@@ -5,6 +5,7 @@ The bytes of tensors are counted. Workspaces of kernels are not seen.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,54 +133,42 @@ class Counter:
         trained: list[nn.Parameter] = []
         if self._optimizer is not None:
             trained = [p for p in module.parameters() if p.requires_grad]
-        states = [self._optimizer_state(p) for p in trained]
+        states = [
+            self._fakes.once(
+                ("state", self._optimizer_kind, p.shape, p.dtype), partial(self._trace_optimizer, p)
+            )
+            for p in trained
+        ]
         state_bytes = sum(state for state, _ in states)
         buffer_bytes = sum(t.nbytes for t in [*module.buffers(), *statistics.tensors])
+        for part in module.modules():
+            for name, buffer in part.named_buffers(recurse=False):
+                if not owns(part, name):  # a stage keeps a copy, see `repro.gpipe.exact.buffers`
+                    buffer_bytes += buffer.nbytes
         return Resident(
             count=sum(p.numel() for p in module.parameters()),
             parameters=sum(p.nbytes for p in module.parameters()),
-            buffers=buffer_bytes + _kept_copies(module),
+            buffers=buffer_bytes,
             optimizer=state_bytes,
             update=max((temporary for _, temporary in states), default=0),
             updated=3 * sum(p.nbytes for p in trained) + 2 * state_bytes,
         )
 
-    def _optimizer_state(self, parameter: nn.Parameter) -> tuple[int, int]:
-        """`_trace_optimizer`, once for each shape."""
-        make = self._optimizer
-        assert make is not None
-
-        def traced() -> tuple[int, int]:
-            with self._fakes.inside():
-                return _trace_optimizer(parameter, make)
-
-        key = "state", self._optimizer_kind, parameter.shape, parameter.dtype
-        return self._fakes.once(key, traced)
+    def _trace_optimizer(self, parameter: nn.Parameter) -> tuple[int, int]:
+        """Bytes of the optimizer's state for one parameter, and temporary bytes of its update."""
+        assert self._optimizer is not None
+        with self._fakes.inside():
+            copy = nn.Parameter(torch.empty_like(parameter))
+            copy.grad = torch.empty_like(copy)
+            optimizer = self._optimizer([copy])
+            optimizer.step()  # the first step allocates the state
+            state = flatten([*optimizer.state.values()])[0]
+            with Recorder([copy, copy.grad, *state]) as recorder:
+                before = recorder.now
+                optimizer.step()
+        return sum(t.nbytes for t in state), recorder.peak - before
 
     @property
     def parameters(self) -> int:
         """Number of parameters of the whole model."""
         return sum(self.resident(index).count for index in range(len(self)))
-
-
-def _kept_copies(module: nn.Module) -> int:
-    """Bytes of the copies of buffers that a stage keeps; see `repro.gpipe.exact.buffers`."""
-    total = 0
-    for part in module.modules():
-        for name, buffer in part.named_buffers(recurse=False):
-            if not owns(part, name):
-                total += buffer.nbytes
-    return total
-
-
-def _trace_optimizer(parameter: nn.Parameter, make: Optimizer) -> tuple[int, int]:
-    """Bytes of an optimizer's state for one parameter, and temporary bytes of its update."""
-    copy = nn.Parameter(torch.empty_like(parameter))
-    copy.grad = torch.empty_like(copy)
-    optimizer = make([copy])
-    optimizer.step()  # the first step allocates the state
-    state = flatten([*optimizer.state.values()])[0]
-    with Recorder([copy, copy.grad, *state]) as recorder:
-        before = recorder.now
-        optimizer.step()
-    return sum(t.nbytes for t in state), recorder.peak - before

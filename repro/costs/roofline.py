@@ -8,6 +8,7 @@ neighbours, so a TPU moves fewer bytes than counted.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from repro.costs import products
 from repro.costs.counter import Counter
@@ -16,12 +17,10 @@ from repro.costs.trace import Op, gradient_bytes
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import Profile
 
-TERMS = ("matmul", "padding", "memory", "launch")
 _ELEMENT = 4  # bytes of a float32, which is what our models store
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """Seconds by cause, which add up."""
 
     matmul: float = 0.0  # matrix products, convolutions and fused attention, by their FLOPs
@@ -31,7 +30,10 @@ class Terms:
 
     @property
     def total(self) -> float:
-        return self.matmul + self.padding + self.memory + self.launch
+        return sum(self)
+
+
+TERMS = Terms._fields
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
 
     An operator without counted FLOPs takes one operation for each element that it writes.
     """
-    moved = _moved(op) / device.bytes_per_second.value
+    # An embedding reads only those table rows that it writes.
+    read = op.written if op.name.split(".")[0] == "embedding" else op.read
+    moved = (op.written + read) / device.bytes_per_second.value
     if not (op.flops or moved):
         return Terms()
     launch = device.launch_s.value
@@ -137,10 +141,4 @@ def profile(
 
 def _seconds(ops: Iterable[Op], device: Device, *, folded: bool = False) -> Terms:
     parts = [operator_seconds(op, device, folded=folded) for op in ops]
-    return Terms(*(sum(getattr(part, term) for part in parts) for term in TERMS))
-
-
-def _moved(op: Op) -> int:
-    """Bytes that an operator moves; an embedding reads only those table rows that it writes."""
-    is_embedding = op.name.split(".")[0] == "embedding"
-    return op.written + (op.written if is_embedding else op.read)
+    return Terms(*map(sum, zip(*parts, strict=True)))
