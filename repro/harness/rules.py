@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.io.untrusted import short
-from repro.methods.named import ACCEPTS
+from repro.methods.named import LIBRARIES
 
 GIVEN = ("a value",)  # any but None
 NONE = (None,)
@@ -22,7 +22,7 @@ _MEASURED_STEPS: Setting = {"fidelity": ("measured",), "task": ("train",)}
 _ONE_REPLICA_OF_OURS: Setting = {"D": (1,), "library": OURS}
 RULES: list[tuple[Setting, Setting]] = [
     # Libraries.
-    *(({"library": (name,)}, accepted) for name, accepted in ACCEPTS.items()),
+    *(({"library": (name,)}, accepted) for name, (_, accepted) in LIBRARIES.items()),
     ({"library": ("tensor",)}, {"tensor_parallel": GIVEN}),
     # Schedules.
     *(

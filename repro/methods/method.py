@@ -136,16 +136,13 @@ class Method(ABC):
             self.train_step(inputs, targets)
         return self.gather(sent.counts)
 
-    def staleness(self) -> list[int] | None:
-        """For each stage: the most updates between the F and the update of a micro-batch.
+    def asynchrony(self) -> dict[str, list[int]]:
+        """For each stage, where micro-batches update weights while others use older ones.
 
-        None where no micro-batch updates weights while others use older ones.
+        "staleness" is the most updates between the F and the update of a micro-batch,
+        "stashed_bytes" the most bytes of weights, besides the newest, that were kept at once.
         """
-        return None
-
-    def stashed_bytes(self) -> list[int] | None:
-        """For each stage: the most bytes of weights, besides the newest, that were kept at once."""
-        return None
+        return {}
 
     def close(self) -> None:  # noqa: B027
         """Release threads and connections."""

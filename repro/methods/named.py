@@ -39,9 +39,9 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     # ZB-H1: backwards split in two; simulated.
     "zero-bubble": (("K",), {"schedule": "zb-h1", "checkpoint": "never"}),
 }
-# Library -> field of a run -> its allowed values, where these are limited. What is only asked of
-# our own pipeline has its default.
-_OWN_ALONE: Mapping[str, tuple[Any, ...]] = {
+Allowed = Mapping[str, tuple[Any, ...]]  # field of a run -> its values, where these are limited
+# What is only asked of our own pipeline has its default.
+_OWN_ALONE: Allowed = {
     "checkpoint": ("always", "never"),
     "trace": (False,),
     "transport": ("auto",),
@@ -50,17 +50,20 @@ _OWN_ALONE: Mapping[str, tuple[Any, ...]] = {
 }
 _PIPELINE = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "D": (1,)}
 _REPLICAS = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "K": (1,)}
-ACCEPTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "repro": {},
-    "torch": _PIPELINE,
-    "torch-1f1b": {**_PIPELINE, "schedule": ("1f1b",)},
-    "torch-interleaved": {**_PIPELINE, "schedule": ("interleaved-1f1b",)},
-    "deepspeed": {**_PIPELINE, "schedule": ("1f1b",)},
-    "torchgpipe": _PIPELINE,
-    "pipedream": _PIPELINE,
-    "ddp": _REPLICAS,
-    "fsdp": _REPLICAS,
-    "tensor": {**_OWN_ALONE, "schedule": ("gpipe",), "D": (1,), "K": (1,)},
+_TENSOR = {**_OWN_ALONE, "schedule": ("gpipe",), "D": (1,), "K": (1,)}
+_TORCH = "peers.pipelining.Pipelining"
+# Library -> its class in `repro.methods`, and the runs that it accepts.
+LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
+    "repro": ("own.Own", {}),
+    "torch": (_TORCH, _PIPELINE),
+    "torch-1f1b": (_TORCH, {**_PIPELINE, "schedule": ("1f1b",)}),
+    "torch-interleaved": (_TORCH, {**_PIPELINE, "schedule": ("interleaved-1f1b",)}),
+    "deepspeed": ("peers.deepspeed.DeepSpeedPipeline", {**_PIPELINE, "schedule": ("1f1b",)}),
+    "torchgpipe": ("peers.torchgpipe.TorchGPipe", _PIPELINE),
+    "pipedream": ("pipedream.PipeDream", _PIPELINE),
+    "ddp": ("unpipelined.DataParallel", _REPLICAS),
+    "fsdp": ("sharded.FullySharded", _REPLICAS),
+    "tensor": ("sharded.TensorParallel", _TENSOR),
 }
 
 

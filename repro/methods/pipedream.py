@@ -36,18 +36,6 @@ from repro.gpipe.schedule.actions import Cell
 from repro.methods.method import Method, Setup
 
 
-@dataclass(frozen=True)
-class _Version:
-    """The weights of this stage after a number of updates.
-
-    Those of the newest version share the memory of the parameters; an update leaves them theirs if
-    a micro-batch in flight still needs them.
-    """
-
-    updates: int
-    weights: dict[str, Tensor]
-
-
 @dataclass
 class _InFlight:
     """A micro-batch between its F and its B on this stage."""
@@ -56,7 +44,10 @@ class _InFlight:
     number: int  # counted over all steps; the random numbers inside layers depend on it
     inputs: Tree
     targets: Tree  # on the last stage
-    version: _Version  # of its F
+    updates: int  # of this stage before its F
+    # Of its F: the newest ones then, which share the memory of the parameters until an update that
+    # leaves them theirs.
+    weights: dict[str, Tensor]
     # Tensors that left the stage, or the loss, with their graph; None before R.
     outputs: list[Tensor] | None = None
 
@@ -86,7 +77,8 @@ class PipeDream(Method):
         self._forms = Forms()
         self._step_bytes: dict[str, int] = {}  # sent in the last step
         self._parameters = dict(self.module.named_parameters())
-        self._newest = self._version(updates=0)
+        self._updates = 0
+        self._newest = self._weights()
         self._greatest_staleness = 0
         self._most_stashed = 0  # bytes
 
@@ -136,13 +128,12 @@ class PipeDream(Method):
         loss = sum(self._setup.loss(value, part).item() * share for value, part, share in scored)
         return EvaluationResult(self._wire.from_last(loss), gather(outputs))
 
-    def staleness(self) -> list[int]:
-        """K - 1 - j on stage j once the pipe was full."""
-        return self.gather(self._greatest_staleness)
-
-    def stashed_bytes(self) -> list[int]:
-        """The weights of K - 1 - j versions once the pipe was full."""
-        return self.gather(self._most_stashed)
+    def asynchrony(self) -> dict[str, list[int]]:
+        """On stage j, once the pipe was full: K - 1 - j, and the weights of so many versions."""
+        return {
+            "staleness": self.gather(self._greatest_staleness),
+            "stashed_bytes": self.gather(self._most_stashed),
+        }
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
         """Peak memory of each stage from an empty pipe to a full one."""
@@ -170,7 +161,8 @@ class PipeDream(Method):
 
     def _forward(self, i: int, inputs: Tree, targets: Tree) -> list[Tensor]:
         """F of a micro-batch with the newest weights; its activations are sent."""
-        micro_batch = _InFlight((self._rank, i), self._forwards, inputs, targets, self._newest)
+        cell, updates = (self._rank, i), self._updates
+        micro_batch = _InFlight(cell, self._forwards, inputs, targets, updates, self._newest)
         self._forwards += 1
         self._in_flight.append(micro_batch)
         # The graph of the first F tells which outputs require a gradient.
@@ -198,7 +190,7 @@ class PipeDream(Method):
         seed = rng.hashed(self._setup.seed, 0, micro_batch.number, self._rank)
         rng.reseed(seed, self._setup.device)
         inputs = map_leaves(Tensor, torch.clone, micro_batch.inputs)
-        value = functional_call(self.module, micro_batch.version.weights, (inputs,))
+        value = functional_call(self.module, micro_batch.weights, (inputs,))
         if self._is_last:
             value = self._setup.loss(value, micro_batch.targets)
         return flatten(value)
@@ -228,7 +220,7 @@ class PipeDream(Method):
             ]
             message = self._forms.message(("gradients", i), *flatten(gradients))
             self._links.send_gradients(message, (None, (self._rank - 1, i)))
-        self._update(micro_batch.version)
+        self._update(micro_batch)
 
     def _recompute(self, micro_batch: _InFlight) -> None:
         """R: F once more with a graph. It changes copies of buffers such as running statistics."""
@@ -240,37 +232,35 @@ class PipeDream(Method):
         with torch.enable_grad(), as_before(copies):
             micro_batch.outputs, _ = self._run(micro_batch)
 
-    def _update(self, used: _Version) -> None:
+    def _update(self, done: _InFlight) -> None:
         """The update by a micro-batch of which B is done, with the gradients of its weights."""
-        kept = {other.version.updates for other in self._in_flight}
+        kept = {other.updates for other in self._in_flight}
         for name, p in self._parameters.items():
-            gradient, used.weights[name].grad = used.weights[name].grad, None
+            gradient, done.weights[name].grad = done.weights[name].grad, None
             if self._setup.optimizer is None:
                 if gradient is not None:
                     p.grad = gradient if p.grad is None else p.grad + gradient
                 continue
             p.grad = gradient
-            if self._newest.updates in kept and p.requires_grad:
+            if self._updates in kept and p.requires_grad:
                 # The optimizer writes to a copy, and micro-batches in flight keep what they use.
                 p.data = p.data.clone()
         if self._setup.optimizer is None:
             return
         if self._optimizer is not None:
             self._optimizer.step()
-        self._greatest_staleness = max(
-            self._greatest_staleness, self._newest.updates - used.updates
-        )
-        self._newest = self._version(self._newest.updates + 1)
+        self._greatest_staleness = max(self._greatest_staleness, self._updates - done.updates)
+        self._updates += 1
+        self._newest = self._weights()
         size = sum(p.nbytes for p in self._parameters.values() if p.requires_grad)
         self._most_stashed = max(self._most_stashed, len(kept) * size)
 
-    def _version(self, updates: int) -> _Version:
+    def _weights(self) -> dict[str, Tensor]:
         """The present weights as tensors of their own, which share their memory."""
-        weights: dict[str, Tensor] = {
+        return {
             name: nn.Parameter(p.data, requires_grad=p.requires_grad)
             for name, p in self._parameters.items()
         }
-        return _Version(updates, weights)
 
     def _drain(self) -> None:
         """Do the backwards and updates of all micro-batches in flight."""

@@ -43,7 +43,7 @@ def trained(K: int, M: int, checkpoint: str, transport: str = "auto") -> dict[st
         found["losses"].append(method.train_step(*mini_batch(step)).loss)
     found["sent"] = method.gather(sum(method._links.sent_bytes().values()) - before)
     found["counted"] = method.sent_bytes(*mini_batch(0))
-    found["staleness"], found["stashed"] = method.staleness(), method.stashed_bytes()
+    found |= method.asynchrony()
     found["evaluated"] = method.evaluate(*mini_batch(0)).loss
     found["weights"] = {}
     for part in method.gather({n: p.detach() for n, p in method.module.named_parameters()}):
@@ -99,7 +99,9 @@ def compare(results: list[dict[str, Any]], M: int) -> None:
         for name, weight in weights.items():
             torch.testing.assert_close(result["weights"][name], weight, rtol=1e-5, atol=1e-6)
         assert result["staleness"] == [K - 1 - j for j in range(K)]
-        assert result["stashed"] == [(K - 1 - j) * size for j, size in enumerate(result["sizes"])]
+        assert result["stashed_bytes"] == [
+            (K - 1 - j) * size for j, size in enumerate(result["sizes"])
+        ]
         assert result["evaluated"] == results[0]["evaluated"]
         assert [sum(counts.values()) for counts in result["counted"]] == result["sent"]
         last = [False]

@@ -57,10 +57,7 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
             _refuse_nonfinite(step.loss, job)
-        found: dict[str, Any] = {
-            "staleness": method.staleness(),
-            "stashed_bytes": method.stashed_bytes(),
-        }
+        found: dict[str, Any] = {**method.asynchrony()}
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
         if job.memory:
             found["sent_bytes"] = method.sent_bytes(inputs, targets)

@@ -4,7 +4,6 @@ What a stage gets is learnt from the stage before, on one real micro-batch. Buff
 are left as they were, so that nothing of it can be seen in the training.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,17 +50,13 @@ class FlatStage(nn.Module):
         return unflatten(outputs, self.output_skeleton)
 
 
-@dataclass(frozen=True)
-class Learnt:
-    """A stage, and what one real micro-batch is at its two boundaries."""
+def learn(
+    setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential
+) -> tuple[FlatStage, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """A stage, and what one real micro-batch is at its two boundaries.
 
-    stage: FlatStage
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-
-
-def learn(setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential) -> Learnt:
-    """A stage that knows its boundaries; the stages before must call this at the same time."""
+    The stages before must call this at the same time.
+    """
     config, device = setup.config, setup.device
     if number == 0:
         tensors, skeleton = flatten(map_leaves(Tensor, lambda t: t.to(device), setup.sample))
@@ -78,4 +73,4 @@ def learn(setup: Setup, wire: ControlChannel, number: int, layers: nn.Sequential
     if number + 1 < config.total_stages:
         sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
         wire.send_object((sent, stage.output_skeleton), (number + 1) % config.stages)
-    return Learnt(stage, tuple(tensors), outputs)
+    return stage, tuple(tensors), outputs

@@ -44,16 +44,15 @@ class Pipelining(Peer):
         for number in range(self._rank, config.total_stages, config.stages):
             part = setup.build_stage(self.balance, number)
             layers |= part.named_children()
-            learnt = learn(setup, self._wire, number, part)
-            self._last = learnt.stage
+            self._last, given, returned = learn(setup, self._wire, number, part)
             stages.append(
                 PipelineStage(
-                    learnt.stage,
+                    self._last,
                     number,
                     config.total_stages,
                     setup.device,
-                    input_args=learnt.inputs,
-                    output_args=learnt.outputs,
+                    input_args=given,
+                    output_args=returned,
                     group=setup.group,
                 )
             )
