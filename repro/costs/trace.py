@@ -6,6 +6,7 @@ it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -168,28 +169,20 @@ def trace(
         [*resident, *parameters, *gradients, *module.buffers(), *statistics.tensors]
     )
     del gradients
-    added = list[int]()
-    hooks = [
-        p.register_hook(lambda g: added.append(recorder.number(g)))
-        for p in parameters
-        if p.requires_grad
-    ]
-    try:
-        with recorder, torch.enable_grad() if graph else torch.no_grad():
-            return _traced(module, inputs, recorder, added, graph=graph)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        statistics.restore()
+    with ExitStack() as stack:
+        stack.callback(statistics.restore)
+        added: list[int] = []
+        for parameter in parameters:
+            if parameter.requires_grad:
+                hook = parameter.register_hook(lambda g: added.append(recorder.number(g)))
+                stack.callback(hook.remove)
+        stack.enter_context(recorder)
+        stack.enter_context(torch.enable_grad() if graph else torch.no_grad())
+        return _traced(module, inputs, recorder, added, graph=graph)
 
 
 def _traced(
-    module: Callable[[Any], Any],
-    inputs: Form,
-    recorder: Recorder,
-    added: list[int],
-    *,
-    graph: bool,
+    module: nn.Module, inputs: Form, recorder: Recorder, added: list[int], *, graph: bool
 ) -> Pass:
     made: list[int | None] = []
     returned: list[int] = []

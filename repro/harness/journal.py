@@ -42,7 +42,7 @@ from repro.harness.schema import (
 from repro.harness.spec import Experiment, RunSpec, Scale
 from repro.io.explain import explain
 from repro.io.files import write
-from repro.io.redact import redact, redacted
+from repro.io.redact import redact
 from repro.io.untrusted import LARGE, inside, read_bytes
 
 NAME, TIMELINES = "journal.jsonl", "timelines"
@@ -169,7 +169,7 @@ class Journal:
             for spec in group.runs
         }
         event = PlanEvent(
-            **redacted(experiment.model_dump(mode="json", exclude={"groups"})),
+            **redact(experiment.model_dump(mode="json", exclude={"groups"})),
             identity=identity,
             commands=list(dict.fromkeys(map(redact, commands))),
             runs=runs | {run: group for run, (group, _) in specs.items()},
@@ -218,7 +218,7 @@ class Journal:
             started=times[0],
             ended=times[1],
             load=load,
-            records=redacted(records),
+            records=redact(records),
             spans={run: _digest(packed) for run, packed in spans.items()},
             done=list(done),
             replacing=list(replacing),

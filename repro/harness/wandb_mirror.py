@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
-from repro.io.redact import redact, redacted
+from repro.io.redact import redact
 from repro.io.untrusted import inside
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def mirror(
     if mode == "disabled":
         return None
     about = {"group": group, "job_type": kind, "name": name[:_LONGEST_NAME]}
-    about |= {"config": redacted(dict(config)), "tags": [redact(tag) for tag in tags if tag]}
+    about |= {"config": redact(dict(config)), "tags": [redact(tag) for tag in tags if tag]}
     later = f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
     if mode == "online" and not has_key(server()):
         _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")

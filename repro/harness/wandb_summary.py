@@ -22,7 +22,7 @@ from repro.harness.results import Place, Results, Run
 from repro.harness.schema import LearnRound, TrainRound
 from repro.harness.spec import run_name
 from repro.harness.wandb_mirror import Mode, mirror
-from repro.io.redact import redact, redacted
+from repro.io.redact import redact
 from repro.io.untrusted import LARGE, read_text
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def log_run(
 ) -> str | None:
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
     line = run_line(results, run)
-    row = redacted({name: value for name, value in line.items() if _is_known(value)})
+    row = redact({name: value for name, value in line.items() if _is_known(value)})
     timeline = results.timeline(run)
     name = run_name(run.id, run.differs_in)
 

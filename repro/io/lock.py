@@ -1,7 +1,6 @@
 """One harness at a time in a results folder: two would disturb each other's measurements."""
 
 import errno
-import getpass
 import os
 import socket
 import warnings
@@ -10,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from repro.io.untrusted import read_text, short
@@ -51,22 +51,14 @@ def held(results: Path, command: str) -> Iterator[None]:
             "other `repro run` measures into it",
             stacklevel=1,
         )
+    user, since = psutil.Process().username(), datetime.now(UTC).isoformat(timespec="seconds")
+    process = f"process {os.getpid()} on {socket.gethostname()}"
+    owner = f"{user} ({process}, since {since}, `{command}`)"
     with suppress(OSError):  # a full disk is reported by what has to be recorded
-        path.write_text(_description(command), encoding="utf-8")
+        path.write_text(owner, encoding="utf-8")
     try:
         yield
     finally:
         with suppress(OSError):
             path.write_bytes(b"")
         lock.release()
-
-
-def _description(command: str) -> str:
-    """This process, for whoever finds the folder locked."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    process = f"process {os.getpid()} on {socket.gethostname()}"
-    return f"{user} ({process}, since {since}, `{command}`)"

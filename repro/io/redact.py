@@ -1,6 +1,6 @@
 """Removal of private data: secrets of the environment, home folder, and names of user and host.
 
-What is recorded passes `redacted` where it is committed, and W&B's copy before it is sent. Values
+What is recorded passes `redact` where it is committed, and W&B's copy before it is sent. Values
 that look like ordinary words are not removed: secrets of fewer than `_SHORTEST` characters, and
 names of a user or host that are words of this project.
 """
@@ -30,13 +30,11 @@ _ORDINARY = ("localhost", "root", "smoke", "laptop", "node", "paper", "timed", "
 Secrets = tuple[tuple[str, str], ...]  # (place, secret), the longest first
 
 
-def redact(text: str) -> str:
-    """The text with `~` for the home folder, and `***` for secrets and names of user and host."""
-    return _redactor(_secrets(), _homes(), socket.gethostname())(text)
+def redact(value: Any) -> Any:
+    """A plain value with `~` for the home folder, and `***` for secrets and names of user and host.
 
-
-def redacted(value: Any) -> Any:
-    """A plain value with every text in it redacted, also names of fields."""
+    That is in every text in it, also in names of fields.
+    """
     redactor = _redactor(_secrets(), _homes(), socket.gethostname())
     return _changed(value, lambda part: redactor(part) if isinstance(part, str) else part)
 

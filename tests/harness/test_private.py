@@ -12,7 +12,7 @@ from crew import Crew, spec
 from repro.cli.main import main
 from repro.harness import runner
 from repro.harness.journal import journals
-from repro.io.redact import redact, redacted, tilde_to_home
+from repro.io.redact import redact, tilde_to_home
 
 SECRETS = {
     "WANDB_API_KEY": "zq7" * 14,
@@ -78,7 +78,7 @@ def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
     }.items():
         assert redact(text) == expected
     assert redact("file \udcff") == "file ?"
-    assert redacted({"a": [SECRETS["HF_TOKEN"], 1, None]}) == {"a": ["***", 1, None]}
+    assert redact({"a": [SECRETS["HF_TOKEN"], 1, None]}) == {"a": ["***", 1, None]}
 
 
 NAMES = "GITHUB_PAT MYSQL_PWD SLACK_AUTH TOKEN2 AWS_ACCESS_KEY_ID PRIVATE_KEY_PEM".split()
@@ -90,7 +90,7 @@ def test_what_a_secret_may_be_called(home: Path, monkeypatch: pytest.MonkeyPatch
     value = f"postgres://me:{secret}@host/db" if variable == "DATABASE_URL" else secret
     monkeypatch.setenv(variable, value)
     assert redact(f"a {secret} b") == "a *** b"
-    assert redacted({secret: [secret]}) == {"***": ["***"]}
+    assert redact({secret: [secret]}) == {"***": ["***"]}
     for arguments in ({"a": secret}, {secret: 1}, {"a": {secret: 1}}, {"a": [{"b": secret}]}):
         with pytest.raises(ValueError, match=variable):
             spec(model_args=arguments)
