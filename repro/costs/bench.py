@@ -5,6 +5,7 @@ process repeats the case for a window of time and reports the median call.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -15,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.utils.benchmark import Timer
 
 from repro.costs.device import Device
 from repro.gpipe.comm.control_channel import ControlChannel
@@ -53,7 +53,6 @@ def measure(kind: str, window: float = WINDOW, stages: int | None = None) -> Rat
     device = torch.device("cpu")
     if kind == "cuda":
         device = torch.device("cuda", wire.rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)  # for which `Timer` waits
     bench = _Bench(wire, device, window)
     with torch.no_grad():
         matmul, other = bench.matmul(), bench.other()
@@ -121,7 +120,7 @@ class _Bench:
             "batch norm": lambda: functional.batch_norm(x, mean, variance, training=True),
             "3x3 average pool": lambda: functional.avg_pool2d(x, 3, stride=1, padding=1),
         }
-        return {name: x.numel() / self._seconds(call) for name, call in cases.items()}
+        return {name: x.numel() / self._seconds(call, calls=4) for name, call in cases.items()}
 
     def bandwidth(self) -> float:
         """Bytes per second of c = a + b."""
@@ -146,9 +145,21 @@ class _Bench:
     def _random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, device=self._device)
 
-    def _seconds(self, call: Callable[[], Any]) -> float:
+    def _seconds(self, call: Callable[[], Any], calls: int = 1) -> float:
         """Median seconds of a call, over a window of time that begins when all are ready."""
         call()
+        self._synchronise()
         self._wire.all_gather(None)
-        timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-        return timer.blocked_autorange(min_run_time=self._window).median
+        times: list[float] = []
+        end = time.perf_counter() + self._window
+        while len(times) < 3 or time.perf_counter() < end:
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            self._synchronise()
+            times.append((time.perf_counter() - start) / calls)
+        return statistics.median(times)
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
