@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repro.costs.fake import FakeLayers, refusal
+from repro.costs.fake import FakeLayers, refusing
 from repro.costs.trace import Pass, Recorder, form_of, trace
 from repro.gpipe.comm.message import Form
 from repro.gpipe.core.layers import Layer
@@ -113,11 +113,8 @@ class Counter:
 
     def _traced(self, key: Hashable, where: str, layer: object, run: Callable[[], Pass]) -> Pass:
         def traced() -> Pass:
-            try:
-                with self._fakes.inside():
-                    return run()
-            except Exception as error:
-                raise refusal(where, layer, "cannot be counted", error) from error
+            with refusing(where, layer, "cannot be counted"), self._fakes.inside():
+                return run()
 
         return self._fakes.once(("pass", key), traced)
 

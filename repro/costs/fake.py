@@ -20,7 +20,7 @@ from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.microbatch import Tree, map_leaves
 from repro.io.untrusted import message
 
-# `refusal` reports failures.
+# `refusing` reports failures.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 _NUMBERS = int, float, complex, bool
 _PLAIN = (str, bytes, type(None), type, torch.dtype, torch.Size, torch.device, *_NUMBERS)
@@ -44,10 +44,8 @@ class FakeLayers:
         self.device = device
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.modules: list[nn.Module] = []
-        # Recipe -> kind. Layers and functions are kept, since recipes may hold their ids.
-        self._kind_of_recipe: dict[Hashable, tuple[int, Layer]] = {}
-        self._kind_of_signature: dict[Hashable, int] = {}
-        self._functions: list[Any] = []
+        # Recipe -> layer, loss or optimizer, which is kept, since the recipe may be its id.
+        self._known: dict[Hashable, Any] = {}
         self._found: dict[Hashable, Any] = {}
 
     @contextmanager
@@ -64,38 +62,32 @@ class FakeLayers:
         return self._found[key]
 
     def same(self, function: Any) -> Hashable:
-        """A key that is equal for losses or optimizers that are known to do the same."""
-        self._functions.append(function)
-        return _recipe(function)
+        """A key that is equal for layers, losses or optimizers that are known to do the same."""
+        recipe = _recipe(function)
+        self._known.setdefault(recipe, function)
+        return recipe
 
     def kinds(self, layers: Sequence[Layer]) -> list[int]:
         """The number of each layer's kind; equal layers have the same number."""
-        numbers = []
-        for index, layer in enumerate(layers):
-            recipe = _recipe(layer)
-            if recipe not in self._kind_of_recipe:
-                module = self._build(layer, index)
-                new = len(self.modules)
-                kind = self._kind_of_signature.setdefault(_signature(module), new)
-                if kind == new:
-                    self.modules.append(module)
-                self._kind_of_recipe[recipe] = kind, layer
-            numbers.append(self._kind_of_recipe[recipe][0])
-        return numbers
+        return [
+            self.once(("layer", self.same(layer)), partial(self._kind, layer, index))
+            for index, layer in enumerate(layers)
+        ]
 
-    def _build(self, layer: Layer, index: int) -> nn.Module:
-        try:
+    def _kind(self, layer: Layer, index: int) -> int:
+        with refusing(f"layers[{index}]", layer, "cannot be built without memory"):
             with torch.device("meta"):  # where initial values cost nothing
                 module = layer if isinstance(layer, nn.Module) else layer()
             with self.inside():
                 # A deep copy in which every tensor is replaced by a fake one.
                 tensors = (*module.parameters(), *module.buffers())
                 memo: dict[int, Any] = {id(t): _faked(t, self.device) for t in tensors}
-                return deepcopy(module, memo)
-        except Exception as error:
-            raise refusal(
-                f"layers[{index}]", layer, "cannot be built without memory", error
-            ) from error
+                fake = deepcopy(module, memo)
+        new = len(self.modules)
+        kind = self.once(("signature", _signature(fake)), lambda: new)
+        if kind == new:
+            self.modules.append(fake)
+        return kind
 
 
 def _faked(tensor: Tensor, device: str) -> Tensor:
@@ -104,8 +96,16 @@ def _faked(tensor: Tensor, device: str) -> Tensor:
     return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 
-def refusal(where: str, layer: object, what: str, error: Exception) -> ValueError:
-    """The error of a layer, or the loss, that does not work on fake tensors: one line."""
+@contextmanager
+def refusing(where: str, layer: object, what: str) -> Iterator[None]:
+    """Around a layer, or the loss, that may not work on fake tensors: its error is one line."""
+    try:
+        yield
+    except Exception as error:
+        raise _refusal(where, layer, what, error) from error
+
+
+def _refusal(where: str, layer: object, what: str, error: Exception) -> ValueError:
     name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
     reason = message(error)[:160]
     kind = type(error).__name__

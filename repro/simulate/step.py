@@ -98,16 +98,12 @@ def _transfer(costs: StageCosts) -> float | Callable[[Action], Crossing]:
         return 0.0
     sizes = {("F", j): size for j, size in enumerate(costs.activations)}
     sizes |= {(of, j + 1): size for of in GRADIENT for j, size in enumerate(costs.gradients)}
-    crossings = {key: Crossing() for key in sizes}
-    for key, size in sizes.items():
-        if size:
-            seconds = size / link.bytes_per_second
-            crossings[key] = Crossing(seconds, link.latency, not link.overlap)
-
-    def crossing(send: Action) -> Crossing:
-        return crossings[send.of, send.stage]
-
-    return crossing
+    crossings = {
+        key: Crossing(size / link.bytes_per_second, link.latency, not link.overlap)
+        for key, size in sizes.items()
+        if size
+    }
+    return lambda send: crossings.get((send.of, send.stage), Crossing())
 
 
 def all_reduce_seconds(size: int, replicas: int, link: LinkSpeed) -> float:
