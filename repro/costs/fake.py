@@ -22,6 +22,9 @@ from repro.io.untrusted import message
 
 # `refusing` reports failures.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+# Beginnings of the names of what fake tensors raise.
+_UNCOUNTABLE = "DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator"
+_UNCOUNTABLE += ("GuardOnData",)
 _NUMBERS = int, float, complex, bool
 _PLAIN = (str, bytes, type(None), type, torch.dtype, torch.Size, torch.device, *_NUMBERS)
 
@@ -102,22 +105,15 @@ def refusing(where: str, layer: object, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _refusal(where, layer, what, error) from error
-
-
-def _refusal(where: str, layer: object, what: str, error: Exception) -> ValueError:
-    name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
-    reason = message(error)[:160]
-    kind = type(error).__name__
-    text = f"{where} ({name}) {what}: {kind}: {reason}"
-    if kind.startswith(
-        ("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")
-    ):
-        return UncountableError(
-            f"{text}; counting needs shapes that do not depend on the data, and layers of torch "
-            "operators alone"
-        )
-    return ValueError(f"{text}; does it work on a real mini-batch?")
+        name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
+        kind = type(error).__name__
+        text = f"{where} ({name}) {what}: {kind}: {message(error)[:160]}"
+        if kind.startswith(_UNCOUNTABLE):
+            raise UncountableError(
+                f"{text}; counting needs shapes that do not depend on the data, and layers of "
+                "torch operators alone"
+            ) from error
+        raise ValueError(f"{text}; does it work on a real mini-batch?") from error
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:
