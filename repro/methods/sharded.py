@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +22,10 @@ from repro.methods.unpipelined import SeededLayers, Unpipelined
 
 
 class LocalBytes(LiveBytes):
-    """Counts the tensors of this process, not the whole ones for which DTensors stand."""
+    """Counts the tensors of this process, not the whole ones for which DTensors stand.
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if DTensor in types:
-            return NotImplemented  # it runs operators on local tensors, which come here then
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-class ResizedBytes(LocalBytes):
-    """Counts storages at their current size, as fully_shard frees gathered weights by resizing."""
+    Storages count at their current size, as fully_shard frees gathered weights by resizing.
+    """
 
     def __init__(self, resident: Iterable[Tensor] = (), limit: int | None = None) -> None:
         # Each storage that is alive, with the size that it had last.
@@ -48,6 +42,8 @@ class ResizedBytes(LocalBytes):
         del self._storages[key]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # it runs operators on local tensors, which come here then
         for key, (reference, size) in list(self._storages.items()):  # some may go meanwhile
             storage = reference()
             if storage is not None and storage.nbytes() != size:
@@ -60,7 +56,7 @@ class Sharded(Unpipelined):
     """Base of methods with DTensors; see `Unpipelined`."""
 
     wrappers = (DTensor,)
-    meter: ClassVar[type[LiveBytes]] = LocalBytes
+    meter = LocalBytes
 
     def _occupied(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -74,8 +70,6 @@ class FullySharded(Sharded):
     kept whole until the last micro-batch would be sent once, but take the memory that is to be
     saved.
     """
-
-    meter = ResizedBytes
 
     def _wrapped(self, module: SeededLayers) -> nn.Module:
         mesh = DeviceMesh.from_group(self._group, self._setup.device.type)
