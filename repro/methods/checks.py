@@ -26,7 +26,6 @@ Verdict = Literal["ok", "wrong", "refused", "none"]
 Make = Callable[[Setup], Method]
 Batch = Callable[[int, int], tuple[Any, Any]]
 State = dict[str, Tensor]
-NAMES = ("gradients", "batch norm", "evaluation", "dropout", "unequal micro-batches")
 _TOLERANCE = 1e-5  # relative to the largest number: float32 sums in another order
 _PLAIN = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _DROPOUTS = (*_PLAIN, nn.AlphaDropout, nn.FeatureAlphaDropout)

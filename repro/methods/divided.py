@@ -8,7 +8,7 @@ in the forward.
 Our pipeline uses these layers instead of torch.distributed.tensor, whose parameters are DTensors.
 A stage adds up, checks and all-reduces gradients of different parameters together, which torch
 refuses for a mixture of DTensors and tensors, and its memory meter would take a DTensor for the
-whole matrix. Here parameters are plain tensors. `repro.methods.tensor` is torch's own way.
+whole matrix. Here parameters are plain tensors. `repro.methods.sharded` has torch's own way.
 """
 
 from collections.abc import Iterator, Sequence

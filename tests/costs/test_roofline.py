@@ -12,12 +12,7 @@ from repro.costs.counter import Counter
 from repro.costs.device import Device, load
 from repro.costs.fake import mini_batch
 from repro.costs.products import Extents
-from repro.costs.roofline import (
-    Terms,
-    head,
-    layers,
-    operator_seconds,
-)
+from repro.costs.roofline import Terms, head, layers, operator_seconds
 from repro.costs.trace import Op
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.models import build
