@@ -14,7 +14,7 @@ from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 
 if TYPE_CHECKING:
-    from repro.costs.fit import Cut, Fit, Step
+    from repro.costs.fit import Cut, Ladder, Step
 
 _MOST_UP_TO = 2**16
 BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 for all else
@@ -117,7 +117,7 @@ def _step(options: FitOptions) -> "Step":
     return Step(config, batch, make)
 
 
-def _end(found: "Fit", memory: int, unit: str) -> str:
+def _end(found: "Ladder", memory: int, unit: str) -> str:
     """Why the search ended."""
     from repro.costs.units import readable
 

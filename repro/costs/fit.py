@@ -4,12 +4,13 @@ As in Table 1 of arXiv:1811.06965v5, over (L, D) of AmoebaNet and L of the Trans
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, pairwise
-from math import prod
-from typing import Any
+from math import sqrt
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 
@@ -69,24 +70,11 @@ class Cut:
         }
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A size that the model refuses, and the reason."""
 
     args: Mapping[str, Any]
     reason: str
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Result of a search."""
-
-    best: Cut | None  # the largest model that fits, if any does
-    above: Cut | None  # the next larger one; None if the search ended at the last size
-    varied: str | None = None  # the argument that grows; None if there is a single size
-    limit: int = 0  # the last value of that argument
-    unchanged: bool = False  # that argument changes neither the parameters nor the memory of stages
-    refused: tuple[Refusal, ...] = ()  # of all ladders that were tried
 
 
 @dataclass(frozen=True)
@@ -115,8 +103,7 @@ class Tasks:
         start = 0
         for j in range(K - 1):
             most = len(self.counter) - start - (K - 1 - j)  # one is left for each later stage
-            guess = counts[-1] if counts else 1
-            count = self._filled(j, start, most, memory, guess)
+            count = self._filled(j, start, most, memory, counts[-1] if counts else 1)
             if not count:
                 return None
             counts.append(count)
@@ -127,30 +114,21 @@ class Tasks:
         return (*counts, len(rest))
 
     def _filled(self, j: int, start: int, most: int, memory: int, guess: int) -> int:
-        """The greatest number of layers that fit into stage j; `guess` is tried first.
+        """The greatest number of layers that fit into stage j, near to `guess`.
 
         A stage of more layers seldom takes less memory, but may if a narrower tensor crosses behind
         it. So a few more layers are tried behind the first number that does not fit.
         """
 
-        def fits(count: int) -> bool:
-            return self.memory(j, range(start, start + count)).total <= memory
+        def is_too_large(count: int) -> bool:
+            return self.memory(j, range(start, start + count)).total > memory
 
         low, high, step = 0, min(most, guess), 1
-        while fits(high):
-            if high == most:
-                return most
+        while high < most and not is_too_large(high):
             low, high, step = high, min(most, high + step), 2 * step
-        while high - low > 1:
-            middle = (low + high) // 2
-            if fits(middle):
-                low = middle
-            else:
-                high = middle
-        for count in range(min(most, low + _BEYOND), low, -1):
-            if fits(count):
-                return count
-        return low
+        fitting = low + bisect_left(range(low + 1, high + 1), True, key=is_too_large)
+        further = range(min(most, fitting + _BEYOND), fitting, -1)
+        return next((count for count in further if not is_too_large(count)), fitting)
 
     @cached_property
     def cut(self) -> Cut:
@@ -177,76 +155,89 @@ class Tasks:
 
 
 class Ladder:
-    """Sizes of a model from small to large, some of which the model may refuse.
+    """Sizes of a model from small to large, and how far they fit: the answer of a search.
 
-    For example, where a width must be a multiple of 8, the sizes 1 to 7, 9 to 15 and so on are
-    refused: by the user's function, by a layer that cannot be built, or by shapes that do not fit
-    together.
+    The model may refuse some: for example, where a width must be a multiple of 8, the sizes 1 to 7,
+    9 to 15 and so on are refused by the user's function, by a layer that cannot be built, or by
+    shapes that do not fit together.
+
+    Attributes:
+        varied: the argument that grows; None if there is a single size.
+        limit: the last value of that argument.
+        low: index of the last size that fits, or has too few layers for the stages; -1: none.
+        high: index of the next size that the model accepts; the number of sizes: none.
     """
 
-    def __init__(self, sizes: Sizes, count: Callable[[Mapping[str, Any]], Tasks]) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        self.refused: dict[int, Refusal] = {}
         self.accepted: dict[int, Tasks] = {}
-        self._count = count
+        self._refused: dict[int, Refusal] = {}
         first, last = sizes[0], sizes[-1]
         self.varied = next((name for name in first if first[name] != last[name]), None)
         self.limit = last[self.varied] if self.varied else 0
-        # The last size that fits (-1: none), and the next accepted one (the length: none).
         self.low, self.high = -1, len(sizes)
 
-    def climb(self, memory: int, start: int, traced: Collection[int]) -> None:
-        """Find `low` and `high`; sizes that were traced before are counted in no time."""
+    def climb(self, count: Callable[[Mapping[str, Any]], Tasks], memory: int, start: int) -> None:
+        """Find `low` and `high`, from the size `start` on."""
         wanted = start
-        while (index := self._nearest(wanted)) is not None:
+        while (index := self._nearest(wanted, count)) is not None:
             tasks = self.accepted[index]
             # A model with too few layers for the stages counts as small.
             if tasks.shallow or tasks.pack(memory) is not None:
                 self.low = index
             else:
                 self.high = index
-            wanted = self._predicted(memory, traced)
+            wanted = self._wanted(memory)
 
-    def _predicted(self, memory: int, traced: Collection[int]) -> int:
-        """The size to try next: the last one that should fit, by those that were counted."""
-        if len(self.accepted) > _PREDICTED and self.high < len(self.sizes):
+    def _wanted(self, memory: int) -> int:
+        """The size to try next, between `low` and `high`."""
+        if self.above is None:
+            return 4 * self.low + 3
+        if len(self.accepted) > _PREDICTED:
             return (self.low + self.high) // 2
-        fullest = [(n, each.cut.fullest) for n, each in self.accepted.items() if not each.shallow]
         # Weights grow with the square of a width, all else with a width or a number of layers.
-        points = sorted(fullest, key=lambda point: abs(point[1] - memory))[:3]
-        if len(points) < 2:
-            points.append((-1, 0))
-        between = range(self.low + 1, self.high)
-        wanted = self.low + bisect_left(between, memory, key=partial(_polynomial, points))
-        if self.high == len(self.sizes):
-            wanted = min(wanted, 4 * self.low + 3)
-        known = [n for n in traced if n in between and n not in self.accepted]
-        if len(points) < 3 and known:
-            return min(known, key=lambda n: abs(n - wanted))
-        return wanted
+        below, above = sqrt(self.best.fullest if self.best else 0), sqrt(self.above.fullest)
+        share = (sqrt(memory) - below) / max(1.0, above - below)
+        return self.low + round(share * (self.high - self.low))
 
-    def _nearest(self, wanted: int) -> int | None:
+    def _nearest(self, wanted: int, count: Callable[[Mapping[str, Any]], Tasks]) -> int | None:
         """The accepted size nearest to `wanted` between low and high, if one is found."""
         nearest = sorted(range(self.low + 1, self.high), key=lambda index: abs(index - wanted))
         for index in nearest[:_PATIENCE]:
-            if index not in self.accepted and index not in self.refused:
-                try:
-                    self.accepted[index] = self._count(self.sizes[index])
-                except (UnusableError, UncountableError):
-                    raise
-                except ValueError as error:
-                    self.refused[index] = Refusal(self.sizes[index], message(error))
-            if index in self.accepted:
+            if index in self._refused:
+                continue
+            try:
+                self.accepted[index] = count(self.sizes[index])
                 return index
+            except (UnusableError, UncountableError):
+                raise
+            except ValueError as error:
+                self._refused[index] = Refusal(self.sizes[index], message(error))
         return None
 
+    @property
+    def refused(self) -> list[Refusal]:
+        return [self._refused[index] for index in sorted(self._refused)]
 
-def _polynomial(points: Sequence[tuple[int, int]], x: int) -> float:
-    """The value at x of the polynomial through these points."""
-    return sum(
-        y * prod((x - other) / (own - other) for other, _ in points if other != own)
-        for own, y in points
-    )
+    @property
+    def best(self) -> Cut | None:
+        """The largest model that fits, if any does."""
+        tasks = self.accepted.get(self.low)
+        return tasks.cut if tasks and not tasks.shallow else None
+
+    @property
+    def above(self) -> Cut | None:
+        """The next larger one; None if the search ended at the last size."""
+        tasks = self.accepted.get(self.high)
+        return tasks.cut if tasks else None
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether `varied` changes neither the parameters nor the memory of stages."""
+        smallest = self.accepted[min(self.accepted)]
+        if not self.best or self.above or len(self.accepted) == 1 or smallest.shallow:
+            return False
+        return replace(smallest.cut, args=self.best.args) == self.best
 
 
 class Search:
@@ -265,38 +256,30 @@ class Search:
         self._schedule = step.config.make_schedule()
         self._counter: Counter | None = like._counter if like else None
         self._start = like._start if like else 0  # where the last search ended
-        self._traced = {*like._traced} if like else set[int]()
 
-    def largest(self, ladders: Iterable[Sizes]) -> Fit:
-        """The model with the most parameters that fits, of several ladders of sizes.
+    def largest(self, ladders: Iterable[Sizes]) -> Ladder:
+        """The ladder, of several, on which the model with the most parameters fits.
 
-        If no model fits, the `above` of the result is the one that is nearest to fit. The
-        ValueError of a model that refuses every size, or has fewer layers than there are stages, is
-        one line.
+        If no model fits, it is the one whose next size is nearest to fit. The ValueError of a model
+        that refuses every size, or has fewer layers than there are stages, is one line.
         """
-        tried: list[Ladder] = []
-        for ladder_sizes in ladders:
-            ladder = Ladder(ladder_sizes, self.tasks)
-            ladder.climb(self._memory, self._start, self._traced)
+        tried = [Ladder(sizes) for sizes in ladders]
+        for ladder in tried:
+            ladder.climb(self.tasks, self._memory, self._start)
             self._start = max(ladder.low, 0)
-            self._traced |= ladder.accepted.keys()
-            tried.append(ladder)
-        refused = tuple(each.refused[index] for each in tried for index in sorted(each.refused))
-        best = [(each, each.accepted[each.low]) for each in tried if each.low in each.accepted]
-        fitting = [each for each in best if not each[1].shallow]
+        fitting = [(ladder.best.parameters, ladder) for ladder in tried if ladder.best]
         if fitting:
-            largest, _ = max(fitting, key=lambda each: each[1].counter.parameters)
-            return replace(_result(largest), refused=refused)
-        above = [(each, each.accepted[each.high]) for each in tried if each.high in each.accepted]
+            return max(fitting, key=itemgetter(0))[1]
+        above = [(ladder.above.fullest, ladder) for ladder in tried if ladder.above]
         if above:
-            ladder, nearest = min(above, key=lambda each: each[1].cut.fullest)
-            return Fit(None, nearest.cut, ladder.varied, ladder.limit, refused=refused)
-        if best:
-            most = max(len(tasks.counter) for _, tasks in best)
+            return min(above, key=itemgetter(0))[1]
+        depths = [len(tasks.counter) for ladder in tried for tasks in ladder.accepted.values()]
+        if depths:
             raise ValueError(
-                f"stages={self._schedule.stages}: the model has {most} layers; choose at most "
-                f"{most} stages"
+                f"stages={self._schedule.stages}: the model has {max(depths)} layers; choose at "
+                f"most {max(depths)} stages"
             )
+        refused = tried[0].refused
         text = refused[0].reason
         if name := tried[0].varied:
             text += f"; nor is any other {name} up to {refused[-1].args[name]} accepted"
@@ -317,15 +300,3 @@ class Search:
         largest = sizes(step.batch, step.config.micro_batches)[0]
         self._counter.boundaries(micro_batch(inputs, largest))
         return Tasks(self._counter, self._schedule, inputs, targets, step.messages, args)
-
-
-def _result(ladder: Ladder) -> Fit:
-    """What was found on a ladder of which a size fits."""
-    best = ladder.accepted[ladder.low].cut
-    if ladder.high in ladder.accepted:
-        return Fit(best, ladder.accepted[ladder.high].cut, ladder.varied, ladder.limit)
-    # Everything fits, so it may be that the smallest and the largest size are the same model.
-    smallest = ladder.accepted[min(ladder.accepted)]
-    unchanged = len(ladder.accepted) > 1 and not smallest.shallow
-    unchanged = unchanged and replace(smallest.cut, args=best.args) == best
-    return Fit(best, None, ladder.varied, ladder.limit, unchanged)

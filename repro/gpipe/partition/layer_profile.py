@@ -65,16 +65,17 @@ def _run(module: nn.Module, value: Tree, device: torch.device) -> tuple[float, f
     tensors, skeleton = flatten(value)
     received = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
     copies = unflatten([t.clone() for t in received], skeleton)  # layers may work in place
-    forward, outputs = _timed(device, lambda: module(copies))
+    forward, outputs = timed(device, lambda: module(copies))
     roots = [t for t in flatten(outputs)[0] if t.requires_grad]
-    backward, _ = _timed(
+    backward, _ = timed(
         device, lambda: torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
     )
     detached = map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), outputs)
     return forward, backward, detached
 
 
-def _timed(device: torch.device, call: Callable[[], Any]) -> tuple[float, Any]:
+def timed(device: torch.device, call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of a call until the device has done its work, and what it returns."""
     _synchronise(device)
     start = time.perf_counter()
     result = call()

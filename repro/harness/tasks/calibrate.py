@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
+from repro.gpipe.partition.layer_profile import timed
 from repro.harness.job import Job, Measured
 from repro.harness.predict import Roofline
 from repro.harness.schema import CalibrateRound, RooflineRound
@@ -32,8 +34,7 @@ from repro.harness.tasks.setup import device_of, facts_of
 from repro.models import Model, build
 from repro.simulate.calibration import Calibration, LayerTables
 
-KINDS = ("forward", "recompute", "backward")
-Pass = dict[str, list[float]]  # kind -> seconds of each layer
+Pass = list[list[float]]  # seconds of each layer: forward, recompute, backward
 
 
 def sizes(spec: RunSpec) -> list[int]:
@@ -52,32 +53,27 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     wire = ControlChannel(spec.K, rank)
     chain = _Chain(spec, model, wire, device)
 
-    def mean(seconds: list[float]) -> tuple[float, ...]:
-        """Over the processes."""
-        by_layer = zip(*wire.all_gather(seconds), strict=True)
-        return tuple(map(statistics.fmean, by_layer))
+    def mean(seconds: Any) -> Any:
+        """Over the processes, as nested lists."""
+        return np.mean(wire.all_gather(np.asarray(seconds).tolist()), axis=0).tolist()
 
-    together: dict[str, Any] = dict.fromkeys(KINDS, ())
-    alone: dict[str, Any] = dict.fromkeys(KINDS, ())
+    together, alone = [], []  # for each size, for each kind, seconds of each layer
     for n in sizes(spec):
         passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
-        passes_alone = chain.in_turn(n, spec.steps) if spec.K > 1 else passes
-        for tables, timed in ((together, passes), (alone, passes_alone)):
-            for kind in KINDS:
-                layers = zip(*(each[kind] for each in timed), strict=True)
-                tables[kind] += (mean([statistics.median(seconds) for seconds in layers]),)
+        together.append(mean(np.median(passes, axis=0)))
+        if spec.K > 1:
+            alone.append(mean(np.median(chain.in_turn(n, spec.steps), axis=0)))
     links = Links(wire, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
     speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
-    onward, back = chain.sent()
     calibration = Calibration(
-        **together,
+        *zip(*together, strict=True),
         sizes=tuple(sizes(spec)),
-        alone=LayerTables(**alone) if spec.K > 1 else None,
+        alone=LayerTables(*zip(*alone, strict=True)) if alone else None,
         update=mean(chain.updates(spec.steps)),
-        activations=onward,
-        gradients=back,
+        activations=tuple(onward for onward, _ in chain.sent),
+        gradients=tuple(back for _, back in chain.sent),
         link=speed,
         parameters=chain.parameter_bytes(),
     )
@@ -138,7 +134,8 @@ class _Chain:
         self._modules = [
             build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)
         ]
-        self._sent: list[tuple[float, float]] = []  # bytes of an example behind each layer
+        # Bytes of an example behind each layer but the last: activations, and their gradients.
+        self.sent: list[tuple[float, float]] = []
 
     def in_turn(self, n: int, repeats: int) -> list[Pass]:
         """Run some passes while the other processes wait for their turn."""
@@ -160,44 +157,32 @@ class _Chain:
         meet()
         with rng.preserved(self._device):
             with torch.no_grad():
-                forward, _, _ = self._forward(inputs, targets)
+                forward, _ = self._forward(inputs, targets)
             meet()
-            recompute, outputs, starts = self._forward(inputs, targets)
-            backward = self._backward(outputs, starts)
-        return dict(zip(KINDS, (forward, recompute, backward), strict=True))
+            recompute, outputs = self._forward(inputs, targets)
+            backward = [self._backward(output) for output in reversed(outputs)]
+        self.sent = [(_nbytes(each) / n, _nbytes(_roots(each)) / n) for each in outputs[:-1]]
+        return [forward, recompute, backward[::-1]]
 
-    def _forward(
-        self, inputs: Tree, targets: Tree
-    ) -> tuple[list[float], list[Tree], list[list[Tensor]]]:
-        """Seconds of each layer, its outputs, and its inputs cut off from the graph before."""
-        took, outputs, starts = [], [], []
-        value = inputs
+    def _forward(self, inputs: Tree, targets: Tree) -> tuple[list[float], list[Tree]]:
+        """Seconds of each layer, and its outputs; each has a graph of its own."""
+        took, outputs, value = [], [], inputs
         for module in self._modules:
             tensors, skeleton = flatten(value)
-            starts.append([t.detach().requires_grad_(t.requires_grad) for t in tensors])
+            starts = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
             # A layer may write to its inputs.
-            copies = unflatten([t.clone() for t in starts[-1]], skeleton)
-            seconds, value = self._timed(partial(module, copies))
+            copies = unflatten([t.clone() for t in starts], skeleton)
+            seconds, value = timed(self._device, partial(module, copies))
             took.append(seconds)
             outputs.append(value)
-        if not self._sent:
-            self._sent = [_bytes(output, len(starts[0][0])) for output in outputs[:-1]]
-        seconds, loss = self._timed(lambda: self._model.loss(value, targets))
+        seconds, outputs[-1] = timed(self._device, lambda: self._model.loss(value, targets))
         took[-1] += seconds
-        return took, [*outputs[:-1], loss], starts
+        return took, outputs
 
-    def _backward(self, outputs: list[Tree], starts: list[list[Tensor]]) -> list[float]:
-        took: list[float] = []
-        gradients: list[Tensor | None] = [None]
-        for output, start in zip(reversed(outputs), reversed(starts), strict=True):
-            ready = [t for t in flatten(output)[0] if t.requires_grad]
-            if took:  # tensors that the loss does not depend on have no gradient
-                ready = [t for t, g in zip(ready, gradients, strict=True) if g is not None]
-                gradients = [g for g in gradients if g is not None]
-            seconds, _ = self._timed(partial(torch.autograd.backward, ready, gradients))
-            took.append(seconds)
-            gradients = [t.grad for t in start if t.requires_grad]
-        return took[::-1]
+    def _backward(self, output: Tree) -> float:
+        roots = _roots(output)
+        gradients = [torch.ones_like(t) for t in roots]
+        return timed(self._device, lambda: torch.autograd.backward(roots, gradients))[0]
 
     def updates(self, repeats: int) -> list[float]:
         """Seconds of the optimizer's update of each layer; 0 for a layer without parameters."""
@@ -206,32 +191,18 @@ class _Chain:
             took = [0.0]
             if parameters := [*module.parameters()]:
                 step = OPTIMIZERS[self._spec.optimizer](parameters, lr=self._spec.lr).step
-                took = [self._timed(step)[0] for _ in range(repeats)]
+                took = [timed(self._device, step)[0] for _ in range(repeats)]
             found.append(statistics.median(took))
         return found
 
     def parameter_bytes(self) -> tuple[int, ...]:
-        return tuple(sum(p.nbytes for p in module.parameters()) for module in self._modules)
-
-    def sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Bytes for each example behind each layer but the last: activations, and gradients."""
-        return tuple(size for size, _ in self._sent), tuple(size for _, size in self._sent)
-
-    def _timed(self, call: Callable[[], Any]) -> tuple[float, Any]:
-        self._synchronise()
-        start = time.perf_counter()
-        result = call()
-        self._synchronise()
-        return time.perf_counter() - start, result
-
-    def _synchronise(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        return tuple(_nbytes([*module.parameters()]) for module in self._modules)
 
 
-def _bytes(value: Tree, examples: int) -> tuple[float, float]:
-    """Bytes for each example that go on, and of the gradients that come back."""
-    tensors, _ = flatten(value)
-    onward = sum(t.nbytes for t in tensors)
-    back = sum(t.nbytes for t in tensors if t.requires_grad)
-    return onward / examples, back / examples
+def _roots(output: Tree) -> list[Tensor]:
+    """The tensors whose gradients come back."""
+    return [t for t in flatten(output)[0] if t.requires_grad]
+
+
+def _nbytes(value: Tree) -> int:
+    return sum(t.nbytes for t in flatten(value)[0])
