@@ -115,6 +115,7 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
     from repro.harness.schema import CalibrationFile
+    from repro.models import build
 
     model, M = options.model, options.N // options.smallest
     args = pairs("model_args", options.model_args)
@@ -128,7 +129,7 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str
         balance="uniform",
         steps=2,
     )
-    check_model(spec)
+    check_model(spec, build(model, **spec.arguments))
     path = _file_to_write(options.output or folder / f"calibration-{slug(model)}.json")
     record = launch(time_layers, spec.plain(), origin.machine.device, stages=origin.K)[0]
     file = CalibrationFile(

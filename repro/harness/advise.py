@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import inf
+from operator import itemgetter
 from typing import Any
 
 from repro.costs.units import readable
@@ -156,7 +156,8 @@ class Question:
         memory = self.memory
         # The leanest plan has micro-batches of one example, 1F1B, and recomputes everything.
         lean = {pair: self._leanest(*pair, self.batch // pair[1]) for pair in self._pairs}
-        needed = {pair: max(self._peaks(spec, self._evenest(spec))) for pair, spec in lean.items()}
+        cuts = {pair: self.source.cuts_by_memory(spec).evenest() for pair, spec in lean.items()}
+        needed = {pair: max(self._peaks(spec, cuts[pair])) for pair, spec in lean.items()}
         fitting_pairs = [pair for pair, size in needed.items() if size <= memory]
         if not fitting_pairs:
             (K, D), size = min(needed.items(), key=lambda item: item[1])
@@ -205,10 +206,15 @@ class Question:
         fitting: dict[Family, Plan] = {}
         too_large: list[Plan] = []
         bounds = [(self._bound(spec), spec) for spec in specs]
-        for bound, spec in sorted(bounds, key=lambda pair: pair[0]):
-            if not _can_rank(spec, bound, fitting, top):
-                continue
+        for bound, spec in sorted(bounds, key=itemgetter(0)):
             rival = fitting.get(_family(spec))
+            shown = sorted(plan.step_s for plan in fitting.values())[:top]
+            # As fast as those that are shown, to a tie, it may still take less memory.
+            is_too_slow = len(shown) == top and bound > shown[-1] * (1 + TIE)
+            if is_too_slow and spec.schedule != REFERENCE:
+                continue
+            if rival is not None and bound > rival.step_s:
+                continue
             plan = self._plan(spec)
             if rival is not None and plan.step_s > rival.step_s:
                 continue
@@ -264,7 +270,7 @@ class Question:
         """
         if isinstance(self.source, Calibrated):
             return 0.0
-        layers = self.source.layers(spec.N // spec.D // spec.M, spec.checkpoint)
+        layers = self.source.layers(self.source.examples(spec), spec.checkpoint)
         work = [F + B for F, B in zip(layers.forward, layers.backward, strict=True)]
         if spec.checkpoint == "always":
             work = [seconds + R for seconds, R in zip(work, layers.recompute, strict=True)]
@@ -286,19 +292,17 @@ class Question:
         counted = replace(plan, peak_bytes=self._peaks(spec, spec.balance))
         if counted.peak <= self.memory or spec.stages_per_rank is not None:
             return counted
-        if self.source.cuts_by_memory(spec, plan.examples).pack(self.memory) is None:
+        cuts = self.source.cuts_by_memory(spec)
+        if cuts.pack(self.memory) is None:
             return counted
-        counts = self._evenest(spec)
+        counts = cuts.evenest()
         peaks = self._peaks(spec, counts)
         if max(peaks) > self.memory:
             return counted
         return replace(self._plan(spec, counts), peak_bytes=peaks)
 
-    def _evenest(self, spec: RunSpec) -> tuple[int, ...]:
-        return self.source.cuts_by_memory(spec, spec.N // spec.D // spec.M).evenest()
-
     def _peaks(self, spec: RunSpec, counts: Sequence[int]) -> tuple[int, ...]:
-        return tuple(self.source.peaks(spec, spec.N // spec.D // spec.M, counts) or ())
+        return tuple(self.source.peaks(spec, self.source.examples(spec), counts) or ())
 
     def _nothing_fits(self, K: int, D: int, size: int) -> ValueError:
         return ValueError(
@@ -311,20 +315,6 @@ class Question:
 
 def _family(spec: RunSpec) -> Family:
     return spec.schedule, spec.K, spec.D, spec.checkpoint
-
-
-def _can_rank(spec: RunSpec, bound: float, fitting: Mapping[Family, Plan], top: int) -> bool:
-    """Whether a plan could lead its family, and that be among the top or the reference."""
-    rival = fitting.get(_family(spec))
-    if rival is not None and bound > rival.step_s:
-        return False
-    ranked = _ranked(fitting.values())
-    references = [plan.step_s for plan in ranked if plan.spec.schedule == REFERENCE]
-    if len(ranked) < top or (spec.schedule == REFERENCE and bound < min(references, default=inf)):
-        return True
-    # As fast as the fastest, to a tie, it may still have less memory than those that are shown.
-    fastest = min(plan.step_s for plan in ranked)
-    return bound <= max(ranked[top - 1].step_s, fastest * (1 + TIE))
 
 
 def _ranked(plans: Iterable[Plan]) -> list[Plan]:

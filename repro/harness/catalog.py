@@ -56,11 +56,10 @@ class Source:
         help_of = {p.arg_name: (p.description or "").replace("\n", " ") for p in documented}
         result = []
         for p in self.parameters:
-            text, kind, default = help_of.get(p.name, ""), p.annotation, p.default
-            argument = tyro.conf.arg(help=text)
+            kind, default, metavar = p.annotation, p.default, None
             if _is_mapping(kind):
-                kind, default = tuple[str, ...], ()
-                argument = tyro.conf.arg(help=text, metavar="NAME=VALUE ...")
+                kind, default, metavar = tuple[str, ...], (), "NAME=VALUE ..."
+            argument = tyro.conf.arg(help=help_of.get(p.name, ""), metavar=metavar)
             default = tyro.MISSING if default is p.empty else default
             result.append((p.name, Annotated[kind, argument], default))
         return result
@@ -95,14 +94,14 @@ def names() -> dict[str, Path]:
 def find(name: str) -> Source:
     """The experiment of a name, or of a file whose path ends in .py."""
     known = names()
-    path = Path(name) if name.endswith(".py") else known.get(name)
-    if path is not None and not path.is_file():
-        raise ValueError(f"experiment = '{name}': no such file; give the path of a .py file")
-    if path is None:
+    path = known.get(name, Path(name))
+    if path.suffix != ".py":
         raise ValueError(
             f"experiment = '{name}': allowed are {', '.join(known)}, or the path of a .py "
             f"file{did_you_mean(name, known)}; `repro list` describes them"
         )
+    if not path.is_file():
+        raise ValueError(f"experiment = '{name}': no such file; give the path of a .py file")
     return _load(path, name)
 
 
@@ -159,12 +158,10 @@ def _load(path: Path, name: str) -> Source:
             f"{path}: {type(error).__name__}: {message(error)}; the file must import without an "
             "error"
         ) from error
-    function = getattr(module, "experiment", None)
-    if callable(function):
-        parameters = inspect.signature(function, eval_str=True).parameters
-    else:
-        parameters = {}
-    if not callable(function) or "scale" not in parameters:
+    function: Any = getattr(module, "experiment", None)
+    is_function = inspect.isfunction(function)
+    parameters = inspect.signature(function, eval_str=True).parameters if is_function else {}
+    if "scale" not in parameters:
         raise ValueError(
             f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one"
         )
@@ -175,10 +172,7 @@ def _load(path: Path, name: str) -> Source:
 def _words(value: Any) -> list[str]:
     """The value of an option as words of a command line."""
     if isinstance(value, dict):
-        texts = {
-            n: part if isinstance(part, str) else json.dumps(part) for n, part in value.items()
-        }
-        return [f"{name}={text}" for name, text in texts.items()]
+        return [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in value.items()]
     return [str(part) for part in (value if isinstance(value, tuple | list) else [value])]
 
 

@@ -174,9 +174,9 @@ class Source:
     def _layer_bytes(self) -> list[int]:
         return [self.counter.resident(index).parameters for index in range(len(self.counter))]
 
-    def cuts_by_memory(self, spec: RunSpec, n: int) -> Tasks:
+    def cuts_by_memory(self, spec: RunSpec) -> Tasks:
         """The stages that the model can be cut into; each rank holds one."""
-        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
+        inputs, targets = (mini_batch(few, self.examples(spec) * spec.M) for few in self.few)
         return Tasks(self.counter, schedule_of(spec), inputs, targets, Messages())
 
 

@@ -27,13 +27,10 @@ def check_plans(plans: Sequence[Plan]) -> None:
 
     Only missing runs and newly skipped ones are checked, so that a second start builds no model.
     """
-    specs: list[RunSpec] = []
     for plan in plans:
         known = {run.id for run in plan.runs if plan.journal.status(run.id).word == "skipped"}
         skipped = {run.id for run in plan.runs if run.status == "skipped"} - known
-        specs += [run.spec for run in plan.runs if run.missing or run.id in skipped]
-    if specs:
-        check(specs)
+        check(run.spec for run in plan.runs if run.missing or run.id in skipped)
 
 
 def check(specs: Iterable[RunSpec]) -> None:
@@ -42,7 +39,7 @@ def check(specs: Iterable[RunSpec]) -> None:
     counter: Counter | None = None
     for spec in specs:
         if spec.task == "fit":  # builds models of many sizes
-            check_model(spec)
+            _check_fit(spec)
             continue
         key = canonical([spec.model, spec.model_args])
         is_new = key not in built
@@ -54,18 +51,18 @@ def check(specs: Iterable[RunSpec]) -> None:
             counter = _rehearse(spec, model, counter)
 
 
-def check_model(spec: RunSpec, model: Model | None = None) -> None:
+def _check_fit(spec: RunSpec) -> None:
+    ladders = size_ladders(spec.model, spec.arguments, None)
+    build(spec.model, **ladders[0][0])
+    if len(ladders) > 1 and spec.fidelity == "measured":
+        raise ValueError(
+            f"model_args = {spec.model_args} of {spec.model}: a measured fit grows one argument; "
+            "fix all others, such as L"
+        )
+
+
+def check_model(spec: RunSpec, model: Model) -> None:
     """Raise a one-line ValueError unless a run fits its model, of which no layer is built."""
-    if spec.task == "fit":
-        ladders = size_ladders(spec.model, spec.arguments, None)
-        build(spec.model, **ladders[0][0])
-        if len(ladders) > 1 and spec.fidelity == "measured":
-            raise ValueError(
-                f"model_args = {spec.model_args} of {spec.model}: a measured fit grows one "
-                "argument; fix all others, such as L"
-            )
-        return
-    model = model or build(spec.model, **spec.arguments)
     waits = predict.waits(model)
     if spec.task in ("calibrate", "roofline") and waits:
         raise ValueError(

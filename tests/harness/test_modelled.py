@@ -12,7 +12,7 @@ from repro.costs import device as devices
 from repro.gpipe import make_schedule
 from repro.harness.crew import Crew
 from repro.harness.job import Job
-from repro.harness.rehearsal import check_model
+from repro.harness.rehearsal import check
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import simulate as modelled
@@ -37,7 +37,7 @@ def device(K: int = 2, M: int = 4, **changed: Any) -> RunSpec:
 
 def line(spec: RunSpec) -> dict[str, Any]:
     """The record of a simulated run as plain data."""
-    check_model(spec)
+    check([spec])
     measured = modelled.simulated(spec, "cpu")
     assert isinstance(measured.record, TrainRound)
     if measured.timeline is not None:

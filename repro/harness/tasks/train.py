@@ -16,12 +16,11 @@ from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
-from repro.harness.spec import RunSpec
 from repro.harness.tasks.emulate import Emulation
-from repro.harness.tasks.setup import setup_of
+from repro.harness.tasks.setup import facts_of, setup_of
 from repro.methods import make
 from repro.methods.method import Method
-from repro.models import Model, build
+from repro.models import build
 
 
 class Step(NamedTuple):
@@ -33,7 +32,7 @@ class Step(NamedTuple):
 
 
 def run(job: Job, rank: int, groups: list[Any]) -> Measured:
-    """Warm up, time the steps, read the memory."""
+    """Warm up, time the steps, read the memory; with the spans of the median traced step."""
     started = time.perf_counter()
     spec = job.spec
     stand_in = Emulation(job.costs) if job.costs else None
@@ -53,19 +52,29 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         gc.collect()
         # Without it, a collection inside a step would walk all of torch's objects.
         gc.freeze()
-        prepared = time.perf_counter() - started
+        facts = facts_of(model, started)
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
             _refuse_nonfinite(step.loss, job)
-        found: dict[str, Any] = {**method.asynchrony()}
-        peaks = method.peak_bytes(inputs, targets) if job.memory else None
-        if job.memory:
-            found["sent_bytes"] = method.sent_bytes(inputs, targets)
-        result = measured(model, spec, method.balance, steps, peaks, prepared)
-        return replace(result, record=result.record.model_copy(update=found))
+        timelines = [step.timeline for step in steps if step.timeline is not None]
+        parts = [breakdown(timeline, spec.make_schedule()) for timeline in timelines] or [{}]
+        record = TrainRound(
+            step_s=[step.seconds for step in steps],
+            loss=[step.loss for step in steps],
+            bubble_idle_over_total=[each.bubble_over_total for each in timelines] or [None],
+            bubble_idle_over_work=[each.bubble_over_work for each in timelines] or [None],
+            breakdown={name: statistics.mean(part[name] for part in parts) for name in parts[0]},
+            balance=list(method.balance),
+            peak_bytes=method.peak_bytes(inputs, targets) if job.memory else None,
+            sent_bytes=method.sent_bytes(inputs, targets) if job.memory else None,
+            **method.asynchrony(),
+            **facts,
+        )
     finally:
         gc.unfreeze()
         method.close()
+    by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
+    return Measured(record, by_length[(len(by_length) - 1) // 2] if by_length else None)
 
 
 def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
@@ -86,31 +95,3 @@ def _refuse_nonfinite(loss: float, job: Job) -> None:
         raise NonFiniteError(
             f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it"
         )
-
-
-def measured(
-    model: Model,
-    spec: RunSpec,
-    balance: tuple[int, ...],
-    steps: list[Step],
-    peaks: list[int] | None,
-    setup_s: float,
-) -> Measured:
-    """The record of these steps, and the spans of the median one if they were traced."""
-    schedule = spec.make_schedule()
-    timelines = [step.timeline for step in steps if step.timeline is not None]
-    parts = [breakdown(timeline, schedule) for timeline in timelines] or [{}]
-    by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
-    record = TrainRound(
-        step_s=[step.seconds for step in steps],
-        loss=[step.loss for step in steps],
-        bubble_idle_over_total=[timeline.bubble_over_total for timeline in timelines] or [None],
-        bubble_idle_over_work=[timeline.bubble_over_work for timeline in timelines] or [None],
-        breakdown={name: statistics.mean(part[name] for part in parts) for name in parts[0]},
-        peak_bytes=peaks,
-        balance=list(balance),
-        setup_s=setup_s,
-        unit=model.unit,
-        labels=dict(model.labels),
-    )
-    return Measured(record, by_length[(len(by_length) - 1) // 2] if by_length else None)
