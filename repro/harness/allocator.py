@@ -10,6 +10,8 @@ import weakref
 from bisect import bisect
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -27,6 +29,13 @@ class Peak(NamedTuple):
 
     visible: int  # of tensors
     everything: int  # of tensors and of kernels' workspace
+
+
+@dataclass
+class _Change:
+    time: float
+    size: int  # negative where memory is freed
+    is_workspace: bool = False
 
 
 class _Markers(TorchDispatchMode):
@@ -89,30 +98,24 @@ def read(events: list[dict[str, Any]]) -> Peak:
 
     memory = [e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 0]
     memory.sort(key=lambda e: e["args"]["Ev Idx"])
-    changes = [(e["ts"], e["args"]["Bytes"], e["args"]["Addr"]) for e in memory]
-    allocated: dict[int, int] = {}  # address -> index of its allocation
-    # Index of a change -> whether it is workspace. Memory of earlier steps that is freed in this
-    # one is left out.
-    is_workspace: dict[int, bool] = {}
-    for n, (time, size, address) in enumerate(changes):
-        if size > 0:
-            allocated[address] = n
-            is_workspace[n] = False
+    changes: list[_Change] = []
+    allocated: dict[int, _Change] = {}  # by address
+    for e in memory:
+        change, address = _Change(e["ts"], e["args"]["Bytes"]), e["args"]["Addr"]
+        if change.size > 0:
+            allocated[address] = change
+        elif address in allocated:
+            start, operator = allocated.pop(address), operator_at(change.time)
+            is_workspace = operator is not None and operator == operator_at(start.time)
+            start.is_workspace = change.is_workspace = is_workspace
+        else:  # memory of earlier steps that is freed in this one
             continue
-        start = allocated.pop(address, None)
-        if start is not None:
-            operator = operator_at(time)
-            same = operator is not None and operator == operator_at(changes[start][0])
-            is_workspace[start] = is_workspace[n] = same
-    counted = [(changes[n][0], changes[n][1], hidden) for n, hidden in is_workspace.items()]
+        changes.append(change)
     for e in events:
         name = e.get("name", "")
         if name.startswith(MESSAGE):
-            counted.append((e["ts"], int(name.removeprefix(MESSAGE)), False))
-    visible = everything = 0
-    peak = Peak(0, 0)
-    for _, size, hidden in sorted(counted, key=lambda change: change[0]):
-        everything += size
-        visible += 0 if hidden else size
-        peak = Peak(max(peak.visible, visible), max(peak.everything, everything))
-    return peak
+            changes.append(_Change(e["ts"], int(name.removeprefix(MESSAGE))))
+    changes.sort(key=lambda change: change.time)
+    visible = [change.size for change in changes if not change.is_workspace]
+    everything = [change.size for change in changes]
+    return Peak(*(max(accumulate(sizes, initial=0)) for sizes in (visible, everything)))

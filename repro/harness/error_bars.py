@@ -26,10 +26,8 @@ def profile_error() -> ErrorBar | None:
     """Of steps by a device's profile: the line of the table `costs` over all; None without it."""
     for row in _rows("costs"):
         if (row["source"], row["model"]) == ("all", "median error"):
-            step, ratio = (
-                1 + float(row[f"error (%) {name}"]) / 100 for name in ("throughput", "ratio")
-            )
-            return ErrorBar(step, "the published and measured steps of `costs`", ratio)
+            step, ratio = (float(row[f"error (%) {of}"]) / 100 for of in ("throughput", "ratio"))
+            return ErrorBar(1 + step, "the published and measured steps of `costs`", 1 + ratio)
     return None
 
 

@@ -107,9 +107,13 @@ class Source:
         """Seconds of each layer for a micro-batch of n examples."""
         raise NotImplementedError
 
+    def once(self, n: int) -> tuple[Sequence[float], float]:
+        """What a step takes besides its actions: seconds of each layer's update, and of set-up."""
+        raise NotImplementedError
+
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         """Costs of stages with these numbers of layers."""
-        raise NotImplementedError
+        return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, *self.once(n))
 
     def covers(self, n: int) -> bool:
         """Whether times of layers are known for micro-batches of n examples."""
@@ -238,9 +242,8 @@ def with_predictions(
     for run, each in measured.items():
         spec, record = specs[run], each.record
         calibration = timed.get(spec.K, timed.get(0))
-        if calibration is None or not isinstance(record, TrainRound):
-            continue
-        if spec.fidelity == "measured" and spec.library == "repro":
+        is_ours = spec.fidelity == "measured" and spec.library == "repro"
+        if calibration and isinstance(record, TrainRound) and is_ours:
             ways = ways_of(spec, calibration, record.balance)
             found[run] = replace(each, record=record.model_copy(update={"predicted": ways}))
     return found
@@ -279,9 +282,8 @@ class Known(Source):
         recompute = forward if checkpoint != "never" else (0.0,) * len(forward)
         return Profile(forward, recompute, tuple(layer.backward_s for layer in layers), sent, sent)
 
-    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        updates = [vars(layer.weight)["update_s"] for layer in self._waiting]
-        return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, updates)
+    def once(self, n: int) -> tuple[Sequence[float], float]:
+        return [vars(layer.weight)["update_s"] for layer in self._waiting], 0.0
 
     def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> None:
         return None
@@ -385,10 +387,9 @@ class Roofline(Source):
         recompute = checkpoint != "never"
         return roofline.profile(*self.times(n), terms=terms, ends=ends, recompute=recompute)
 
-    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
+    def once(self, n: int) -> tuple[Sequence[float], float]:
         updates = [time.update for time in self.times(n)[0]] if self.included.update else []
-        setup = self.device.setup_s.value if self.included.setup else 0.0
-        return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, updates, setup)
+        return updates, self.device.setup_s.value if self.included.setup else 0.0
 
     def error(self) -> ErrorBar | None:
         return profile_error()
@@ -402,13 +403,11 @@ def waits(model: Model) -> bool:
 def check(spec: RunSpec, model: Model) -> None:
     """Raise a one-line ValueError where a modelled run has no costs, or has them twice."""
     if waits(model) == (spec.profile is not None):
-        remedy = "the layers of this model say what they take; leave it out"
-        if spec.profile is None:
-            remedy = (
-                f"layers that compute need a device; one of {', '.join(devices.names())}, or the "
-                "path of a profile"
-            )
-        raise ValueError(f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': {remedy}")
+        raise ValueError(
+            f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': layers that compute "
+            f"need a device, one of {', '.join(devices.names())} or the path of a profile; those "
+            "that wait need none"
+        )
     if spec.profile is not None:
         devices.load(tilde_to_home(spec.profile))
 

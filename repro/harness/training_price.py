@@ -72,17 +72,16 @@ def _describe(name: str, amount: float | None) -> str:
 def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:
     """What the trainings of some plans would take that are not done; None if there are none."""
     plans = list(plans)
-    trainings: dict[str, tuple[RunSpec, str]] = {}
-    for run in (run for plan in plans for run in plan.runs):
-        if run.spec.task == "learn" and run.status != "done":
-            trainings[canonical(run.spec.plain())] = run.spec, run.named
-    # Runs of one process share a pretraining, so it is paid for once.
-    for spec, name in list(trainings.values()):
-        if before := spec.pretraining_run():
-            named = before, f"the pretraining of {name}"
-            trainings.setdefault(canonical(before.plain()), named)
-    if not trainings:
+    runs = [run for plan in plans for run in plan.runs]
+    learnt = [run for run in runs if run.spec.task == "learn" and run.status != "done"]
+    if not learnt:
         return None
+    # Runs of one process share a pretraining, so it is paid for once.
+    before = [(run.spec.pretraining_run(), f"the pretraining of {run.named}") for run in learnt]
+    trainings: dict[str, tuple[RunSpec, str]] = {}
+    for spec, name in [*((run.spec, run.named) for run in learnt), *before]:
+        if spec is not None:
+            trainings.setdefault(canonical(spec.plain()), (spec, name))
     machine = plans[0].machine
     profile = next((name for name in devices.names() if machine.has_profile(name)), _USUAL)
     prices: dict[str, tuple[float, float]] = {}  # trainings that differ in data alone share a step
@@ -108,7 +107,7 @@ def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:
         if peak > peak_bytes:
             peak_bytes, fullest = peak, name
         sets = (*spec.training.data, *spec.training.data_args.get("vocabulary_of", ()))
-        entries = [find(name) for name in sets]
+        entries = map(find, sets)
         downloads |= {entry.name: entry.gigabytes for entry in entries if entry.hub}
     widest = max(spec.K * spec.D for spec, _ in trainings.values())
     return TrainingPrice(profile, seconds / 3600, widest, peak_bytes, fullest, downloads)

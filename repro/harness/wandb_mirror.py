@@ -7,7 +7,7 @@ machine, and nothing here may fail a run: trouble with W&B is one line on stderr
 import netrc
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
@@ -28,39 +28,34 @@ _said: set[str] = set()
 _refused: set[Mode] = set()  # "online" once the server did not answer
 
 
-def mirror(
-    mode: Mode,
-    directory: Path,
-    fill: Fill,
-    *,
-    group: str,
-    kind: str,
-    name: str,
-    config: Mapping[str, Any],
-    tags: Sequence[str] = (),
-) -> str | None:
+def mirror(mode: Mode, directory: Path, fill: Fill, about: dict[str, Any]) -> str | None:
     """Start a W&B run in the folder `wandb` of a directory, fill it and end it.
 
-    `group` is the experiment, and `kind`, W&B's job type, is the fidelity, "all runs" or "report".
-    Returns the project's address when online. Never raises: trouble is one line on stderr.
+    `about` has what `wandb.init` takes: the name, the config, the group, which is the experiment,
+    and the job type, which is the fidelity, "all runs" or "report". Returns the project's address
+    when online. Never raises: trouble is one line on stderr.
     """
     if mode == "disabled":
         return None
-    about = {"group": group, "job_type": kind, "name": name[:_LONGEST_NAME]}
-    about |= {"config": redact(dict(config)), "tags": [redact(tag) for tag in tags if tag]}
+    tags = [redact(tag) for tag in about.get("tags", ()) if tag]
+    about = about | {"config": redact(about["config"]), "tags": tags}
+    about["name"] = about["name"][:_LONGEST_NAME]
     later = f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
-    if mode == "online" and not has_key(server()):
+    online = mode == "online" and mode not in _refused
+    if online and not has_key(server()):
         _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")
-    elif mode == "online" and mode not in _refused:
+        online = False
+    modes: list[Mode] = ["online", "offline"] if online else ["offline"]
+    for each in modes:
         try:
-            return _mirror(mode, directory, fill, about)
+            return _mirror(each, directory, fill, about)
         except Exception as error:  # a mirror that breaks is no reason to stop measuring
-            _say(f"{_reason(error)}; kept offline from here on, {later}")
-            _refused.add(mode)
-    try:
-        return _mirror("offline", directory, fill, about)
-    except Exception as error:
-        _say(f"{_reason(error)}; results are complete without it")
+            _refused.add(each)
+            further = f"kept offline from here on, {later}"
+            if each == "offline":
+                further = "results are complete without it"
+            reason = " ".join(str(error).split())[:200]
+            _say(f"W&B: {type(error).__name__}: {reason}; {further}")
     return None
 
 
@@ -90,15 +85,16 @@ def log_curves(
             run.log(dict(point), step=int(point["step"]))
 
     points = list(points)
-    return mirror(mode, directory, fill, group="train", kind="measured", name=name, config=settings)
+    about = {"group": "train", "job_type": "measured", "name": name, "config": settings}
+    return mirror(mode, directory, fill, about)
 
 
-def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
+def has_key(server: str) -> bool:
     """Whether an API key for a W&B server is set, in the environment or in the netrc file."""
-    if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlparse(server).hostname or server
-    path = Path(environ.get("NETRC") or Path.home() / ".netrc")
+    path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
     try:
         entries = netrc.netrc(path)
     except (OSError, netrc.NetrcParseError):
@@ -163,10 +159,6 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
 
     vars(run)["log_artifact"] = log_without_folders
     return run
-
-
-def _reason(error: Exception) -> str:
-    return f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _say(line: str) -> None:

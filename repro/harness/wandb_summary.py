@@ -12,7 +12,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,8 +61,7 @@ def log_run(
     picture: Picture | None = None,
 ) -> str | None:
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
-    line = run_line(results, run)
-    row = redact({name: value for name, value in line.items() if _is_known(value)})
+    row = redact(_known(run_line(results, run)))
     timeline = results.timeline(run)
     name = run_name(run.id, run.differs_in)
 
@@ -70,22 +69,20 @@ def log_run(
         import wandb
 
         for step, point in _points(run):
-            mirrored.log({name: value for name, value in point.items() if _is_known(value)}, step)
+            mirrored.log(_known(point), step)
         columns = [column for column in row if column.startswith("speedup_")]
         last = {column.replace("_", "/", 1): row[column] for column in columns}
         if picture and timeline is not None:
             last["timeline"] = wandb.Image(picture(timeline, name, run.fidelity), caption=name)
         if isinstance(record := run.rounds[-1].record, LearnRound):
-            metrics = record.metrics.items()
-            last |= {f"test/{name_part(key)}": value for key, value in metrics if _is_known(value)}
+            metrics = _known(record.metrics)
+            last |= {f"test/{name_part(key)}": value for key, value in metrics.items()}
         if last:
             mirrored.log(last)
         mirrored.summary.update(row)
 
-    about: dict[str, Any] = {"config": run.spec.plain(), "tags": tags}
-    return mirror(
-        mode, directory, fill, group=run.experiment, kind=run.fidelity, name=name, **about
-    )
+    about = {"group": run.experiment, "job_type": run.fidelity, "name": name, "tags": tags}
+    return mirror(mode, directory, fill, about | {"config": run.spec.plain()})
 
 
 def log_experiment(
@@ -106,10 +103,8 @@ def log_experiment(
                 file.write(redact(json.dumps(trace)))
             run.log_artifact(artifact)
 
-    about: dict[str, Any] = {"config": place._asdict(), "tags": tags}
-    return mirror(
-        mode, directory, fill, group=name, kind="all runs", name=f"{name}, all runs", **about
-    )
+    about = {"group": name, "job_type": "all runs", "name": f"{name}, all runs", "tags": tags}
+    return mirror(mode, directory, fill, about | {"config": place._asdict()})
 
 
 def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: Path) -> str | None:
@@ -128,10 +123,8 @@ def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: P
             logged[PAGE] = wandb.Html(text, inject=False, data_is_not_path=True)
         run.log(logged | report.claims())
 
-    config = {"experiments": list(report.experiments)}
-    return mirror(
-        mode, directory, fill, group="report", kind="report", name="report", config=config
-    )
+    about = dict.fromkeys(("group", "job_type", "name"), "report")
+    return mirror(mode, directory, fill, about | {"config": {"experiments": [*report.experiments]}})
 
 
 class Report(NamedTuple):
@@ -216,5 +209,9 @@ def _table(frame: "pd.DataFrame") -> "wandb.Table":
     return wandb.Table(columns=split["columns"], data=cells)
 
 
-def _is_known(value: Any) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and not (isinstance(value, float) and math.isnan(value))
+    }

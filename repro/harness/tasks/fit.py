@@ -1,6 +1,7 @@
 """The task "fit": count the largest model that fits, or train one size within the memory."""
 
 import time
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -29,10 +30,8 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     model = build(spec.model, **spec.arguments)
     batch = model.batch(spec.N, spec.seed)
     method = Own(setup_of(job, model, batch[0], rank, groups))
-    try:
+    with closing(method):
         peaks, allocated = attempt(spec, method, batch, job.device)
-    finally:
-        method.close()
     trained = Tried(
         args=dict(spec.model_args),
         parameters=0,  # the coordinator knows them
@@ -60,12 +59,13 @@ def counted(job: Job) -> FitRound:
     sizes = size_ladders(spec.model, spec.arguments, None)
     answer = search.largest(sizes)
     shown = answer.best or answer.above
+    assert shown is not None  # `largest` raises an error where no size can be counted
     largest, above = (cut and CutModel(**cut.plain()) for cut in (answer.best, answer.above))
     return FitRound(
         fit=Fitted(largest=largest, next=above),
         peak_bytes=[stage.total for stage in largest.stages] if largest else None,
-        balance=list(shown.balance) if shown else [0],
-        **facts_of(build(spec.model, **(shown.args if shown else sizes[0][0])), began),
+        balance=list(shown.balance),
+        **facts_of(build(spec.model, **shown.args), began),
     )
 
 

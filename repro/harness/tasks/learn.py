@@ -7,6 +7,7 @@ other K have the same weights, bit for bit on the CPU.
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     start = _pretrain(job, rank)
     model = build(spec.model, **spec.arguments)
     trainer = _trainer(job, rank)
-    try:
+    with closing(trainer.pipe):
         if start is not None:
             trainer.start_from(start.state, new_layers=1)
         facts = facts_of(model, began)
@@ -69,8 +70,6 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         module = trainer.pipe.module
         state = _of_all_stages(trainer.pipe, module.state_dict())
         parameters = [*_of_all_stages(trainer.pipe, dict(module.named_parameters())).values()]
-    finally:
-        trainer.pipe.close()
     steps = trainer.history.steps
     record = LearnRound(
         loss=[step.loss for step in steps],
@@ -137,11 +136,9 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
     key = f"pretraining {canonical(spec.plain())}"
     if key not in job.cache:
         trainer = _trainer(replace(job, spec=spec), rank)
-        try:
+        with closing(trainer.pipe):
             trainer.run(spec.steps)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
-        finally:
-            trainer.pipe.close()
         job.cache[key] = Pretrained(state, trainer.history.evaluations[-1].values)
     return job.cache[key]
 

@@ -11,6 +11,8 @@ from repro.harness.job import Job, Measured
 from repro.harness.tasks import calibrate, check, fit, learn, simulate, train
 from repro.harness.tasks.setup import groups_of
 
+# What torch warns of where an operator has no deterministic kernel on a GPU.
+_NOT_DETERMINISTIC = r"(\S+) does not have a deterministic implementation"
 _TASKS = {
     "train": train.run,
     "check": check.run,
@@ -39,7 +41,8 @@ def run(job: Job, rank: int) -> Measured | None:
         measured = task(job, rank, groups)
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if names := not_deterministic([str(warning.message) for warning in caught]):
+    found = [re.match(_NOT_DETERMINISTIC, str(warning.message)) for warning in caught]
+    if names := sorted({match[1] for match in found if match}):
         measured.record.labels["not deterministic"] = ", ".join(names)
     if job.device == "cuda":
         # What this process keeps for its next run is missing to processes on the same GPU.
@@ -56,9 +59,3 @@ def _choose_kernels(*, exact: bool) -> None:
     torch.set_float32_matmul_precision("highest" if exact else "high")
     torch.backends.cudnn.allow_tf32 = not exact
     torch.use_deterministic_algorithms(exact, warn_only=True)
-
-
-def not_deterministic(texts: list[str]) -> list[str]:
-    """Operators that torch's warnings name because they have no deterministic kernel on a GPU."""
-    pattern = r"(\S+) does not have a deterministic implementation"
-    return sorted({match[1] for text in texts if (match := re.match(pattern, text))})

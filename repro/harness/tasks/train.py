@@ -65,9 +65,9 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
             bubble_idle_over_work=[each.bubble_over_work for each in timelines] or [None],
             breakdown={name: statistics.mean(part[name] for part in parts) for name in parts[0]},
             balance=list(method.balance),
+            **method.asynchrony(),
             peak_bytes=method.peak_bytes(inputs, targets) if job.memory else None,
             sent_bytes=method.sent_bytes(inputs, targets) if job.memory else None,
-            **method.asynchrony(),
             **facts,
         )
     finally:
