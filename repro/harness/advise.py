@@ -14,7 +14,7 @@ from typing import Any
 from repro.costs.units import readable
 from repro.gpipe.schedule import kinds
 from repro.harness.error_bars import ErrorBar
-from repro.harness.predict import ALL_REDUCE, Calibrated, Source, predict
+from repro.harness.predict import Calibrated, Source, predict
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
 
 # Schedules, and how many stages a rank holds; those that are not executed cannot be measured.
@@ -112,18 +112,7 @@ def _reason(cause: str, plan: Plan, best: Plan) -> str:
     if cause == "recompute" and best.spec.checkpoint == "never":
         return "recomputes what fits without"
     own, others = plan.share(cause), best.share(cause)
-    if cause == "bubble":
-        return f"bubble {own:.0%} instead of {others:.0%}"
-    texts = {
-        "computation": "computes",
-        "recompute": "recomputes",
-        "imbalance": "unequal stages wait",
-        "transfer": "waits for messages",
-        "update": "updates the weights",
-        "setup": "sets up",
-        ALL_REDUCE: f"sums the gradients of D={plan.spec.D} replicas",
-    }
-    return f"{texts[cause]} {own:.0%} of the step instead of {others:.0%}"
+    return f"{cause} {own:.0%} instead of {others:.0%}"
 
 
 @dataclass

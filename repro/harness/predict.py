@@ -405,8 +405,8 @@ def check(spec: RunSpec, model: Model) -> None:
     if waits(model) == (spec.profile is not None):
         raise ValueError(
             f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': layers that compute "
-            f"need a device, one of {', '.join(devices.names())} or the path of a profile; those "
-            "that wait need none"
+            f"need a device; one of {', '.join(devices.names())}, or the path of a profile; layers "
+            "that wait say what they take"
         )
     if spec.profile is not None:
         devices.load(tilde_to_home(spec.profile))

@@ -1,7 +1,6 @@
 """Emulation: the real engine runs with stages that sleep as long as a device would compute."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Timeline
@@ -57,47 +56,30 @@ def _shrunk(timeline: Timeline, scale: float) -> Timeline:
     return replace(timeline, spans=tuple(spans))
 
 
-@dataclass(frozen=True)
-class Emulation:
+def stand_in(costs: StageCosts) -> tuple[Model, LinkSpeed | None]:
     """A model for emulation: a layer that sleeps in each stage, smaller messages, a slower link.
 
     Micro-batches have one example each, which is as large as a message. Messages are cut down by
     one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's
     speed: what is not really sent is waited for, and counts as transfer.
     """
-
-    costs: StageCosts
-
-    def __post_init__(self) -> None:
-        if self.costs.activations != self.costs.gradients:
-            raise ValueError(
-                f"fidelity = 'emulated': stages send {self.costs.activations} bytes and get "
-                f"{self.costs.gradients} back; layers that wait get back what they send; try "
-                "fidelity='simulated'"
-            )
-
-    @cached_property
-    def _share_sent(self) -> float:
-        return min(1.0, MESSAGE / max((1.0, *self.costs.activations)))
-
-    @property
-    def model(self) -> Model:
-        """K layers."""
-        costs = self.costs
-        sizes = [*costs.activations, *costs.activations[-1:]] or [0]
-        return build(
-            "timed",
-            L=costs.stages,
-            forward_s=list(costs.forward),
-            backward_s=list(costs.backward),
-            elements=[max(1, round(size * self._share_sent / 4)) for size in sizes],
-            update_s=list(costs.update),
+    if costs.activations != costs.gradients:
+        raise ValueError(
+            f"fidelity = 'emulated': stages send {costs.activations} bytes and get "
+            f"{costs.gradients} back; layers that wait get back what they send; try "
+            "fidelity='simulated'"
         )
-
-    @property
-    def throttle(self) -> LinkSpeed | None:
-        """The link that makes up for messages that are smaller."""
-        link = self.costs.link
-        if link == FREE:
-            return None
-        return replace(link, bytes_per_second=link.bytes_per_second * self._share_sent)
+    share_sent = min(1.0, MESSAGE / max((1.0, *costs.activations)))
+    sizes = [*costs.activations, *costs.activations[-1:]] or [0]
+    model = build(
+        "timed",
+        L=costs.stages,
+        forward_s=list(costs.forward),
+        backward_s=list(costs.backward),
+        elements=[max(1, round(size * share_sent / 4)) for size in sizes],
+        update_s=list(costs.update),
+    )
+    link = costs.link
+    if link == FREE:
+        return model, None
+    return model, replace(link, bytes_per_second=link.bytes_per_second * share_sent)

@@ -14,8 +14,6 @@ from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.tasks.fit import counted
 
-_FIRST_STEP = 0.002  # down from a size that does not train, as a share of its memory
-
 
 class _Stopped(Exception):
     """A size neither trained nor ran out of memory."""
@@ -34,33 +32,36 @@ class _Climb:
     tell: Callable[[str], object]
     count: Callable[[Job], FitRound]
     tried: list[Tried] = field(default_factory=list)
+    step: float = 0.002  # down from a size that does not train, as a share of its memory
 
     def counted(self, memory: int | None) -> FitRound:
         """The largest size counted to fit into so many bytes, and the next one up."""
         fields = {"fidelity": "counted", "memory": memory}
         return self.count(replace(self.job, spec=self.job.spec.model_copy(update=fields)))
 
-    def between(self, size: CutModel | None, above: CutModel | None) -> CutModel | None:
-        """A size to try next, between one that trains and one that is larger; None at the end."""
-        if above is None or not self.is_known(above):
-            return above
-        if size is None:  # not even the smallest size trains
+    def next(self, trains: CutModel | None, above: CutModel | None) -> CutModel | None:
+        """The size to try between one that trains and one that does not; None at the end."""
+        if trains is None:
+            return self.smaller(above) if above else None
+        one_up = self.counted(trains.fullest).fit.next
+        if one_up is None or self.is_known(one_up):
             return None
-        middle = self.counted((size.fullest + above.fullest) // 2).fit.largest
-        if middle is None or self.is_known(middle):
-            # Halves of a step may end at a size that was tried: then the next one up is left.
-            middle = self.counted(size.fullest).fit.next
-        return None if middle is None or self.is_known(middle) else middle
+        if above is None:
+            return one_up
+        middle = self.counted((trains.fullest + above.fullest) // 2).fit.largest
+        # Halves of a step may end at a size that was tried.
+        return one_up if middle is None or self.is_known(middle) else middle
 
-    def smaller(self, size: CutModel, step: float) -> CutModel | None:
-        """A smaller size, by a step that is a share of the memory.
+    def smaller(self, size: CutModel) -> CutModel | None:
+        """A smaller size; each time by a step twice as large.
 
         Cuts are even to a thousandth, so the same size may be counted to need a bit less.
         """
         memory, found = size.fullest, size
         while found is not None and self.is_known(found):
-            memory = int(memory * (1 - step)) - 1
+            memory = int(memory * (1 - self.step)) - 1
             found = self.counted(memory).fit.largest if memory > 0 else None
+        self.step *= 2
         return found
 
     def is_known(self, size: CutModel) -> bool:
@@ -101,25 +102,22 @@ def search(
     counts in this process, since the crew's are started afresh after each size that was too large.
     """
     climb = _Climb(crew, job, deadline, tell, count)
+    size, above = None, None  # the largest that trains, and the smallest that does not
     try:
         whole = climb.counted(job.spec.memory)
-        size, above = whole.fit.largest, whole.fit.next
-        step = _FIRST_STEP
-        while size is not None and not climb.trains(size):
-            size, above = climb.smaller(size, step), size
-            step *= 2
-        while (middle := climb.between(size, above)) is not None:
-            if not climb.trains(middle):
-                above = middle
-                continue
-            size = middle
-            if middle == above:
-                above = climb.counted(middle.fullest).fit.next
+        wanted = whole.fit.largest
+        while wanted is not None:
+            if climb.trains(wanted):
+                size = wanted
+            else:
+                above = wanted
+            wanted = climb.next(size, above)
     except _Stopped as stopped:
         return stopped.outcome
     except ValueError as error:  # it cannot be counted
         return Outcome("failed", str(error))
     trained = next((tried for tried in climb.tried if size and tried.args == size.args), None)
+    above = above if climb.tried else whole.fit.next
     shown = size or above
     changed = {
         "fit": Fitted(largest=size, next=above, tried=climb.tried, counted=whole.fit.largest),

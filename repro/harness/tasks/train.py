@@ -16,7 +16,7 @@ from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
-from repro.harness.tasks.emulate import Emulation
+from repro.harness.tasks.emulate import stand_in
 from repro.harness.tasks.setup import facts_of, setup_of
 from repro.methods import make
 from repro.methods.method import Method
@@ -35,15 +35,17 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     """Warm up, time the steps, read the memory; with the spans of the median traced step."""
     started = time.perf_counter()
     spec = job.spec
-    stand_in = Emulation(job.costs) if job.costs else None
-    model = stand_in.model if stand_in else build(spec.model, **spec.arguments)
-    inputs, targets = model.batch(spec.M if stand_in else spec.N, spec.seed)
+    if job.costs:
+        (model, throttle), examples = stand_in(job.costs), spec.M
+    else:
+        model, throttle, examples = build(spec.model, **spec.arguments), None, spec.N
+    inputs, targets = model.batch(examples, spec.seed)
     if spec.D > 1:
         replica = rank // (spec.K * (spec.tensor_parallel or 1))
         inputs, targets = (split(tree, spec.D)[replica] for tree in (inputs, targets))
     setup = setup_of(job, model, inputs, rank, groups)
-    if stand_in:
-        config = replace(setup.config, balance="uniform", throttle=stand_in.throttle)
+    if job.costs:
+        config = replace(setup.config, balance="uniform", throttle=throttle)
         setup = replace(setup, config=config)
     method = make(spec.library, setup)
     try:
