@@ -13,9 +13,10 @@ from typing import Any
 
 from repro.costs.units import readable
 from repro.gpipe.schedule import kinds
-from repro.harness.error_bars import ErrorBar
+from repro.harness.error_bars import ErrorBar, calibration_error, profile_error
 from repro.harness.predict import Calibrated, Source, predict
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
+from repro.simulate.calibration import Calibration
 
 # Schedules, and how many stages a rank holds; those that are not executed cannot be measured.
 ORDERS: tuple[tuple[ScheduleName, int | None], ...] = (
@@ -136,6 +137,11 @@ class Question:
         fields = {"N": self.batch, "optimizer": self.optimizer, "checkpoint": "never"}
         return RunSpec(model=self.model, model_args=dict(self.model_args), K=1, M=1, **fields)
 
+    @property
+    def _timed(self) -> Calibration | None:
+        """The times of layers, if they were timed."""
+        return self.source.calibration if isinstance(self.source, Calibrated) else None
+
     @cached_property
     def _L(self) -> int:
         return len(self.source.counter)
@@ -152,9 +158,8 @@ class Question:
             (K, D), size = min(needed.items(), key=lambda item: item[1])
             raise self._nothing_fits(K, D, size)
         specs = [spec for pair in fitting_pairs for spec in self._specs(*pair)]
-        if not specs:
-            assert isinstance(self.source, Calibrated)
-            timed = self.source.calibration.sizes
+        if not specs and self._timed:
+            timed = self._timed.sizes
             raise ValueError(
                 f"batch = {self.batch}: layers were timed for micro-batches of {timed[0]} to "
                 f"{timed[-1]} examples, and no such size divides it; try a multiple of "
@@ -184,7 +189,7 @@ class Question:
             tuple(sorted(others, key=lambda plan: -plan.devices)),
             self._peaks(self._one_device, (self._L,))[0],
             self.examined,
-            self.source.error(),
+            calibration_error() if self._timed else profile_error(),
         )
 
     def _examine(self, specs: list[RunSpec], top: int) -> tuple[dict[Family, Plan], list[Plan]]:
@@ -225,7 +230,7 @@ class Question:
         """Values of M for a replica's part of the mini-batch: equal, and of sizes with times."""
         replica = self.batch // D
         Ms = [M for M in range(1, replica + 1) if replica % M == 0]
-        return [M for M in Ms if self.source.covers(replica // M)]
+        return [M for M in Ms if not self._timed or self._timed.covers(replica // M)]
 
     def _leanest(self, K: int, D: int, M: int) -> RunSpec:
         lean = {"K": K, "D": D, "M": M, "schedule": "1f1b", "checkpoint": "always"}
@@ -257,7 +262,7 @@ class Question:
         Of the naive schedule it is the work of all ranks, since one computes at a time. With a
         calibration it is zero, since layers are faster while other ranks wait.
         """
-        if isinstance(self.source, Calibrated):
+        if self._timed:
             return 0.0
         layers = self.source.layers(self.source.examples(spec), spec.checkpoint)
         work = [F + B for F, B in zip(layers.forward, layers.backward, strict=True)]

@@ -74,10 +74,11 @@ def detect(scale: Scale) -> Machine:
             f"scale = '{scale}' needs GPUs that torch can use and this machine has none: "
             "use --scale laptop or --scale smoke (`repro doctor` says what torch sees)"
         )
-    transport = "nccl" if len(names) > 1 else "gloo"
+    count = len(names)
+    transport = "nccl" if count > 1 else "gloo"
     if transport == "nccl" and os.environ.get("NCCL_P2P_DISABLE", "") not in ("", "0"):
         transport = _NO_PEERS
-    return Machine("cuda", names[0], _limit(len(names)), transport, torch, TF32, gpu_memory())
+    return Machine("cuda", names[0], _limit(count), transport, torch, TF32, gpu_memory())
 
 
 def without_gpus() -> Machine:

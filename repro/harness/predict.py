@@ -27,7 +27,6 @@ from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, addi
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.error_bars import ErrorBar, calibration_error, profile_error
 from repro.harness.job import Measured
 from repro.harness.schema import CalibrateRound, RooflineRound, TrainRound
 from repro.harness.spec import RunSpec
@@ -114,14 +113,6 @@ class Source:
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         """Costs of stages with these numbers of layers."""
         return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, *self.once(n))
-
-    def covers(self, n: int) -> bool:
-        """Whether times of layers are known for micro-batches of n examples."""
-        return True
-
-    def error(self) -> ErrorBar | None:
-        """How far such steps were off where the true length is known."""
-        return None
 
     @cached_property
     def counter(self) -> Counter:
@@ -333,16 +324,10 @@ class Calibrated(Source):
             return stages()
         return settle(schedule_of(spec), lambda overlap: stages(overlap=overlap))
 
-    def covers(self, n: int) -> bool:
-        return self.calibration.covers(n)
-
     def _layer_bytes(self) -> list[int]:
         if self.model is not None:
             return super()._layer_bytes()
         return [round(size) for size in self.calibration.parameters]
-
-    def error(self) -> ErrorBar | None:
-        return calibration_error()
 
 
 class Roofline(Source):
@@ -391,25 +376,10 @@ class Roofline(Source):
         updates = [time.update for time in self.times(n)[0]] if self.included.update else []
         return updates, self.device.setup_s.value if self.included.setup else 0.0
 
-    def error(self) -> ErrorBar | None:
-        return profile_error()
-
 
 def waits(model: Model) -> bool:
     """Whether the layers of a model wait where others compute."""
     return model.labels.get("compute") == "timed wait"
-
-
-def check(spec: RunSpec, model: Model) -> None:
-    """Raise a one-line ValueError where a modelled run has no costs, or has them twice."""
-    if waits(model) == (spec.profile is not None):
-        raise ValueError(
-            f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': layers that compute "
-            f"need a device; one of {', '.join(devices.names())}, or the path of a profile; layers "
-            "that wait say what they take"
-        )
-    if spec.profile is not None:
-        devices.load(tilde_to_home(spec.profile))
 
 
 def counted_costs(counter: Counter, inputs: Tree) -> dict[str, list[int]]:

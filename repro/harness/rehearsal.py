@@ -7,14 +7,16 @@ needs values is left to the first round.
 
 from collections.abc import Iterable, Sequence
 
+from repro.costs import device as devices
 from repro.costs.counter import Counter
 from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import sizes
-from repro.harness import predict
 from repro.harness.plan import Plan
+from repro.harness.predict import waits
 from repro.harness.spec import RunSpec, canonical
+from repro.io.redact import tilde_to_home
 from repro.io.untrusted import message, short
 from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
@@ -47,7 +49,7 @@ def check(specs: Iterable[RunSpec]) -> None:
         built[key] = model
         check_model(spec, model)
         # The builders of our own models check the arguments; layers that wait would really wait.
-        if is_new and spec.model not in BUILDERS and not predict.waits(model):
+        if is_new and spec.model not in BUILDERS and not waits(model):
             counter = _rehearse(spec, model, counter)
 
 
@@ -63,18 +65,24 @@ def _check_fit(spec: RunSpec) -> None:
 
 def check_model(spec: RunSpec, model: Model) -> None:
     """Raise a one-line ValueError unless a run fits its model, of which no layer is built."""
-    waits = predict.waits(model)
-    if spec.task in ("calibrate", "roofline") and waits:
+    verb, fidelity = ("wait", "emulated") if waits(model) else ("compute", "measured")
+    if spec.task in ("calibrate", "roofline") and waits(model):
         raise ValueError(
             f"model = '{spec.model}' with task = '{spec.task}': its layers wait as long as they "
             f"say, so there is nothing to time; `repro simulate {spec.model}` takes what they say"
         )
-    if spec.modelled:
-        predict.check(spec, model)
-    elif spec.fidelity != (fidelity := "emulated" if waits else "measured"):
+    if spec.modelled and waits(model) == (spec.profile is not None):
         raise ValueError(
-            f"fidelity = '{spec.fidelity}': the layers of {spec.model} "
-            f"{'wait' if waits else 'compute'}, so allowed is '{fidelity}' or 'simulated'; set that"
+            f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': layers that compute "
+            f"need a device; one of {', '.join(devices.names())}, or the path of a profile; layers "
+            "that wait say what they take"
+        )
+    if spec.profile is not None:
+        devices.load(tilde_to_home(spec.profile))
+    if not spec.modelled and spec.fidelity != fidelity:
+        raise ValueError(
+            f"fidelity = '{spec.fidelity}': the layers of {spec.model} {verb}, so allowed is "
+            f"'{fidelity}' or 'simulated'; set that"
         )
     spec.check_depth(len(model.layers))
     if spec.tensor_parallel is not None:

@@ -36,10 +36,8 @@ class TrainingPrice:
     @property
     def one_line(self) -> str:
         """`about 310 GPU-hours, simulated on h100, and 2.1 GB of downloads`."""
-        unknown = [name for name, amount in self.downloads.items() if amount is None]
-        more = f" and {', '.join(unknown)}, of unknown size" if unknown else ""
         hours = f"about {number(self.gpu_hours)} GPU-hours, simulated on {self.profile}"
-        return f"{hours}, and {self._gigabytes} of downloads{more}"
+        return f"{hours}, and {self._gigabytes} of downloads"
 
     @property
     def lines(self) -> list[str]:
@@ -59,7 +57,9 @@ class TrainingPrice:
 
     @property
     def _gigabytes(self) -> str:
-        return f"{number(sum(amount or 0.0 for amount in self.downloads.values()))} GB"
+        known = [amount for amount in self.downloads.values() if amount is not None]
+        more = "" if len(known) == len(self.downloads) else " and what has no known size"
+        return f"{number(sum(known))} GB{more}"
 
 
 def _describe(name: str, amount: float | None) -> str:
