@@ -4,7 +4,6 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ import tyro
 from repro.cli.plan import PlanOptions, choose, training_price
 from repro.gpipe.runtime.group import torchrun
 from repro.harness import crew, rehearsal, runner, wandb_summary
-from repro.harness.closing import closing as closing_words
+from repro.harness.closing import closing
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
 from repro.harness.progress import ProgressReporter
@@ -84,7 +83,6 @@ class Session:
     options: RunOptions
     reporter: ProgressReporter
     rounds: int = 0  # recorded since the start
-    failed: list[str] = dataclasses.field(default_factory=list)  # ids of runs
     address: str | None = None  # of the W&B project, when online
     _reported: float = 0.0  # when the report was written last, on the monotonic clock
 
@@ -102,20 +100,23 @@ class Session:
             before = [len(plan.journal.rounds) for plan in plans]
             for plan in plans:
                 self.reporter.plan(plan)
-            nonfinite = self.options.allow_nonfinite
-            events = runner.measure(plans, self.options.folder, allow_nonfinite=nonfinite)
-            with closing(events):
-                try:
-                    for event in events:
-                        self._show(event)
-                finally:
-                    self.reporter.end()
-                    self.rounds = sum(len(plan.journal.rounds) for plan in plans) - sum(before)
+            try:
+                runner.measure(
+                    plans,
+                    self.options.folder,
+                    self.reporter,
+                    self._show_done,
+                    self._show_experiment,
+                    allow_nonfinite=self.options.allow_nonfinite,
+                )
+            finally:
+                self.reporter.end()
+                self.rounds = sum(len(plan.journal.rounds) for plan in plans) - sum(before)
             for plan in plans:
-                self.reporter.closing(closing_words(plan))
+                self.reporter.closing(closing(plan))
         if not any(plan.open for plan in plans):
             self.reporter.say("\nnothing left to measure (--force measures again)")
-        return 1 if self.failed else 0
+        return 1 if self.reporter.failed else 0
 
     def say_where(self) -> None:
         """Write the report, if that is asked for, and say where everything is."""
@@ -141,34 +142,9 @@ class Session:
                 f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "
                 f"with `.venv/bin/wandb sync {mirrored}`"
             )
-        if self.failed:
-            failed = ", ".join(self.failed)
+        if self.reporter.failed:
+            failed = ", ".join(self.reporter.failed)
             say(f"failed: {failed}; the same command measures them again, and only them")
-
-    def _show(self, event: runner.Event) -> None:
-        reporter = self.reporter
-        match event:
-            case runner.OtherLoad(share):
-                reporter.load(share)
-            case runner.Begun(plans):
-                reporter.begin(plans)
-            case runner.WorkersStarted():
-                reporter.started()
-            case runner.RoundBegun(plan, group, number, total):
-                reporter.round(plan, group, number, total)
-            case runner.RunBegun(run):
-                reporter.run(run)
-            case runner.RunLeftOut(run):
-                reporter.dropped(run)
-            case runner.RunEnded(run, outcome, seconds, notes):
-                for note in notes:
-                    reporter.say(f"  {note}")
-                reporter.measured(run, outcome, seconds)
-                self.failed += [run.id] * (outcome.status != "done")
-            case runner.RunsDone(plan, runs):
-                self._show_done(plan, runs)
-            case runner.ExperimentDone():
-                self._show_experiment(event)
 
     def _show_done(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
         # One picture stands for the group: of the widest run whose step is recorded.
@@ -188,15 +164,15 @@ class Session:
                 folder, tags = self.options.folder, _tags(plan)
                 self._mirror(wandb_summary.log_run, results, run, folder, tags, picture)
 
-    def _show_experiment(self, event: runner.ExperimentDone) -> None:
-        plan, options = event.plan, self.options
-        if event.rounds and options.wandb != "disabled":
+    def _show_experiment(self, plan: Plan, rounds: int, last: bool) -> None:
+        options = self.options
+        if rounds and options.wandb != "disabled":
             results, place = of_journals([plan.journal]), plan.journal.place
             log = wandb_summary.log_experiment
             self._mirror(log, results, place, options.folder, _tags(plan))
         # A report of what there is so far; the whole one is written once all workers have ended.
         due = time.monotonic() >= self._reported + REPORT_PAUSE
-        if options.plots and due and not event.last:
+        if options.plots and due and not last:
             try:
                 self.reporter.say(f"\nreport so far: {rewrite(options.folder, options.plots)}")
             except Exception as error:  # measuring goes on without it

@@ -15,7 +15,7 @@ from typing import Any
 from repro.harness.journal import Journal
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
-from repro.harness.pace import Kind, of_kinds
+from repro.harness.pace import Kind, seconds_of
 from repro.harness.spec import (
     PIPELINING,
     TIMED,
@@ -53,6 +53,7 @@ class PlannedRun:
     have: int = 0  # rounds that are recorded
     missing: int = 0  # rounds that are still to be measured
     wanted: int = 0  # rounds that it takes part in
+    seconds: float = 0.0  # that it takes in a round; an estimate, 0 if there is none
     bases: tuple[str, ...] = ()  # ids of the runs that it is divided by
     differs_in: str = ""  # settings that tell it from other runs of its experiment
 
@@ -78,7 +79,6 @@ class Plan:
     journal: Journal  # where it is recorded
     runs: tuple[PlannedRun, ...]  # in the order of the experiment's groups
     notes: tuple[str, ...]  # lines for the user
-    pace: Mapping[Kind, float]  # seconds for one run in one round
     force: bool = False  # measure again what is done
     accumulate: bool = False  # keep runs that were recorded with other parameters
     command: str = ""  # what a user types to measure this
@@ -97,10 +97,10 @@ class Plan:
         return rounds
 
     @property
-    def outstanding(self) -> list[Kind]:
-        """The kind of every outstanding measurement, each of a run in a round."""
+    def outstanding(self) -> list[PlannedRun]:
+        """The run of every outstanding measurement."""
         return [
-            self.kind(run)
+            run
             for group in self.experiment.groups
             for round_ in self.fresh_rounds(group.name)
             for run in round_
@@ -114,11 +114,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Estimated seconds of the outstanding measurements."""
-        return sum(self.pace[kind] for kind in self.outstanding)
-
-    def kind(self, run: PlannedRun) -> Kind:
-        """The kind of a run of this plan, for the estimate of its time."""
-        return Kind(self.experiment.name, run.group, run.spec.fidelity)
+        return sum(run.seconds for run in self.outstanding)
 
 
 def make(
@@ -144,7 +140,7 @@ def make(
     runs: list[PlannedRun] = []
     # For the estimate, every run counts that this machine can measure, chosen or not.
     usual_rounds: dict[str, int] = {}
-    fidelities: dict[str, str] = {}
+    kinds: dict[str, Kind] = {}
     for group in experiment.groups:
         specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
         usual = group.rounds or experiment.rounds
@@ -153,7 +149,7 @@ def make(
         added = {base for name in asked for base in bases_of[name]} - asked
         obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
         for name, spec in specs.items():
-            fidelities[name] = spec.fidelity
+            kinds[name] = Kind(group.name, spec.fidelity)
             if not obstacles[name]:
                 usual_rounds[name] = _wanted(spec, usual)
             if name not in asked | added:
@@ -168,12 +164,13 @@ def make(
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
-    planned = tuple(replace(run, differs_in=different[run.id]) for run in runs)
-    pace = of_kinds(experiment, scale, usual_rounds, fidelities, journal.rounds)
-    notes = tuple(_notes(planned))
-    return Plan(
-        experiment, scale, machine, journal, planned, notes, pace, force, accumulate, command
+    minutes = experiment.minutes.get(scale, 0.0)
+    pace = seconds_of(kinds, usual_rounds, minutes, journal.rounds)
+    planned = tuple(
+        replace(run, differs_in=different[run.id], seconds=pace[kinds[run.id]]) for run in runs
     )
+    notes = tuple(_notes(planned))
+    return Plan(experiment, scale, machine, journal, planned, notes, force, accumulate, command)
 
 
 def _with_rounds(run: PlannedRun, journal: Journal, rounds: int, *, force: bool) -> PlannedRun:

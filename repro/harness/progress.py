@@ -20,7 +20,7 @@ from repro.harness import contention
 from repro.harness.closing import OVER_K1, numbers
 from repro.harness.job import Outcome
 from repro.harness.machine import cores
-from repro.harness.pace import Kind, TimeLeft, start_up
+from repro.harness.pace import TimeLeft, start_up
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.results import Results, Run
 from repro.harness.terminal import show, table_of
@@ -56,7 +56,8 @@ class ProgressReporter:
     ) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.verbose = verbose
-        self._left = TimeLeft([], {}, 0.0)
+        self.failed: list[str] = []  # ids of runs
+        self._left = TimeLeft([], 0.0)
         self._experiment = ""
         self._activity = ""
         self._activity_began = self._last_line = time.monotonic()
@@ -80,6 +81,10 @@ class ProgressReporter:
         self._last_line = time.monotonic()
         self.console.print(text)
 
+    def note(self, text: str) -> None:
+        """Print what a run tried."""
+        self.say(f"  {text}")
+
     def warn(self, text: str) -> None:
         """Print a line that must not be missed."""
         self.say(Text(f"  warning: {text}", style="bold yellow"))
@@ -101,11 +106,11 @@ class ProgressReporter:
 
     def begin(self, plans: Sequence[Plan]) -> None:
         """Print how much will be measured, and start the live line; workers start after this."""
-        outstanding = [kind for plan in plans for kind in plan.outstanding]
-        pace = {kind: seconds for plan in plans for kind, seconds in plan.pace.items()}
+        outstanding = [run for plan in plans for run in plan.outstanding]
         runs = [run for plan in plans for run in plan.runs if run.missing]
         workers = max((run.spec.devices for run in runs), default=1)
-        self._left = TimeLeft(outstanding, pace, start_up(workers, cores()))
+        expected = [run.seconds for run in outstanding]
+        self._left = TimeLeft(expected, start_up(workers, cores()))
         starting = f"starting {workers} worker process{'es' if workers > 1 else ''}"
         self.say(f"\n{len(outstanding)} measurements in all{self._time_left(', ')}; {starting}")
         self._begin_activity(starting)
@@ -133,11 +138,12 @@ class ProgressReporter:
         """Count a run that ended; print why, if it failed."""
         self._advance(run, seconds)
         if outcome.status != "done":
+            self.failed.append(run.id)
             self.say(Text(f"  {run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
                 self.say(f"  its workers' full output, private paths included: {outcome.log}")
 
-    def dropped(self, run: PlannedRun) -> None:
+    def left_out(self, run: PlannedRun) -> None:
         """Count a run that is left out of this round, because it failed before."""
         self._advance(run, None)
 
@@ -166,7 +172,7 @@ class ProgressReporter:
         self._progress.update(self._task, description=activity, left=self._time_left())
 
     def _advance(self, run: PlannedRun, seconds: float | None) -> None:
-        self._left.done(Kind(self._experiment, run.group, run.spec.fidelity), seconds)
+        self._left.done(run.seconds, seconds)
         self._progress.update(self._task, advance=1, left=self._time_left())
 
     def _break_silence(self) -> None:

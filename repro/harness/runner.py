@@ -1,16 +1,15 @@
-"""Measure what plans leave open, as a generator of what happens; who shows it is not known here.
+"""Measure what plans leave open, and tell a reporter what happens.
 
 Rounds of a group are interleaved, and recorded one by one.
 """
 
 import os
 import time
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
@@ -20,6 +19,7 @@ from repro.harness.journal import Status
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
+from repro.harness.progress import ProgressReporter
 from repro.harness.spec import TIMED, Scale
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
@@ -38,70 +38,24 @@ DEADLINES: dict[Scale, float] = {
 }
 
 
-class Begun(NamedTuple):
-    """The workers are about to start, for these plans."""
-
-    plans: Sequence[Plan]
-
-
-class WorkersStarted(NamedTuple):
-    pass
-
-
-class OtherLoad(NamedTuple):
-    share: float | None  # of the usable cores that other processes take, where it is known
-
-
-class RoundBegun(NamedTuple):
-    plan: Plan
-    group: str
-    number: int
-    total: int
-
-
-class RunBegun(NamedTuple):
-    run: PlannedRun
-
-
-class RunLeftOut(NamedTuple):
-    run: PlannedRun  # which failed before
-
-
-class RunEnded(NamedTuple):
-    """A run was measured once, or failed; `notes` are lines about what it tried."""
-
-    run: PlannedRun
-    outcome: Outcome
-    seconds: float
-    notes: Sequence[str] = ()
-
-
-class RunsDone(NamedTuple):
-    """Runs of a group that have all their rounds now."""
-
-    plan: Plan
-    runs: Sequence[PlannedRun]
-
-
-class ExperimentDone(NamedTuple):
-    """`rounds` were recorded of it; `last` is whether no other experiment follows."""
-
-    plan: Plan
-    rounds: int
-    last: bool
-
-
-Event = tuple[Any, ...]  # one of those above
+# Shows runs of a group that have all their rounds now.
+ShowDone = Callable[[Plan, Sequence[PlannedRun]], None]
+# Shows an experiment of which so many rounds were recorded; True where no other follows.
+ShowExperiment = Callable[[Plan, int, bool], None]
 
 
 def measure(
-    plans: Sequence[Plan], results: Path, *, allow_nonfinite: bool = False
-) -> Generator[Event]:
+    plans: Sequence[Plan],
+    results: Path,
+    reporter: ProgressReporter,
+    show_done: ShowDone,
+    show_experiment: ShowExperiment,
+    *,
+    allow_nonfinite: bool = False,
+) -> None:
     """Record the plans, and measure what they leave open.
 
-    Only for the process that holds the lock of the results, under which the plans were made. Close
-    the generator where it is not used up, so that the runs that miss a round are recorded as
-    interrupted.
+    Only for the process that holds the lock of the results, under which the plans were made.
     """
     watch = CpuShare()  # until the first round begins
     for plan in plans:
@@ -112,15 +66,15 @@ def measure(
     with workers(todo, results) as crew:
         runs = [run for plan in todo for run in plan.runs]
         if any(run.missing and run.spec.fidelity in TIMED for run in runs):
-            yield OtherLoad(watch.share())
-        yield Begun(todo)
+            reporter.load(watch.share())
+        reporter.begin(todo)
         crew.ready()
-        yield WorkersStarted()
+        reporter.started()
         for plan in todo:
             before = len(plan.journal.rounds)
             for group in plan.experiment.groups:
-                yield from GroupRun(plan, group.name, crew, allow_nonfinite).events()
-            yield ExperimentDone(plan, len(plan.journal.rounds) - before, plan is todo[-1])
+                GroupRun(plan, group.name, crew, reporter, show_done, allow_nonfinite).measure()
+            show_experiment(plan, len(plan.journal.rounds) - before, plan is todo[-1])
 
 
 def prepare(plan: Plan) -> None:
@@ -140,12 +94,14 @@ class GroupRun:
     plan: Plan
     group: str
     crew: Measurer
+    reporter: ProgressReporter
+    show_done: ShowDone
     allow_nonfinite: bool
     _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _cuts: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)  # `vary.same_cut` -> cut
 
-    def events(self) -> Iterator[Event]:
+    def measure(self) -> None:
         """Measure and record one round after the other; later rounds leave out runs that failed."""
         journal, planned = self.plan.journal, self.plan.fresh_rounds(self.group)
         self._open = {run.id: run for members in planned for run in members}
@@ -162,19 +118,18 @@ class GroupRun:
             for number, members in enumerate(planned, start=1):
                 if all(run.id in failed for run in members):
                     return
-                yield RoundBegun(self.plan, self.group, number, len(planned))
+                self.reporter.round(self.plan, self.group, number, len(planned))
                 # Every other round runs backwards, so that a slow drift of the machine favours no
                 # run.
                 members = members if number % 2 else members[::-1]
                 # Fits are not divided by each other, so each is recorded as soon as it is there.
                 is_fit = members[0].spec.task == "fit"
                 for part in [[run] for run in members] if is_fit else [members]:
-                    yield from self._round(number, part, failed)
-        except (KeyboardInterrupt, GeneratorExit, OSError) as stop:
+                    self._round(number, part, failed)
+        except (KeyboardInterrupt, OSError) as stop:
             with suppress(Exception):  # no second error may hide the first
                 reason = stop.strerror if isinstance(stop, OSError) else "stopped by the user"
-                status = Status("interrupted", str(reason))
-                self._mark(status)
+                self._mark(Status("interrupted", str(reason)))
             raise
 
     def _mark(self, status: Status) -> None:
@@ -182,18 +137,15 @@ class GroupRun:
         missing = [name for name, run in self._open.items() if run.missing]
         self.plan.journal.set_status(dict.fromkeys(missing, status))
 
-    def _round(self, number: int, members: list[PlannedRun], failed: set[str]) -> Iterator[Event]:
+    def _round(self, number: int, members: list[PlannedRun], failed: set[str]) -> None:
         started, watch, journal = _now(), CpuShare(), self.plan.journal
         measured: dict[str, Measured] = {}
         for run in members:
             if run.id in failed:
-                yield RunLeftOut(run)
+                self.reporter.left_out(run)
                 continue
             signals.check()
-            yield RunBegun(run)
-            ended = self._measure(run)
-            yield ended
-            outcome = ended.outcome
+            outcome = self._measure(run)
             if outcome.measured is not None:
                 measured[run.id] = outcome.measured
                 self._cuts[same_cut(run.spec)] = tuple(outcome.measured.record.balance)
@@ -207,7 +159,7 @@ class GroupRun:
         measured = with_predictions({run.id: run.spec for run in members}, measured)
         load = watch.share()
         if any(run.spec.fidelity in TIMED for run in members):
-            yield OtherLoad(load)
+            self.reporter.load(load)
         # A baseline that only accompanies other runs has its rounds already.
         still = [run for run in members if run.id in measured and run.id in self._open]
         done = [run for run in still if run.missing <= number]
@@ -225,9 +177,10 @@ class GroupRun:
             del self._open[run.id]
         fresh = {run.id for run in done if run.missing}
         if fresh:
-            yield RunsDone(self.plan, [run for run in self.plan.runs if run.id in fresh])
+            self.show_done(self.plan, [run for run in self.plan.runs if run.id in fresh])
 
-    def _measure(self, run: PlannedRun) -> RunEnded:
+    def _measure(self, run: PlannedRun) -> Outcome:
+        self.reporter.run(run)
         spec, machine = run.spec, self.plan.machine
         earlier = [] if run.id in self._replaced else self.plan.journal.rounds_of(run.id)
         memory_known = any(event.records[run.id].get("peak_bytes") for event in earlier)
@@ -235,16 +188,16 @@ class GroupRun:
         device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
         job = Job(spec, cut, not memory_known, device, self.allow_nonfinite)
         deadline = DEADLINES[self.plan.scale]
-        notes: list[str] = []
         self.crew.ready()
         began = time.monotonic()
         if spec.task == "fit" and spec.fidelity == "measured":
-            outcome = fit_search.search(self.crew, job, deadline, notes.append)
+            outcome = fit_search.search(self.crew, job, deadline, self.reporter.note)
         elif spec.fidelity == "emulated" and spec.modelled:
             outcome = emulate(self.crew, job, deadline)
         else:
             outcome = self.crew.measure(job, deadline)
-        return RunEnded(run, outcome, time.monotonic() - began, notes)
+        self.reporter.measured(run, outcome, time.monotonic() - began)
+        return outcome
 
 
 def workers(plans: Sequence[Plan], results: Path) -> Crew:

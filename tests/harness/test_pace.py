@@ -2,22 +2,19 @@
 
 import pytest
 
-from repro.harness.pace import Kind, TimeLeft, start_up
-
-TIMED, MODELLED = Kind("tiny", "timed", "measured"), Kind("tiny", "modelled", "simulated")
+from repro.harness.pace import TimeLeft, start_up
 
 
 def test_a_cold_run_is_not_taken_for_the_pace_of_all():
     """As the first of 200 runs that imports what all need: it takes 18 s, most are modelled."""
-    outstanding = [TIMED] * 20 + [MODELLED] * 200
-    left = TimeLeft(outstanding, {TIMED: 3.0, MODELLED: 0.3}, start_up(2, 2))
+    left = TimeLeft([3.0] * 20 + [0.3] * 200, start_up(2, 2))
     announced = left.seconds
     assert announced == pytest.approx(20 * 3.0 + 200 * 0.3 + start_up(2, 2))
     left.started()
-    left.done(TIMED, 18.0)
+    left.done(3.0, 18.0)
     assert announced / 2 < left.seconds < 1.5 * announced
-    left.done(MODELLED, None)  # left out
-    fresh = TimeLeft([TIMED] * 2, {}, 0.0)
+    left.done(0.3, None)  # left out
+    fresh = TimeLeft([0.0, 0.0], 0.0)
     assert fresh.seconds == 0.0
-    fresh.done(TIMED, 7.0)
+    fresh.done(0.0, 7.0)
     assert fresh.seconds == 7.0
