@@ -3,44 +3,38 @@
 Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
 """
 
-from collections.abc import Sequence
+import math
 from typing import Any, TypeAlias
 
 import pandas as pd
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
+from repro.harness.spec import RunSpec
 from repro.methods.named import name_of
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
 Frame: TypeAlias = Any
 
 # fmt: off
-# Attributes of a run that are columns of its line.
+# Attributes of a run that are columns of its line, beside the fields of its spec.
 _OF_RUN = (
     "experiment", "machine", "scale", "group", "id", "status", "done", "model", "K", "M", "N", "D",
     "schedule", "remat", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",
     "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max",
-    "peak_gib_per_stage", "balance", "labels",
-)
-_OF_SPEC = (
-    "task", "seed", "optimizer", "lr", "steps", "trace", "transport", "profile", "memory",
-    "model_args", "shared", "devices",
+    "peak_gib_per_stage", "balance", "labels", "differs_in",
 )
 # Columns of `rounds_frame` that are attributes of a round; most others are those of its run.
 _OF_ROUND = (
     "step_s", "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "commit", "loss",
     "load", "breakdown",
 )
-_COMPUTED = (
-    "run", "round", "setup_s", "speedup_vs_k1", "speedup_vs_k2m1", "ci_low", "ci_high",
-)
 ROUND_COLUMNS = (
     "experiment", "run", "round", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity",
     "device", "status", "step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1",
     "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "ci_low", "ci_high", "commit", "machine", "scale", "group", "library", "differs_in", "unit",
-    "loss", "setup_s", "load",
+    "loss", "setup_s", "load", "breakdown",
 )
 # Those of rounds.csv; the settings of a run are in runs.csv.
 CSV_COLUMNS = (
@@ -62,6 +56,8 @@ COLUMNS = (
     "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
     "machine", "scale", "group", *SETTINGS, "training",
 )
+# What `runs_frame` has besides.
+_OF_EXHIBIT = ("method", "where", "devices", "record", "spec", "run")
 # fmt: on
 _SPEEDUPS: dict[str, dict[str, int]] = {
     "speedup_vs_k1": {"K": 1},
@@ -69,49 +65,40 @@ _SPEEDUPS: dict[str, dict[str, int]] = {
 }
 
 
-def rounds_frame(results: Results, columns: Sequence[str] = ROUND_COLUMNS) -> Frame:
-    """A line for each run and round, and one for a run without rounds, with these columns.
+def rounds_frame(results: Results) -> Frame:
+    """A line for each run and round, and one for a run without rounds.
 
     Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
     A speedup is over the baseline in the same round. ci_low and ci_high are the bootstrap 95 %
     interval of speedup_vs_k1 over all rounds of the run.
     """
-    of_runs = [name for name in columns if name not in (*_OF_ROUND, *_COMPUTED)]
     lines = []
     for run in results.runs:
-        of_run = {name: getattr(run, name) for name in of_runs} | {"run": run.id}
-        of_run["ci_low"], of_run["ci_high"] = results.speedup(run, K=1)[1:]
+        of_run = run_line(results, run)
+        of_run |= {f"ci_{end}": of_run[f"speedup_vs_k1_ci_{end}"] for end in ("low", "high")}
         bases = {name: results.baseline(run, **changed) for name, changed in _SPEEDUPS.items()}
-        timed = {
-            name: {each.name: each.throughput for each in base.rounds} if base else {}
-            for name, base in bases.items()
-        }
+        timed = {name: base.throughputs if base else {} for name, base in bases.items()}
         for round_ in run.rounds:
             line = of_run | {name: getattr(round_, name) for name in _OF_ROUND}
             line |= {"round": round_.name, "setup_s": round_.values["setup_s"]}
             for name, throughputs in timed.items():
-                base = throughputs.get(round_.name, float("nan"))
-                line[name] = round_.throughput / base
+                line[name] = round_.throughput / throughputs.get((run.place, round_.name), math.nan)
             lines.append(line)
         if not run.rounds:
             lines.append(of_run)
-    return pd.DataFrame(lines, columns=list(columns))
+    return pd.DataFrame(lines, columns=list(ROUND_COLUMNS))
 
 
 def run_line(results: Results, run: Run) -> dict[str, Any]:
     """A run as a line of `all_runs`."""
-    line = {name: getattr(run.spec, name) for name in (*SETTINGS, "model_args", "optimizer", "lr")}
-    line |= {
-        "run": run.id,
-        "rounds": len(run.rounds),
-        "peak_gib_per_stage": run.peak_gib_per_stage or None,
-        "balance": run.balance or None,
-    }
+    line = _line(run) | {"run": run.id}
+    line |= {name: getattr(run, name) for name in ("size", "parameters", "training")}
+    line |= {name: line[name] or None for name in ("peak_gib_per_stage", "balance")}
     for name, changed in _SPEEDUPS.items():
         ends = ("", "_ci_low", "_ci_high")
         speedup = zip(ends, results.speedup(run, **changed), strict=True)
         line |= {f"{name}{end}": value for end, value in speedup}
-    return {name: line[name] if name in line else getattr(run, name) for name in COLUMNS}
+    return {name: line[name] for name in COLUMNS}
 
 
 def all_runs(results: Results) -> Frame:
@@ -136,30 +123,36 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
     """
     several = len(results.machines) > 1
     lines = {
-        index: _line(run, several)
+        index: _line(run) | _for_exhibits(run, several)
         for index, run in enumerate(results.runs)
         if not experiments or run.experiment in experiments
     }
-    columns = dict.fromkeys(
-        [*_OF_RUN, *_OF_SPEC, "method", "where", "rounds", "record", "spec", "run"]
-    )
+    columns = dict.fromkeys([*RunSpec.model_fields, *_OF_RUN, "rounds", *_OF_EXHIBIT])
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
     frame = pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
     return select(frame, **wanted)
 
 
-def _line(run: Run, several: bool) -> dict[str, Any]:
-    line = {name: getattr(run, name) for name in _OF_RUN}
-    line |= {name: getattr(run.spec, name) for name in _OF_SPEC}
+def _line(run: Run) -> dict[str, Any]:
+    line = {name: getattr(run.spec, name) for name in RunSpec.model_fields}
+    line |= {name: getattr(run, name) for name in _OF_RUN}
+    return line | {"rounds": len(run.rounds)}
+
+
+def _for_exhibits(run: Run, several: bool) -> dict[str, Any]:
     fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
-    line["method"] = name_of(**{name: getattr(run.spec, name) for name in fields})
-    line["where"] = f"{run.scale} on {run.machine}" if several else run.scale
-    line["rounds"] = len(run.rounds)
-    line["record"] = run.rounds[-1].record if run.rounds else None
-    line |= {"spec": run.spec, "run": run}
-    if isinstance(line["record"], LearnRound):
-        line["parameters"] = line["record"].parameters
-        line |= {f"metrics.{name}": value for name, value in line["record"].metrics.items()}
+    record = run.rounds[-1].record if run.rounds else None
+    line = {
+        "method": name_of(**{name: getattr(run.spec, name) for name in fields}),
+        "where": f"{run.scale} on {run.machine}" if several else run.scale,
+        "devices": run.spec.devices,
+        "record": record,
+        "spec": run.spec,
+        "run": run,
+    }
+    if isinstance(record, LearnRound):
+        line["parameters"] = record.parameters
+        line |= {f"metrics.{name}": value for name, value in record.metrics.items()}
     return line
 
 

@@ -145,6 +145,11 @@ class Run:
         return modelled["batch"] if modelled else self.spec.N
 
     @property
+    def throughputs(self) -> dict[tuple[Place, str], float]:
+        """Examples per second by round; those of different places never meet."""
+        return {(self.place, round_.name): round_.throughput for round_ in self.rounds}
+
+    @property
     def training(self) -> str:
         """What a run of the task "learn" trains on, and how, as JSON; empty for other tasks."""
         training = self.spec.training
@@ -244,13 +249,7 @@ class Results:
 
     def ratio(self, run: Run, base: Run) -> tuple[float, float, float, int]:
         """Throughput of a run over that of another, inside common rounds (`statistics.ratio`)."""
-        # Rounds of different places never meet.
-        return ratio(
-            *(
-                {(each.place, round_.name): round_.throughput for round_ in each.rounds}
-                for each in (run, base)
-            )
-        )
+        return ratio(run.throughputs, base.throughputs)
 
     def speedup(self, run: Run, **changed: Any) -> tuple[float, float, float]:
         """Throughput over a baseline's with its interval; a baseline has none over itself."""
@@ -319,10 +318,9 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
         if matches:
             journal = next(each for each in loaded.journals if each.place == matches[0].place)
             return of_journals([journal]), matches[0]
-    known = f"; there is {', '.join(ids[:_MOST_LISTED])}" if ids else "; `repro run` records some"
     raise ValueError(
         f"run = {short(text)}: no run below {results} has an id that begins so"
-        f"{did_you_mean(start, ids) or known}"
+        f"{did_you_mean(start, ids) or '; `repro results` lists all'}"
     )
 
 

@@ -117,7 +117,7 @@ def rounds(results: Results) -> Frame:
     The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
     run.
     """
-    return rounds_frame(results, CSV_COLUMNS).dropna(subset="round")
+    return rounds_frame(results)[[*CSV_COLUMNS]].dropna(subset="round")
 
 
 def _labels(run: Run) -> dict[str, Any]:
