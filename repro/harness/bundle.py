@@ -22,7 +22,7 @@ from repro.io.untrusted import LARGE, read_bytes, short
 _LARGEST = 16 * LARGE  # bytes of a bundle, and of what it holds
 _PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}"
 _ENTRY = re.compile(
-    rf"({_PART}/(?:{'|'.join(SCALES)})/{_PART})/({re.escape(NAME)}|{TIMELINES}/{_PART})"
+    rf"{_PART}/(?:{'|'.join(SCALES)})/{_PART}/({re.escape(NAME)}|{TIMELINES}/{_PART})"
 )
 _WHEN = (1980, 1, 1, 0, 0, 0)  # of every entry, so that the same results give the same bytes
 # A damaged archive fails in many ways; RuntimeError is of an encrypted one.
@@ -59,57 +59,50 @@ def merge(results: Path, bundles: Sequence[Path], folder: Path) -> tuple[Results
     Raises:
         ValueError: one line that names the bundle and what is wrong.
     """
-    local = journals(results)
-    machines = {journal.place.machine for journal in local}
-    present = {(journal.place, journal.path.read_bytes()) for journal in local}
-    sent: list[Journal] = []
-    lines = []
+    local, sent, lines = journals(results), [], []
+    known = {journal.path.read_bytes() for journal in local}
     for number, bundle in enumerate(bundles):
-        root, names = folder / str(number), set()
+        machines = {journal.place.machine for journal in (*local, *sent)}
+        root = folder / str(number)
         try:
             raw = read_bytes(bundle, _LARGEST)
-            for place, files in _unpacked(raw).items():
+            for path in _unpacked(raw, root):
+                place, data = Place(*path.parts[-4:-1]), path.read_bytes()
                 shown = f"{bundle}: {place.experiment} of"
-                if (place, files[NAME]) in present:
+                if data in known:
                     lines.append(f"{shown} {place.machine} is among the results already")
                     continue
-                present.add((place, files[NAME]))
-                mark = f"-{blake2b(raw, digest_size=3).hexdigest()}"
-                name = place.machine + (mark if place.machine in machines else "")
-                lines.append(f"{shown} {name}")
-                names.add(name)
-                for file, data in files.items():
-                    write(root.joinpath(name, *place[1:], file), data)
-                sent.append(_journal(root.joinpath(name, *place[1:]), root))
+                known.add(data)
+                if place.machine in machines:
+                    mark = blake2b(raw, digest_size=3).hexdigest()
+                    place = place._replace(machine=f"{place.machine}-{mark}")
+                    root.joinpath(*place[:2]).mkdir(parents=True, exist_ok=True)
+                    path.parent.rename(root.joinpath(*place))
+                lines.append(f"{shown} {place.machine}")
+                sent.append(_journal(root.joinpath(*place), root))
         except (ValueError, LookupError, TypeError, *_BROKEN) as error:
             text = str(error).replace(f"{root}/", "").removesuffix(f"; {REMEDY}")
             what = "no bundle that can be read: " if isinstance(error, _BROKEN) else ""
             raise ValueError(
                 f"{bundle}: {what}{short(text, 300, quote=False)}; ask for it again"
             ) from None
-        machines |= names
     # Of several places, the last one describes an experiment: never one that others have sent.
     return of_journals([*sent, *local]), lines
 
 
-def _unpacked(raw: bytes) -> dict[Place, dict[str, bytes]]:
-    """The files of every experiment in a bundle."""
-    contents: dict[Place, dict[str, bytes]] = {}
-    left = _LARGEST
+def _unpacked(raw: bytes, root: Path) -> list[Path]:
+    """The journals of a bundle, unpacked below a folder with the files beside them."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         for name in archive.namelist():
-            match = _ENTRY.fullmatch(name)
-            if match is None:
+            if not _ENTRY.fullmatch(name):
                 raise ValueError(f"holds {short(name)}, which no bundle has")
-            with archive.open(name) as file:  # a small archive may unpack to any size
-                data = file.read(left + 1)
-            left -= len(data)
-            if left < 0:
-                raise ValueError(f"holds more than {_LARGEST} bytes")
-            contents.setdefault(Place(*match[1].split("/")), {})[match[2]] = data
-    if not contents or any(NAME not in files for files in contents.values()):
+        if sum(entry.file_size for entry in archive.infolist()) > _LARGEST:  # never unpacks to more
+            raise ValueError(f"holds more than {_LARGEST} bytes")
+        archive.extractall(root)
+    found = sorted(root.glob(f"*/*/*/{NAME}"))
+    if not found:
         raise ValueError(f"holds no {NAME}; give a file that `repro results --pack` wrote")
-    return contents
+    return found
 
 
 def _journal(unpacked: Path, root: Path) -> Journal:
