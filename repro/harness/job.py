@@ -1,7 +1,8 @@
 """What passes between the coordinator and its workers: a job, and what became of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.schema import RoundRecord
@@ -43,13 +44,4 @@ class Outcome:
     measured: Measured | None = None  # by rank 0; None where it is not done
 
 
-class Measurer(Protocol):
-    """What a `Crew` does; tests measure without processes."""
-
-    def ready(self) -> None:
-        """Start what is not running yet."""
-        ...
-
-    def measure(self, job: Job, deadline: float) -> Outcome:
-        """Measure one run once, within `deadline` seconds."""
-        ...
+Measure = Callable[[Job, float], Outcome]  # of one run once, within so many seconds

@@ -23,12 +23,7 @@ T = TypeVar("T", bound=BaseModel)
 def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
     """Read a JSON file of at most `limit` bytes as a pydantic model."""
     try:
-        value = from_json(read_text(path, limit))
-        if not isinstance(value, dict):
-            raise ValueError(
-                f"holds {short(value)}: allowed is an object with the fields of {kind.__name__}"
-            )
-        return kind(**value)
+        return kind.model_validate(from_json(read_text(path, limit)))
     except ValidationError as error:
         text = explain(error, kind)
     except ValueError as error:

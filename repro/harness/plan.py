@@ -4,7 +4,7 @@ A plan is made from the experiment and from what is recorded already. torch is n
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -78,17 +78,20 @@ class Plan:
     machine: Machine
     journal: Journal  # where it is recorded
     runs: tuple[PlannedRun, ...]  # in the order of the experiment's groups
-    notes: tuple[str, ...]  # lines for the user
     force: bool = False  # measure again what is done
     accumulate: bool = False  # keep runs that were recorded with other parameters
     command: str = ""  # what a user types to measure this
 
-    def group(self, name: str) -> list[PlannedRun]:
-        return [run for run in self.runs if run.group == name]
+    @property
+    def notes(self) -> list[str]:
+        """Lines for the user."""
+        added = [run.named for run in self.runs if run.added]
+        return [f"added, because ratios are divided by them: {', '.join(added)}"] if added else []
 
     def fresh_rounds(self, group: str) -> list[list[PlannedRun]]:
         """The outstanding rounds: in each the runs that miss one, and the baselines of these."""
-        runs = {run.id: run for run in self.group(group) if run.status != "skipped"}
+        members = [run for run in self.runs if run.group == group and run.status != "skipped"]
+        runs = {run.id: run for run in members}
         rounds = []
         for number in range(max((run.missing for run in runs.values()), default=0)):
             wanted = {run.id for run in runs.values() if run.missing > number}
@@ -148,29 +151,25 @@ def make(
         asked = {name for name, spec in specs.items() if id(spec) in chosen}
         added = {base for name in asked for base in bases_of[name]} - asked
         obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
+        kinds |= {name: Kind(group.name, spec.fidelity) for name, spec in specs.items()}
+        usual_rounds |= {n: _wanted(spec, usual) for n, spec in specs.items() if not obstacles[n]}
         for name, spec in specs.items():
-            kinds[name] = Kind(group.name, spec.fidelity)
-            if not obstacles[name]:
-                usual_rounds[name] = _wanted(spec, usual)
-            if name not in asked | added:
-                continue
             run = PlannedRun(name, group.name, spec, "skipped", obstacles[name], name in added)
             if not run.reason:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]
                 run = replace(run, bases=tuple(base for base in bases if not obstacles[base]))
                 run = _with_rounds(run, journal, rounds or usual, force=force)
-            runs.append(run)
+            if name in asked | added:
+                runs.append(run)
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
-    minutes = experiment.minutes.get(scale, 0.0)
-    pace = seconds_of(kinds, usual_rounds, minutes, journal.rounds)
+    pace = seconds_of(kinds, usual_rounds, experiment.minutes.get(scale, 0.0), journal.rounds)
     planned = tuple(
         replace(run, differs_in=different[run.id], seconds=pace[kinds[run.id]]) for run in runs
     )
-    notes = tuple(_notes(planned))
-    return Plan(experiment, scale, machine, journal, planned, notes, force, accumulate, command)
+    return Plan(experiment, scale, machine, journal, planned, force, accumulate, command)
 
 
 def _with_rounds(run: PlannedRun, journal: Journal, rounds: int, *, force: bool) -> PlannedRun:
@@ -187,14 +186,14 @@ def _with_figures(experiment: Experiment) -> Experiment:
     profile_digest, code_digest = cache(_digest_of_figures), cache(code_of)
 
     def marked(run: RunSpec) -> RunSpec:
-        has_profile = run.profile is not None and run.profile.endswith(".json")
-        has_code = run.model.startswith("import:")
-        if not has_profile and not has_code:
-            return run
-        of_profile = profile_digest(run.profile) if has_profile else None
-        of_code = code_digest(run.model) if has_code else None
-        both = digest([of_profile, of_code])[:12] if of_profile and of_code else None
-        return run.model_copy(update={"figures": both or of_profile or of_code})
+        digests: list[str | None] = []
+        if run.profile is not None and run.profile.endswith(".json"):
+            digests.append(profile_digest(run.profile))
+        if run.model.startswith("import:"):
+            digests.append(code_digest(run.model))
+        known = list(filter(None, digests))
+        figures = digest(known)[:12] if len(known) > 1 else next(iter(known), None)
+        return run.model_copy(update={"figures": figures}) if digests else run
 
     groups = (
         group.model_copy(update={"runs": tuple(map(marked, group.runs))})
@@ -292,27 +291,6 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     if spec.library in WHOLE_WORLD and spec.devices != world:
         return f"{spec.library} takes all processes: start torchrun with {spec.devices}"
     return ""
-
-
-def _notes(runs: Sequence[PlannedRun]) -> Iterator[str]:
-    if added := [run.named for run in runs if run.added]:
-        yield f"added, because ratios are divided by them: {', '.join(added)}"
-    if any(run.spec.library != "repro" for run in runs):
-        return  # ratios are over peers
-    one_stage = {run.id for run in runs if run.spec.K == 1}
-    have_base: dict[str, set[bool]] = {}
-    for run in runs:
-        measured = run.status != "skipped" and not run.added and run.spec.task == "train"
-        # Naive model parallelism is held against other schedules at the same K.
-        if measured and run.spec.K > 1 and run.spec.schedule != "naive":
-            have_base.setdefault(run.group, set()).add(not one_stage.isdisjoint(run.bases))
-    alone = [
-        f"some of {group}" if True in bases else group
-        for group, bases in have_base.items()
-        if False in bases
-    ]
-    if alone:
-        yield f"no speedup over K=1 for {', '.join(alone)}: there is no run with K=1 to divide by"
 
 
 def price(plans: Sequence[Plan], trainings: str = "") -> str:

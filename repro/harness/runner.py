@@ -14,7 +14,7 @@ from pathlib import Path
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Measured, Measurer, Outcome
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.journal import Status
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
@@ -93,7 +93,7 @@ class GroupRun:
 
     plan: Plan
     group: str
-    crew: Measurer
+    crew: Crew
     reporter: ProgressReporter
     show_done: ShowDone
     allow_nonfinite: bool
@@ -191,9 +191,9 @@ class GroupRun:
         self.crew.ready()
         began = time.monotonic()
         if spec.task == "fit" and spec.fidelity == "measured":
-            outcome = fit_search.search(self.crew, job, deadline, self.reporter.note)
+            outcome = fit_search.search(self.crew.measure, job, deadline, self.reporter.note)
         elif spec.fidelity == "emulated" and spec.modelled:
-            outcome = emulate(self.crew, job, deadline)
+            outcome = emulate(self.crew.measure, job, deadline)
         else:
             outcome = self.crew.measure(job, deadline)
         self.reporter.measured(run, outcome, time.monotonic() - began)

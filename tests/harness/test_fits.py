@@ -46,9 +46,6 @@ class Fake:
 
     real: int
 
-    def ready(self) -> None:
-        return None
-
     def measure(self, job: Job, deadline: float) -> Outcome:
         size = job.spec.model_args["L"]
         assert job.balance == (size,)
@@ -76,7 +73,7 @@ def answer(outcome: Outcome) -> FitRound:
 )
 def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried: list[int]):
     said: list[str] = []
-    outcome = fit_search.search(Fake(real), Job(fit(memory=55)), 1.0, said.append, count)
+    outcome = fit_search.search(Fake(real).measure, Job(fit(memory=55)), 1.0, said.append, count)
     assert outcome.status == "done"
     record = answer(outcome)
     assert [size.args["L"] for size in record.fit.tried] == tried
@@ -101,7 +98,7 @@ def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str):
         def measure(self, job: Job, deadline: float) -> Outcome:
             return Outcome(status, reason)
 
-    outcome = fit_search.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
+    outcome = fit_search.search(Broken(9).measure, Job(fit(memory=55)), 1.0, lambda _: None, count)
     assert (outcome.status, outcome.reason) == (status, reason)
 
 
@@ -109,10 +106,10 @@ def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str):
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     with Crew(2, tmp_path / "logs") as crew:
         outcome = fit_search.search(
-            crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None
+            crew.measure, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None
         )
         given = fit(2, model_args={**SIZES, "L": 4}, memory=UNLIMITED_MEMORY, transport="shm")
-        whole = fit_search.search(crew, Job(given), 60, lambda _: None)
+        whole = fit_search.search(crew.measure, Job(given), 60, lambda _: None)
     record = answer(outcome)
     largest, above = record.fit.largest, record.fit.next
     assert largest is not None

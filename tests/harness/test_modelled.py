@@ -139,7 +139,7 @@ def test_two_processes_take_about_the_simulated_step(tmp_path: Path):
     gpu = {"fidelity": "emulated", "profile": "v100", "steps": 3}
     scaled = device(**gpu, stretch=0.3 / line(device(profile="v100"))["step_s"][0])
     with Crew(2, tmp_path) as crew:
-        outcomes = [emulate(crew, Job(scaled), 60), crew.measure(Job(waits), 60)]
+        outcomes = [emulate(crew.measure, Job(scaled), 60), crew.measure(Job(waits), 60)]
     for run, outcome in zip((scaled, waits), outcomes, strict=True):
         assert outcome.measured is not None, outcome.reason
         record = outcome.measured.record

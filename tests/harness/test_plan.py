@@ -100,7 +100,7 @@ def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
     added = [(run.spec.library, run.added) for run in made.runs]
     assert added == [("repro", True), ("torch", False)]
     assert "-torch-" in made.runs[1].id
-    assert made.notes == ("added, because ratios are divided by them: " + made.runs[0].id,)
+    assert made.notes == ["added, because ratios are divided by them: " + made.runs[0].id]
     second = make(tmp_path, of=of).fresh_rounds("timed")[1]
     assert [run.spec.task for run in second] == ["train", "train"]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.job import Job, Measured, Measurer, Outcome
+from repro.harness.job import Job, Measure, Measured, Outcome
 from repro.harness.schema import TrainRound
 from repro.models import Model, build
 from repro.simulate.stage_costs import FREE, StageCosts
@@ -12,7 +12,7 @@ from repro.simulate.stage_costs import FREE, StageCosts
 MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
 
 
-def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
+def emulate(measure: Measure, job: Job, deadline: float) -> Outcome:
     """Simulate a run, then have K stages sleep as long as its stages compute.
 
     Sleeps are `stretch` times as long as on the device, and the record is divided by it: all its
@@ -21,7 +21,7 @@ def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
     """
     fields = {"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False}
     twin = job.spec.model_copy(update=fields)
-    outcome = crew.measure(replace(job, spec=twin, device="cpu"), deadline)
+    outcome = measure(replace(job, spec=twin, device="cpu"), deadline)
     simulated = outcome.measured and outcome.measured.record
     if simulated is None:
         return outcome
@@ -31,7 +31,7 @@ def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
         return outcome
     scale = job.spec.stretch or 1.0
     costs = simulated.modelled.stages.scaled(scale)
-    outcome = crew.measure(replace(job, costs=costs, memory=False), deadline)
+    outcome = measure(replace(job, costs=costs, memory=False), deadline)
     if outcome.measured is None:
         return outcome
     emulated, timeline = outcome.measured.record, outcome.measured.timeline

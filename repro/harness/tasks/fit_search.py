@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from repro.gpipe.core import memory
-from repro.harness.job import Job, Measured, Measurer, Outcome
+from repro.harness.job import Job, Measure, Measured, Outcome
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.tasks.fit import counted
 
@@ -26,7 +26,7 @@ class _Stopped(Exception):
 class _Climb:
     """Up and down the sizes; the arguments are those of `search`."""
 
-    crew: Measurer
+    measure: Measure
     job: Job
     deadline: float
     tell: Callable[[str], object]
@@ -70,7 +70,7 @@ class _Climb:
     def trains(self, size: CutModel) -> bool:
         spec = self.job.spec.model_copy(update={"model_args": size.args})
         job = replace(self.job, spec=spec, balance=tuple(size.balance))
-        outcome = self.crew.measure(job, self.deadline)
+        outcome = self.measure(job, self.deadline)
         name = self.job.spec.chosen_arguments(size.args)
         if outcome.measured is not None:
             record = outcome.measured.record
@@ -90,7 +90,7 @@ class _Climb:
 
 
 def search(
-    crew: Measurer,
+    measure: Measure,
     job: Job,
     deadline: float,
     tell: Callable[[str], object],
@@ -101,7 +101,7 @@ def search(
     The crew trains each size within `deadline` seconds, and `tell` takes a line about it. `count`
     counts in this process, since the crew's are started afresh after each size that was too large.
     """
-    climb = _Climb(crew, job, deadline, tell, count)
+    climb = _Climb(measure, job, deadline, tell, count)
     size, above = None, None  # the largest that trains, and the smallest that does not
     try:
         whole = climb.counted(job.spec.memory)
