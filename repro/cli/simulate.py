@@ -115,7 +115,7 @@ def _simulate(options: SimulateOptions, of: Chosen) -> dict[tuple[int, int], "Pr
 
 def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction") -> dict[str, Any]:
     """Times, shares of the step, and one step drawn, in place of the points."""
-    from repro.harness.progress import gantt, legend
+    from repro.harness.progress import LEGEND, gantt
 
     first, timeline = points[0], drawn.timeline
     assumed = "I and W take half of a backward each, assumed: layers are timed with whole ones"
@@ -131,7 +131,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         for point in points
     ]
     shares = [{"K": point["K"], "M": point["M"], **point["breakdown"]} for point in points]
-    title = f"the step at K={drawn.spec.K}, M={drawn.spec.M}: {legend(timeline)}"
+    title = f"the step at K={drawn.spec.K}, M={drawn.spec.M}: {LEGEND}"
     picture = {title: gantt(timeline, 72)} if timeline.ranks <= _MOST_DRAWN else {}
     return {
         "model": of.title,

@@ -5,7 +5,7 @@ are read back from the records, so a second start, which measures nothing, ends 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING
 
@@ -67,27 +67,28 @@ def closing(plan: Plan) -> list["RenderableType"]:
 
 def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
     """The numbers of a run as text, `-` where one is not known."""
-    found = dict.fromkeys(["step", "throughput", *bases, "idle", "peak", "fits", "rounds"], "-")
-    if run.fit:
-        found["fits"] = run.size
-        if not isnan(run.parameters):
-            largest = "" if run.size == "as given" else "largest "
-            millions = f"{run.parameters / 1e6:,.1f} million parameters"
-            found["fits"] = f"{largest}{run.size}, {millions}"
-    if not isnan(run.step_s):
-        found["step"], found["throughput"] = text.seconds(run.step_s), text.number(run.throughput)
-    for name, changed in bases.items():
+
+    def over(changed: Mapping[str, int]) -> str:
         value, low, high = results.speedup(run, **changed)
-        is_base = all(getattr(run, field) == value for field, value in changed.items())
-        if not is_base and not isnan(value):
-            found[name] = text.ratio(value, low, high)
-    if not isnan(run.bubble_idle_over_total):
-        found["idle"] = f"{run.bubble_idle_over_total:.0%}"
-    if not isnan(run.peak_gib_max):
-        found["peak"] = text.size(2**30 * run.peak_gib_max)
+        is_base = results.baseline(run, **changed) is run
+        return "-" if is_base else known(value, lambda value: text.ratio(value, low, high))
+
+    def known(value: float, form: Callable[[float], str]) -> str:
+        return "-" if isnan(value) else form(value)
+
     busy = sum(contention.is_busy(round_.load) for round_ in run.rounds)
-    found["rounds"] = f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
-    return found
+    fits = run.size or "-"
+    if not isnan(run.parameters):
+        fits += f", {run.parameters / 1e6:,.1f} million parameters"
+    return {
+        "step": known(run.step_s, text.seconds),
+        "throughput": known(run.throughput, text.number),
+        **{name: over(changed) for name, changed in bases.items()},
+        "idle": known(run.bubble_idle_over_total, "{:.0%}".format),
+        "peak": known(2**30 * run.peak_gib_max, text.size),
+        "fits": fits,
+        "rounds": f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds)),
+    }
 
 
 def _table(

@@ -2,16 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.schema import RoundRecord
 from repro.harness.spec import RunSpec
-
-if TYPE_CHECKING:
-    from repro.simulate.stage_costs import (
-        StageCosts,  # which imports torch: too slow for `repro plan`
-    )
+from repro.simulate.stage_costs import StageCosts
 
 
 @dataclass(frozen=True)
@@ -23,7 +19,7 @@ class Job:
     memory: bool = True  # whether to read peak memory too
     device: str = "cpu"  # or "cuda"
     allow_nonfinite: bool = False  # record a run whose loss or gradients are inf or nan
-    costs: "StageCosts | None" = None  # what stages wait, of a run emulated with a device's profile
+    costs: StageCosts | None = None  # what stages wait, of a run emulated with a device's profile
     # Of this process, for what several of its jobs begin with.
     cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

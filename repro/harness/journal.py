@@ -25,7 +25,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
@@ -48,13 +48,7 @@ from repro.io.untrusted import LARGE, inside, read_bytes
 NAME, TIMELINES = "journal.jsonl", "timelines"
 REMEDY = "restore it from a copy, or move it away and measure its runs again"
 _LARGEST = 2**32  # bytes of a journal
-_EVENTS: dict[str, type[Event]] = {
-    "plan": PlanEvent,
-    "environment": EnvironmentEvent,
-    "round": RoundEvent,
-    "status": StatusEvent,
-}
-_KINDS = {kind: name for name, kind in _EVENTS.items()}
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
 _MANY = 10_000  # rounds
 _DIGITS = 32  # of a digest
 _SEAL = len(',"digest":""}') + _DIGITS
@@ -296,10 +290,10 @@ class Journal:
             self.about = event
             self._specs |= event.specs
         elif isinstance(event, EnvironmentEvent):
-            self._environment = event.model_dump()
+            self._environment = event.model_dump(exclude={"event"})
         elif isinstance(event, StatusEvent):
             self._statuses |= {run: Status(*each) for run, each in event.status.items()}
-        elif isinstance(event, RoundEvent):
+        else:
             self._apply_round(event)
 
     def _apply_round(self, event: RoundEvent) -> None:
@@ -307,14 +301,13 @@ class Journal:
         self._numbers[event.group] = int(event.round.rpartition("-")[2])
         for run in event.replacing:
             self._of_run.pop(run, None)
-        done = Status("done")
         for run in event.records:
             self._of_run.setdefault(run, []).append(event)
             self.environments[run] = self._environment
             self._files.pop(run, None)
         self._spans |= event.spans
         self._files |= {run: self._timeline_path(run, it) for run, it in event.spans.items()}
-        self._statuses |= dict.fromkeys(event.done, done)
+        self._statuses |= dict.fromkeys(event.done, Status("done"))
 
     def _timeline_path(self, run: str, digest: str) -> Path:
         return self.folder / TIMELINES / f"{run}-{digest[:12]}.json.gz"
@@ -340,7 +333,7 @@ def _environment(machine: Machine) -> dict[str, Any]:
 
 def _line(event: Event, before: bytes) -> tuple[bytes, bytes]:
     """An event as a line, and its seal. `before` is the seal of the line above."""
-    value = {"event": _KINDS[type(event)], **event.model_dump(mode="json")}
+    value = event.model_dump(mode="json")
     body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()[:-1]
     seal = f',"digest":"{_digest(before + body)}"}}'.encode()
     return body + seal + b"\n", seal
@@ -351,12 +344,10 @@ def _event(line: bytes, before: bytes) -> Event:
     if seal[-_DIGITS - 2 : -2].decode("latin-1") != _digest(before + body):
         raise ValueError("is not as it was written, or one before it is missing")
     try:
-        value = json.loads(body + b"}")
-        kind = _EVENTS[value.pop("event")]
-        return kind.model_validate(value)
+        return _EVENT.validate_python(json.loads(body + b"}"))
     except ValidationError as error:
-        raise ValueError(explain(error, kind)) from None
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(explain(error, PlanEvent)) from None
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"is no event of this version ({error})") from None
 
 

@@ -40,8 +40,9 @@ COLOURS = {
     "U": "bold white",
     "setup": "dim",
 }
-LEGEND = "F forward, R recompute, B backward, U update, s set-up, . idle"
-SPLIT_LEGEND = "F forward, I gradient of inputs, W gradient of weights, U update, s set-up, . idle"
+LEGEND = (
+    "F forward, R recompute, B backward (I of inputs, W of weights), U update, s set-up, . idle"
+)
 _WIDTH = 72
 
 
@@ -159,7 +160,7 @@ class ProgressReporter:
         if timeline is None or run.K == 1 or not wanted:
             return
         if not self._drawn:
-            self.say(f"    its median step: {legend(timeline)}")
+            self.say(f"    its median step: {LEGEND}")
         self._drawn.add(group)
         self.say(gantt(timeline, min(_WIDTH, self.console.width - 14)))
 
@@ -242,11 +243,6 @@ def result_line(run: Run, results: Results) -> str:
     found = {name: text for name, text in numbers(run, results, OVER_K1).items() if text != "-"}
     shown = [f"{run.unit if name == 'throughput' else name} {found[name]}" for name in found]
     return f"  {run.named}: {', '.join(shown)}"
-
-
-def legend(timeline: Timeline) -> str:
-    """What the letters of `gantt` mean."""
-    return SPLIT_LEGEND if timeline.busy(kinds="IW") else LEGEND
 
 
 def gantt(timeline: Timeline, width: int) -> Text:

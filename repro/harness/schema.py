@@ -236,8 +236,9 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
 
 
 class PlanEvent(_Recorded):
-    """The runs of an experiment from now on; the first fields are the experiment's own."""
+    """The runs of an experiment from now on; the fields after the first are the experiment's."""
 
+    event: Literal["plan"] = "plan"
     name: str
     title: str
     question: str
@@ -255,12 +256,14 @@ class EnvironmentEvent(_Recorded):
     """Where the rounds below were measured; the page shows all fields."""
 
     __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
+    event: Literal["environment"] = "environment"
     kind: str
 
 
 class RoundEvent(_Recorded):
     """A finished round of a group."""
 
+    event: Literal["round"] = "round"
     round: str  # its id, `<group>-<number>`
     group: str
     commit: str  # of the code
@@ -277,7 +280,11 @@ class RoundEvent(_Recorded):
 class StatusEvent(_Recorded):
     """Statuses that changed: run -> [word, reason]."""
 
+    event: Literal["status"] = "status"
     status: dict[str, list[str]]
 
 
-Event = PlanEvent | EnvironmentEvent | RoundEvent | StatusEvent  # a line, see `harness.journal`
+# A line, see `harness.journal`.
+Event = Annotated[
+    PlanEvent | EnvironmentEvent | RoundEvent | StatusEvent, Field(discriminator="event")
+]
