@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from repro.harness import contention, text
 from repro.harness.plan import Plan
 from repro.harness.results import Results, Run, of_journals
-from repro.harness.spec import TIMED, RunSpec, slug
+from repro.harness.spec import RunSpec, slug
 from repro.harness.terminal import table_of
-from repro.harness.vary import varied, varied_arguments
+from repro.harness.vary import all_varied
 from repro.io.untrusted import short
 
 if TYPE_CHECKING:
@@ -50,14 +50,12 @@ def closing(plan: Plan) -> list["RenderableType"]:
             if before.group == run.group and (run.K, run.M) > (before.K, before.M):
                 widest[run.model, run.fidelity] = run
         title = experiment.paper or f"NeurIPS {experiment.neurips}"
-        parts += _table(title, [*widest.values()], results, _OF_THE_PAPER, _OF_EXHIBIT)
+        parts += _table(title, [*widest.values()], results, exhibit=True)
     else:
         for group in dict.fromkeys(run.group for run in done):
             members = [run for run in done if run.group == group]
-            settings = [name for name in _varied(members) if name not in _NOT_VARIED]
             title = group if len(experiment.groups) > 1 else ""
-            parts += _table(title, members, results, OVER_K1, settings)
-            parts += _fastest([run for run in members if run.library == "repro"], results)
+            parts += _table(title, members, results, exhibit=False)
     not_done = Counter(run.status for run in shown if not run.done)
     if not_done:
         counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
@@ -95,8 +93,8 @@ def _table(
     title: str,
     runs: Sequence[Run],
     results: Results,
-    bases: Mapping[str, Mapping[str, int]],
-    settings: Sequence[str],
+    *,
+    exhibit: bool,
 ) -> list["RenderableType"]:
     """Runs, a row each, below what they have in common.
 
@@ -104,8 +102,11 @@ def _table(
     """
     if not runs:
         return []
-    first, various = runs[0].spec, _varied(runs)
-    differing = [name for name in settings if name in various]
+    first, various = runs[0].spec, all_varied([run.spec for run in runs])
+    bases = _OF_THE_PAPER if exhibit else OVER_K1
+    differing = [name for name in various if name not in _NOT_VARIED]
+    if exhibit:
+        differing = [name for name in _OF_EXHIBIT if name in various]
     common = {"model": first.model, "fidelity": first.fidelity, "N": f"N={first.N}"}
     common["checkpoint"] = f"recompute {first.checkpoint}"
     words = [title] if title not in ("", slug(first.model)) else []
@@ -124,29 +125,6 @@ def _table(
     every = [cell for row in cells for cell in row]
     marks = [f"  {says}" for mark, says in _MARKS.items() if any(mark in cell for cell in every)]
     return [f"\n{', '.join(words)}", table_of(columns, cells, left=(*differing, "fits")), *marks]
-
-
-def _fastest(runs: Sequence[Run], results: Results) -> list[str]:
-    """Which K and M is fastest, if the runs differ in nothing else and the rounds show it."""
-    same = {"K", "M", "stretch"}
-    if all(isinstance(run.spec.balance, tuple) for run in runs):
-        same.add("balance")  # a list of layer counts fits one K alone
-    # A cost model may have chosen another N than the spec's.
-    if len(runs) < 2 or {*_varied(runs)} - same or len({run.N for run in runs}) > 1:
-        return []
-    first, second = sorted(runs, key=lambda run: -run.throughput)[:2]
-    line = f"  fastest: K={first.K}, M={first.M}"
-    if first.fidelity not in TIMED:  # the same every time
-        return [line]
-    value, low, high, _ = results.ratio(first, second)
-    over = f", {text.ratio(value, low, high)} over the next, K={second.K}, M={second.M}"
-    return [line + over] if low > 1 else []
-
-
-def _varied(runs: Sequence[Run]) -> list[str]:
-    """The fields, and the arguments of models, in which runs differ."""
-    specs = [run.spec for run in runs]
-    return [*varied(specs), *varied_arguments(specs)]
 
 
 def _setting(spec: RunSpec, name: str) -> str:

@@ -23,6 +23,7 @@ from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness import rules
+from repro.harness.schema import Printable
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import short
@@ -67,6 +68,7 @@ Several = Annotated[int, Field(ge=2, le=1024, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 # A second becomes at most twelve days.
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
+Name = Annotated[Printable, Field(min_length=1, max_length=200)]
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
 _MOST_TEXT = 2**16  # characters of model_args as JSON
@@ -110,7 +112,7 @@ class RunSpec(Frozen):
             code, which then raises the `version` of the experiments that use them.
     """
 
-    model: str = Field(min_length=1, max_length=200)  # see `repro.models.build`
+    model: Name  # see `repro.models.build`
     # `~` stands for the home folder, which is not recorded.
     model_args: dict[str, Any] = Field(default={})
     K: Devices
@@ -133,7 +135,7 @@ class RunSpec(Frozen):
     transport: Transport = "auto"
     task: Task = "train"
     memory: Annotated[int, Field(ge=1, lt=2**60, strict=True)] | None = None
-    profile: str | None = Field(default=None, min_length=1, max_length=200)
+    profile: Name | None = None
     figures: str | None = Field(default=None, pattern=r"^[0-9a-f]{12}$")
     link: Link | None = None  # slows messages down, in place of the profile's link
     stretch: Stretch | None = None  # emulated seconds for one second of the profile's device
@@ -144,26 +146,11 @@ class RunSpec(Frozen):
     # Its processes may share devices where there are too few. Nothing of it is timed.
     shared: Literal[True] | None = None
 
-    @field_validator("model", "profile")
-    @classmethod
-    def _check_name(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name is not None and not name.isprintable():
-            raise ValueError(
-                f"{info.field_name} = {short(name)}: allowed are letters, digits and signs that "
-                "can be printed"
-            )
-        try:
-            written = home_to_tilde(name)
-        except ValueError as error:
-            raise ValueError(f"{info.field_name} {error}") from None
-        return written if info.field_name == "profile" else name
-
     @field_validator("model_args")
     @classmethod
     def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
             size = len(json.dumps(arguments, allow_nan=False))
-            written = home_to_tilde(arguments)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"model_args {error}") from None
         if size > _MOST_TEXT:
@@ -175,7 +162,15 @@ class RunSpec(Frozen):
                 f"model_args has the name {short(strange)}: allowed are names of a function's "
                 "arguments; try L=3"
             )
-        return written
+        return arguments
+
+    @field_validator("model", "model_args", "profile")
+    @classmethod
+    def _without_home(cls, value: Any, info: ValidationInfo) -> Any:
+        try:
+            return home_to_tilde(value)
+        except ValueError as error:
+            raise ValueError(f"{info.field_name} {error}") from None
 
     @model_validator(mode="after")
     def _check(self) -> "RunSpec":

@@ -8,7 +8,7 @@ from repro.gpipe.schedule.what_if import DOUBLED, NEVER, Explanation
 from repro.harness.results import Results, Run
 from repro.harness.spec import TIMED, RunSpec
 from repro.harness.text import ratio
-from repro.harness.vary import varied, varied_arguments
+from repro.harness.vary import all_varied
 
 _FIELDS = ("M", "schedule", "checkpoint", "balance")
 
@@ -78,6 +78,5 @@ def variants_of(results: Results, run: Run, explanation: Explanation) -> list[Va
 def _difference(own: RunSpec, other: RunSpec) -> str | None:
     """The one field of `_FIELDS` in which two specs differ; None otherwise."""
     # The time scale of an emulated run depends on K and M, but its seconds are the device's.
-    fields = [name for name in RunSpec.model_fields if name != "stretch"]
-    differ = [*varied([own, other], fields), *varied_arguments([own, other])]
+    differ = [name for name in all_varied([own, other]) if name != "stretch"]
     return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None

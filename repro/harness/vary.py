@@ -20,15 +20,20 @@ _OF_CUT = {
 }  # fmt: skip
 
 
-def varied(specs: Sequence[RunSpec], fields: Iterable[str] = RunSpec.model_fields) -> list[str]:
-    """The fields in which runs differ, besides the arguments of their models."""
-    names = (name for name in fields if name != "model_args")
+def varied(specs: Sequence[RunSpec], fields: Iterable[str]) -> list[str]:
+    """Those of these fields in which runs differ."""
     return [
-        name for name in names if any(getattr(s, name) != getattr(specs[0], name) for s in specs)
+        name for name in fields if any(getattr(s, name) != getattr(specs[0], name) for s in specs)
     ]
 
 
-def varied_arguments(specs: Sequence[RunSpec]) -> list[str]:
+def all_varied(specs: Sequence[RunSpec]) -> list[str]:
+    """The fields, and the arguments of models, in which runs differ."""
+    fields = varied(specs, (name for name in RunSpec.model_fields if name != "model_args"))
+    return fields + _varied_arguments(specs)
+
+
+def _varied_arguments(specs: Sequence[RunSpec]) -> list[str]:
     """The arguments of models in which runs differ; `D` of a model is not a run's `D`."""
     names = {name: None for spec in specs for name in spec.model_args}
     first = specs[0].model_args
@@ -48,7 +53,7 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     texts = {}
     for members in alike.values():
         specs = [runs[run] for run in members]
-        arguments, named = varied_arguments(specs), varied(specs, _NAMED)
+        arguments, named = _varied_arguments(specs), varied(specs, _NAMED)
         data = [", ".join(spec.training.data) if spec.training else "" for spec in specs]
         for run, spec, trained_on in zip(members, specs, data, strict=True):
             settings = {n: value for n, value in spec.model_args.items() if n in arguments}
