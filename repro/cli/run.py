@@ -114,7 +114,7 @@ class Session:
                 self.rounds = sum(len(plan.journal.rounds) for plan in plans) - sum(before)
             for plan in plans:
                 self.reporter.closing(closing(plan))
-        if not any(plan.open for plan in plans):
+        if not any(plan.outstanding for plan in plans):
             self.reporter.say("\nnothing left to measure (--force measures again)")
         return 1 if self.reporter.failed else 0
 

@@ -31,13 +31,11 @@ from repro.harness.schema import round_record
 from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
 from repro.io import signals
-from repro.simulate.stage_costs import StageCosts
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
 _START = 180.0  # seconds for workers to begin
-# The fields of a Job but its cache. JSON and no pickle, since torchrun's store has an address.
-_JOB = TypeAdapter(tuple[RunSpec, tuple[int, ...] | None, bool, str, bool, StageCosts | None])
+_JOB = TypeAdapter(Job)  # JSON and no pickle, since torchrun's store has an address
 
 
 class Crew:
@@ -104,10 +102,8 @@ class Crew:
                 "interrupted", f"{self._team.lost}; start it again, finished runs are kept"
             )
         kills = oom_kills()
-        fields = job.spec, job.balance, job.memory, job.device, job.allow_nonfinite, job.costs
-        self._group.store.set(
-            f"job/{self._jobs}", _JOB.dump_json(fields, exclude_none=True).decode()
-        )
+        text = _JOB.dump_json(job, exclude={"cache"}, exclude_none=True).decode()
+        self._group.store.set(f"job/{self._jobs}", text)
         outcome = self._wait(self._group, deadline, job.spec.devices)
         self._jobs += 1
         if outcome.status == "done":
@@ -156,7 +152,7 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
     cache: dict[str, Any] = {}
     for number in count():
         store.wait([f"job/{number}"], _LONG)
-        job = Job(*_JOB.validate_json(store.get(f"job/{number}")), cache=cache)
+        job = replace(_JOB.validate_json(store.get(f"job/{number}")), cache=cache)
         status.who, status.step = _name(job.spec, rank), None
         ours = job.spec.library == "repro"
         status.outside = "before its first step" if ours else f"in {job.spec.library}"

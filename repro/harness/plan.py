@@ -28,7 +28,7 @@ from repro.harness.spec import (
     digest,
     run_name,
 )
-from repro.harness.vary import baseline, by_comparison, differences
+from repro.harness.vary import compared, differences
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import SMALL, did_you_mean, from_json, read_text
 
@@ -108,11 +108,6 @@ class Plan:
             for round_ in self.fresh_rounds(group.name)
             for run in round_
         ]
-
-    @property
-    def open(self) -> int:
-        """Number of outstanding measurements."""
-        return len(self.outstanding)
 
     @property
     def seconds(self) -> float:
@@ -251,12 +246,12 @@ def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
 
     They are the same run at K=1, at K=2 and M=1, and by our own library.
     """
-    candidates = by_comparison(specs)
+    first = {compared(spec): run for run, spec in reversed([*specs.items()])}
     changes: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
         divided = spec.K > 1 and spec.task not in ("fit", "learn") and not spec.shared
-        bases = [baseline(spec, candidates, **changed) for changed in changes if divided]
+        bases = [first.get(compared(spec, **changed)) for changed in changes if divided]
         found[name] = tuple(dict.fromkeys(base for base in bases if base and base != name))
     return found
 

@@ -208,7 +208,7 @@ def summary(plan: Plan) -> str:
         reasons = Counter(run.reason for run in plan.runs if run.status == "skipped")
         listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items())
         parts.append(f"{count['skipped']} skipped ({listed})")
-    if plan.open:
+    if plan.outstanding:
         rounds = max(len(plan.fresh_rounds(group.name)) for group in plan.experiment.groups)
         about = f", about {duration(plan.seconds)}" if plan.seconds else ""
         parts.append(

@@ -60,7 +60,7 @@ def measure(
     watch = CpuShare()  # until the first round begins
     for plan in plans:
         prepare(plan)
-    todo = [plan for plan in plans if plan.open]
+    todo = [plan for plan in plans if plan.outstanding]
     if not todo:
         return
     with workers(todo, results) as crew:

@@ -66,16 +66,6 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     return texts
 
 
-def by_comparison(specs: Mapping[str, RunSpec]) -> dict[Hashable, str]:
-    """Runs as candidates of `baseline`: the first run of all that are compared alike."""
-    return {compared(spec): run for run, spec in reversed([*specs.items()])}
-
-
-def baseline(spec: RunSpec, candidates: Mapping[Hashable, str], **changed: Any) -> str | None:
-    """Id of the candidate that equals `spec` but for the changed fields, such as K=1."""
-    return candidates.get(compared(spec, **changed))
-
-
 def compared(spec: RunSpec, **changed: Any) -> Hashable:
     """A dictionary key that is equal for a spec and its baseline, with `changed` fields."""
     return _hashable(spec.model_dump(exclude=_NOT_COMPARED) | changed)
