@@ -18,6 +18,7 @@ from repro.harness.plan import Plan, PlannedRun, price
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
+from repro.harness.terminal import show
 from repro.io import lock, signals
 
 REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
@@ -113,7 +114,7 @@ class Session:
                 self.reporter.end()
                 self.rounds = sum(len(plan.journal.rounds) for plan in plans) - sum(before)
             for plan in plans:
-                self.reporter.closing(closing(plan))
+                show(closing(plan), self.reporter.console.file)
         if not any(plan.outstanding for plan in plans):
             self.reporter.say("\nnothing left to measure (--force measures again)")
         return 1 if self.reporter.failed else 0

@@ -8,7 +8,7 @@ a plain line says the same after half a minute of silence.
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -23,7 +23,7 @@ from repro.harness.machine import cores
 from repro.harness.pace import TimeLeft, start_up
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.results import Results, Run
-from repro.harness.terminal import show, table_of
+from repro.harness.terminal import table_of
 from repro.harness.text import duration
 from repro.harness.vary import varied
 from repro.io.untrusted import short
@@ -163,10 +163,6 @@ class ProgressReporter:
             self.say(f"    its median step: {LEGEND}")
         self._drawn.add(group)
         self.say(gantt(timeline, min(_WIDTH, self.console.width - 14)))
-
-    def closing(self, parts: "Iterable[RenderableType]") -> None:
-        """Print the results, see `repro.harness.closing`."""
-        show(parts, self.console.file)
 
     def _begin_activity(self, activity: str) -> None:
         self._activity, self._activity_began = activity, time.monotonic()

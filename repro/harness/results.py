@@ -126,6 +126,7 @@ class Run:
     bubble_idle_over_work = _median_of_rounds("bubble_idle_over_work")
     unit = _of_newest("unit", "")  # of throughput
     labels = _of_newest("labels", {})  # what the model says of itself
+    fit = _of_newest("fit", None)  # answer of a search for the largest model, see `schema.Fitted`
 
     @property
     def named(self) -> str:
@@ -184,11 +185,6 @@ class Run:
         if not isinstance(self.spec.balance, str):
             return "given"
         return ", ".join(filter(None, (self.spec.balance, self.spec.partitioner)))
-
-    @property
-    def fit(self) -> Mapping[str, Any] | None:
-        """The newest answer of a search for the largest model, see `schema.Fitted`."""
-        return self.newest.get("fit")
 
     @property
     def size(self) -> str:
@@ -273,8 +269,7 @@ class Results:
         for run in runs:
             timeline = self.timeline(run) if run.done else None
             if timeline is not None:
-                name = run_name(run.id, run.fidelity, run.differs_in)
-                events += timeline.to_chrome(name, pid=len(events))["traceEvents"]
+                events += timeline.to_chrome(run.named, pid=len(events))["traceEvents"]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -333,7 +328,7 @@ def of_journals(found: list[Journal]) -> Results:
     return Results(runs, found)
 
 
-def run_of(journal: Journal, run: str, differs_in: str = "") -> Run:
+def run_of(journal: Journal, run: str, differs_in: str) -> Run:
     """One run of a journal over all its rounds."""
     spec, recorded = journal.spec(run), journal.rounds_of(run)
     device = ""
@@ -347,8 +342,7 @@ def run_of(journal: Journal, run: str, differs_in: str = "") -> Run:
         values = event.records[run]
         # Only what a clock times can be disturbed.
         load = event.load if spec.fidelity in TIMED and event.load is not None else math.nan
-        modelled = values.get("modelled")
-        N = (modelled and modelled["batch"]) or spec.N
+        N = (values.get("modelled") or {}).get("batch") or spec.N
         rounds.append(Round(event.round, values, N, event.commit, load, shared=bool(spec.shared)))
     status = str(journal.status(run))
     return Run(

@@ -43,6 +43,7 @@ def experiment(*runs: RunSpec, rounds: int = 2, version: int = 1) -> Experiment:
 
 def metrics(seconds: float, K: int, **changed: Any) -> RoundRecord:
     values = {
+        "task": "train",
         "step_s": [seconds, seconds, 2 * seconds],
         "loss": [1.0],
         "bubble_idle_over_total": [0.25],

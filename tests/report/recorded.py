@@ -94,6 +94,7 @@ def at_scale(run: Run, scale: str) -> Run:
 def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecord:
     """What is recorded of a run whose step this is."""
     values = {
+        "task": "train",
         "step_s": [timeline.step_time],
         "loss": [],
         "bubble_idle_over_total": [timeline.bubble_over_total],
