@@ -59,7 +59,9 @@ def merge(results: Path, bundles: Sequence[Path], folder: Path) -> tuple[Results
     Raises:
         ValueError: one line that names the bundle and what is wrong.
     """
-    local, sent, lines = journals(results), [], []
+    local = journals(results)
+    sent: list[Journal] = []
+    lines: list[str] = []
     known = {journal.path.read_bytes() for journal in local}
     for number, bundle in enumerate(bundles):
         machines = {journal.place.machine for journal in (*local, *sent)}

@@ -37,12 +37,8 @@ def seconds_of(
     timed = sum(count for run, count in rounds.items() if kinds[run].fidelity in TIMED)
     untimed_s = UNTIMED * (sum(rounds.values()) - timed)
     timed_s = max(0.0, 60 * minutes - untimed_s) / max(1, timed)
-    return {
-        kind: statistics.median(recorded[kind])
-        if kind in recorded
-        else (timed_s if kind.fidelity in TIMED else UNTIMED)
-        for kind in kinds.values()
-    }
+    estimated = {kind: timed_s if kind.fidelity in TIMED else UNTIMED for kind in kinds.values()}
+    return estimated | {kind: statistics.median(each) for kind, each in recorded.items()}
 
 
 def _recorded(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) -> dict[Kind, list[float]]:
