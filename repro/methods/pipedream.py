@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
-from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import Forms
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import as_layers, refuse_shared
@@ -180,7 +180,7 @@ class PipeDream(Method):
 
     def _send(self, i: int, tensors: list[Tensor], structure: Tree, *, evaluate: bool) -> None:
         message = self._forms.message((evaluate, i), tensors, structure, crosses=True)
-        self._links.send_activations(message, (evaluate, (self._rank + 1, i)))
+        self._links.send("F", message, (evaluate, (self._rank + 1, i)))
 
     def _run(self, micro_batch: _InFlight) -> tuple[list[Tensor], Tree]:
         """The layers with a micro-batch's version of the weights, and on the last stage the loss.
@@ -219,7 +219,7 @@ class PipeDream(Method):
                 if t.requires_grad
             ]
             message = self._forms.message(("gradients", i), *flatten(gradients))
-            self._links.send_gradients(message, (None, (self._rank - 1, i)))
+            self._links.send("B", message, (False, (self._rank - 1, i)))
         self._update(micro_batch)
 
     def _recompute(self, micro_batch: _InFlight) -> None:
@@ -278,7 +278,7 @@ class PipeDream(Method):
             yield from self.cut(self._to_device(inputs))
             return
         cells = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
-        inbox = Inbox(self._links.activations_in, cells, evaluate)
+        inbox = Inbox(self._links.incoming["F"], cells, evaluate=evaluate)
         for cell in cells:
             yield inbox.take(cell).tree
 
@@ -288,7 +288,8 @@ class PipeDream(Method):
             return None
         order = [micro_batch.cell for micro_batch in self._in_flight]
         order += [(self._rank, i) for i in coming]
-        return Inbox(self._links.gradients_in, order[: max(0, len(order) - left)])
+        order = order[: max(0, len(order) - left)]
+        return Inbox(self._links.incoming["B"], order, evaluate=False)
 
     def _scored(self, targets: Tree) -> tuple[list[Tree], list[float]]:
         """Targets of each micro-batch, and its share in the loss; none but on the last stage."""

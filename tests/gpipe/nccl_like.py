@@ -22,7 +22,7 @@ from torch import Tensor
 from repro.gpipe.comm import links
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.link import Link
-from repro.gpipe.comm.transport import Nccl
+from repro.gpipe.comm.transport import TAGS, Nccl
 from repro.gpipe.errors import EveryRankError
 
 _HELLO, _READY, _DATA, _HEADS = 100, 200, 300, 400  # gloo's tags, to which a direction's is added
@@ -108,9 +108,9 @@ class NcclLike(Nccl):
 
 
 def connect(
-    wire: ControlChannel, neighbour: int, tag: int, device: torch.device, **_: object
+    wire: ControlChannel, neighbour: int, of: str, device: torch.device, **_: object
 ) -> Link:
-    return NcclLike(wire.world_rank(neighbour), tag)
+    return NcclLike(wire.world_rank(neighbour), TAGS[of])
 
 
 @contextmanager

@@ -319,9 +319,9 @@ REFUSALS = {
     "no inputs": "inputs: None, but this stage reads them",
     "optimizer here only": "optimizer: some ranks got one and others",
     "limits differ": "'max_norm': 2.0, 'norm_type': 2.0} on rank 1",
-    "limit": "max_norm=-1.0: must be a number, at least 0",
+    "limit": "max_norm=-1.0, norm_type=2.0: must be numbers",
     "clips late": "train_step has updated the weights already",
-    "scales differ": "scaler: the scale is 9.0 on rank 1, but 8.0 on rank 0",
+    "scales differ": "scaler: {'scale': 9.0} on rank 1, but {'scale': 8.0} on rank 0",
     "transport": "transport='tcp': choose one of auto, shm, gloo",
     "unlike": "seed=1 on rank 1, but 0 on rank 0",
     "flickers": "a layer must do the same both times",
@@ -338,7 +338,7 @@ def test_what_is_refused_is_refused_on_every_rank_in_one_line(ran):
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("writes to a view", r"tensor 0 of what enters this stage, which shares memory.*clone\(\)"),
+        ("writes to a view", r"tensor 0 of what enters it, and another one there .*clone\(\)"),
         ("sparse", r"a sparse gradient of shape \(2, \d\) .*sparse=False"),
         ("state in a list", "its outputs are not the same when a micro-batch is recomputed"),
     ],

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from repro.gpipe.comm import shm
-from repro.gpipe.comm.mailbox import Outbox
+from repro.gpipe.comm.link import Outbox
 from repro.gpipe.comm.message import Form, Message
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason="needs Linux")

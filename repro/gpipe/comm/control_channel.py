@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from repro.gpipe.errors import RefusedError
 from repro.gpipe.runtime.heartbeats import SAME_CALLS
 from repro.gpipe.runtime.status import reaching, waiting
 
@@ -39,6 +40,15 @@ def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -
         with waiting(peer, tensor.nbytes, control), reaching(peer):
             work.wait()
     return tensor
+
+
+def post(
+    size: int, peer: int, tag: int, control: str = "", *, pinned: bool = False
+) -> Callable[[], Tensor]:
+    """Start to receive so many bytes over gloo; call the result to wait for them."""
+    room = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    with reaching(peer):
+        return partial(wait, dist.irecv(room, peer, tag=tag), room, peer, control)
 
 
 class ControlChannel:
@@ -114,6 +124,23 @@ class ControlChannel:
             self.send_object(values, j)
         return values
 
+    def gather_alike(self, what: str, value: Any, same: object, problem: str = "") -> list[Any]:
+        """Gather one value from each rank.
+
+        Raises a RefusedError on every rank if one of them has a problem, or if what must be the
+        same is not.
+        """
+        gathered = self.all_gather((value, same, problem))
+        for rank, (_, theirs, their_problem) in enumerate(gathered):
+            if their_problem:
+                raise RefusedError(f"{what}: {their_problem}")
+            if theirs != gathered[0][1]:
+                raise RefusedError(
+                    f"{what}: {theirs} on rank {rank}, but {gathered[0][1]} on rank 0; give every "
+                    "rank the same, and call it equally often"
+                )
+        return [value for value, *_ in gathered]
+
     def clock_offset(self, rounds: int = 8) -> float:
         """Seconds to add to this stage's clock to get the first stage's; 0 on the same host.
 
@@ -146,9 +173,7 @@ class ControlChannel:
             return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, "send")
 
     def _irecv(self, size: int, stage: int) -> Callable[[], Tensor]:
-        peer, room = self.world_rank(stage), torch.zeros(size, dtype=torch.uint8)
-        with reaching(peer):
-            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer, "receive")
+        return post(size, self.world_rank(stage), CONTROL, "receive")
 
     def _recv(self, kind: str, stage: int) -> Callable[[], Sequence[float]]:
         """Start to receive a header of this kind; call the result to wait for its numbers."""

@@ -52,39 +52,17 @@ def host() -> str:
     return " ".join([boot, *map(str, namespaces), str(os.getuid())])
 
 
-def _map(fd: int, size: int) -> "ctypes.Array[ctypes.c_char]":
-    """Map a file into memory, until the result is deleted.
-
-    `mmap.mmap` would keep a descriptor open for each segment, and a process may have only about a
-    thousand.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    # Allocate all pages now, not while a step is timed.
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
-    if address == ctypes.c_void_p(-1).value:
-        raise MemoryError(
-            f"no room to map {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}"
-        )
-    memory = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(memory, libc.munmap, address, size).atexit = False
-    return memory
-
-
 class _Segment:
     """Memory that both processes map: a page that holds the mark, then the data."""
 
     def __init__(self, number: int, fd: int, size: int) -> None:
         self.number = number
-        self.memory = _map(fd, size)
+        # `mmap.mmap` would keep a descriptor open for each segment, and a process may have only
+        # about a thousand.
+        mapped = torch.UntypedStorage.from_file(f"/proc/self/fd/{fd}", True, size)
+        self.memory = (ctypes.c_char * size).from_address(mapped.data_ptr())
+        self.memory.mapped = mapped  # pyright: ignore[reportAttributeAccessIssue]
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8, offset=mmap.PAGESIZE)
-
-    @property
-    def free(self) -> bool:
-        return self.memory[0] == _FREE
 
     def put(self, message: Message, form: bytes) -> None:
         """Copy a message in, behind its form if that is new to the receiver."""
@@ -140,27 +118,24 @@ class Sender(Link):
     def _put(self, message: Message, form: bytes, ready: float) -> _Note:
         """Copy a message into a free segment, behind its form unless the receiver knows that."""
         needed = max(1, aligned(len(form)) + message.form.nbytes)
-        free = [segment for segment in self._segments if segment.free]
-        for segment in free:
-            if len(segment.bytes) >= needed:
-                segment.put(message, form)
-                return _NOTE.pack(segment.number, 0, len(form), ready), []
-        # No free segment is large enough: make one, in the place of one that is too small.
-        number = free[0].number if free else len(self._segments)
-        pages = -(-needed // mmap.PAGESIZE)
-        size = mmap.PAGESIZE * (1 + pages)
-        fd = os.memfd_create("gpipe")
-        try:
-            os.posix_fallocate(fd, 0, size)
-        except OSError as error:
-            os.close(fd)
-            raise MemoryError(
-                f"no {size} bytes of shared memory for a message: {error.strerror}"
-            ) from None
-        segment = _Segment(number, fd, size)
-        self._segments[number : number + 1] = [segment]
+        free = [segment for segment in self._segments if segment.memory[0] == _FREE]
+        segment = next((segment for segment in free if len(segment.bytes) >= needed), None)
+        size, fds = 0, []
+        if segment is None:  # make one, in the place of one that is too small
+            number = free[0].number if free else len(self._segments)
+            size = mmap.PAGESIZE * (1 - (-needed // mmap.PAGESIZE))
+            fds = [os.memfd_create("gpipe")]
+            try:
+                os.posix_fallocate(fds[0], 0, size)
+            except OSError as error:
+                os.close(fds[0])
+                raise MemoryError(
+                    f"no {size} bytes of shared memory for a message: {error.strerror}"
+                ) from None
+            segment = _Segment(number, fds[0], size)
+            self._segments[number : number + 1] = [segment]
         segment.put(message, form)
-        return _NOTE.pack(number, size, len(form), ready), [fd]
+        return _NOTE.pack(segment.number, size, len(form), ready), fds
 
     def _notify(self, note: _Note, *, wait: bool) -> bool:
         """Send the receiver a notification; False if it would have to wait and may not."""

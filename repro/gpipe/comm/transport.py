@@ -23,13 +23,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe.comm import shm
-from repro.gpipe.comm.control_channel import ControlChannel, wait
+from repro.gpipe.comm.control_channel import ControlChannel, post, wait
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.message import Form, Message, aligned, dense, elements, received, tensors_in
 from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.status import reaching, sending
 
-ACTIVATION, GRADIENT = 1, 2  # gloo's tags; control_channel.CONTROL is another
+TAGS = {"F": 1, "B": 2}  # gloo's, of activations and gradients; control_channel.CONTROL is another
 _MORE = 3  # added to one of them: the tag of what follows a message that says so
 TRANSPORTS = ("auto", "shm", "gloo")
 TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
@@ -88,10 +88,7 @@ class Gloo(Link):
         return partial(self._arrive, key, self._post(self._posted.get(key, _START), self.tag))
 
     def _post(self, size: int, tag: int) -> Callable[[], Tensor]:
-        room = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
-        with reaching(self.peer):
-            work = dist.irecv(room, self.peer, tag=tag)
-        return partial(wait, work, room, self.peer)
+        return post(size, self.peer, tag, pinned=self.pinned)
 
     def _arrive(self, key: Hashable, arriving: Callable[[], Tensor]) -> Message:
         packed = arriving()
@@ -215,7 +212,7 @@ def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.Pro
         pairs += [(first + ring - 1, first) for first in range(0, world - ring + 1, ring)]
     links: list[tuple[int, int, int]] = []
     for rank, after in pairs:
-        links += [(rank, after, ACTIVATION), (after, rank, GRADIENT)]
+        links += [(rank, after, TAGS["F"]), (after, rank, TAGS["B"])]
     groups = [
         dist.new_group(sorted((rank, other)), backend="nccl", timeout=TIMEOUT)
         for rank, other, _ in links
@@ -226,7 +223,7 @@ def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.Pro
 def connect(
     wire: ControlChannel,
     neighbour: int,
-    tag: int,
+    of: str,
     device: torch.device,
     *,
     outgoing: bool,
@@ -235,11 +232,12 @@ def connect(
 ) -> Link:
     """Make one direction; the neighbour must make its end at the same point of its own program.
 
+    `of` is "F" for a link of activations, "B" for one of gradients.
     "auto" takes the fastest kind that is possible; "shm" takes shared memory only; "gloo" takes
     gloo only, with tensors of a GPU copied through pinned host memory. In a ring the last rank is
     also linked to the first.
     """
-    peer = wire.world_rank(neighbour)
+    peer, tag = wire.world_rank(neighbour), TAGS[of]
     if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():
         rank, world = wire.world_rank(wire.rank), dist.get_world_size()
         if ring and world % wire.stages:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.errors import RefusedError, within
 
 
 @torch.no_grad()
@@ -15,43 +16,35 @@ def clip_grad_norm_(
     parameters: Sequence[Sequence[nn.Parameter]],
     max_norm: float,
     norm_type: float,
-    problem: str,
     everyone: ControlChannel,
     ranks: int,
+    *,
+    late: bool,
 ) -> Tensor:
     """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
     The norms of all gradients are put into one vector in layer order; the norm of that vector is
-    the total. So the total has the same bits for every K. A problem of one rank is an error on all
-    of them. Call it on every rank.
+    the total. So the total has the same bits for every K. A problem of one rank, such as that it
+    is too `late`, is an error on all of them. Call it on every rank.
     """
-    limit = kind = math.nan
-    norms = [torch.zeros(0) for _ in parameters]
-    try:
-        limit, kind = _to_float("max_norm", max_norm), _to_float("norm_type", norm_type)
-        if kind == 0:
-            raise ValueError(
-                "norm_type=0.0: must be above 0; use 2.0, or inf for the largest value"
-            )
-        norms = [_norms(of_stage, kind) for of_stage in parameters]
-    except ValueError as error:
-        problem = str(error)
-
-    gathered = everyone.all_gather(({"max_norm": limit, "norm_type": kind}, problem, norms))
-    first = gathered[0][0]
-    for rank, (theirs, their_problem, _) in enumerate(gathered):
-        if their_problem:
-            raise RefusedError(their_problem)
-        if theirs != first:
-            raise RefusedError(
-                f"clip_grad_norm_: {theirs} on rank {rank}, but {first} on rank 0; give every rank "
-                "the same"
-            )
+    limit, kind, problem = _to_float(max_norm), _to_float(norm_type), ""
+    if late:
+        problem = (
+            "train_step has updated the weights already; call train_step without an optimizer, "
+            "then clip_grad_norm_, then optimizer.step()"
+        )
+    elif not (limit >= 0 and kind > 0):
+        problem = (
+            f"max_norm={max_norm!r}, norm_type={norm_type!r}: must be numbers, at least 0 and "
+            "above 0; inf is allowed"
+        )
+    norms = [] if problem else [_norms(of_stage, kind) for of_stage in parameters]
+    same = {"max_norm": limit, "norm_type": kind}
+    of_all = everyone.gather_alike("clip_grad_norm_", norms, same, problem)
 
     # In layer order: the first stage of each rank, then the second of each. Empty tensors are left
     # out, because torch.cat would consider their dtype.
-    of_ranks = [norms for *_, norms in gathered[:ranks]]
-    by_stage = [norms for of_stages in zip(*of_ranks, strict=True) for norms in of_stages]
+    by_stage = [norms for of_stages in zip(*of_all[:ranks], strict=True) for norms in of_stages]
     filled = [norms for norms in by_stage if norms.numel()]
     total = torch.linalg.vector_norm(torch.cat(filled), kind) if filled else torch.zeros(())
     clipped = [p for of_stage in parameters for p in of_stage if p.grad is not None]
@@ -60,14 +53,11 @@ def clip_grad_norm_(
     return total
 
 
-def _to_float(name: str, value: float) -> float:
-    try:
-        number = float(value)  # also of the string "inf", as torch allows
-    except (TypeError, ValueError):
-        number = math.nan
-    if not within(number, 0.0, math.inf):
-        raise ValueError(f"{name}={value!r}: must be a number, at least 0; inf is allowed")
-    return number
+def _to_float(value: Any) -> float:
+    """Also of the string "inf", as torch allows; NaN if it is no number."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    return math.nan
 
 
 def _norms(parameters: Sequence[nn.Parameter], norm_type: float) -> Tensor:

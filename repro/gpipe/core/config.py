@@ -70,7 +70,8 @@ class PipelineConfig:
 
     def make_schedule(self) -> Schedule:
         """Every action of every rank."""
-        check_counts(stages=self.stages, stages_per_rank=self.stages_per_rank)
+        names = "stages", "replicas", "stages_per_rank", "tensor_parallel"
+        check_counts(**{name: self.arguments[name] for name in names})
         counts = self.total_stages, self.micro_batches
         return make_schedule(self.schedule, *counts, self.checkpoint, self.stages_per_rank)
 

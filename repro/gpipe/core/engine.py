@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import ControlChannel
+from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
-from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import Forms, Message, copied, received, settled
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.loss import Loss, MeanLoss, Weighted, refuse_foreign_modules
@@ -18,7 +18,7 @@ from repro.gpipe.core.replicas import Replicas
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.errors import NonFiniteError, RefusedError
-from repro.gpipe.exact.batchnorm import NO_STATISTICS, once_per_mini_batch
+from repro.gpipe.exact.batchnorm import NO_STATISTICS, Statistics
 from repro.gpipe.exact.buffers import undone_if_refused
 from repro.gpipe.exact.nonfinite import all_finite, is_finite
 from repro.gpipe.runtime.health import report_errors_to_all
@@ -35,7 +35,8 @@ class Engine:
     """Executes one rank's actions of each step.
 
     `everyone` are all ranks of all replicas, which vote on a step before any of them updates.
-    `foreign` are modules of the layers that run on other ranks.
+    `foreign` are modules of the layers that run on other ranks. After a step `loss` is the mean
+    over the mini-batches of all replicas.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Engine:
         self.everyone = everyone
         self.refuse_nonfinite = refuse_nonfinite
         self.recorder = Recorder(held.device)
-        self.step = 0
+        self.step, self.loss = 0, math.nan
         self._rank = links.wire.rank
         # The first rank reads the inputs, the last one computes the loss.
         self._is_first, self._is_last = links.wire.is_first, links.wire.is_last
@@ -97,10 +98,10 @@ class Engine:
         self._read(inputs, targets, loss_fn, optimizer)
         gather = self.replicas.gather if self.replicas is not None else None
         with (
-            once_per_mini_batch(self.held.modules, gather) as self.held.statistics,
+            Statistics(self.held.modules, gather) as self.held.statistics,
             undone_if_refused(self._parameters, self.held.changing) as accumulated,
         ):
-            with self.held.generators_preserved(watch=True):
+            with self.held.generators_preserved():
                 if self.replicas is not None:
                     self.replicas.begin(self._parameters)
                 self._do_actions()
@@ -126,16 +127,11 @@ class Engine:
         self._read(inputs, targets, loss_fn, None)
         if self.held.problem:  # a training step agrees with the other ranks first
             raise ValueError(self.held.problem)
-        with self.held.generators_preserved(watch=False):
+        with self.held.generators_preserved():
             self._do_actions()
         self._flush()
         status.action = None
-
-    def loss(self) -> float:
-        """The mini-batch's mean loss over all replicas; every rank must call it."""
-        if self._agreed_loss is not None:
-            return self._agreed_loss
-        return self.wire.from_last(self._own_loss())
+        self.loss = self.wire.from_last(self._own_loss())
 
     # How a step begins: the ranks agree on the inputs.
 
@@ -151,7 +147,6 @@ class Engine:
         self.recorder.start(self.step, enabled=trace)
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
-        self._agreed_loss: float | None = None
         # Under "F" or "B", and the stage and the micro-batch that made it; from the action that
         # makes or receives it to the one that sends or uses it.
         self._messages: dict[tuple[str, int, int], Message] = {}
@@ -184,12 +179,11 @@ class Engine:
             self._untaken.append(taken)
         if optimizer is not None:
             optimizer.zero_grad()
-        if self.links.before is not None:
-            self._activations = Inbox(
-                self.links.activations_in, self._program.activations, self._evaluating
-            )
-        if self.links.after is not None:
-            self._returned = Inbox(self.links.gradients_in, self._program.gradients)
+        orders = {"F": self._program.activations, "B": self._program.gradients}
+        self._inboxes = {
+            of: Inbox(link, orders[of], evaluate=self._evaluating)
+            for of, link in self.links.incoming.items()
+        }
         if self._is_last:
             code = getattr(loss_fn, "__code__", loss_fn)
             if code is not self._known_loss:
@@ -237,16 +231,13 @@ class Engine:
             self._do[action.kind](action)
 
     def _receive(self, action: Action) -> None:
-        inbox = self._activations if action.of == "F" else self._returned
-        self._messages[action.producer[:3]] = inbox.take(action.cell)
+        self._messages[action.producer[:3]] = self._inboxes[action.of].take(action.cell)
 
     def _send(self, action: Action) -> None:
         stage, i = action.cell
         message = self._messages.pop((action.of, stage, i))
-        if action.of == "F":
-            self.links.send_activations(message, (self._evaluating, (stage + 1, i)))
-        else:
-            self.links.send_gradients(message, (None, (stage - 1, i)))
+        receiver = stage + 1 if action.of == "F" else stage - 1
+        self.links.send(action.of, message, (self._evaluating, (receiver, i)))
 
     def _forward(self, action: Action) -> None:
         cell = stage, i = action.cell
@@ -313,7 +304,7 @@ class Engine:
         outcome = _NON_FINITE if self._nonfinite else _GOOD
         if self.held.problem:
             outcome = _REFUSED
-        outcome, uses, self._agreed_loss = self.everyone.agree(outcome, self._gradient_use, loss)
+        outcome, uses, self.loss = self.everyone.agree(outcome, self._gradient_use, loss)
         if outcome == _GOOD and uses == _UPDATES | _LEAVES_GRADIENTS:
             self.held.problem = (
                 "optimizer: some ranks got one and others, which have parameters to train, did not"

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from repro.gpipe.core.ownership import reachable
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.attributes import OWN_KEYS
+from repro.io.untrusted import short
 
 Layer = nn.Module | Callable[[], nn.Module]
 _RUNS = ("forward", "__call__", "__iter__")  # methods by which a container runs its layers
@@ -30,16 +31,15 @@ def as_layers(layers: Any) -> list[Layer]:
         if problem:
             raise ValueError(problem)
     entries: list[Any] = []
-    if isinstance(layers, Sequence | nn.Sequential | nn.ModuleList) and not isinstance(layers, str):
+    if isinstance(layers, Sequence | nn.Sequential | nn.ModuleList):
         entries = [*layers]
-    if not entries or not all(callable(entry) for entry in entries):
+    if not entries or not all(map(callable, entries)):
         wrong = next((e for e in entries if not callable(e)), layers)
-        shown = " ".join(str(wrong).split())[:40]
         raise ValueError(
             "layers: expected an nn.Sequential or a sequence of modules or factories in order, "
-            f"found {type(wrong).__name__} ({shown})"
+            f"found {type(wrong).__name__} ({short(wrong)})"
         )
-    return cast("list[Layer]", entries)
+    return entries
 
 
 def more_than_a_sequence(module: nn.Module, what: str) -> str:
@@ -85,15 +85,11 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
 def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
     if not _needs_no_arguments(factory):
         name = getattr(factory, "__name__", type(factory).__name__)
-        raise ValueError(
-            f"layers[{index}]: {name} needs arguments, and a factory gets none; write lambda: "
-            f"{name}(...)"
-        )
+        raise ValueError(f"layers[{index}]: {name} needs arguments; write lambda: {name}(...)")
     module = factory()
     if not isinstance(module, nn.Module):
-        raise ValueError(
-            f"layers[{index}]: the factory returned {type(module).__name__}, not an nn.Module"
-        )
+        kind = type(module).__name__
+        raise ValueError(f"layers[{index}]: the factory returned {kind}, not an nn.Module")
     return module
 
 
@@ -148,31 +144,22 @@ def _materialise(layer: nn.Module, index: int) -> nn.Module:
     untouched = {id(tensor): tensor._version for tensor in blank.values()}
     # deepcopy takes the blanks for copies already made, so that tied tensors stay tied.
     module = deepcopy(layer, dict(blank))
-    unset: list[tuple[str, str]] = []
-    paths = {part: path for path, part in module.named_modules()}
 
     def reset(part: nn.Module) -> None:
         resets = [getattr(part, method) for method in _RESETS if hasattr(part, method)]
         if resets and _needs_no_arguments(resets[0]):
             resets[0]()
-        else:
-            own = chain(part._parameters.items(), part._buffers.items())
-            names = [f"{paths[part]}.{key}" for key, tensor in own if tensor is not None]
-            unset.extend((name, "cannot reset it") for name in names)
 
     module.apply(reset)  # submodules first
-    for name, tensor in () if unset else _tensors(module):
+    for name, tensor in _tensors(module):
         # Integers cannot be NaN; they are unset if nothing wrote to them.
         is_real = tensor.is_floating_point() or tensor.is_complex()
         if tensor.isnan().any() if is_real else untouched.get(id(tensor)) == tensor._version:
-            unset.append((f".{name}", "leaves it unset when it resets its parameters"))
-    if unset:
-        name, why = unset[0][0].lstrip("."), unset[0][1]
-        kind = type(module.get_submodule(name.rpartition(".")[0])).__name__
-        raise ValueError(
-            f"layers[{index}].{name}: on the meta device, and {kind} {why}; give a factory "
-            "instead, for example lambda: MyLayer(...)"
-        )
+            kind = type(module.get_submodule(name.rpartition(".")[0])).__name__
+            raise ValueError(
+                f"layers[{index}].{name}: on the meta device, and {kind} leaves it unset when it "
+                "resets its parameters; give a factory instead, for example lambda: MyLayer(...)"
+            )
     return module
 
 
@@ -216,36 +203,39 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     tensor on the meta device: each makes its own. A tensor of a factory that is not on the meta
     device exists already, so it can be shared.
     """
-    # Tensor or module -> its first layer and stage. It is kept, so that no other one gets its id.
-    owner: dict[int, tuple[int, int, Any]] = {}
-    stages = [j for j, count in enumerate(balance) for _ in range(count)]
-    several = len(balance) > 1
+    # Tensor or module -> its first layer. It is kept, so that no other one gets its id.
+    first_layer: dict[int, tuple[int, Any]] = {}
+    stage_of = [j for j, count in enumerate(balance) for _ in range(count)]
     # With one stage no factory needs to be called.
-    modules = on_meta(layers) if several else layers
-    for index, (j, layer) in enumerate(zip(stages, modules, strict=True)):
-        for name, tensor in _tensors(layer) if isinstance(layer, nn.Module) else ():
-            if tensor.is_meta and not isinstance(layers[index], nn.Module):
+    modules = on_meta(layers) if len(balance) > 1 else layers
+    for index, layer in enumerate(modules):
+        if not isinstance(layer, nn.Module):
+            continue
+        for name, tensor in _tensors(layer):
+            if tensor.is_meta and layer is not layers[index]:
                 continue
-            other, first, _ = owner.setdefault(id(tensor), (index, j, tensor))
-            if first != j:
+            first, _ = first_layer.setdefault(id(tensor), (index, tensor))
+            if stage_of[first] != stage_of[index]:
+                both = f"{stage_of[first]} and {stage_of[index]}"
                 raise ValueError(
-                    f"layers[{index}].{name}: shared by stages {first} and {j}; choose a balance "
-                    "that keeps its users together, or untie it"
+                    f"layers[{index}].{name}: shared by stages {both}; choose a balance that keeps "
+                    "its users together, or untie it"
                 )
-            if tensor.is_meta and other != index:
+            if tensor.is_meta and first != index:
                 raise ValueError(
-                    f"layers[{index}].{name}: on the meta device and shared with layers[{other}], "
+                    f"layers[{index}].{name}: on the meta device and shared with layers[{first}], "
                     "but each is built on its own; untie it, or put both into one layer"
                 )
-        for part in layer.modules() if several and isinstance(layer, nn.Module) else ():
-            owner.setdefault(id(part), (index, j, part))
-    for index, (j, layer) in enumerate(zip(stages, layers, strict=True)):
-        for found in _named_besides(layer) if several and isinstance(layer, nn.Module) else ():
-            _, first, _ = owner.get(id(found), (index, j, found))
-            if first != j:
+        for part in layer.modules():
+            first_layer.setdefault(id(part), (index, part))
+    for index, layer in enumerate(layers):
+        for found in _named_besides(layer) if isinstance(layer, nn.Module) else ():
+            first, _ = first_layer.get(id(found), (index, found))
+            if stage_of[first] != stage_of[index]:
                 raise ValueError(
-                    f"layers[{index}]: uses {type(found).__name__} of stage {first}, which stage "
-                    f"{j} neither runs nor trains; hand on what it needs beside the output"
+                    f"layers[{index}]: uses {type(found).__name__} of stage {stage_of[first]}, "
+                    "which its own stage neither runs nor trains; hand on what it needs beside the "
+                    "output"
                 )
 
 

@@ -107,15 +107,7 @@ class MeanLoss:
         ends = [t.grad_fn for t in tensors]
         # A copy, as inputs get one: the loss may write to its targets, and R needs them again.
         targets = map_leaves(Tensor, copied, self.parts[i])
-        try:
-            loss = self._loss(outputs, targets)
-        except (TypeError, AttributeError) as error:
-            if self.parts[i] is not None:
-                raise
-            raise ValueError(
-                "targets: None on the last stage, and the loss failed with "
-                f"{type(error).__name__}: {error}; pass them, or a loss that needs none"
-            ) from error
+        loss = self._loss(outputs, targets)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(

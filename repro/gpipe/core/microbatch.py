@@ -4,8 +4,9 @@ Sizes are those of `torch.tensor_split`: they differ by at most one, the larger 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -35,25 +36,27 @@ def map_leaves(leaf: type, fn: Callable[[Any], Any], tree: Tree) -> Tree:
     """Apply `fn` to every leaf of the given type and leave everything else as it is."""
     if isinstance(tree, leaf):
         return fn(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_leaves(leaf, fn, member) for member in tree))
     if isinstance(tree, tuple | list):
-        return type(tree)(map_leaves(leaf, fn, member) for member in tree)
+        mapped = (map_leaves(leaf, fn, member) for member in tree)
+        return type(tree)(*mapped) if hasattr(tree, "_fields") else type(tree)(mapped)
     if isinstance(tree, dict):
         kind = OrderedDict if isinstance(tree, OrderedDict) else dict
         return kind((key, map_leaves(leaf, fn, member)) for key, member in tree.items())
     return tree
 
 
-def leaves(tree: Tree) -> Iterator[Any]:
-    """Everything in a tree that is no tuple, list or dict."""
+def _members(tree: Tree) -> Iterable[Any]:
+    """Those of a tuple, list or dict."""
     if isinstance(tree, dict):
-        tree = tuple(tree.values())
-    if isinstance(tree, tuple | list):
-        for member in tree:
-            yield from leaves(member)
-    else:
-        yield tree
+        return tree.values()
+    return tree if isinstance(tree, tuple | list) else ()
+
+
+def leaves(tree: Tree) -> list[Any]:
+    """Everything in a tree that is no tuple, list or dict."""
+    if not isinstance(tree, tuple | list | dict):
+        return [tree]
+    return [leaf for member in _members(tree) for leaf in leaves(member)]
 
 
 def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
@@ -121,7 +124,7 @@ def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor
         named = isinstance(tree, tuple) and hasattr(tree, "_fields")
         if type(tree) not in _CONTAINERS and not named:
             problem = f"holds a {kind}, which would become another type; use plain containers"
-        for member in tree.values() if isinstance(tree, dict) else tree:
+        for member in _members(tree):
             refuse_unplain(member, what, tensor_types)
     if problem:
         raise ValueError(f"{what}: {problem}")
@@ -132,23 +135,16 @@ def _refuse_uncut(tree: Tree, name: str, examples: int) -> None:
 
     Every micro-batch would get all of them, and use the first ones.
     """
-    if isinstance(tree, Tensor | Whole | str | bytes):
-        return
-    members = list(tree) if isinstance(tree, tuple | list) else []
-    if isinstance(tree, dict):
-        members = list(tree.values())
+    if isinstance(tree, str | bytes) or any(isinstance(t, Tensor | Whole) for t in leaves(tree)):
+        length = 0
     else:
-        holds_tensors = any(isinstance(leaf, Tensor | Whole) for leaf in leaves(members))
-        try:
-            length = 0 if holds_tensors or hasattr(tree, "_fields") else len(tree)
-        except TypeError:  # a number; an array without dimensions has __len__, too
-            length = 0
-        if length == examples:
-            raise ValueError(
-                f"{name}: a {type(tree).__name__} of length {examples}, the mini-batch, is not cut "
-                "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...)"
-            )
-    for member in members:
+        length = length_hint(tree)  # 0 of what has none, such as a number
+    if length == examples and not isinstance(tree, dict) and not hasattr(tree, "_fields"):
+        raise ValueError(
+            f"{name}: a {type(tree).__name__} of length {examples}, the mini-batch, is not cut "
+            "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...)"
+        )
+    for member in _members(tree):
         _refuse_uncut(member, name, examples)
 
 

@@ -136,7 +136,7 @@ class Pipeline:
         # Which part of which rank of which replica this process is, and where it runs. Each part
         # of a replica's stages is a chain of its own: it has its own links, and the same messages.
         K, T = how.stages, how.tensor_parallel
-        chain, self.rank = place(K, self.replicas, T)
+        chain, self.rank = place(how)
         self.replica, self.part = divmod(chain, T)
         self.is_first, self.is_last = self.rank == 0, self.rank == K - 1
         self._everyone = ControlChannel(how.processes, chain * K + self.rank)
@@ -157,8 +157,8 @@ class Pipeline:
             }
             refuse_unlike(self._everyone.rank, must_be_alike)
 
-        wire, ring = ControlChannel(K, self.rank, chain), how.stages_per_rank > 1
-        links = Links(wire, self.device, how.transport, how.throttle, ring=ring)
+        wire = ControlChannel(K, self.rank, chain)
+        links = Links(wire, self.device, how.transport, how.throttle, ring=how.stages_per_rank > 1)
         profile = partial(self._profile, entries, links, seed, sample)
         self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, profile)
         self.balance = self.cut.counts
@@ -197,14 +197,8 @@ class Pipeline:
                 raise ValueError("balance='time': needs sample=, the inputs of one micro-batch")
             recompute = self.config.checkpoint != "never"
             profile = measure(layers, sample, self.device, recompute=recompute, seed=seed)
-        gathered = self._everyone.all_gather((profile, links.speed()))
-        speeds = [speed for _, speed in gathered]
-        slowest = LinkSpeed(
-            max(s.latency for s in speeds),
-            min(s.bytes_per_second for s in speeds),
-            all(s.overlap for s in speeds),
-        )
-        return gathered[0][0], slowest
+        profiles, speeds = zip(*self._everyone.all_gather((profile, links.speed())), strict=True)
+        return profiles[0], max(speeds, key=lambda link: link.seconds(2**20))
 
     def _build_stages(
         self, layers: list[Layer], seed: int, divide: Callable[[nn.Module], nn.Module] | None
@@ -325,14 +319,11 @@ class Pipeline:
         """
         self._refuse_parts("clip_grad_norm_")
         of_stages = [self.held.parameters_of(stage) for stage in self.held.stages]
-        problem = ""
-        if self._updated:
-            problem = (
-                "clip_grad_norm_: train_step has updated the weights already; call train_step "
-                "without an optimizer, then clip_grad_norm_, then optimizer.step()"
-            )
-        how = max_norm, norm_type, problem
-        return clip.clip_grad_norm_(of_stages, *how, self._everyone, self.stages).to(self.device)
+        late = self._updated is True
+        norm = clip.clip_grad_norm_(
+            of_stages, max_norm, norm_type, self._everyone, self.stages, late=late
+        )
+        return norm.to(self.device)
 
     def grad_scaler(self, **options: Any) -> GradScaler:
         """A torch.amp.GradScaler for `train_step`; an inf on one stage skips the update on all.
@@ -346,7 +337,6 @@ class Pipeline:
         """What a step returns, on the clock of the first rank of all."""
         recorder = self.engine.recorder
         spans = recorder.finish()
-        loss = self.engine.loss()
         if self._clock_offset is None:
             self._clock_offset = self._everyone.clock_offset()
         offset, timeline = self._clock_offset, None
@@ -354,7 +344,9 @@ class Pipeline:
             spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
             of_all = tuple(s for of_rank in self.engine.wire.all_gather(spans) for s in of_rank)
             timeline = Timeline(of_all, self.config.total_stages, self.stages_per_rank)
-        return StepResult(loss, recorder.began + offset, recorder.ended + offset, timeline)
+        return StepResult(
+            self.engine.loss, recorder.began + offset, recorder.ended + offset, timeline
+        )
 
     @in_call()
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
@@ -372,7 +364,7 @@ class Pipeline:
                 module.training = training
         outputs = self.engine.outputs
         joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
-        return EvaluationResult(self.engine.loss(), joined)
+        return EvaluationResult(self.engine.loss, joined)
 
     @in_call()
     def measure_memory(
@@ -405,10 +397,8 @@ class Pipeline:
         yield from (p.grad for p in self.module.parameters() if p.grad is not None)
         if optimizer is not None:
             yield from flatten([list(state.values()) for state in optimizer.state.values()])[0]
-        if self.is_first:
-            yield from flatten(unwrapped(inputs))[0]
-        if self.is_last:
-            yield from flatten(unwrapped(targets))[0]
+        read = [inputs if self.is_first else None, targets if self.is_last else None]
+        yield from flatten(unwrapped(read))[0]
 
     def _refuse_parts(self, method: str) -> None:
         """Raise a ValueError on every rank for what needs whole parameters, not parts of them."""

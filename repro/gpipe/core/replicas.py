@@ -48,7 +48,7 @@ def start_equal(layers: Iterable[nn.Module], members: Sequence[int]) -> None:
         if is_lazy(tensor):
             raise ValueError(
                 f"{name}: has no values before the layer's first forward, so replicas would start "
-                "with other ones each; give sizes: nn.Linear in place of nn.LazyLinear, say"
+                "with other ones each; give nn.Linear in place of nn.LazyLinear, say"
             )
     bare = group(tuple(members), "gloo")
     forms = repr([(name, tuple(t.shape), t.dtype, t.layout) for name, t in named])

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact.nonfinite import all_finite
 
 
@@ -37,15 +36,10 @@ class GradScaler(torch.amp.GradScaler):
     def agree(self, parameters: Sequence[Tensor], *, update: bool) -> bool:
         """After the last B: find out whether any stage has inf or nan; call it on every rank."""
         finite = all_finite(p.grad for p in parameters if p.grad is not None)
-        answers = self._everyone.all_gather((finite, self.get_scale(), update))
-        for rank, (_, scale, _) in enumerate(answers):
-            if scale != answers[0][1]:
-                raise RefusedError(
-                    f"scaler: the scale is {scale} on rank {rank}, but {answers[0][1]} on rank 0; "
-                    "give every rank the same arguments, and call update() equally often"
-                )
-        self._found_inf = not all(finite for finite, _, _ in answers)
-        return any(update for _, _, update in answers)
+        same = {"scale": self.get_scale()}
+        answers = self._everyone.gather_alike("scaler", (finite, update), same)
+        self._found_inf = not all(finite for finite, _ in answers)
+        return any(update for _, update in answers)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale the gradients, once, and update; do nothing if any stage has inf or nan."""

@@ -34,14 +34,13 @@ from repro.gpipe.schedule.actions import Cell
 _log = logging.getLogger(__name__)
 
 Loss = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
-_Calls = list[tuple[int, Callable[[Tree], Tree]]]  # index and layer
+_Calls = Sequence[tuple[int, Callable[[Tree], Tree]]]  # index and layer
 # For each layer, which tensors of its output require a gradient.
 _Requiring = list[list[bool]]
 
 # Part of torch's message about a layer that writes to the stage's inputs.
 _WRITES_TO_LEAF = "leaf Variable that requires grad"
 _MOST_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
-_WATCHED_IN_A_ROW = 10  # steps, before a warning says that these are slow
 _RUNS_AGAIN = "the next steps allow for it, so train_step can be called again"
 _OVERWRITES = (
     "a layer wrote to its stage's inputs in place, which none did when such inputs came first; "
@@ -66,12 +65,13 @@ class _Saved:
 
     inputs: Message
     known: _Known
+    watched: bool
     leaves: list[Tensor] = field(default_factory=list)  # the last pass's, where its graph ends
     outputs: list[Tensor] | None = None  # with their graph, once F or R has built one
     requiring: _Requiring = field(default_factory=list)  # in F; without a graph as when watched
     buffers: Snapshot = field(default_factory=list)  # those that F changes, as they were before
     had_graph: bool = True  # in F
-    left: LeftBehind | None = None  # if F was watched
+    left: LeftBehind | None = None  # of a watched F, to hold R against
 
 
 class HeldStages:
@@ -113,15 +113,14 @@ class HeldStages:
         self.kept: dict[Cell, _Saved] = {}
         self._autocast: torch.dtype | None = None  # of the user's region
         self._forms = Forms()
-        self._layers: dict[int, _Calls] = {}
+        self._layers: dict[int, list[tuple[int, nn.Module]]] = {}
         self._tree: object = None  # names, layers and all their submodules, as of the last step
         # For each state of the modules: which of them train, and which parameters do.
         self._known_in_modes: dict[object, dict[object, _Known]] = {}
         self._known: dict[object, _Known] = {}
         self._call = 0  # evaluations between two steps have the number of the second
-        self._watching = False  # in the present pass
-        self._watched = self._watches_always = False  # in this step
-        self._watched_in_a_row = 0  # steps
+        self._watched = False  # any pass of this step
+        self._watches_always = False
         self._overwriting: set[int] = set()  # stages whose layers write to the stage's inputs
         self._draws: set[str] = set()  # generators besides torch's that a layer draws from
         self._seen_parameters = False  # whether F was seen to leave the parameters' values
@@ -139,12 +138,6 @@ class HeldStages:
         if len(self._known_in_modes) + len(self._known) > _MOST_FORMS:
             self._known_in_modes.clear()
         self._known = self._known_in_modes.setdefault(self._modes, {})
-        self._watched_in_a_row = self._watched_in_a_row + 1 if self._watched else 0
-        if self._watched_in_a_row == _WATCHED_IN_A_ROW:
-            _log.warning(
-                "steps are slow: the last ones had inputs of new forms, and so were looked at "
-                "closely; pad to few shapes, and give constants that change as tensors"
-            )
         self._watched = False
         self.step = step
         self.statistics = NO_STATISTICS
@@ -162,8 +155,7 @@ class HeldStages:
 
     def parameters_of(self, stage: int) -> list[nn.Parameter]:
         """The parameters of one of these stages, in layer order."""
-        before = sum(count for other, count in self._counts.items() if other < stage)
-        layers = [*self.module][before : before + self._counts[stage]]
+        layers = [layer for _, layer in self._layers[stage]]
         return parameters_of(part for layer in layers for part in modules_of(layer))
 
     @property
@@ -218,20 +210,20 @@ class HeldStages:
             if known.without_graph is None:
                 log = OperatorLog()
                 self.statistics.settle()  # the operators of a merge are not the layers'
-            saved.had_graph = self._watching or not known.without_graph
-            if self._watching:
+            saved.had_graph = saved.watched or not known.without_graph
+            if saved.watched:
                 saved.left = LeftBehind(self.module, values=not self._seen_parameters)
                 self._seen_parameters = True
-        before = self.changing.before_forward(closely=self._watching)
+        before = self.changing.before_forward(closely=saved.watched)
         self.statistics.counting = True
         with torch.set_grad_enabled(saved.had_graph):
             outputs, skeleton, requiring = self._run(cell, saved, self._calls(cell), log)
         self.statistics.counting = False
-        first_changes = self.changing.after_forward(before, closely=self._watching)
+        first_changes = self.changing.after_forward(before, closely=saved.watched)
         for other in self.kept.values() if first_changes else ():
             other.buffers += copies(first_changes)
 
-        if self._watching:
+        if saved.watched:
             refuse_foreign_leaves(outputs, [*saved.leaves, *self.parameters_of(cell[0])])
         if saved.left is not None:
             saved.left.after_forward(outputs)
@@ -261,12 +253,12 @@ class HeldStages:
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = _Known(self._call)
-        self._watching = self._watches_always or known.call == self._call
-        self._watched |= self._watching
-        return _Saved(inputs, known)
+        watched = self._watches_always or known.call == self._call
+        self._watched |= watched
+        return _Saved(inputs, known, watched)
 
     def _same_without_graph(
-        self, cell: Cell, saved: _Saved, log: OperatorLog | None, expected: Sequence[Tensor]
+        self, cell: Cell, saved: _Saved, log: OperatorLog, expected: Sequence[Tensor]
     ) -> bool:
         """Whether F without a graph gives the same bits, and calls the same operators as `log`.
 
@@ -282,15 +274,13 @@ class HeldStages:
             return False
         finally:
             saved.leaves = leaves
-        same_calls = log is None or log.calls == without.calls
-        return same_calls and all(map(torch.equal, outputs, expected))
+        return log.calls == without.calls and all(map(torch.equal, outputs, expected))
 
     # R and B.
 
     def recompute(self, cell: Cell) -> None:
         """R: the same values as F, with a graph; it needs no gradient."""
         saved = self.kept[cell]
-        self._watching = saved.left is not None
         with torch.enable_grad(), as_before(saved.buffers):
             saved.outputs, _, requiring = self._run(cell, saved, self._calls(cell))
         problem = saved.left.after_recompute(saved.outputs) if saved.left is not None else ""
@@ -308,9 +298,7 @@ class HeldStages:
             # Other kernels may have run. From now on F has a graph, which tells what requires a
             # gradient.
             saved.known.without_graph = False
-            same = not saved.buffers and self._same_without_graph(cell, saved, None, saved.outputs)
-            if not (same and same_outputs):
-                self._refuse(f"what requires a gradient inside a layer has changed; {_RUNS_AGAIN}")
+            self._refuse(f"what requires a gradient inside a layer has changed; {_RUNS_AGAIN}")
         elif not same_outputs:
             self._refuse(
                 "which outputs of a stage require a gradient is not the same in the forward and "
@@ -363,7 +351,7 @@ class HeldStages:
     def score(self, cell: Cell, outputs: Tree) -> Tensor:
         """The micro-batch's share of an evaluation's loss."""
         with torch.no_grad():
-            return self._through(cell[1], outputs, self._calls(cell)[-1:])[0]
+            return self._through(cell[1], outputs, self._calls(cell)[-1:], watched=self._watched)[0]
 
     # Running layers.
 
@@ -378,14 +366,16 @@ class HeldStages:
         """
         stage, i = cell
         inputs, form = saved.inputs.tensors, saved.inputs.form
-        copy = self._watching or stage == 0 or stage in self._overwriting
+        copy = saved.watched or stage == 0 or stage in self._overwriting
         # Other leaves in each pass: a hook that a layer sets on its input would stay on it.
         saved.leaves = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
         tensors = [copied(t) for t in saved.leaves] if copy else saved.leaves
         versions = _versions(tensors)
         try:
             with log or nullcontext():
-                value, requiring = self._through(i, unflatten(tensors, form.skeleton), calls)
+                value, requiring = self._through(
+                    i, unflatten(tensors, form.skeleton), calls, watched=saved.watched
+                )
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):
                 raise
@@ -395,25 +385,21 @@ class HeldStages:
             return self._run(cell, saved, calls, log)
         now = _versions(tensors)
         for n in form.sharing:
+            # Without a boundary both tensors would have changed; behind it they are two.
             if now[n] != versions[n]:
-                raise self._writes_to_shared(stage, n)
+                raise ValueError(
+                    f"stage {stage}: a layer writes in place to tensor {n} of what enters it, and "
+                    "another one there shares its memory; clone() one of them, or choose a "
+                    "balance that keeps these layers together"
+                )
         # A write through `.data` is not counted.
-        if now != versions or (self._watching and not all(map(torch.equal, tensors, inputs))):
+        if now != versions or (saved.watched and not all(map(torch.equal, tensors, inputs))):
             if not copy:
                 self._refuse(_OVERWRITES)
             self._overwriting.add(stage)
         if not self._has_loss(cell):
             refuse_unplain(value, f"stage {stage}: what its last layer returns")
         return *flatten(value), requiring
-
-    def _writes_to_shared(self, stage: int, n: int) -> ValueError:
-        """Without a boundary both tensors would have changed; behind it they are two."""
-        first = self.names[self.indices.index(self._layers[stage][0][0])]
-        return ValueError(
-            f"layer {first} or one behind it writes in place to tensor {n} of what enters this "
-            "stage, which shares memory with another tensor there; clone() one of them, or choose "
-            "a balance that keeps these layers together"
-        )
 
     def _has_loss(self, cell: Cell) -> bool:
         """Whether the loss follows this stage."""
@@ -426,13 +412,15 @@ class HeldStages:
             return self._layers[stage]
         return [*self._layers[stage], (self.indices[-1] + 1, partial(self.loss, i))]
 
-    def _through(self, i: int, value: Tree, calls: _Calls) -> tuple[Tree, _Requiring]:
+    def _through(
+        self, i: int, value: Tree, calls: _Calls, *, watched: bool
+    ) -> tuple[Tree, _Requiring]:
         """Run layers one after the other, each with the random state of (step, i, layer).
 
         Seeding generators besides torch's takes long, so it is left out where none draws.
         """
         requiring: _Requiring = []
-        names = self._others.keys() if self._watching else self._others.keys() & self._draws
+        names = self._others.keys() if watched else self._others.keys() & self._draws
         others = [self._others[name] for name in names]
         dtype = self._autocast
         with nullcontext() if dtype is None else torch.autocast(self.device.type, dtype):
@@ -442,22 +430,22 @@ class HeldStages:
                 value = call(value)
                 if torch.is_grad_enabled():
                     requiring.append(settle_gradients(value))
-                if self._watching:
+                if watched:
                     self._draws |= {n for n, s in self._others.items() if s.has_moved(seed)}
         return value, requiring
 
     @contextmanager
-    def generators_preserved(self, *, watch: bool) -> Iterator[None]:
+    def generators_preserved(self) -> Iterator[None]:
         """Around a step: put the user's generators of random numbers back at its end.
 
-        With `watch`, refuse the step if something draws from a generator that is not seeded, so
-        that F and R drew different numbers.
+        Refuse the step if something draws from a generator that is not seeded, so that F and R drew
+        different numbers.
         """
         self._others = rng.other_sources()
         with rng.preserved(self.device, self._others) as moved:
             yield
         unseen = moved - self._draws
-        if watch and unseen and not self._watched:
+        if unseen and not self._watched:
             self._draws |= unseen
             self._refuse(
                 f"something drew from {min(unseen)}'s random numbers, which no layer did when such "

@@ -4,37 +4,34 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 
 import torch
 import torch.distributed as dist
 
+from repro.gpipe.core.config import PipelineConfig
+from repro.gpipe.errors import one_of
 from repro.gpipe.runtime import health
 
 
-def place(stages: int, replicas: int, tensor_parallel: int) -> tuple[int, int]:
+def place(config: PipelineConfig) -> tuple[int, int]:
     """The number of this process's chain of stages (D T chains), and of its stage in it."""
-    arguments = f"stages={stages}"
-    for name, count in (("replicas", replicas), ("tensor_parallel", tensor_parallel)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name}={count!r}: must be a whole number, at least 1")
-        arguments += f", {name}={count}" if count > 1 else ""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    needed = stages * replicas * tensor_parallel
+    rank, world = 0, 1
+    if dist.is_initialized():
+        rank, world = dist.get_rank(), dist.get_world_size()
+    needed = config.processes
     if needed > world:
         raise ValueError(
-            f"{arguments}: only {world} process(es) here and {needed} are needed; start them with "
+            f"K x D x T = {config.stages} x {config.replicas} x {config.tensor_parallel}: only "
+            f"{world} process(es) here and {needed} are needed; start them with "
             f"repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
         )
     if needed == 1:
         return 0, 0
-    rank = dist.get_rank()
     if rank >= needed:
         raise ValueError(
-            f"stages={stages}: rank {rank} has no stage; build the Pipeline on ranks 0 to "
-            f"{needed - 1} only"
+            f"rank {rank} has no stage; build the Pipeline on ranks 0 to {needed - 1} only"
         )
-    return divmod(rank, stages)
+    return divmod(rank, config.stages)
 
 
 def own_device(device: torch.device | str | int | None, rank: int) -> torch.device:
@@ -46,16 +43,10 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
     in_turn = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     if device is None:
         return in_turn
-    with suppress(RuntimeError, TypeError):  # no such kind, or none in this build
-        chosen = torch.device(device)
-        if chosen.type == "cuda" and gpus and chosen.index is None:
-            return in_turn
-        if chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < gpus):
-            return chosen
-    allowed = "'cpu', for torch can use no GPU here"
-    if gpus:
-        allowed = f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'"
-    raise ValueError(f"device={str(device)!r}: choose {allowed}; or leave it out")
+    name = str(torch.device(device)) if isinstance(device, int) else str(device)
+    cuda = ["cuda", *(f"cuda:{n}" for n in range(gpus))] if gpus else []
+    one_of("device", name, ["cpu", *cuda])
+    return in_turn if name == "cuda" else torch.device(name)
 
 
 def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:

@@ -14,9 +14,8 @@ code that hands a layer's buffers to F.batch_norm, update them as with plain mic
 each. Such buffers are put back for R, see `buffers`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -76,15 +75,17 @@ class _Norm:
 
 
 class Statistics:
-    """The layers of a stage that track running statistics, while a step runs.
+    """Around a step: the layers of a stage that track running statistics.
+
+    If the step succeeds, these move once, by the whole mini-batch.
 
     Attributes:
         counting: True while F runs and False while R does, so that a micro-batch counts once.
         tensors: in memory only while a step runs; their size does not depend on M.
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self.counting = False
+    def __init__(self, modules: Iterable[nn.Module], gather: Gather | None = None) -> None:
+        self.counting, self._gather = False, gather
         by_dtype: dict[torch.dtype, list[Any]] = {}
         for module in modules:
             norm: Any = module
@@ -156,6 +157,14 @@ class Statistics:
         spread.add_(of_variance.mul_(fresh_variance))
         spread.add_(of_square.mul_(distance.square_()))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.restore()
+        if kind is None:
+            self._commit()
+
     def restore(self) -> None:
         """Give every layer its own buffers back, and remove the hooks."""
         for hook in self._hooks:
@@ -164,16 +173,16 @@ class Statistics:
             norm.hold(norm.own)
 
     @torch.no_grad()
-    def commit(self, gather: Gather | None) -> None:
-        """After `restore`: update all running statistics once."""
+    def _commit(self) -> None:
+        """Update all running statistics once."""
         self.settle()
         norms = [*self._norms.values()]
-        if not norms or (gather is None and not any(norm.count for norm in norms)):
+        if not norms or (self._gather is None and not any(norm.count for norm in norms)):
             return
         counts, pooled = self._for_channels([(norm.count, norm.pooled) for norm in norms])
         summed = torch.cat([counts[None], self._merged])
         # [G, 3, channels of all norms] of G replicas
-        groups = torch.stack(gather(summed) if gather is not None else [summed])
+        groups = torch.stack([summed] if self._gather is None else self._gather(summed))
         counts, means, spreads = groups.unbind(1)
         total = counts.sum(0)
         mean = (counts * means).sum(0) / total
@@ -209,21 +218,6 @@ class Statistics:
         tensor = torch.tensor(values, dtype=torch.float64).t()
         moved = tensor.to(self._merged.device, non_blocking=True)  # without waiting for a GPU
         return moved.repeat_interleave(self._channels, dim=1, output_size=self._merged.shape[1])
-
-
-@contextmanager
-def once_per_mini_batch(
-    modules: Iterable[nn.Module], gather: Gather | None = None
-) -> Iterator[Statistics]:
-    """Around a step: if it succeeds, running statistics move once, by the whole mini-batch."""
-    statistics = Statistics(modules)
-    try:
-        yield statistics
-    except BaseException:
-        statistics.restore()
-        raise
-    statistics.restore()
-    statistics.commit(gather)
 
 
 NO_STATISTICS = Statistics([])
