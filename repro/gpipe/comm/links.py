@@ -42,7 +42,7 @@ class Links:
             )
         if throttle is not None:
             _refuse_impossible(throttle, wire, device)
-        self.wire, self._device, self._throttle = wire, device, throttle
+        self.wire, self._device = wire, device
         ring = ring and wire.stages > 1
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
@@ -143,10 +143,10 @@ def _refuse_impossible(throttle: object, wire: ControlChannel, device: torch.dev
             f"throttle={throttle!r}: must be a LinkSpeed or None; try LinkSpeed(latency=1e-3)"
         )
     # Ready times are of the clock that the processes of one Linux host share.
-    gathered = wire.all_gather((device.type, shm.host() if shm.available() else ""))
-    for stage, place in enumerate(gathered):
-        if place[0] != "cpu" or (wire.stages > 1 and ("" in place or place != gathered[0])):
-            raise ValueError(
-                f"throttle={throttle}: is for stages on the CPU of one Linux host, and stage "
-                f"{stage} is on {place[0]}, or on another host; leave it out, or try device='cpu'"
-            )
+    host = shm.host() if shm.available() else ""
+    places = set(wire.all_gather((device.type, host)))
+    if places != {("cpu", host)} or (wire.stages > 1 and not host):
+        raise ValueError(
+            f"throttle={throttle}: is for stages on the CPU of one Linux host; leave it out, or "
+            "try device='cpu'"
+        )

@@ -198,15 +198,13 @@ def _refuse_uncrossable(tensors: Sequence[Tensor], skeleton: Tree) -> None:
     if not tensors:
         raise ValueError(
             f"a layer returned {short(skeleton)} at a stage boundary, which holds no tensor for "
-            "the next stage to compute on; check that the last layer of this stage has a return "
-            "statement"
+            "the next stage; check that it has a return statement"
         )
     for leaf in leaves(skeleton):
         if not isinstance(leaf, _CONSTANTS):
             raise ValueError(
                 f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, "
-                "numbers, strings and None, in tuples, lists or dicts, can cross; unpack it, or "
-                "choose a balance that keeps it inside"
+                "numbers, strings and None, in tuples, lists or dicts, can cross"
             )
 
 

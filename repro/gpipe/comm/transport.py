@@ -77,12 +77,13 @@ class Gloo(Link):
     def _start(self, packed: Tensor, tag: int) -> Callable[[], None]:
         with reaching(self.peer):
             work = dist.isend(packed, self.peer, tag=tag)
-        return partial(self._wait_for_send, work, packed)
-
-    def _wait_for_send(self, work: dist.Work | None, packed: Tensor) -> None:
         assert work is not None
-        with sending(self.peer, packed.nbytes):  # keeps the bytes alive until they are sent
-            work.wait()
+
+        def wait_for_send() -> None:
+            with sending(self.peer, packed.nbytes):  # keeps the bytes alive until they are sent
+                work.wait()
+
+        return wait_for_send
 
     def irecv(self, key: Hashable) -> Callable[[], Message]:
         return partial(self._arrive, key, self._post(self._posted.get(key, _START), self.tag))

@@ -10,7 +10,6 @@ from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms, Message, copied, received, settled
-from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.loss import Loss, MeanLoss, Weighted, refuse_foreign_modules
 from repro.gpipe.core.microbatch import Tree, Whole, check, flatten, map_leaves, split
 from repro.gpipe.core.recorder import Recorder
@@ -43,7 +42,7 @@ class Engine:
         self,
         held: HeldStages,
         links: Links,
-        config: PipelineConfig,
+        schedule: Schedule,
         replicas: Replicas | None,
         everyone: ControlChannel,
         *,
@@ -60,11 +59,12 @@ class Engine:
         self._rank = links.wire.rank
         # The first rank reads the inputs, the last one computes the loss.
         self._is_first, self._is_last = links.wire.is_first, links.wire.is_last
-        self._last_stage = config.total_stages - 1
-        self._micro_batches = config.micro_batches
+        self._last_stage = schedule.stages - 1
+        self._micro_batches = schedule.micro_batches
         self._foreign = foreign
         self._known_loss: object = None  # or its code, since each step may make it anew
-        self._programs: dict[int, Program] = {}  # by the id of their schedule
+        # Of a training step, and of an evaluation.
+        self._programs = [Program.of(s, self._rank) for s in (schedule, schedule.forward_only())]
         self._input_forms, self._gradient_forms = Forms(), Forms()
         # Each waits until an announcement has been received. They are kept, since gloo must not
         # lose what it still sends if a step fails.
@@ -81,7 +81,6 @@ class Engine:
     @report_errors_to_all()
     def train(
         self,
-        schedule: Schedule,
         inputs: Tree,
         targets: Tree,
         loss_fn: Loss,
@@ -94,7 +93,7 @@ class Engine:
         if torch.is_inference_mode_enabled():
             raise RefusedError("train_step inside torch.inference_mode(): leave that mode")
         self._scaler = scaler
-        self._begin(schedule, loss_fn, evaluate=False, trace=trace)
+        self._begin(loss_fn, evaluate=False, trace=trace)
         self._read(inputs, targets, loss_fn, optimizer)
         gather = self.replicas.gather if self.replicas is not None else None
         with (
@@ -121,9 +120,9 @@ class Engine:
         status.action = None
 
     @report_errors_to_all()
-    def evaluate(self, schedule: Schedule, inputs: Tree, targets: Tree, loss_fn: Loss) -> None:
+    def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> None:
         """Do the forwards of a mini-batch; afterwards `loss` and `outputs` have their results."""
-        self._begin(schedule, loss_fn, evaluate=True, trace=False)
+        self._begin(loss_fn, evaluate=True, trace=False)
         self._read(inputs, targets, loss_fn, None)
         if self.held.problem:  # a training step agrees with the other ranks first
             raise ValueError(self.held.problem)
@@ -135,15 +134,12 @@ class Engine:
 
     # How a step begins: the ranks agree on the inputs.
 
-    def _begin(self, schedule: Schedule, loss_fn: Loss, *, evaluate: bool, trace: bool) -> None:
+    def _begin(self, loss_fn: Loss, *, evaluate: bool, trace: bool) -> None:
         """Forget the last step."""
         if self.links.closed:
             raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
         status.step, status.action, status.warm = self.step, None, True
-        if id(schedule) not in self._programs:
-            self._programs[id(schedule)] = Program.of(schedule, self._rank)
-        self._program = self._programs[id(schedule)]
-        self._evaluating = evaluate
+        self._program, self._evaluating = self._programs[evaluate], evaluate
         self.recorder.start(self.step, enabled=trace)
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}

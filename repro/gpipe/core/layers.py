@@ -228,14 +228,13 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                 )
         for part in layer.modules():
             first_layer.setdefault(id(part), (index, part))
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(layers if len(balance) > 1 else ()):
         for found in _named_besides(layer) if isinstance(layer, nn.Module) else ():
             first, _ = first_layer.get(id(found), (index, found))
             if stage_of[first] != stage_of[index]:
                 raise ValueError(
                     f"layers[{index}]: uses {type(found).__name__} of stage {stage_of[first]}, "
-                    "which its own stage neither runs nor trains; hand on what it needs beside the "
-                    "output"
+                    "which its own stage does not train; hand on what it needs beside the output"
                 )
 
 
@@ -243,7 +242,8 @@ def _named_besides(layer: nn.Module) -> Iterator[nn.Module | Tensor]:
     """Modules and tensors that a layer holds without being their parent, or that its code names."""
     for part in layer.modules():
         values = [value for key, value in vars(part).items() if key not in OWN_KEYS]
-        yield from reachable([*values, type(part).forward])
+        # The class of a scripted module has no forward that could be read.
+        yield from reachable([*values, getattr(type(part), "forward", None)])
 
 
 def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int) -> None:

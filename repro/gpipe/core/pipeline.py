@@ -33,7 +33,7 @@ from repro.gpipe.core.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.core.replicas import Replicas, start_equal
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
-from repro.gpipe.core.topology import own_device, place, refuse_unlike
+from repro.gpipe.core.topology import own_device, own_rank, refuse_unlike
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.balance import choose
@@ -130,17 +130,17 @@ class Pipeline:
         self.config, self.stages, self.stages_per_rank = how, how.stages, how.stages_per_rank
         self.micro_batches, self.replicas = how.micro_batches, how.replicas
         self.schedule = how.schedule_to_execute(len(entries))
-        self._forward_only = self.schedule.forward_only()
         self.allow_nonfinite = allow_nonfinite
 
         # Which part of which rank of which replica this process is, and where it runs. Each part
         # of a replica's stages is a chain of its own: it has its own links, and the same messages.
         K, T = how.stages, how.tensor_parallel
-        chain, self.rank = place(how)
+        rank = own_rank(how)
+        chain, self.rank = divmod(rank, K)
         self.replica, self.part = divmod(chain, T)
         self.is_first, self.is_last = self.rank == 0, self.rank == K - 1
-        self._everyone = ControlChannel(how.processes, chain * K + self.rank)
-        self.device = own_device(device, self._everyone.rank)
+        self._everyone = ControlChannel(how.processes, rank)
+        self.device = own_device(device, rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
             torch.cuda.set_device(self.device)
@@ -155,7 +155,7 @@ class Pipeline:
                 "seed": seed,
                 "allow_nonfinite": allow_nonfinite,
             }
-            refuse_unlike(self._everyone.rank, must_be_alike)
+            refuse_unlike(rank, must_be_alike)
 
         wire = ControlChannel(K, self.rank, chain)
         links = Links(wire, self.device, how.transport, how.throttle, ring=how.stages_per_rank > 1)
@@ -163,7 +163,7 @@ class Pipeline:
         self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, profile)
         self.balance = self.cut.counts
         self._bounds = [0, *accumulate(self.balance)]
-        if self._everyone.rank == 0:
+        if rank == 0:
             _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
 
@@ -178,7 +178,7 @@ class Pipeline:
         self.engine = Engine(
             self.held,
             links,
-            how,
+            self.schedule,
             copies,
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
@@ -213,8 +213,8 @@ class Pipeline:
             start_equal(modules.values(), range(self.rank, self.config.processes, self.stages))
         if divide is not None:
             modules = {n: divide(module) for n, module in modules.items()}
-        of_stages = {stage: {n: modules[n] for n in ns} for stage, ns in indices.items()}
-        held = HeldStages(of_stages, [self.layer_names[n] for n in modules], self.device, seed)
+        keys = [self.layer_names[n] for n in modules]
+        held = HeldStages(indices, modules, keys, self.device, seed)
         held.first = self.replica * self.micro_batches
         return held
 
@@ -278,9 +278,7 @@ class Pipeline:
         self._refuse_update(optimizer, scaler)
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         with self.held.autocast_left():
-            self.engine.train(
-                self.schedule, inputs, targets, loss_fn, optimizer, scaler, trace=trace
-            )
+            self.engine.train(inputs, targets, loss_fn, optimizer, scaler, trace=trace)
         self._updated = optimizer is not None
         return self._result(trace=trace)
 
@@ -358,7 +356,7 @@ class Pipeline:
         self.module.eval()
         try:
             with self.held.autocast_left():
-                self.engine.evaluate(self._forward_only, inputs, targets, loss_fn)
+                self.engine.evaluate(inputs, targets, loss_fn)
         finally:
             for module, training in modes:
                 module.training = training

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -79,9 +78,9 @@ class HeldStages:
 
     What belongs to a whole step, such as random generators and buffers, is shared.
 
-    `layers` maps each stage to its layers' indices in the whole model and their modules, in order.
-
     Attributes:
+        stages: for each of them its layers' indices in the whole model, in order.
+        indices: those of all these layers.
         names: keys of all these layers in the unsplit model's state dict.
         module: all these layers; users may put another layer in the place of one.
         first: number of this replica's first micro-batch, counted over all replicas.
@@ -92,18 +91,15 @@ class HeldStages:
 
     def __init__(
         self,
-        layers: Mapping[int, Mapping[int, nn.Module]],
+        stages: Mapping[int, Sequence[int]],
+        modules: Mapping[int, nn.Module],
         names: Sequence[str],
         device: torch.device,
         seed: int,
     ) -> None:
-        modules = [module for of_stage in layers.values() for module in of_stage.values()]
-        self.names = names
-        self.module = nn.Sequential(OrderedDict(zip(names, modules, strict=True)))
-        self.indices = [index for of_stage in layers.values() for index in of_stage]
-        self._counts = {stage: len(of_stage) for stage, of_stage in layers.items()}
-        self.stages = [*layers]
-        self._last_stage = max(layers)
+        self.stages, self.indices, self.names = stages, [*modules], names
+        self.module = nn.Sequential(OrderedDict(zip(names, modules.values(), strict=True)))
+        self._last_stage = max(stages)
         self.device, self.seed = device, seed
         self.step = self.first = 0
         self.problem = ""
@@ -188,9 +184,8 @@ class HeldStages:
         self._tree = tree
         if self.misfit:
             return
-        remaining = zip(self.indices, self.module, strict=True)
-        for stage, count in self._counts.items():
-            self._layers[stage] = list(islice(remaining, count))
+        layers = dict(zip(self.indices, self.module, strict=True))
+        self._layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
         self._draws |= rng.declared(self.module)
         self.changing = Changing(dict.fromkeys(self.modules + of_loss))
         self._known_in_modes.clear()

@@ -13,8 +13,8 @@ from repro.gpipe.errors import one_of
 from repro.gpipe.runtime import health
 
 
-def place(config: PipelineConfig) -> tuple[int, int]:
-    """The number of this process's chain of stages (D T chains), and of its stage in it."""
+def own_rank(config: PipelineConfig) -> int:
+    """The rank of this process among the K D T of a pipeline."""
     rank, world = 0, 1
     if dist.is_initialized():
         rank, world = dist.get_rank(), dist.get_world_size()
@@ -26,12 +26,12 @@ def place(config: PipelineConfig) -> tuple[int, int]:
             f"repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
         )
     if needed == 1:
-        return 0, 0
+        return 0
     if rank >= needed:
         raise ValueError(
             f"rank {rank} has no stage; build the Pipeline on ranks 0 to {needed - 1} only"
         )
-    return divmod(rank, config.stages)
+    return rank
 
 
 def own_device(device: torch.device | str | int | None, rank: int) -> torch.device:

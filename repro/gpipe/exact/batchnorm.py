@@ -14,7 +14,8 @@ code that hands a layer's buffers to F.batch_norm, update them as with plain mic
 each. Such buffers are put back for R, see `buffers`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Self
 
 import torch
@@ -44,12 +45,14 @@ def _is_torchs_own(module: nn.Module) -> bool:
 class _Norm:
     """One layer during a step: while it runs, scratch buffers take the place of its own."""
 
-    def __init__(self, module: Any, scratch: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, module: Any, scratch: Tensor) -> None:
         self.module = module
         self.running = module.running_mean, module.running_var
         self.momentum, self.tracked = module.momentum, module.num_batches_tracked
         self.own = self.momentum, self.running, self.tracked
-        self.scratch = 1.0, scratch, None
+        # Views share a version counter; `data` has one of its own. With a shared one autograd would
+        # refuse the backward of a batch norm once an instance norm wrote to its views.
+        self.scratch = 1.0, (scratch[0].data, scratch[1].data), None
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
@@ -86,40 +89,33 @@ class Statistics:
 
     def __init__(self, modules: Iterable[nn.Module], gather: Gather | None = None) -> None:
         self.counting, self._gather = False, gather
-        by_dtype: dict[torch.dtype, list[Any]] = {}
-        for module in modules:
-            norm: Any = module
-            tracks = _is_torchs_own(norm) and norm.training and norm.track_running_stats
-            if tracks and norm.running_mean is not None:
-                by_dtype.setdefault(norm.running_mean.dtype, []).append(norm)
-        ordered = [module for same in by_dtype.values() for module in same]
-        device = ordered[0].running_mean.device if ordered else None
-        # Type of the statistics -> channels of each norm.
-        self._sizes = {
-            dtype: [m.running_mean.numel() for m in same] for dtype, same in by_dtype.items()
-        }
-        sizes = [size for same in self._sizes.values() for size in same]
-        self._channels = torch.tensor(sizes, dtype=torch.int64, device=device)
+        tracking: list[Any] = [
+            m for m in modules if _is_torchs_own(m) and m.training and m.track_running_stats
+        ]
+        tracking = [module for module in tracking if module.running_mean is not None]
+        device = tracking[0].running_mean.device if tracking else None
+        self._dtypes = [module.running_mean.dtype for module in tracking]
+        self._sizes = [module.running_mean.numel() for module in tracking]  # channels of each norm
+        self._channels = torch.tensor(self._sizes, dtype=torch.int64, device=device)
+        form = 2, sum(self._sizes)
         # Mean and spread of all norms, one norm behind the other: [2, channels of all norms].
-        self._merged = torch.zeros(2, sum(sizes), dtype=torch.float64, device=device)
-        # The scratch buffers in the same order: a tensor for each type, and each norm has views.
-        totals = [(dtype, sum(same)) for dtype, same in self._sizes.items()]
-        self._scratch = [torch.zeros(2, n, dtype=dtype, device=device) for dtype, n in totals]
-        self.tensors = [self._merged, *self._scratch]
-        # Views share a version counter; `data` has one of its own. With a shared one autograd would
-        # refuse the backward of a batch norm once an instance norm wrote to its views.
-        scratch = [(mean.data, variance.data) for mean, variance in self._of_norms(self._scratch)]
-        self._norms = {id(m): _Norm(m, own) for m, own in zip(ordered, scratch, strict=True)}
-        self._hooks = [m.register_forward_pre_hook(self._before) for m in ordered]
+        self._merged = torch.zeros(form, dtype=torch.float64, device=device)
+        # The scratch buffers likewise, for each type; those of other types stay zero there.
+        self._scratch = {
+            dtype: torch.zeros(form, dtype=dtype, device=device)
+            for dtype in dict.fromkeys(self._dtypes)
+        }
+        self.tensors = [self._merged, *self._scratch.values()]
+        scratch = self._of_norms(self._scratch)
+        self._norms = {id(m): _Norm(m, own) for m, own in zip(tracking, scratch, strict=True)}
+        self._hooks = [m.register_forward_pre_hook(self._before) for m in tracking]
         # First of the layer's hooks, so that all others find its own buffers.
-        self._hooks += [m.register_forward_hook(self._after, prepend=True) for m in ordered]
+        self._hooks += [m.register_forward_hook(self._after, prepend=True) for m in tracking]
 
-    def _of_norms(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Each norm's two rows, as views of [channels of the norm]."""
-        views: list[tuple[Tensor, Tensor]] = []
-        for (means, variances), sizes in zip(parts, self._sizes.values(), strict=True):
-            views += zip(means.split(sizes), variances.split(sizes), strict=True)
-        return views
+    def _of_norms(self, of_types: Mapping[torch.dtype, Tensor]) -> list[Tensor]:
+        """Each norm's part in its own type, a view: [2, channels of the norm]."""
+        parts = {dtype: both.split(self._sizes, dim=1) for dtype, both in of_types.items()}
+        return [parts[dtype][n] for n, dtype in enumerate(self._dtypes)]
 
     def settle(self) -> None:
         """Merge what the last F has left, so that the next pass has no operators of a merge."""
@@ -147,9 +143,8 @@ class Statistics:
         mean, spread = self._merged
         weights = [norm.merge_weights() for norm in self._norms.values()]
         of_distance, of_variance, of_square = self._for_channels(weights)
-        fresh_mean, fresh_variance = torch.cat(
-            [part.to(torch.float64, copy=True) for part in self._scratch], dim=1
-        )
+        parts = (part.to(torch.float64, copy=True) for part in self._scratch.values())
+        fresh_mean, fresh_variance = reduce(torch.add, parts)
         # Products and sums are separate operators, never fused: fused ones round otherwise at the
         # end of a tensor, and a norm's place in the tensor depends on K.
         distance = fresh_mean.sub_(mean)
@@ -188,15 +183,13 @@ class Statistics:
         mean = (counts * means).sum(0) / total
         spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * pooled
         new = torch.stack([mean, spread / (total - pooled)])
-        channels = [sum(same) for same in self._sizes.values()]
-        by_dtype = zip(new.split(channels, dim=1), self._sizes, strict=True)
-        of_norms = self._of_norms([part.to(dtype) for part, dtype in by_dtype])
+        of_norms = self._of_norms({dtype: new.to(dtype) for dtype in self._scratch})
         # A norm that did not run here may have run on another replica.
         ran = (total[self._channels.cumsum(0) - 1] > 0).tolist()
         pairs = zip(norms, of_norms, strict=True)
         self._update([pair for pair, yes in zip(pairs, ran, strict=True) if yes])
 
-    def _update(self, ran: Sequence[tuple[_Norm, tuple[Tensor, Tensor]]]) -> None:
+    def _update(self, ran: Sequence[tuple[_Norm, Tensor]]) -> None:
         """Move the running statistics of norms that ran, all of one factor at once."""
         counters = [norm.tracked for norm, _ in ran if norm.pooled and norm.tracked is not None]
         if counters:
@@ -208,7 +201,7 @@ class Statistics:
                 factor = 1.0 / norm.tracked.item()
             old_of_factor, new_of_factor = running.setdefault(factor, ([], []))
             old_of_factor += norm.running
-            new_of_factor += new
+            new_of_factor += new.unbind()
         for factor, (old_values, new_values) in running.items():
             torch._foreach_mul_(old_values, 1.0 - factor)
             torch._foreach_add_(old_values, new_values, alpha=factor)
