@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import date
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def predicted(model: str, link: str, throughput: ErrorBar, ratio: ErrorBar) -> l
 def _with_bar(value: float, bar: ErrorBar) -> dict[str, float]:
     """The value; low and high by the median error, lowest and highest by the worst one."""
     low, high = bar.ends(value)
-    lowest, highest = bar.ends(value, "worst")
+    lowest, highest = value / exp(bar.worst), value * exp(bar.worst)
     numbers = {"value": value, "low": low, "high": high, "lowest": lowest, "highest": highest}
     return {name: float(f"{number:.4g}") for name, number in numbers.items()}
 
