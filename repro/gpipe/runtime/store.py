@@ -27,7 +27,7 @@ def open_store(processes: int) -> Iterator[tuple["PipeClient", list["PipeClient"
     The latter are passed to the processes as arguments. Then they are closed here, so that the end
     of a process is noticed.
     """
-    values = dist.HashStore()
+    values = _Values()
     pairs = [Pipe() for _ in range(1 + processes)]
     # One thread for each end: a process that is stopped delays no other request.
     for end, _ in pairs:
@@ -40,7 +40,30 @@ def open_store(processes: int) -> Iterator[tuple["PipeClient", list["PipeClient"
             client.end.close()
 
 
-def _serve(values: dist.Store, end: Connection) -> None:
+class _Values:
+    """What clients may ask for. A daemon thread inside torch's HashStore can abort an exit."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: bytes) -> None:
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self._values[key]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        with self._lock:
+            if self._values.get(key, b"") == expected:
+                self._values[key] = desired
+            return self._values.get(key, expected)
+
+
+def _serve(values: _Values, end: Connection) -> None:
     with end, suppress(EOFError, OSError):
         while True:
             name, arguments = end.recv()
@@ -62,9 +85,10 @@ class PipeClient(dist.Store):
         return self
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask("set", key, value)
+        self._ask("set", key, _raw(value))
 
     def get(self, key: str) -> bytes:
+        self.wait([key])
         return self._ask("get", key)
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -72,7 +96,7 @@ class PipeClient(dist.Store):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a value if the present one ("" if none) is as expected; returns the new value."""
-        return self._ask("compare_set", key, expected, desired)
+        return self._ask("compare_set", key, _raw(expected), _raw(desired))
 
     def wait(self, keys: Sequence[str], timeout: timedelta = _LONG) -> None:
         """Wait until all keys have values, or raise a dist.DistStoreError after `timeout`."""
@@ -89,3 +113,7 @@ class PipeClient(dist.Store):
                 return self.end.recv()
         except (EOFError, OSError):
             raise dist.DistNetworkError("the launcher is gone") from None
+
+
+def _raw(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
