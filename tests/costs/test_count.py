@@ -86,15 +86,18 @@ def measured() -> list[tuple[int, int]]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_counted_is_what_the_allocator_says():
-    """Within 2 % per rank, of all tensors; workspaces of kernels are not negative."""
+    """Within 2 % per rank, of all tensors; workspaces of kernels are not negative.
+
+    Between no message and two that wait, by how far ahead of this rank the neighbour is.
+    """
     ranks = launch(measured, stages=2)
     for n, case in enumerate(CASES):
         model, data, config = prepared(*case)
-        optimizer = torch.optim.RMSprop
-        stages = memory_of_ranks(model.layers, model.loss, data, config, optimizer, SHARED)
-        for j, stage in enumerate(stages):
-            visible, everything = ranks[j][n]
-            assert stage.total == pytest.approx(visible, rel=0.02), (case, j)
+        counted = partial(memory_of_ranks, model.layers, model.loss, data, config)
+        least = counted(torch.optim.RMSprop, SHARED)
+        most = counted(torch.optim.RMSprop, Messages(posted=2, sending=0))
+        for j, (visible, everything) in enumerate(of_rank[n] for of_rank in ranks):
+            assert 0.98 * least[j].total <= visible <= 1.02 * most[j].total, (case, j)
             assert everything >= visible
 
 

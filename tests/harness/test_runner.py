@@ -58,7 +58,7 @@ def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
     run(crew, experiment(spec(2, 4), rounds=3))
     assert [job.memory for job in crew.jobs] == [True, False, False]
     assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2)]
-    monkeypatch.setattr(rehearsal, "check", None)  # no model is looked at
+    monkeypatch.setattr(rehearsal, "build", None)  # no model is looked at
     assert run(crew, experiment(spec(2, 4), rounds=3)) == 0
     assert len(crew.jobs) == 3
 
