@@ -50,6 +50,7 @@ class SimulateOptions(SourceOptions):
     """rule of the cut: the paper's or Lingvo's; by default the smallest largest stage"""
 
 
+@collector.paused()
 def main(arguments: list[str]) -> int:
     options = parse_named(SimulateOptions, arguments, "simulate", needed=False)
     if not options.K or not options.M:
@@ -92,7 +93,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-@collector.paused()
 def _simulate(options: SimulateOptions, of: Chosen) -> dict[tuple[int, int], "Prediction"]:
     """The step of every K and M, and of one stage; all are checked before the first."""
     from repro.harness.predict import predict

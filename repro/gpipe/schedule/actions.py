@@ -58,12 +58,10 @@ class Action(NamedTuple):
 
         It identifies the message, since a Send and its Recv have the same producer.
         """
-        stage = self.stage
-        if self.kind == "Recv" and self.of == "F":
-            stage -= 1
-        elif self.kind == "Recv":
-            stage += 1
-        return self.of, stage, self.micro_batch, self.step
+        kind, _, stage, micro_batch, step, of, _ = self
+        if kind == "Recv":
+            stage += -1 if of == "F" else 1
+        return of, stage, micro_batch, step
 
     @property
     def label(self) -> str:
@@ -132,16 +130,19 @@ class Schedule:
             while at < len(actions):
                 action = actions[at]
                 kind = action[0]  # a field by name takes several times as long
-                if kind == "Recv" and action.producer not in sent:
-                    waiting[action.producer] = rank
-                    break
-                if kind == "U":
+                if kind == "Recv":
+                    message = action.producer
+                    if message not in sent:
+                        waiting[message] = rank
+                        break
+                elif kind == "Send":
+                    message = action.producer
+                    sent.add(message)
+                    if message in waiting:
+                        runnable.add(waiting.pop(message))
+                elif kind == "U":
                     updating.add(rank)
                     break
-                if kind == "Send":
-                    sent.add(action.producer)
-                    if action.producer in waiting:
-                        runnable.add(waiting.pop(action.producer))
                 ordered.append(action)
                 at += 1
             position[rank] = at

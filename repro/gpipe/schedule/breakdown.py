@@ -35,10 +35,9 @@ def breakdown(timeline: Timeline, schedule: Schedule) -> dict[str, float]:
     if not total:
         return parts
     lengths: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for span in timeline.spans:
-        seconds = span.end - span.start
-        parts[_PART_OF[span.kind]] += seconds
-        lengths[span.kind][span.stage].append(seconds)
+    for kind, stage, _, start, end, _ in timeline.spans:
+        parts[_PART_OF[kind]] += end - start
+        lengths[kind][stage].append(end - start)
     waiting = total - sum(parts.values())
     of_kind = {kind: fmean(chain(*of.values())) for kind, of in lengths.items()}
     of_stage = {kind: {j: fmean(of[j]) for j in of} for kind, of in lengths.items()}
