@@ -66,14 +66,16 @@ class TimeLeft:
     """Estimates the seconds of what is left, from how much longer than expected the rest took.
 
     The expectation keeps the weight of a quarter of all runs, so that a cold first run does not
-    change the estimate much. Where there is none (0), all runs are taken to be alike.
+    change the estimate much. A run of which none is known (0) is taken to be as long as the others.
     """
 
     def __init__(self, expected: Iterable[float], start_up: float) -> None:
         expected = list(expected)
+        known = [seconds for seconds in expected if seconds]
+        self._usual = statistics.mean(known) if known else 1.0
         self._start_up = start_up
-        self._left = sum(seconds or 1.0 for seconds in expected)
-        self._expected = self._took = self._left / 4 if all(expected) else 0.0
+        self._left = sum(seconds or self._usual for seconds in expected)
+        self._expected = self._took = self._left / 4 if known else 0.0
 
     def started(self) -> None:
         """The workers have started."""
@@ -81,13 +83,15 @@ class TimeLeft:
 
     def done(self, expected: float, seconds: float | None) -> None:
         """Count a measurement as done; `seconds` is None if it was left out."""
-        self._left -= expected or 1.0
+        self._left -= expected or self._usual
         if seconds is not None:
-            self._expected += expected or 1.0
+            self._expected += expected or self._usual
             self._took += seconds
 
     @property
     def seconds(self) -> float:
-        """Of everything that is left."""
+        """Of everything that is left; 0 where nothing says how long runs take."""
+        if self._left and not self._expected:
+            return 0.0
         slower = self._took / self._expected if self._expected else 0.0
         return self._start_up + round(slower * self._left, 3)

@@ -18,3 +18,4 @@ def test_a_cold_run_is_not_taken_for_the_pace_of_all():
     assert fresh.seconds == 0.0
     fresh.done(0.0, 7.0)
     assert fresh.seconds == 7.0
+    assert TimeLeft([2.0, 4.0, 0.0], 1.0).seconds == 10.0  # the last one as the others

@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 _LONG = timedelta(days=30)
-_POLL = 0.05  # seconds between looks for a key: rare enough not to disturb a stage that computes
+_POLL = 0.05  # seconds between looks for a key that is long in coming: rare enough not to disturb a stage that computes
 
 
 @contextmanager
@@ -100,11 +100,12 @@ class PipeClient(dist.Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta = _LONG) -> None:
         """Wait until all keys have values, or raise a dist.DistStoreError after `timeout`."""
-        end = time.monotonic() + timeout.total_seconds()
+        end, pause = time.monotonic() + timeout.total_seconds(), 0.001
         while not self.check(keys):
             if time.monotonic() > end:
                 raise dist.DistStoreError(f"no {', '.join(keys)} within {timeout}")
-            time.sleep(_POLL)
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL)
 
     def _ask(self, name: str, *arguments: object) -> Any:
         try:

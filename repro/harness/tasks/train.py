@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
+from repro.gpipe.schedule import collector
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
 from repro.harness.tasks.emulate import stand_in
@@ -52,10 +53,9 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         for _ in range(spec.warmup):
             _refuse_nonfinite(method.train_step(inputs, targets).loss, job)
         gc.collect()
-        # Without it, a collection inside a step would walk all of torch's objects.
-        gc.freeze()
         facts = facts_of(model, started)
-        steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
+        with collector.paused():  # as timeit does
+            steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
             _refuse_nonfinite(step.loss, job)
         timelines = [step.timeline for step in steps if step.timeline is not None]
@@ -73,7 +73,6 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
             **facts,
         )
     finally:
-        gc.unfreeze()
         method.close()
     by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
     return Measured(record, by_length[(len(by_length) - 1) // 2] if by_length else None)
