@@ -17,7 +17,9 @@ from typing import Any
 import torch.distributed as dist
 
 _LONG = timedelta(days=30)
-_POLL = 0.05  # seconds between looks for a key that is long in coming: rare enough not to disturb a stage that computes
+# Seconds between looks for a key that is long in coming: rare enough not to disturb a stage that
+# computes.
+_POLL = 0.05
 
 
 @contextmanager
