@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from repro.harness import contention, text
 from repro.harness.plan import Plan
 from repro.harness.results import Results, Run, of_journals
-from repro.harness.spec import RunSpec, slug
+from repro.harness.spec import TIMED, RunSpec, slug
 from repro.harness.terminal import table_of
 from repro.harness.vary import all_varied
 from repro.io.untrusted import short
@@ -56,6 +56,7 @@ def closing(plan: Plan) -> list["RenderableType"]:
             members = [run for run in done if run.group == group]
             title = group if len(experiment.groups) > 1 else ""
             parts += _table(title, members, results, exhibit=False)
+            parts += _fastest([run for run in members if run.library == "repro"], results)
     not_done = Counter(run.status for run in shown if not run.done)
     if not_done:
         counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
@@ -125,6 +126,24 @@ def _table(
     every = [cell for row in cells for cell in row]
     marks = [f"  {says}" for mark, says in _MARKS.items() if any(mark in cell for cell in every)]
     return [f"\n{', '.join(words)}", table_of(columns, cells, left=(*differing, "fits")), *marks]
+
+
+def _fastest(runs: Sequence[Run], results: Results) -> list[str]:
+    """Which K and M is fastest, if the runs differ in nothing else and the rounds show it."""
+    same = {"K", "M", "stretch"}
+    if all(isinstance(run.spec.balance, tuple) for run in runs):
+        same.add("balance")  # a list of layer counts fits one K alone
+    # A cost model may have chosen another N than the spec's.
+    various = {*all_varied([run.spec for run in runs])} - same
+    if len(runs) < 2 or various or len({run.N for run in runs}) > 1:
+        return []
+    first, second = sorted(runs, key=lambda run: -run.throughput)[:2]
+    line = f"  fastest: K={first.K}, M={first.M}"
+    if first.fidelity not in TIMED:  # the same every time
+        return [line]
+    value, low, high, _ = results.ratio(first, second)
+    over = f", {text.ratio(value, low, high)} over the next, K={second.K}, M={second.M}"
+    return [line + over] if low > 1 else []
 
 
 def _setting(spec: RunSpec, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What `repro run` ends with: the table, and what disturbed it."""
+"""What `repro run` ends with: the table, which point is called the fastest, and exhibits."""
 
 import io
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from crew import Crew, experiment, measure, spec
 
 from repro.harness import contention
+from repro.harness.job import Job, Outcome
 from repro.harness.results import load
 from repro.harness.spec import Experiment
 from repro.report.tables import rounds as rounds_table
@@ -39,8 +40,23 @@ def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
         ["2", "4", "750", "ms", "10.7", "1.67x", "[1.67,", "1.67]", "25%", "1.00", "GiB", "5"],
     ]
     assert max(map(len, lines[1:6])) <= 80
+    assert "fastest: K=2, M=4, 1.67x [1.67, 1.67] over the next, K=1, M=4" in told
     again = ended(tmp_path, of)  # measures nothing, and ends in the same way
     assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
+
+
+def test_no_fastest_is_named_that_the_rounds_do_not_show(tmp_path: Path):
+    """The second run is faster in every other round."""
+
+    class Noisy(Crew):
+        def measure(self, job: Job, deadline: float) -> Outcome:
+            odd = len(self.jobs) // 2 % 2
+            changed = job.spec.model_copy(update={"M": 4 if odd ^ (job.spec.M == 4) else 1})
+            return super().measure(Job(changed), deadline)
+
+    told = ended(tmp_path, experiment(spec(2, 1), spec(2, 4), rounds=6), Noisy())
+    assert "examples/s" in told
+    assert "fastest" not in told
 
 
 def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
