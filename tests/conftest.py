@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,22 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
+
+
+@pytest.fixture
+def refused(capfd: pytest.CaptureFixture[str]) -> Callable[[Sequence[str]], str]:
+    """Runs a command that is refused, in one line of error, which it returns."""
+
+    def run(command: Sequence[str]) -> str:
+        from repro.cli.main import main
+
+        assert main([*command]) == 2
+        error = capfd.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        return error
+
+    return run
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

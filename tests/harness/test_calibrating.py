@@ -78,11 +78,8 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(
-    arguments, words, tmp_path: Path, capfd, monkeypatch
+    arguments, words, tmp_path: Path, refused, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert main(["calibrate", *arguments]) == 2
-    error = capfd.readouterr().err
-    assert re.match(f"error: .*{words}", error)
-    assert error.count("\n") == 1
+    assert re.match(f"error: .*{words}", refused(["calibrate", *arguments]))
     assert not list(tmp_path.iterdir())

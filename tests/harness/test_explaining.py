@@ -75,11 +75,8 @@ def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path)
         ("transformer-K4-M1", ["no timeline: its status is skipped", "such as transformer-K1-M1"]),
     ],
 )
-def test_a_mistake_is_one_line(run, words, results, capsys):
-    assert main(["why", run, "--results", str(results)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
+def test_a_mistake_is_one_line(run, words, results, refused):
+    error = refused(["why", run, "--results", str(results)])
     for word in words:
         assert word in error
 
