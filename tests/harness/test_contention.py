@@ -8,6 +8,7 @@ import pytest
 from repro.harness import contention, machine
 from repro.harness.contention import CpuShare, describe, is_busy
 
+QUOTA = {"cores": 2, "container": 7.0}
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
 
 
@@ -16,11 +17,7 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ni
     [
         ({"time": 10, "machine": 30, "own": 20}, {}, 1 / 4),  # of three cores two were ours
         # A quota is shared inside its container.
-        (
-            {"time": 10, "machine": 10, "own": 5, "container": 10},
-            {"cores": 2, "container": 7.0},
-            1 / 4,
-        ),
+        ({"time": 10, "machine": 10, "own": 5, "container": 10}, QUOTA, 1 / 4),
         ({"time": 0.4, "machine": 1}, {}, None),
         ({"time": 10}, {"machine": 0.0}, None),
     ],

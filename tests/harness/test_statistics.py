@@ -1,11 +1,9 @@
 import math
 from collections.abc import Hashable
 
-import numpy as np
 import pytest
-from scipy.stats import bootstrap
 
-from repro.harness.statistics import interval, mean_interval, ratio
+from repro.harness.statistics import interval, ratio
 
 
 def test_ratios_are_taken_inside_rounds_that_have_both():
@@ -21,14 +19,3 @@ def test_too_few_rounds_have_no_interval_and_none_no_median(values: list[float])
     assert interval(values)[0] == 2.0
     assert all(math.isnan(x) for x in interval(values)[1:])
     assert all(math.isnan(x) for x in interval([]))
-
-
-@pytest.mark.parametrize(
-    "values", [[1.0, 1.1, 0.9, 1.05, 1.0], [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]
-)
-def test_the_intervals_are_scipy_s_percentile_bootstrap(values: list[float]):
-    for of, statistic in ((interval, np.median), (mean_interval, np.mean)):
-        found = bootstrap(
-            (np.array(values),), statistic, method="percentile", rng=np.random.default_rng(0)
-        ).confidence_interval
-        assert of(values) == pytest.approx((statistic(values), found.low, found.high), rel=1e-15)

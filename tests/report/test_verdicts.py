@@ -11,12 +11,7 @@ from recorded import changed_runs
 from repro.claims.all_claims import all_claims
 from repro.harness.results import Results, Run
 from repro.report.page import write_tables
-from repro.report.verdicts import (
-    Judged,
-    evidence_of,
-    judged_claims,
-    written_rows,
-)
+from repro.report.verdicts import Judged, evidence_of, judged_claims, written_rows
 
 ROOT = Path(__file__).parents[2]
 

@@ -103,15 +103,9 @@ def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Loop:
     torch.manual_seed(0)
     batches = task.data()
     inputs, _ = batches.next()
-    pipe = Pipeline(
-        build(task.name, **task.arguments).layers,
-        K,
-        M,
-        checkpoint=checkpoint,
-        balance="time",
-        device="cpu",
-        sample=split(inputs, M)[0],
-    )
+    layers, sample = build(task.name, **task.arguments).layers, split(inputs, M)[0]
+    cut: Any = {"balance": "time", "sample": sample, "device": "cpu"}
+    pipe = Pipeline(layers, K, M, checkpoint=checkpoint, **cut)
     trainer = Trainer(pipe, task.loss, RECIPE, batches)
     return lambda steps: trainer.run(trainer.step + steps)
 
@@ -171,14 +165,9 @@ def main() -> None:
         row |= {"ratio": ratio, "low": low, "high": high, "rounds": len(rounds)}
         comparisons.append(row | {"goal": GOALS[comparison]})
         print(comparisons[-1])
-    record = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": machine.commit(),
-        "machine": here.slug,
-        "device": here.kind,
-        "fidelity": "measured",
-        "comparisons": comparisons,
-    }
+    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": machine.commit()}
+    about |= {"machine": here.slug, "device": here.kind, "fidelity": "measured"}
+    record = about | {"comparisons": comparisons}
     path = REFERENCE / here.slug / "training_speed.json"
     write(path, json.dumps(record, indent=1).encode() + b"\n")
     print(f"wrote {path}")
