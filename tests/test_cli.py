@@ -42,13 +42,7 @@ def test_a_sweep_from_end_to_end(
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
     output = capfd.readouterr().out
-    for words in (
-        "2 runs at scale smoke",
-        "round 2 of 2",
-        "over K=1",
-        "stage 1 |",
-        "repro report",
-    ):
+    for words in ("2 runs at scale smoke", "round 2 of 2", "over K=1", "stage 1 |", "repro report"):
         assert words in output
     rows = all_runs(load(tmp_path)).set_index("K")
     assert rows["status"].tolist() == ["done", "done"]

@@ -316,6 +316,13 @@ class Journal:
 def journals(results: Path) -> list[Journal]:
     """Every journal below a results folder, but not those of a `reference` folder inside it."""
     paths = sorted(results.glob(f"*/*/*/{NAME}"))
+    if not paths:
+        for depth in ("", "*/", "*/*/"):
+            for path in results.glob(f"{depth}{NAME}"):
+                raise ValueError(
+                    f"{path}: lies in no folder <machine>/<scale>/<experiment> of the results "
+                    f"'{results}'; give the folder above, or move it away"
+                )
     return [Journal(path.parent, results) for path in paths]
 
 

@@ -126,10 +126,11 @@ class GroupRun:
                 is_fit = members[0].spec.task == "fit"
                 for part in [[run] for run in members] if is_fit else [members]:
                     self._round(number, part, failed)
-        except (KeyboardInterrupt, OSError) as stop:
+        except (KeyboardInterrupt, Exception) as stop:
             with suppress(Exception):  # no second error may hide the first
-                reason = stop.strerror if isinstance(stop, OSError) else "stopped by the user"
-                self._mark(Status("interrupted", str(reason)))
+                by_user = isinstance(stop, KeyboardInterrupt)
+                reason = getattr(stop, "strerror", None) or type(stop).__name__
+                self._mark(Status("interrupted", "stopped by the user" if by_user else reason))
             raise
 
     def _mark(self, status: Status) -> None:

@@ -57,10 +57,7 @@ def test_what_the_paper_does_not_print_is_varied(ours, others, verdict):
     [
         (SMALL, "trend (smaller models)"),
         (replace(SMALL, papers_size=True), "reproduced"),
-        (
-            replace(SMALL, low=-0.5),
-            "not reproduced (smaller models): no direction shown",
-        ),
+        (replace(SMALL, low=-0.5), "not reproduced (smaller models): no direction shown"),
         (
             replace(SMALL, value=-1.0, low=-2.0, high=-0.5),
             "not reproduced (smaller models): reversed",

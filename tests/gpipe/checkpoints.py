@@ -22,10 +22,7 @@ from repro.gpipe.checkpoint.save_load import load, save
 from repro.gpipe.core.layers import names as keys
 
 CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no parameters
-OPTIMIZERS = {
-    "SGD": {"lr": 0.3, "momentum": 0.9},
-    "Adam": {"lr": 0.1, "amsgrad": True},
-}
+OPTIMIZERS = {"SGD": {"lr": 0.3, "momentum": 0.9}, "Adam": {"lr": 0.1, "amsgrad": True}}
 
 
 def optimizer_of(module: nn.Module, kind: str) -> Optimizer | None:

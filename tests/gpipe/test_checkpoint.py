@@ -82,10 +82,7 @@ def test_loads_in_place_and_bit_for_bit(tmp_path):
         (model(4, 4, 5), r"1\.weight is float32 \[4, 4\], this model's is float32 \[5, 4\]"),
         (model(4, 4, 4).double(), r"0\.weight is float32 \[4, 4\], this model's is float64"),
         (named({"0": nn.Linear(4, 4), "1": nn.ReLU()}), r"unexpected key 1\.weight"),
-        (
-            named({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}),
-            r"no 1\.0\.weight",
-        ),
+        (named({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}), r"no 1\.0\.weight"),
     ],
 )
 def test_another_model_is_refused_and_left_alone(tmp_path, other, words):
@@ -125,6 +122,26 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
         assert [group["lr"] for group in two.param_groups] == [0.1, 0.2]
     get(tmp_path / "one", other)
     assert same(other.state_dict(), module.state_dict())
+
+
+def test_optimizers_of_two_classes_are_refused_and_the_old_checkpoint_stays(tmp_path):
+    put(tmp_path, old := model(4, 4, 4))
+
+    def one(rank, gather):
+        made = model(4, 4, first=rank)
+        put(
+            tmp_path,
+            made,
+            stepped(made, ("SGD", "Adam")[rank]),
+            2,
+            rank=rank,
+            gather=gather,
+            layers=LAYERS,
+        )
+
+    for error in Stages(2).all(one):
+        assert "the stages' optimizers are Adam and SGD" in str(error)
+    assert same(whole_state_dict(tmp_path), old.state_dict())
 
 
 def test_groups_of_two_stages_become_one_only_if_they_have_the_same_options(tmp_path):

@@ -1,6 +1,8 @@
 """`launch`: mistakes in a call are one line; its processes and its store are this user's alone."""
 
+import gc
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -49,8 +51,21 @@ def test_one_line_and_no_process(fn: Any, args: Any, options: dict[str, Any], wo
     assert "\n" not in str(caught.value)
 
 
+def test_the_limit_of_open_files_is_named():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gc.collect()  # files that nobody holds any more would be closed later
+    taken = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 5, before[1]))
+    try:
+        with pytest.raises(ValueError, match=rf"stages=2: .* the limit is {taken + 5} \(`ulimit"):
+            launch(lingering, stages=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 _TRAIN = "from repro.gpipe import launch\ndef train(): return 1\n"
 _CALL = "launch(train, stages=2)\n"
+_TYPED = "fn=train: stage processes cannot import what is typed, or read"
 _GUARDED = _TRAIN + "if __name__ == '__main__': " + _CALL
 _IMPORTED = (
     "from repro.gpipe import launch\nfrom steps import train\nprint(launch(train, stages=2))\n"
@@ -62,12 +77,8 @@ _IMPORTED = (
     ("how", "program", "words"),
     [
         ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
-        ("stdin", _GUARDED, "fn=train: stage processes cannot import what is typed, or read"),
-        (
-            "notebook",
-            _TRAIN + _CALL,
-            "fn=train: stage processes cannot import what is typed, or read",
-        ),
+        ("stdin", _GUARDED, _TYPED),
+        ("notebook", _TRAIN + _CALL, _TYPED),
         ("notebook", _IMPORTED, ""),
     ],
 )

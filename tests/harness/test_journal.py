@@ -60,10 +60,13 @@ def contents(results: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in paths}
 
 
-def test_the_reference_inside_is_not_mixed_in(results: Path):
+def test_the_reference_inside_is_not_mixed_in_and_a_stray_journal_is_named(results: Path):
+    target = journal_in(results / "reference").parent
     shutil.move(results / MACHINE.slug, results / "reference" / MACHINE.slug)
     assert load(results).runs == []
     assert len(load(results / "reference").runs) == 2
+    with pytest.raises(ValueError, match=rf"^{target / NAME}: lies in no folder"):
+        load(target)
 
 
 def test_plans_and_statuses_are_written_once_and_lines_are_only_appended(tmp_path: Path):

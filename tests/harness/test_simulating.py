@@ -36,11 +36,7 @@ def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
 
 @pytest.mark.parametrize(
     ("order", "bubble"),
-    [
-        (["--schedule", "1f1b"], 3 / 8),
-        (INTERLEAVED, 3 / 16),
-        (["--schedule", "zb-h1"], 3 / 8 / 3),
-    ],
+    [(["--schedule", "1f1b"], 3 / 8), (INTERLEAVED, 3 / 16), (["--schedule", "zb-h1"], 3 / 8 / 3)],
     ids=["1f1b", "interleaved", "zero bubble"],
 )
 def test_bubbles_are_those_of_the_closed_forms(order, bubble, capsys):

@@ -5,12 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.operations import (
-    OPERATIONS,
-    FactorizedReduction,
-    SameConv,
-    SameMaxPool,
-)
+from repro.models.operations import OPERATIONS, FactorizedReduction, SameConv, SameMaxPool
 
 SIZES = [(5, 8), (7, 4), (1, 2)]
 

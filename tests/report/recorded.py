@@ -20,12 +20,7 @@ from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
 # seconds of the step in each of five rounds; every round is a bit slower than the one before
-STEPS = {
-    (1, 1): 8.0,
-    (1, 4): 8.0,
-    (2, 1): 8.0,
-    (2, 4): 5.0,
-}
+STEPS = {(1, 1): 8.0, (1, 4): 8.0, (2, 1): 8.0, (2, 4): 5.0}
 NOISE = {(2, 1): (1.05, 1.0, 0.95, 1.02, 0.98)}  # K=2, M=1 is once faster and once slower than K=1
 DRIFT = (1.0, 1.1, 1.2, 1.3, 1.4)
 MIB = 2**20

@@ -95,7 +95,12 @@ def commit(
     for j, part in enumerate(parts):
         if not (folder / part.name).is_file():
             raise ValueError(f"no file here from stage {j}; all stages need one shared folder")
-    optimizer = next((part.optimizer for part in parts if part.optimizer), None)
+    optimizers = sorted({part.optimizer for part in parts if part.optimizer})
+    if len(optimizers) > 1:
+        raise ValueError(
+            f"the stages' optimizers are {' and '.join(optimizers)}; use one class on all stages"
+        )
+    optimizer = optimizers[0] if optimizers else None
     files = {part.name: part.file for part in parts}
     index = Index(FORMAT, step, len(parts), [*layers], optimizer, dict(extra or {}), files)
     fields = json.loads(json.dumps(asdict(index)))  # with lists for tuples, as they will be read

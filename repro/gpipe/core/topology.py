@@ -43,7 +43,7 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
     in_turn = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     if device is None:
         return in_turn
-    name = str(torch.device(device)) if isinstance(device, int) else str(device)
+    name = f"cuda:{device}" if isinstance(device, int) else str(device).replace("cpu:0", "cpu")
     cuda = ["cuda", *(f"cuda:{n}" for n in range(gpus))] if gpus else []
     one_of("device", name, ["cpu", *cuda])
     return in_turn if name == "cuda" else torch.device(name)

@@ -8,8 +8,10 @@ The function and its arguments arrive as a pickle, in which functions and classe
 """
 
 import atexit
+import errno
 import os
 import pickle
+import resource
 import sys
 import threading
 import time
@@ -22,7 +24,7 @@ from typing import Any
 import torch.distributed as dist
 
 from repro.gpipe.runtime import health
-from repro.gpipe.runtime.group import initialise, on_this_host
+from repro.gpipe.runtime.group import Group, initialise, on_this_host
 from repro.gpipe.runtime.heartbeats import INTERVAL, Failure
 from repro.gpipe.runtime.processes import NAME
 from repro.gpipe.runtime.store import PipeClient
@@ -76,15 +78,32 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
     _check_importable(fn)
-    with on_this_host(_child, stages, fn, args, threads=threads) as group:
-        ended: dict[int, int] = {}
-        while len(ended) < stages:
-            ended = group.processes.wait(INTERVAL)
-            if (failure := group.failure()) is not None:
-                if _NO_GUARD in group.processes.wait(0).values():
-                    raise ValueError(_GUARD)
-                raise StageError(failure)
-        return [pickle.loads(group.store.get(f"result/{rank}")) for rank in range(stages)]
+    try:
+        with on_this_host(_child, stages, fn, args, threads=threads) as group:
+            _wait_for_all(group)
+            return [pickle.loads(group.store.get(f"result/{rank}")) for rank in range(stages)]
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise ValueError(
+            f"stages={stages}: {error.strerror}; the limit is {limit} (`ulimit -n`), raise it"
+        ) from None
+
+
+def _wait_for_all(group: Group) -> None:
+    """Wait until all stages have ended; raises a StageError as soon as one has failed."""
+    ended: dict[int, int] = {}
+    while len(ended) < group.world:
+        ended = group.processes.wait(INTERVAL)
+        if (failure := group.failure()) is not None:
+            if _NO_GUARD in group.processes.wait(0).values():
+                raise ValueError(_GUARD)
+            raise StageError(failure)
+        for rank in ended:
+            if not group.store.check([f"result/{rank}"]):
+                seen = group.board.last_seen(rank)
+                raise StageError(Failure(rank, f"{seen}: ended before its result had arrived"))
 
 
 def _check_importable(fn: Callable[..., Any]) -> None:

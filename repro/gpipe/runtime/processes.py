@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from multiprocessing import current_process, parent_process, resource_tracker
 from multiprocessing.connection import wait
@@ -25,6 +25,7 @@ from repro.io.temporary import own_folder
 NAME = "stage-"  # begins the names of our processes; their rank follows
 _PR_SET_PDEATHSIG = 1
 _SERVER = "repro.gpipe.runtime.server"
+_FILES = 10  # more than are opened to start a process
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -60,6 +61,7 @@ class Processes:
                         daemon=False,
                     )
                 for process in self._all.values():
+                    _find_files()
                     process.start()  # pickles the arguments before it starts anything
         except BaseException as error:  # also Ctrl-C between two starts
             self.kill()
@@ -176,6 +178,16 @@ def _has_server() -> bool:
 
     threading.Thread(target=start, name="gpipe-server", daemon=True).start()
     return started.get()
+
+
+def _find_files() -> None:
+    """Raise an OSError now if too few files can be opened to start a process.
+
+    A server of which half a process is asked for ends.
+    """
+    with ExitStack() as files:
+        for _ in range(_FILES):
+            files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
 def _start_method() -> str:
