@@ -38,7 +38,7 @@ LINES = {
     "gpipe": 8494,
     "harness": 6998,
     "experiments": 5946,
-    "cli": 2670,
+    "cli": 2673,
     "report": 2268,
     "costs": 2009,
     "methods": 1855,

@@ -18,6 +18,8 @@ from repro.harness.text import number, seconds, size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+# Names that a reader is shown in place of a field's own.
+_TITLES = {"checkpoint": "recompute", "peak_bytes": "peak", "peak_bytes_k1": "K=1 peak"}
 _NOTHING = ("-", "", "0.0%", "-0.0%")  # a column of these is left out
 
 
@@ -65,7 +67,7 @@ def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
     parts: list[RenderableType] = []
     lines: Table | None = None  # the values since the last table
     for name, value in fields.items():
-        title = name.removesuffix("_s").replace("_", " ")
+        title = _TITLES.get(name, name.removesuffix("_s").replace("_", " "))
         if value is None or value == []:
             continue
         block = value if isinstance(value, Text) else None
@@ -92,7 +94,8 @@ def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
     left = []
     for name in items[0]:
         values = [item[name] for item in items]
-        title, cells = name.replace("_", " "), [_cell(name, value) for value in values]
+        title = _TITLES.get(name, name.replace("_", " "))
+        cells = [_cell(name, value) for value in values]
         if name.endswith("_s"):
             # Times of one column are read against each other, so they share a unit.
             title = f"{title.removesuffix(' s')} (ms)"
