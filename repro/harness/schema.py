@@ -272,6 +272,8 @@ class RoundEvent(_Recorded):
     spans: dict[str, str]  # run -> digest of the file with the spans of its median step
     done: list[str]  # the runs that have all their rounds with this one
     replacing: list[str]  # the runs whose earlier rounds do not count any more
+    # Runs that were measured step against step by one set of processes: step i of each is block i.
+    together: list[Name] = []
 
 
 class StatusEvent(_Recorded):

@@ -69,6 +69,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 # A second becomes at most twelve days.
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 Name = Annotated[Printable, Field(min_length=1, max_length=200)]
+SLOWED = 0.03  # share of a step that a positive control sleeps away
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
 _MOST_TEXT = 2**16  # characters of model_args as JSON
@@ -145,6 +146,9 @@ class RunSpec(Frozen):
     zero: Literal[1] | None = None  # shard the optimizer's state over the D replicas (ZeRO-1)
     # Its processes may share devices where there are too few. Nothing of it is timed.
     shared: Literal[True] | None = None
+    # A run that shows what a measurement can tell apart: the same run "again" with another seed, or
+    # "slowed", which sleeps for `SLOWED` of each step.
+    control: Literal["again", "slowed"] | None = None
 
     @field_validator("model_args")
     @classmethod
@@ -293,8 +297,17 @@ def sweep(**fields: Any) -> tuple[RunSpec, ...]:
     )
 
 
+def controls(spec: RunSpec) -> tuple[RunSpec, ...]:
+    """A run again with another seed (A/A), and slowed down: the two controls of its group."""
+    again: dict[str, Any] = {"control": "again", "seed": spec.seed + 1}
+    return tuple(spec.model_copy(update=changed) for changed in (again, {"control": "slowed"}))
+
+
 class Group(Frozen):
-    """Runs that will be divided by each other: one round measures each of them once.
+    """Runs that will be divided by each other: one round measures each of them.
+
+    Those that a clock times are measured together, by processes of their own: a block is one step
+    of each, in random order, and a round has `steps` blocks.
 
     `rounds` stands in for the experiment's number of rounds.
     """
