@@ -1,8 +1,8 @@
 """Worker processes that are kept between jobs and measure many runs.
 
-The coordinator posts jobs in the store of the workers. Every worker takes each job in turn, ranks
-below K measure, rank 0 posts the result. When a worker fails, that run has failed, and fresh
-workers are started for the next one.
+The coordinator posts work in the store of the workers: a job, or several that are measured
+together. Every worker takes it in turn, ranks below K measure, rank 0 posts the result. When a
+worker fails, that run has failed, and fresh workers are started for the next one.
 """
 
 import json
@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -23,9 +24,10 @@ from pydantic import TypeAdapter
 from repro.gpipe.core import memory
 from repro.gpipe.runtime import health
 from repro.gpipe.runtime.group import Group, Torchrun, on_this_host
+from repro.gpipe.runtime.heartbeats import Failure
 from repro.gpipe.runtime.status import rank_name, status
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.job import Job, Measured, Outcome
+from repro.harness.job import Job, Measured, Outcome, Work
 from repro.harness.machine import oom_kills
 from repro.harness.schema import round_record
 from repro.harness.spec import WHOLE_WORLD, RunSpec
@@ -35,7 +37,8 @@ from repro.io import signals
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
 _START = 180.0  # seconds for workers to begin
-_JOB = TypeAdapter(Job)  # JSON and no pickle, since torchrun's store has an address
+_WORK = TypeAdapter(Work)  # JSON and no pickle, since torchrun's store has an address
+_NOT_SENT = {"jobs": {"__all__": {"cache"}}}
 
 
 class Crew:
@@ -56,7 +59,7 @@ class Crew:
         self.count = team.world if team else widest if gpus < 2 else self._gpus
         self._group: Group | None = None
         self._opened = ExitStack()  # what ends with the workers
-        self._jobs = 0
+        self._done = 0
         self._trouble = False
 
     def __enter__(self) -> "Crew":
@@ -75,7 +78,7 @@ class Crew:
         """Start the workers if they are not there, so that no deadline includes their start."""
         if self._group is not None or (self._team and self._team.lost):
             return
-        self._jobs = 0
+        self._done = 0
         if self._team:
             starting = self._team.group(work)
         else:
@@ -90,43 +93,59 @@ class Crew:
             time.sleep(_POLL)
 
     def measure(self, job: Job, deadline: float) -> Outcome:
-        """Measure one run once within `deadline` seconds. Errors of the run are its outcome."""
-        wanted = self._wanted(job)
+        """Measure one run within `deadline` seconds. Errors of the run are its outcome."""
+        return self._measure(Work((job,)), deadline)[0]
+
+    def measure_together(
+        self, jobs: Sequence[Job], order: int, deadline: float
+    ) -> dict[int, Outcome]:
+        """Measure runs step against step with fresh workers; `order` is the seed of their steps.
+
+        The outcome of each, by its number; where one failed, of that one alone.
+        """
+        self._stop()
+        return self._measure(Work(tuple(jobs), order), deadline)
+
+    def _measure(self, work: Work, deadline: float) -> dict[int, Outcome]:
+        wanted = max(map(self._wanted, work.jobs))
         if wanted != self.count:
             self._stop()
             self.count = wanted
         self.ready()
         if self._group is None:
             assert self._team
-            return Outcome(
-                "interrupted", f"{self._team.lost}; start it again, finished runs are kept"
-            )
+            lost = f"{self._team.lost}; start it again, finished runs are kept"
+            return {0: Outcome("interrupted", lost)}
         kills = oom_kills()
-        text = _JOB.dump_json(job, exclude={"cache"}, exclude_none=True).decode()
-        self._group.store.set(f"job/{self._jobs}", text)
-        outcome = self._wait(self._group, deadline, job.spec.devices)
-        self._jobs += 1
-        if outcome.status == "done":
-            return outcome
-        if "SIGKILL" in outcome.reason and oom_kills() > kills:
-            outcome = replace(outcome, status="oom")
+        text = _WORK.dump_json(work, exclude=_NOT_SENT, exclude_none=True).decode()
+        self._group.store.set(f"work/{self._done}", text)
+        found = self._wait(self._group, deadline, max(job.spec.devices for job in work.jobs))
+        self._done += 1
+        if isinstance(found, list):
+            return {n: Outcome("done", measured=each) for n, each in enumerate(found)}
+        at = f"at/{self._done - 1}/{found.rank}"
+        failed = int(self._group.store.get(at)) if self._group.store.check([at]) else 0
+        status, reason = found.status, found.text
+        if "SIGKILL" in reason and oom_kills() > kills:
+            status = "oom"
         # Running out of a fit's memory is a result, so its logs are not kept.
-        self._trouble |= not memory.over_limit(outcome.reason)
+        self._trouble |= not memory.over_limit(reason)
         self._stop()
-        return replace(outcome, log=str(self._logs or ""))
+        return {failed: Outcome(status, reason, log=str(self._logs or ""))}
 
-    def _wait(self, group: Group, deadline: float, stages: int) -> Outcome:
+    def _wait(self, group: Group, deadline: float, stages: int) -> list[Measured] | Failure:
         end = time.monotonic() + deadline
-        result = f"result/{self._jobs}"
+        result = f"result/{self._done}"
         while time.monotonic() < end:
             signals.check()
             if group.store.check([result]):
-                return Outcome("done", measured=_unpack_measured(group.store.get(result)))
+                return [_unpack_measured(each) for each in json.loads(group.store.get(result))]
             if (failure := group.failure()) is not None:
-                return Outcome(failure.status, failure.text)
+                return failure
             time.sleep(_POLL)
         seen = "; ".join(group.board.last_seen(rank) for rank in range(stages))
-        return Outcome("timeout", f"no result within {deadline:.0f} s ({seen})"[:1000])
+        text = f"no result within {deadline:.0f} s ({seen})"[:1000]
+        return Failure(0, text, "timeout")
 
     def _stop(self) -> None:
         self._group = None
@@ -151,19 +170,27 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
     store.set(f"ready/{rank}", "yes")
     cache: dict[str, Any] = {}
     for number in count():
-        store.wait([f"job/{number}"], _LONG)
-        job = replace(_JOB.validate_json(store.get(f"job/{number}")), cache=cache)
-        status.who, status.step = _name(job.spec, rank), None
-        ours = job.spec.library == "repro"
-        status.outside = "before its first step" if ours else f"in {job.spec.library}"
+        store.wait([f"work/{number}"], _LONG)
+        work = _WORK.validate_json(store.get(f"work/{number}"))
+        work = replace(work, jobs=tuple(replace(job, cache=cache) for job in work.jobs))
+
+        def at(index: int, number: int = number, work: Work = work) -> None:
+            spec = work.jobs[index].spec
+            status.who, status.step = _name(spec, rank), None
+            ours = spec.library == "repro"
+            status.outside = "outside of its steps" if ours else f"in {spec.library}"
+            if len(work.jobs) > 1:
+                store.set(f"at/{number}/{rank}", str(index))
+
+        at(0)
         health.current().beat()
         try:
-            measured = run(job, rank)
+            measured = run(work, rank, at)
         except Exception:
             traceback.print_exc()
             raise  # which ends all workers
-        if measured is not None:
-            store.set(f"result/{number}", _pack_measured(measured))
+        if measured:
+            store.set(f"result/{number}", json.dumps([*map(_pack_measured, measured)]))
 
 
 def _name(spec: RunSpec, rank: int) -> str:
@@ -175,14 +202,14 @@ def _name(spec: RunSpec, rank: int) -> str:
     return rank_name(kind, stage, chain // T, spec.D)
 
 
-def _pack_measured(measured: Measured) -> str:
-    """JSON that keeps inf and nan, which pydantic's own would lose."""
+def _pack_measured(measured: Measured) -> list[Any]:
+    """As JSON that keeps inf and nan, which pydantic's own would lose."""
     timeline, record = measured.timeline, measured.record.model_dump(mode="json")
     if timeline is None:
-        return json.dumps([record])
-    return json.dumps([record, timeline.to_rows(), timeline.stages, timeline.stages_per_rank])
+        return [record]
+    return [record, timeline.to_rows(), timeline.stages, timeline.stages_per_rank]
 
 
-def _unpack_measured(raw: bytes) -> Measured:
-    record, *timeline = json.loads(raw)
+def _unpack_measured(packed: list[Any]) -> Measured:
+    record, *timeline = packed
     return Measured(round_record(record), Timeline.from_rows(*timeline) if timeline else None)

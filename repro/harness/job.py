@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.schema import RoundRecord
+from repro.harness.schema import RoundRecord, TrainRound
 from repro.harness.spec import RunSpec
-from repro.simulate.stage_costs import StageCosts
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,14 @@ class Job:
     memory: bool = True  # whether to read peak memory too
     device: str = "cpu"  # or "cuda"
     allow_nonfinite: bool = False  # record a run whose loss or gradients are inf or nan
-    costs: StageCosts | None = None  # what stages wait, of a run emulated with a device's profile
+    simulated: TrainRound | None = None  # of a run that is emulated with a device's profile
     # Of this process, for what several of its jobs begin with.
     cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def processes(self) -> int:
+        """Ranks that take part."""
+        return 1 if self.spec.library == "torchgpipe" else self.spec.devices
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,14 @@ class Measured:
 
     record: RoundRecord
     timeline: Timeline | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """Jobs for the workers: one, or several trainings that are measured together."""
+
+    jobs: tuple[Job, ...]
+    order: int = 0  # seed of the orders of their steps
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,7 @@ class Journal:
         times: tuple[str, str],
         load: float | None = None,
         *,
+        together: Iterable[str] = (),
         done: Iterable[str] = (),
         replacing: Iterable[str] = (),
     ) -> RoundEvent:
@@ -197,6 +198,7 @@ class Journal:
             measured: run -> what was measured; runs that failed are left out.
             times: when the round started and ended, ISO 8601 in UTC.
             load: share of the usable cores that other processes took; None where it is not known.
+            together: the runs that were measured step against step.
             done: the runs that have all their rounds now.
             replacing: the runs whose earlier rounds do not count any more.
         """
@@ -214,6 +216,7 @@ class Journal:
             load=load,
             records=redact(records),
             spans={run: _digest(packed) for run, packed in spans.items()},
+            together=list(together),
             done=list(done),
             replacing=list(replacing),
         )

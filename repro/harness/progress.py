@@ -135,6 +135,10 @@ class ProgressReporter:
         """Show on the live line that a run begins."""
         self._begin_activity(short(f"{self._experiment}: {run.named}", 60, quote=False))
 
+    def together(self, runs: Sequence[PlannedRun]) -> None:
+        """Show on the live line that runs are measured step against step."""
+        self._begin_activity(f"{self._experiment}: {len(runs)} runs, step against step")
+
     def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
         """Count a run that ended; print why, if it failed."""
         self._advance(run, seconds)

@@ -1,11 +1,12 @@
 """Measure what plans leave open, and tell a reporter what happens.
 
-Rounds of a group are interleaved, and recorded one by one.
+A round measures each run of a group once. Trainings that a clock times are measured together, step
+against step, by processes of their own; rounds are recorded one by one.
 """
 
 import os
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,9 +21,9 @@ from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
-from repro.harness.spec import TIMED, Scale
+from repro.harness.spec import TIMED, WHOLE_WORLD, Scale
 from repro.harness.tasks import fit_search
-from repro.harness.tasks.emulate import emulate
+from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.vary import same_cut
 from repro.io import signals
 from repro.io.untrusted import inside
@@ -119,9 +120,6 @@ class GroupRun:
                 if all(run.id in failed for run in members):
                     return
                 self.reporter.round(self.plan, self.group, number, len(planned))
-                # Every other round runs backwards, so that a slow drift of the machine favours no
-                # run.
-                members = members if number % 2 else members[::-1]
                 # Fits are not divided by each other, so each is recorded as soon as it is there.
                 is_fit = members[0].spec.task == "fit"
                 for part in [[run] for run in members] if is_fit else [members]:
@@ -141,15 +139,19 @@ class GroupRun:
     def _round(self, number: int, members: list[PlannedRun], failed: set[str]) -> None:
         started, watch, journal = _now(), CpuShare(), self.plan.journal
         measured: dict[str, Measured] = {}
+        open_runs = [run for run in members if run.id not in failed]
         for run in members:
             if run.id in failed:
                 self.reporter.left_out(run)
-                continue
-            signals.check()
-            outcome = self._measure(run)
+        outcomes: dict[str, Outcome] = {}
+        timed = [run for run in open_runs if run.spec.timed and run.spec.task == "train"]
+        for run in (run for run in open_runs if run not in timed):
+            outcomes[run.id] = self._alone(run)
+        together = self._together(timed, outcomes)
+        for run in open_runs:
+            outcome = outcomes[run.id]
             if outcome.measured is not None:
                 measured[run.id] = outcome.measured
-                self._cuts[same_cut(run.spec)] = tuple(outcome.measured.record.balance)
                 continue
             failed.add(run.id)
             self._open.pop(run.id, None)
@@ -170,6 +172,7 @@ class GroupRun:
             self.plan.machine,
             (started, _now()),
             load,
+            together=[name for name in together if name in measured],
             done=[run.id for run in done],
             replacing=sorted(self._replaced & measured.keys()),
         )
@@ -180,25 +183,88 @@ class GroupRun:
         if fresh:
             self.show_done(self.plan, [run for run in self.plan.runs if run.id in fresh])
 
-    def _measure(self, run: PlannedRun) -> Outcome:
+    def _together(self, runs: list[PlannedRun], outcomes: dict[str, Outcome]) -> list[str]:
+        """Measure runs step against step, as far as memory allows, and the others in turn.
+
+        Adds an outcome for each; returns the ids of those that were measured step against step.
+        """
+        jobs: dict[str, Job] = {}
+        for run in runs:
+            job: Job | Outcome = self._job(run)
+            if run.spec.modelled:
+                job = prepare_emulation(self.crew.measure, job, self._deadline)
+            if isinstance(job, Outcome):
+                outcomes[run.id] = self._told(run, job, 0.0)
+            else:
+                jobs[run.id] = job
+        widest = max((job.spec.devices for job in jobs.values()), default=0)
+        # A library that takes all processes has no use for those of a wider run.
+        beside = [
+            name
+            for name, job in jobs.items()
+            if job.spec.library not in WHOLE_WORLD or job.spec.devices == widest
+        ]
+        together = self._step_against_step(
+            [run for run in runs if run.id in beside], jobs, outcomes
+        )
+        for run in runs:
+            if run.id not in outcomes:
+                outcomes[run.id] = self._alone(run, jobs[run.id])
+        return together
+
+    def _step_against_step(
+        self, runs: list[PlannedRun], jobs: Mapping[str, Job], outcomes: dict[str, Outcome]
+    ) -> list[str]:
+        """Measure runs together. Without one that fails the others begin anew.
+
+        Where the memory does not hold all of them, none gets an outcome.
+        """
+        order = len(self.plan.journal.rounds)
+        while runs:
+            signals.check()
+            self.reporter.together(runs)
+            began, deadline = time.monotonic(), self._deadline * len(runs)
+            asked = [jobs[run.id] for run in runs]
+            found = self.crew.measure_together(asked, order, deadline)
+            if len(runs) > 1 and any(outcome.status == "oom" for outcome in found.values()):
+                return []
+            seconds = (time.monotonic() - began) / len(runs)
+            for number, outcome in found.items():
+                outcomes[runs[number].id] = self._told(runs[number], outcome, seconds)
+            if len(found) == len(runs):
+                break
+            runs = [run for run in runs if run.id not in outcomes]
+        return [run.id for run in runs]
+
+    def _alone(self, run: PlannedRun, job: Job | None = None) -> Outcome:
+        """Measure a run while no other is measured."""
+        signals.check()
         self.reporter.run(run)
+        job, began = job or self._job(run), time.monotonic()
+        self.crew.ready()
+        if run.spec.task == "fit" and run.spec.fidelity == "measured":
+            outcome = fit_search.search(self.crew.measure, job, self._deadline, self.reporter.note)
+        else:
+            outcome = self.crew.measure(job, self._deadline)
+        return self._told(run, outcome, time.monotonic() - began)
+
+    @property
+    def _deadline(self) -> float:
+        return DEADLINES[self.plan.scale]
+
+    def _told(self, run: PlannedRun, outcome: Outcome, seconds: float) -> Outcome:
+        if outcome.measured is not None:
+            self._cuts[same_cut(run.spec)] = tuple(outcome.measured.record.balance)
+        self.reporter.measured(run, outcome, seconds)
+        return outcome
+
+    def _job(self, run: PlannedRun) -> Job:
         spec, machine = run.spec, self.plan.machine
         earlier = [] if run.id in self._replaced else self.plan.journal.rounds_of(run.id)
         memory_known = any(event.records[run.id].get("peak_bytes") for event in earlier)
         cut = self._cuts.get(same_cut(spec)) if spec.balance == "time" else None
         device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
-        job = Job(spec, cut, not memory_known, device, self.allow_nonfinite)
-        deadline = DEADLINES[self.plan.scale]
-        self.crew.ready()
-        began = time.monotonic()
-        if spec.task == "fit" and spec.fidelity == "measured":
-            outcome = fit_search.search(self.crew.measure, job, deadline, self.reporter.note)
-        elif spec.fidelity == "emulated" and spec.modelled:
-            outcome = emulate(self.crew.measure, job, deadline)
-        else:
-            outcome = self.crew.measure(job, deadline)
-        self.reporter.measured(run, outcome, time.monotonic() - began)
-        return outcome
+        return Job(spec, cut, not memory_known, device, self.allow_nonfinite)
 
 
 def workers(plans: Sequence[Plan], results: Path) -> Crew:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Outcome
+from repro.harness.job import Job, Outcome, Work
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.run import run
@@ -95,6 +95,28 @@ def test_what_is_measured(shared: Crew):
     assert untraced.step_s[0] >= 3 * 4 * 0.001
 
 
+def test_runs_are_measured_step_against_step(shared: Crew):
+    """Of one, two and three stages, with a peer; a slowed run is slower in every block."""
+    common: dict[str, Any] = {"M": 3, "N": 3, "steps": 4, "warmup": 1, "trace": False}
+    common |= {"model_args": {"L": 3, "forward_s": 0.01, "backward_s": 0.02}}
+    timed = [job("timed", K=K, **common) for K in (1, 2, 3)]
+    timed += [job("timed", library="torch", **common), job("timed", control="slowed", **common)]
+    found = shared.measure_together(timed, 0, 60)
+    steps = [trained(found[number]).step_s for number in range(5)]
+    assert all(len(each) == 4 for each in steps)
+    _, ours, _, peer, slowed = steps
+    assert all(0.2 < each < 0.35 for each in (*ours, *peer))
+    assert all(s / o > 1.01 for s, o in zip(slowed, ours, strict=True))
+    # 9 waits of F, R and B each: K=1 does all of them, K=3 a third
+    assert all(one > 1.5 * three for one, three in zip(steps[0], steps[2], strict=True))
+
+
+def test_only_the_run_that_failed_has_an_outcome(shared: Crew):
+    found = shared.measure_together([GOOD, job("import:faulty:raises"), GOOD], 0, 60)
+    assert [(n, each.status) for n, each in found.items()] == [(1, "failed")]
+    assert BROKEN in found[1].reason
+
+
 @pytest.mark.parametrize("method", ["data", "tensor"])
 def test_a_method_that_uses_two_of_three_workers(shared: Crew, method: str):
     """The third must make the same process groups."""
@@ -103,8 +125,7 @@ def test_a_method_that_uses_two_of_three_workers(shared: Crew, method: str):
         "model_args": {"L": 2, "V": 64, "dropout": 0.0, **SMALL},
         "N": 8,
     }
-    single = run(Job(RunSpec(K=1, M=2, **model)), 0)
-    assert single is not None
+    (single,) = run(Work((Job(RunSpec(K=1, M=2, **model)),)), 0)
     assert isinstance(single.record, TrainRound)
     spec = RunSpec(**model, **fields_of(method, 2), M=2, trace=False)
     record = trained(shared.measure(Job(spec), 120))

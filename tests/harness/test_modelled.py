@@ -17,7 +17,7 @@ from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import simulate as modelled
 from repro.harness.tasks.calibrate import predicted
-from repro.harness.tasks.emulate import emulate
+from repro.harness.tasks.emulate import prepare
 from repro.models import build
 from repro.paper import theory
 from repro.simulate.stage_costs import StageCosts
@@ -139,8 +139,10 @@ def test_two_processes_take_about_the_simulated_step(tmp_path: Path):
     gpu = {"fidelity": "emulated", "profile": "v100", "steps": 3}
     scaled = device(**gpu, stretch=0.3 / line(device(profile="v100"))["step_s"][0])
     with Crew(2, tmp_path) as crew:
-        outcomes = [emulate(crew.measure, Job(scaled), 60), crew.measure(Job(waits), 60)]
-    for run, outcome in zip((scaled, waits), outcomes, strict=True):
+        prepared = prepare(crew.measure, Job(scaled), 60)
+        assert isinstance(prepared, Job)
+        outcomes = crew.measure_together([prepared, Job(waits)], 0, 60)
+    for run, outcome in zip((scaled, waits), outcomes.values(), strict=True):
         assert outcome.measured is not None, outcome.reason
         record = outcome.measured.record
         assert isinstance(record, TrainRound)

@@ -7,43 +7,40 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measure, Measured, Outcome
 from repro.harness.schema import TrainRound
 from repro.models import Model, build
-from repro.simulate.stage_costs import FREE, StageCosts
+from repro.simulate.stage_costs import FREE
 
 MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
 
 
-def emulate(measure: Measure, job: Job, deadline: float) -> Outcome:
-    """Simulate a run, then have K stages sleep as long as its stages compute.
+def prepare(measure: Measure, job: Job, deadline: float) -> Job | Outcome:
+    """Simulate a run, to know how long its stages wait.
 
-    Sleeps are `stretch` times as long as on the device, and the record is divided by it: all its
-    seconds but `setup_s` are the device's. Memory is not read, because layers that sleep keep
-    nothing.
+    An outcome where that fails, or where nothing fits the device's memory. Memory will not be read,
+    because layers that sleep keep nothing.
     """
     fields = {"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False}
-    twin = job.spec.model_copy(update=fields)
+    twin = job.spec.model_copy(update=fields | {"control": None})
     outcome = measure(replace(job, spec=twin, device="cpu"), deadline)
     simulated = outcome.measured and outcome.measured.record
-    if simulated is None:
+    if not isinstance(simulated, TrainRound) or not simulated.step_s:
         return outcome
-    assert isinstance(simulated, TrainRound)
-    assert simulated.modelled is not None
-    if not simulated.step_s:  # nothing fits the device's memory
-        return outcome
+    return replace(job, simulated=simulated, memory=False)
+
+
+def in_device_seconds(job: Job, record: TrainRound, timeline: Timeline | None) -> Measured:
+    """What was emulated, with the device's seconds in place of the longer ones that stages waited.
+
+    That is all but `setup_s`.
+    """
+    assert job.simulated is not None
     scale = job.spec.stretch or 1.0
-    costs = simulated.modelled.stages.scaled(scale)
-    outcome = measure(replace(job, costs=costs, memory=False), deadline)
-    if outcome.measured is None:
-        return outcome
-    emulated, timeline = outcome.measured.record, outcome.measured.timeline
-    assert isinstance(emulated, TrainRound)
     changed = {
-        "step_s": [seconds / scale for seconds in emulated.step_s],
-        "balance": simulated.balance,
-        "modelled": simulated.modelled,
-        "labels": emulated.labels | simulated.labels,
+        "step_s": [seconds / scale for seconds in record.step_s],
+        "balance": job.simulated.balance,
+        "modelled": job.simulated.modelled,
+        "labels": record.labels | job.simulated.labels,
     }
-    measured = Measured(emulated.model_copy(update=changed), timeline and _shrunk(timeline, scale))
-    return replace(outcome, measured=measured)
+    return Measured(record.model_copy(update=changed), timeline and _shrunk(timeline, scale))
 
 
 def _shrunk(timeline: Timeline, scale: float) -> Timeline:
@@ -56,13 +53,16 @@ def _shrunk(timeline: Timeline, scale: float) -> Timeline:
     return replace(timeline, spans=tuple(spans))
 
 
-def stand_in(costs: StageCosts) -> tuple[Model, LinkSpeed | None]:
+def stand_in(job: Job) -> tuple[Model, LinkSpeed | None]:
     """A model for emulation: a layer that sleeps in each stage, smaller messages, a slower link.
 
     Micro-batches have one example each, which is as large as a message. Messages are cut down by
     one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's
     speed: what is not really sent is waited for, and counts as transfer.
     """
+    assert job.simulated is not None
+    assert job.simulated.modelled is not None
+    costs = job.simulated.modelled.stages.scaled(job.spec.stretch or 1.0)
     if costs.activations != costs.gradients:
         raise ValueError(
             f"fidelity = 'emulated': stages send {costs.activations} bytes and get "

@@ -1,20 +1,22 @@
-"""The work of one worker process for one run in one round."""
+"""The work of one worker process in one round."""
 
 import gc
+import itertools
 import re
 import warnings
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from repro.harness.job import Job, Measured
+from repro.harness.job import Measured, Work
+from repro.harness.spec import TIMED
 from repro.harness.tasks import calibrate, check, fit, learn, simulate, train
 from repro.harness.tasks.setup import groups_of
 
 # What torch warns of where an operator has no deterministic kernel on a GPU.
 _NOT_DETERMINISTIC = r"(\S+) does not have a deterministic implementation"
 _TASKS = {
-    "train": train.run,
     "check": check.run,
     "fit": fit.run,
     "calibrate": calibrate.run,
@@ -23,35 +25,38 @@ _TASKS = {
 }
 
 
-def run(job: Job, rank: int) -> Measured | None:
-    """Measure one run. Every worker calls it, also one without a stage; rank 0 gets the record.
+def run(work: Work, rank: int, at: Callable[[int], object] = lambda _: None) -> list[Measured]:
+    """Measure one run, or several together. Every worker calls it, also one without a stage.
 
-    Ranks are numbered replica after replica.
+    Rank 0 gets the records. Ranks are numbered replica after replica. `at` is told the index of the
+    job whose turn it is.
     """
-    spec = job.spec
-    groups = groups_of(spec)
-    processes = 1 if spec.library == "torchgpipe" else spec.devices
-    if rank >= processes:
-        return None
-    task = simulate.run if spec.fidelity == "simulated" else _TASKS[spec.task]
-    if job.device == "cuda":
-        _choose_kernels(exact=spec.task in ("check", "learn"))
+    jobs, first = work.jobs, work.jobs[0]
+    groups = [groups_of(job.spec) for job in jobs]
+    if first.device == "cuda":
+        _choose_kernels(exact=first.spec.task in ("check", "learn"))
+    measured: list[Measured] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        measured = task(job, rank, groups)
+        if first.spec.task == "train" and first.spec.fidelity in TIMED:
+            measured = train.run(work, rank, groups, at)
+        elif rank < first.processes:
+            task = simulate.run if first.spec.fidelity == "simulated" else _TASKS[first.spec.task]
+            measured = [task(first, rank, groups[0])]
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     found = [re.match(_NOT_DETERMINISTIC, str(warning.message)) for warning in caught]
     if names := sorted({match[1] for match in found if match}):
-        measured.record.labels["not deterministic"] = ", ".join(names)
-    if job.device == "cuda":
+        for each in measured:
+            each.record.labels["not deterministic"] = ", ".join(names)
+    if first.device == "cuda":
         # What this process keeps for its next run is missing to processes on the same GPU.
         gc.collect()
         torch.cuda.empty_cache()
     # Not after an error: closed connections would hide it behind errors of the neighbours.
-    for group in groups:
+    for group in itertools.chain.from_iterable(groups):
         dist.destroy_process_group(group)
-    return measured if rank == 0 else None
+    return measured if rank == 0 else []
 
 
 def _choose_kernels(*, exact: bool) -> None:

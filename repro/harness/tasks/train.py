@@ -1,26 +1,34 @@
-"""Train: build, warm up, time, read the memory.
+"""Train: build, warm up, time step against step, read the memory.
 
 A step lasts from the first stage's start, after a barrier, to the last stage's end, its device
 included, whether it is traced or not. Peak memory is read in a step of its own, which is not timed,
 because reading it slows a step down.
+
+The runs of a group are measured together. What disturbs this machine lasts longer than a step, so
+steps beside each other are disturbed alike, and their quotient is not.
 """
 
 import gc
 import math
+import random
 import statistics
 import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+import torch
 
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
 from repro.gpipe.schedule import collector
-from repro.harness.job import Job, Measured
+from repro.harness.job import Job, Measured, Work
 from repro.harness.schema import TrainRound
-from repro.harness.tasks.emulate import stand_in
+from repro.harness.spec import SLOWED
+from repro.harness.tasks.emulate import in_device_seconds, stand_in
 from repro.harness.tasks.setup import facts_of, setup_of
+from repro.harness.vary import same_cut
 from repro.methods import make
-from repro.methods.method import Method
 from repro.models import build
 
 
@@ -32,67 +40,141 @@ class Step(NamedTuple):
     timeline: Timeline | None  # spans of all stages; None without a trace
 
 
-def run(job: Job, rank: int, groups: list[Any]) -> Measured:
-    """Warm up, time the steps, read the memory; with the spans of the median traced step."""
-    started = time.perf_counter()
-    spec = job.spec
-    if job.costs:
-        (model, throttle), examples = stand_in(job.costs), spec.M
-    else:
-        model, throttle, examples = build(spec.model, **spec.arguments), None, spec.N
-    inputs, targets = model.batch(examples, spec.seed)
-    if spec.D > 1:
-        replica = rank // (spec.K * (spec.tensor_parallel or 1))
-        inputs, targets = (split(tree, spec.D)[replica] for tree in (inputs, targets))
-    setup = setup_of(job, model, inputs, rank, groups)
-    if job.costs:
-        config = replace(setup.config, balance="uniform", throttle=throttle)
-        setup = replace(setup, config=config)
-    method = make(spec.library, setup)
-    try:
-        for _ in range(spec.warmup):
-            _refuse_nonfinite(method.train_step(inputs, targets).loss, job)
+def run(
+    work: Work, rank: int, groups: Sequence[list[Any]], at: Callable[[int], object]
+) -> list[Measured]:
+    """Build all runs, warm them up, and measure blocks of one step of each, in random order.
+
+    `groups` are the process groups of each run. The order is the same on all ranks, and the steps
+    of a record are those of the blocks.
+    """
+    jobs = work.jobs
+    trainings: dict[int, Training] = {}
+    cuts: dict[Hashable, tuple[int, ...]] = {}  # found by an earlier run of the same cut
+    for index, job in enumerate(jobs):
+        at(index)
+        if rank < job.processes:
+            key = same_cut(job.spec)
+            cut = cuts.get(key) if job.spec.balance == "time" else None
+            job = job if job.balance else replace(job, balance=cut)
+            trainings[index] = Training(job, rank, groups[index])
+            cuts[key] = tuple(trainings[index].balance)
+    orders = random.Random(work.order)
+    for block in range(max(job.spec.steps for job in jobs)):
         gc.collect()
-        facts = facts_of(model, started)
+        members = [index for index, job in enumerate(jobs) if block < job.spec.steps]
+        orders.shuffle(members)
         with collector.paused():  # as timeit does
-            steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
-        for step in steps:
-            _refuse_nonfinite(step.loss, job)
-        timelines = [step.timeline for step in steps if step.timeline is not None]
+            for index in members:
+                at(index)
+                if index in trainings:
+                    trainings[index].step()
+    measured = []
+    for index, training in trainings.items():
+        at(index)
+        measured.append(training.measured())
+    for training in trainings.values():
+        training.close()
+    return measured
+
+
+class Training:
+    """One run on this rank, built and warmed up, that is measured step by step."""
+
+    def __init__(self, job: Job, rank: int, groups: list[Any]) -> None:
+        began = time.perf_counter()
+        self._job, spec = job, job.spec
+        held = _held(job)
+        if job.simulated:
+            (model, throttle), examples = stand_in(job), spec.M
+        else:
+            model, throttle, examples = build(spec.model, **spec.arguments), None, spec.N
+        self._batch = model.batch(examples, spec.seed)
+        if spec.D > 1:
+            replica = rank // (spec.K * (spec.tensor_parallel or 1))
+            inputs, targets = (split(tree, spec.D)[replica] for tree in self._batch)
+            self._batch = inputs, targets
+        setup = setup_of(job, model, self._batch[0], rank, groups)
+        if job.simulated:
+            config = replace(setup.config, balance="uniform", throttle=throttle)
+            setup = replace(setup, config=config)
+        self._method = make(spec.library, setup)
+        self.balance = self._method.balance
+        self._asleep = 0.0  # seconds of each step; of a slowed run
+        warm = [self._timed() for _ in range(spec.warmup)]
+        for step in warm:
+            self._refuse_nonfinite(step.loss)
+        if spec.control == "slowed":
+            self._asleep = SLOWED * min((step.seconds for step in warm), default=0.0)
+        self._steps: list[Step] = []
+        self._own = _held(job) - held
+        self._facts = facts_of(model, began)
+
+    def step(self) -> None:
+        """Time one step."""
+        self._steps.append(self._timed())
+        self._refuse_nonfinite(self._steps[-1].loss)
+
+    def measured(self) -> Measured:
+        """The record of all steps so far, with the spans of the median traced one."""
+        spec, method, job = self._job.spec, self._method, self._job
+        timelines = [step.timeline for step in self._steps if step.timeline is not None]
         parts = [breakdown(timeline, spec.make_schedule()) for timeline in timelines] or [{}]
         record = TrainRound(
-            step_s=[step.seconds for step in steps],
-            loss=[step.loss for step in steps],
+            step_s=[step.seconds for step in self._steps],
+            loss=[step.loss for step in self._steps],
             bubble_idle_over_total=[each.bubble_over_total for each in timelines] or [None],
             bubble_idle_over_work=[each.bubble_over_work for each in timelines] or [None],
             breakdown={name: statistics.mean(part[name] for part in parts) for name in parts[0]},
-            balance=list(method.balance),
+            balance=list(self.balance),
             **method.asynchrony(),
-            peak_bytes=method.peak_bytes(inputs, targets) if job.memory else None,
-            sent_bytes=method.sent_bytes(inputs, targets) if job.memory else None,
-            **facts,
+            peak_bytes=self._peaks() if job.memory else None,
+            sent_bytes=method.sent_bytes(*self._batch) if job.memory else None,
+            **self._facts,
         )
-    finally:
-        method.close()
-    by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
-    return Measured(record, by_length[(len(by_length) - 1) // 2] if by_length else None)
+        by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
+        median = by_length[(len(by_length) - 1) // 2] if by_length else None
+        if job.simulated:
+            return in_device_seconds(job, record, median)
+        return Measured(record, median)
+
+    def close(self) -> None:
+        self._method.close()
+
+    def _timed(self) -> Step:
+        """One step after a barrier; collecting spans or times is not counted."""
+        method, trace = self._method, self._job.spec.trace
+        method.gather(None)
+        result = method.train_step(*self._batch, trace=trace)
+        slept = self._sleep()
+        if trace:
+            return Step(result.seconds + slept, result.loss, result.timeline)
+        # All on one clock; with a peer library only if all stages run on one host.
+        times = method.gather((result.start, result.end))
+        # Other stages may leave the barrier a little earlier; they wait for the first stage.
+        return Step(max(end for _, end in times) - times[0][0] + slept, result.loss, None)
+
+    def _sleep(self) -> float:
+        """Seconds by which a slowed run is longer."""
+        began = time.perf_counter()
+        time.sleep(self._asleep)
+        return time.perf_counter() - began if self._asleep else 0.0
+
+    def _peaks(self) -> list[int] | None:
+        """Peak memory of each stage without what the other runs hold on its device."""
+        others = self._method.gather(_held(self._job) - self._own)
+        peaks = self._method.peak_bytes(*self._batch)
+        # Ranks are numbered replica after replica.
+        return peaks and [p - max(others[j :: len(peaks)]) for j, p in enumerate(peaks)]
+
+    def _refuse_nonfinite(self, loss: float) -> None:
+        """Raise a NonFiniteError where a peer trains on; our own raises a fuller one itself."""
+        if not (math.isfinite(loss) or self._job.allow_nonfinite):
+            raise NonFiniteError(
+                f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it"
+            )
 
 
-def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
-    """One step after a barrier; collecting spans or times is not counted."""
-    method.gather(None)
-    result = method.train_step(inputs, targets, trace=trace)
-    if trace:
-        return Step(result.seconds, result.loss, result.timeline)
-    # All on one clock; with a peer library only if all stages run on one host.
-    times = method.gather((result.start, result.end))
-    # Other stages may leave the barrier a little earlier; they wait for the first stage.
-    return Step(max(end for _, end in times) - times[0][0], result.loss, None)
-
-
-def _refuse_nonfinite(loss: float, job: Job) -> None:
-    """Raise a NonFiniteError where a peer library trains on; our own raises a fuller one itself."""
-    if not (math.isfinite(loss) or job.allow_nonfinite):
-        raise NonFiniteError(
-            f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it"
-        )
+def _held(job: Job) -> int:
+    """Bytes of the GPU that this process has handed out; the CPU's are counted by tensor."""
+    return torch.cuda.memory_allocated() if job.device == "cuda" else 0
