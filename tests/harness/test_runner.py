@@ -1,6 +1,7 @@
 """Resume, faults and --force, with a crew that measures without processes."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner
 from repro.harness.frame import all_runs
-from repro.harness.job import Outcome
+from repro.harness.job import Job, Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
@@ -49,6 +50,27 @@ def test_rounds_are_interleaved_and_recorded(run, tmp_path: Path):
     assert rows.loc[(2, 4), "speedup_vs_k1"] == pytest.approx((1 + 1 / 4) / (1 / 2 + 1 / 4))
     assert rows.loc[(2, 4), "speedup_vs_k2m1"] == pytest.approx(2.0)
     assert rows.loc[(4, 1), "status"] == "skipped(needs 4 devices)"
+
+
+class Crowded(Crew):
+    """Its memory does not hold several runs."""
+
+    def measure_together(
+        self, jobs: Sequence[Job], order: int, deadline: float
+    ) -> dict[int, Outcome]:
+        if len(jobs) > 1:
+            return {len(jobs) - 1: Outcome("oom", "can't allocate memory")}
+        return super().measure_together(jobs, order, deadline)
+
+
+@pytest.mark.parametrize(("crew", "together"), [(Crew(), 4), (Crowded(), 0)])
+def test_what_memory_does_not_hold_is_measured_in_turn(
+    run, tmp_path: Path, crew: Crew, together: int
+):
+    assert run(crew) == 0
+    assert crew.asked == [*ALL, *ALL]
+    (journal,) = journals(tmp_path)
+    assert [len(event.together) for event in journal.rounds] == [together, together]
 
 
 def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
