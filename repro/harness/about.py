@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from repro.harness.statistics import MIN_ROUNDS
+from repro.harness.statistics import MIN_BLOCKS
 
-NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
+NO_INTERVAL = f"no interval below {MIN_BLOCKS} blocks"
 _HEADING = re.compile(r"^#+ ", re.MULTILINE)
 _DEVIATIONS = "Deviations"
 

@@ -3,7 +3,6 @@
 Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
 """
 
-import math
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -11,6 +10,7 @@ import pandas as pd
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec
+from repro.harness.statistics import ratio
 from repro.methods.named import name_of
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
@@ -69,7 +69,7 @@ def rounds_frame(results: Results) -> Frame:
     """A line for each run and round, and one for a run without rounds.
 
     Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
-    A speedup is over the baseline in the same round. ci_low and ci_high are the bootstrap 95 %
+    A speedup is over the baseline in the same blocks. ci_low and ci_high are the bootstrap 95 %
     interval of speedup_vs_k1 over all rounds of the run.
     """
     lines = []
@@ -82,7 +82,8 @@ def rounds_frame(results: Results) -> Frame:
             line = of_run | {name: getattr(round_, name) for name in _OF_ROUND}
             line |= {"round": round_.name, "setup_s": round_.values["setup_s"]}
             for name, throughputs in timed.items():
-                line[name] = round_.throughput / throughputs.get((run.place, round_.name), math.nan)
+                key = run.place, round_.name
+                line[name] = ratio({key: round_.throughputs}, throughputs)[0]
             lines.append(line)
         if not run.rounds:
             lines.append(of_run)

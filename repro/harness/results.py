@@ -59,6 +59,7 @@ class Round:
     # Share of the usable cores that other processes took meanwhile, where a clock times the run.
     load: float = math.nan
     shared: bool = False  # whether no time counts, see `RunSpec.shared`
+    together: bool = False  # whether step i is of block i, as the steps of other runs are
 
     # Medians over the steps of the round.
     step_s = _median_of_steps("step_s")
@@ -73,6 +74,13 @@ class Round:
     def throughput(self) -> float:
         """Examples per second."""
         return self.N / self.step_s
+
+    @property
+    def throughputs(self) -> tuple[float, ...]:
+        """Examples per second in each block; one number where the run was measured in turn."""
+        if not self.together:
+            return (self.throughput,)
+        return tuple(self.N / seconds for seconds in self.values["step_s"])
 
     @property
     def losses(self) -> Sequence[float | None]:
@@ -146,9 +154,9 @@ class Run:
         return modelled["batch"] if modelled else self.spec.N
 
     @property
-    def throughputs(self) -> dict[tuple[Place, str], float]:
-        """Examples per second by round; those of different places never meet."""
-        return {(self.place, round_.name): round_.throughput for round_ in self.rounds}
+    def throughputs(self) -> dict[Hashable, tuple[float, ...]]:
+        """Examples per second by round and block; those of different places never meet."""
+        return {(self.place, round_.name): round_.throughputs for round_ in self.rounds}
 
     @property
     def training(self) -> str:
@@ -244,7 +252,7 @@ class Results:
         return self._baselines.get((run.place, compared(run.spec, **changed)))
 
     def ratio(self, run: Run, base: Run) -> tuple[float, float, float, int]:
-        """Throughput of a run over that of another, inside common rounds (`statistics.ratio`)."""
+        """Throughput of a run over that of another, inside common blocks (`statistics.ratio`)."""
         return ratio(run.throughputs, base.throughputs)
 
     def speedup(self, run: Run, **changed: Any) -> tuple[float, float, float]:
@@ -343,7 +351,8 @@ def run_of(journal: Journal, run: str, differs_in: str) -> Run:
         # Only what a clock times can be disturbed.
         load = event.load if spec.fidelity in TIMED and event.load is not None else math.nan
         N = (values.get("modelled") or {}).get("batch") or spec.N
-        rounds.append(Round(event.round, values, N, event.commit, load, shared=bool(spec.shared)))
+        marks = {"shared": bool(spec.shared), "together": run in event.together}
+        rounds.append(Round(event.round, values, N, event.commit, load, **marks))
     status = str(journal.status(run))
     return Run(
         journal.place, run, journal.runs[run], spec, status, tuple(rounds), device, differs_in

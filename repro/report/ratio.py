@@ -10,8 +10,8 @@ from repro.harness.about import NO_INTERVAL
 from repro.paper.theory import UNIT_COSTS
 
 MARKS = (
-    f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no "
-    "difference shown."
+    f"[low, high]: bootstrap 95 % interval over rounds and their blocks, {NO_INTERVAL}; ~ where it "
+    "spans 1: no difference shown."
 )
 
 

@@ -31,6 +31,9 @@ from repro.harness.vary import same_cut
 from repro.methods import make
 from repro.models import build
 
+# Going through all objects of all runs takes longer than many a block.
+_BLOCKS_BETWEEN_COLLECTIONS = 10
+
 
 class Step(NamedTuple):
     """One timed step."""
@@ -61,7 +64,8 @@ def run(
             cuts[key] = tuple(trainings[index].balance)
     orders = random.Random(work.order)
     for block in range(max(job.spec.steps for job in jobs)):
-        gc.collect()
+        if block % _BLOCKS_BETWEEN_COLLECTIONS == 0:
+            gc.collect()
         members = [index for index, job in enumerate(jobs) if block < job.spec.steps]
         orders.shuffle(members)
         with collector.paused():  # as timeit does
