@@ -12,7 +12,7 @@ from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Round
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TINY
-from repro.harness.statistics import interval
+from repro.harness.statistics import interval_of_sets
 from repro.report.declared import Shown
 from repro.report.figures import no_figures as figures  # noqa: F401  # plans make no curve
 from repro.report.framed import estimated, framed, met_or_missed, with_interval
@@ -48,28 +48,28 @@ def answer(tables: Mapping[str, Table]) -> str:
 def plans(results: Results) -> Frame:
     """A line for each measured plan with its predictions, the shortest predicted step first."""
     frame = runs_frame(results, NAME, task="train", done=True)
-    # Of each round that timed layers too: the predicted and the measured step.
+    # Of each round that timed layers too: the predicted step and the measured ones.
     steps = [[step for round_ in run.rounds for step in _predicted(round_)] for run in frame["run"]]
     frame["rounds"] = [*map(len, steps)]
     frame[PREDICTED] = [1e3 * median(p for p, _ in each) if each else nan for each in steps]
     frame[MEASURED] = 1e3 * frame["step_s"]
-    errors = [interval([100 * (p / real - 1) for p, real in each]) for each in steps]
-    frame = with_interval(frame, ERROR, errors)
+    errors = [[[100 * (p / real - 1) for real in blocks] for p, blocks in each] for each in steps]
+    frame = with_interval(frame, ERROR, map(interval_of_sets, errors))
     frame = frame.dropna(subset=PREDICTED).sort_values(PREDICTED)
     for rank, step in (("rank predicted", PREDICTED), ("rank measured", MEASURED)):
         frame[rank] = frame.groupby("where")[step].rank(method="min").astype(int)
     return frame.rename(columns={"remat": "recomputed"})
 
 
-def _predicted(round_: Round) -> list[tuple[float, float]]:
-    """The predicted and the measured step of a round, if it timed layers too.
+def _predicted(round_: Round) -> list[tuple[float, tuple[float, ...]]]:
+    """The predicted step of a round, if it timed layers too, and the measured ones of its blocks.
 
     Layers beside replicas never compute alone, so their times are those of all processes at once.
     """
     assert isinstance(round_.record, TrainRound)
     ways = round_.record.predicted
     seconds = ways.get("mixed", ways.get("together"))
-    return [] if seconds is None else [(seconds, round_.step_s)]
+    return [] if seconds is None else [(seconds, round_.blocks)]
 
 
 def verdict(results: Results, frame: Frame) -> Table:

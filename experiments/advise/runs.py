@@ -3,13 +3,19 @@
 from typing import Any
 
 from repro.harness.about import read_about
-from repro.harness.sizes import TRANSFORMER
-from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, ScheduleName
+from repro.harness.sizes import TRANSFORMER, controls_at, in_blocks, sets
+from repro.harness.spec import (
+    Checkpoint,
+    Experiment,
+    Group,
+    RunSpec,
+    Scale,
+    ScheduleName,
+)
 
 NAME = "advise"
 ABOUT = read_about(__file__)
-# N, the least examples that are timed, rounds.
-SIZES = {"smoke": (16, 2, 1), "laptop": (64, 4, 5), "node": (64, 4, 5)}
+SIZES = {"smoke": (16, 2), "laptop": (32, 4), "node": (64, 4)}  # N, least examples that are timed
 # Schedule, K, D, M, checkpoint mode. The order of a single stage is 1F1B, as `repro advise` has it.
 PLANS: tuple[tuple[ScheduleName, int, int, int, Checkpoint], ...] = (
     ("1f1b", 1, 1, 1, "never"),
@@ -37,19 +43,19 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     The paper gives no advice. The plan with the shortest predicted step is the advised one; it is
     held against the plan with the shortest measured step.
     """
-    N, smallest, rounds = SIZES.get(scale, SIZES["laptop"])
+    N, smallest = SIZES.get(scale, SIZES["laptop"])
     common: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N}
-    common |= {"steps": 1}
-    timed = RunSpec(K=2, M=N // smallest, task="calibrate", balance="uniform", **common)
+    timed = RunSpec(K=2, M=N // smallest, task="calibrate", balance="uniform", steps=1, **common)
+    common |= {"trace": False, **in_blocks(scale, 10)}
     names = ("schedule", "K", "D", "M", "checkpoint")
     plans: list[dict[str, Any]] = [dict(zip(names, plan, strict=True)) for plan in PLANS]
     for plan in plans:
         plan["stages_per_rank"] = 2 if plan["schedule"] == "interleaved-1f1b" else None
-    runs = (timed, *(RunSpec(trace=False, **plan, **common) for plan in plans))
+    runs = [RunSpec(**plan, **common) for plan in plans]
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",
         minutes={"smoke": 0.3, "laptop": 3, "node": 3},
-        rounds=rounds,
-        groups=(Group(name="transformer", runs=runs),),
+        rounds=sets(scale),
+        groups=(Group(name="transformer", runs=(timed, *runs, *controls_at(scale, runs[-1]))),),
     )

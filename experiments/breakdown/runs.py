@@ -3,7 +3,14 @@
 from typing import Any
 
 from repro.harness.about import read_about
-from repro.harness.sizes import AMOEBANET, MODELLED_AMOEBANET, MODELLED_TRANSFORMER, TRANSFORMER
+from repro.harness.sizes import (
+    AMOEBANET,
+    MODELLED_AMOEBANET,
+    MODELLED_TRANSFORMER,
+    TRANSFORMER,
+    in_blocks,
+    sets,
+)
 from repro.harness.spec import Experiment, Group, Scale, sweep
 
 NAME = "breakdown"
@@ -26,7 +33,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     """
     measured, simulated, emulated = [], [], []
     for model, (profile, N, stretch) in DEVICES.items():
-        here = {"model_args": MEASURED[model][scale], "N": MEASURED_N[scale], "steps": 2}
+        here = {"model_args": MEASURED[model][scale], "N": MEASURED_N[scale]}
+        here |= in_blocks(scale, 10)
         measured.append(Group(name=model, runs=sweep(model=model, K=K, M=M, **here)))
         modelled: dict[str, Any] = {"model": model, "model_args": MODELLED[model][scale], "K": K}
         modelled |= {"N": N, "profile": profile, "optimizer": "rmsprop"}
@@ -42,7 +50,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="2 devices",
         minutes={"smoke": 0.3, "laptop": 1, "node": 4, "paper": 4},
         version=3,
-        rounds=1 if scale == "smoke" else 5,
+        rounds=sets(scale),
         # Tiny models' steps are too short to wait.
         groups=(*measured, *simulated, *(emulated if scale != "smoke" else ())),
     )

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from repro.harness.about import read_about
-from repro.harness.sizes import TRANSFORMER
+from repro.harness.sizes import TRANSFORMER, in_blocks, sets
 from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "bubble"
@@ -13,8 +13,7 @@ KS = (2, 4, 8, 16)
 SLOW, SLOW_M = 1.5, 16  # one stage takes so many times as long
 # Seconds of F (B takes twice that), most M over K in emulated steps, K with one slow stage.
 KNOWN = {"smoke": (0.002, 4, 2), "laptop": (0.005, 16, 4), "node": (0.005, 16, 4)}
-N = {"smoke": 32, "laptop": 64, "node": 32}  # of measured steps
-ROUNDS = {"smoke": 1, "laptop": 3, "node": 5}
+N = 32  # of measured steps
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -41,13 +40,12 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         for slow in (None, *sorted({0, slow_K // 2, slow_K - 1}))
     ]
     slow_emulated = [run.model_copy(update={"fidelity": "emulated"}) for run in slow]
-    real: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N[at]}
+    real: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N}
     transformers = [
         run
         for K in ((2,) if scale in ON_CPU else (2, 4, 8))
-        for run in sweep(**real, K=K, M=_powers(min(N[at], 16 * K)))
+        for run in sweep(**real, K=K, M=_powers(min(N, 16 * K)), **in_blocks(scale, 10))
     ]
-    rounds = 1 if scale == "laptop" else None
     return Experiment(
         **ABOUT.of_experiment,
         paper="sec. 2.3",
@@ -55,7 +53,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine",
         minutes={"smoke": 0.3, "laptop": 2, "node": 5, "paper": 5},
         version=2,
-        rounds=ROUNDS[at],
+        rounds=sets(scale),
         groups=(
             Group(name="simulated", runs=tuple(simulated)),
             Group(name="late", runs=tuple(late)),
@@ -63,7 +61,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name="emulated", runs=tuple(emulated), rounds=1),
             Group(name="slow-simulated", runs=tuple(slow)),
             Group(name="slow-emulated", runs=tuple(slow_emulated), rounds=1),
-            Group(name="transformer", runs=tuple(transformers), rounds=rounds),
+            Group(name="transformer", runs=tuple(transformers)),
         ),
     )
 

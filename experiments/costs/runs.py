@@ -5,7 +5,7 @@ from math import nan
 from typing import Any
 
 from repro.harness.about import read_about
-from repro.harness.sizes import AMOEBANET, TRANSFORMER, small
+from repro.harness.sizes import AMOEBANET, TRANSFORMER, in_blocks, sets, small
 from repro.harness.spec import Experiment, Group, Optimizer, RunSpec, Scale, sweep
 from repro.paper.numbers import Peer, lingvo, torchgpipe
 
@@ -52,7 +52,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         **ABOUT.of_experiment,
         needs="any machine; 2 devices to measure every cell",
         minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 9, "gpu": 10, "node": 15, "paper": 15},
-        rounds=1 if scale == "smoke" else 3,
+        rounds=sets(scale),
         groups=tuple(groups),
     )
 
@@ -74,10 +74,11 @@ def on_one_gpu(scale: Scale) -> list[Group]:
     groups = []
     for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
         common = {"model": model, "model_args": args, "K": 1, "N": N, "optimizer": "rmsprop"}
-        common |= {"steps": 2, "trace": False, "M": MS, "checkpoint": ["always", "never"]}
+        common |= {"trace": False, "M": MS, "checkpoint": ["always", "never"]}
         # No table shows the times of single layers yet; a profile can be fitted to them.
         layers = sweep(**common | {"M": MS[-1], "checkpoint": "always"}, task="calibrate")
-        groups.append(Group(name=f"{model}{GPU}", runs=(*sweep(**common), *layers)))
+        steps = sweep(**common, **in_blocks(scale, 5))
+        groups.append(Group(name=f"{model}{GPU}", runs=(*steps, *layers)))
         for profile in PROFILES:
             steps = sweep(**common, fidelity="simulated", profile=profile)
             groups.append(Group(name=simulated_group(model, profile), runs=steps, rounds=1))
@@ -91,9 +92,11 @@ def simulated_group(model: str, profile: str) -> str:
 def _measured(model: str, args: dict[str, Any], scale: Scale) -> Group:
     """Steps, and the layer times from the rates that this machine attains in the same round."""
     common = {"model": model, "model_args": args, "N": 32 if scale == "smoke" else 64, "K": KS}
-    common |= {"steps": 1, "trace": False}
+    common |= {"trace": False}
     Ms = MS[:2] if scale == "smoke" else MS
-    rates = sweep(M=Ms[-1], task="roofline", balance="uniform", **common)
+    rates = sweep(M=Ms[-1], task="roofline", balance="uniform", steps=1, **common)
+    # Six steps of ResNet-50 take fifteen seconds on two CPU cores.
+    common |= in_blocks(scale, 2 if model.startswith("timm:") else 6)
     name = f"{model.removeprefix('timm:')}{HERE}"
     return Group(name=name, runs=(*rates, *sweep(**common, M=Ms)))
 

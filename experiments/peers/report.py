@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.peers.runs import ABOUT, GOALS, NAME
-from repro.harness.frame import Frame, ratios, runs_frame, select
+from repro.harness.frame import Frame, controls_frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.schema import CheckRound
 from repro.paper import theory
@@ -26,7 +26,7 @@ NAMES = {
     "torchgpipe": "torchgpipe 0.0.7",
 }
 OVER = "throughput, ours over peer"
-_WORK = ["where", "model"]
+_WORK = ["where", "group"]
 _SHOWN = [
     "run", "library", "model", "where", "K", "M", "N", "schedule", "remat", "fidelity", "ours_s",
     "peer_s", "ratio", "low", "high", "rounds", "noise", "noise_low", "noise_high", "verdict",
@@ -91,7 +91,7 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
         for own, peer in zip(ours, peers["run"], strict=True)
     ]
     over = pd.DataFrame(found, columns=["ratio", "low", "high", "rounds"], index=peers.index)
-    peers = peers.drop(columns="rounds").join(over).join(noise(results, frame), on=_WORK)
+    peers = peers.drop(columns="rounds").join(over).join(noise(results), on=_WORK)
     peers["ours_s"] = [own.step_s if own else nan for own in ours]
     peers["peer_s"] = peers["step_s"]
     peers["verdict"] = [verdict(line) for line in peers.to_dict("records")]
@@ -121,16 +121,14 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
     )
 
 
-def noise(results: Results, frame: Frame) -> Frame:
-    """The widest A/A ratio of each model and place, of those with an interval.
+def noise(results: Results) -> Frame:
+    """The A/A ratio of each group and place.
 
-    A/A: throughput of our run with another seed over that with seed 0, everything else equal.
+    A/A: the step of our run with another seed over that of the run itself.
     """
-    again = frame.loc[(frame["library"] == "repro") & (frame["seed"] > 0)]
-    found = again[_WORK].join(ratios(results, again, seed=0)).dropna()
-    found = found.assign(width=found["high"] - found["low"]).sort_values("width")
-    widest = found.groupby(_WORK)[["ratio", "low", "high"]].last()
-    return widest.set_axis(["noise", "noise_low", "noise_high"], axis=1)
+    again = select(controls_frame(results, NAME), control="again")
+    found = again.set_index(_WORK)[["step", "low", "high"]]
+    return found.set_axis(["noise", "noise_low", "noise_high"], axis=1)
 
 
 def verdict(line: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from experiments.runtime.runs import ABOUT, GOALS, KIB, KNOWN_DURATIONS, MESSAGE_SIZE, MIB, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.statistics import interval
+from repro.harness.statistics import interval_of_sets
 from repro.paper import theory
 from repro.report import style
 from repro.report.declared import Shown
@@ -57,7 +57,9 @@ def timed(results: Results, group: str) -> Frame:
     frame["bubble arithmetic"] = 1 - working[0] - working[1]
     frame = with_parts(frame)
     overheads = [
-        interval([100 * (round_.step_s / best - 1) for round_ in run.rounds])
+        interval_of_sets(
+            [[100 * (seconds / best - 1) for seconds in round_.blocks] for round_ in run.rounds]
+        )
         for run, best in zip(frame["run"], frame["best_s"], strict=True)
     ]
     return with_interval(frame, OVERHEAD, overheads)

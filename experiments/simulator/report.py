@@ -17,7 +17,7 @@ from experiments.simulator.runs import ABOUT, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.schema import TrainRound
-from repro.harness.statistics import interval
+from repro.harness.statistics import interval_of_sets
 from repro.report import style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
@@ -41,7 +41,8 @@ def judged(results: Results) -> Frame:
     """A line for each measured and emulated run, with its simulated steps.
 
     The columns of `ERRORS` have the simulated over the real step, minus 1, in percent, of each
-    round; `errors` has those that the goal is for, with layers timed alone too where they were.
+    block of each round; `errors` has those that the goal is for, with layers timed alone too where
+    they were.
     """
     frame = runs_frame(results, NAME, task="train")
     known = {
@@ -58,7 +59,7 @@ def judged(results: Results) -> Frame:
 
 
 def _errors(run: Run, known: Mapping[Any, float]) -> Mapping[str, object]:
-    errors: dict[str, list[float]] = {way: [] for way in ERRORS}
+    errors: dict[str, list[list[float]]] = {way: [] for way in ERRORS}
     steps: dict[str, list[float]] = {way: [] for way in ERRORS}
     for round_ in run.rounds:
         assert isinstance(round_.record, TrainRound)
@@ -67,7 +68,7 @@ def _errors(run: Run, known: Mapping[Any, float]) -> Mapping[str, object]:
         simulated = {"known": known[key]} if emulated else round_.record.predicted
         for way, seconds in simulated.items():
             steps[way].append(seconds)
-            errors[way].append(100 * (seconds / round_.step_s - 1))
+            errors[way].append([100 * (seconds / real - 1) for real in round_.blocks])
     way = next((way for way in ERRORS if steps[way]), "known")
     simulated_ms = 1e3 * median(steps[way]) if steps[way] else nan
     columns = {ERRORS[name]: of_rounds for name, of_rounds in errors.items()}
@@ -88,7 +89,7 @@ def tables(results: Results) -> list[Table]:
     table["step (ms) emulated"] = 1e3 * frame["step_s"].where(~measured)
     table["step (ms) simulated"] = frame["simulated"]
     for column in ERRORS.values():
-        table = with_interval(table, column, frame[column].map(interval))
+        table = with_interval(table, column, frame[column].map(interval_of_sets))
     forms = dict.fromkeys(ERRORS.values(), "+.1f")
     return [framed(results, NAME, table, ABOUT, forms=forms, keep_where=True)]
 
@@ -129,15 +130,16 @@ def _panel(axes: Axes, runs: Frame) -> None:
     axes.axhspan(-GOAL, GOAL, color=style.IDLE, linewidth=0, label=label)
     axes.axhline(0, color=style.THEORY, linewidth=0.8)
     places = pd.Series(range(len(runs)), runs.index)
-    measured, in_rounds = style.FIDELITIES["measured"], runs["errors"].explode()
+    measured = style.FIDELITIES["measured"]
+    in_rounds = runs["errors"].explode().map(median)
     look = {"ms": 4, "mec": "none", "color": measured, "alpha": 0.35, "label": "a round"}
     axes.plot(places[in_rounds.index] - _ASIDE, in_rounds, "o", **look)
-    runs = with_interval(runs, "median", runs["errors"].map(interval))
+    runs = with_interval(runs, "median", runs["errors"].map(interval_of_sets))
     look = style.dots("simulated", elinewidth=1.4, capsize=3, label="median, 95 % interval")
     axes.errorbar(places, runs["median"], error_bars(runs, "median"), **look)
     alone = runs[runs[ERRORS["mixed"]].map(bool)]
     if len(alone):
-        together = alone[ERRORS["together"]].map(median)
+        together = alone[ERRORS["together"]].map(interval_of_sets).str[0]
         label = "layers timed together only"
         axes.plot(places[alone.index] + _ASIDE, together, "x", color=measured, label=label)
     style.ticks(axes, list(range(len(runs))), list(map(str, runs["M"])))

@@ -6,7 +6,7 @@ repro run sweep --method single gpipe 1f1b data --K 2 --M 4
 
 from typing import Any
 
-from repro.harness.sizes import small
+from repro.harness.sizes import BLOCKS, small
 from repro.harness.spec import (
     BalanceRule,
     Checkpoint,
@@ -40,8 +40,8 @@ def experiment(
     optimizer: Optimizer = "sgd",
     lr: float = 0.01,
     seed: int = 0,
-    warmup: int = 1,
-    steps: int = 3,
+    warmup: int = 2,
+    steps: int = BLOCKS,
 ) -> Experiment:
     """Every K with every M on one model, all at the same mini-batch.
 
@@ -73,7 +73,7 @@ def experiment(
         lr: its step size.
         seed: of weights, data and everything random.
         warmup: steps that are not counted.
-        steps: timed steps of each run in each round.
+        steps: blocks of a round; a block is one timed step of each run, in random order.
     """
     pipeline = {"D": D, "schedule": schedule, "stages_per_rank": stages_per_rank}
     ways = [fields_of(name, devices) for name in method for devices in K]

@@ -8,15 +8,13 @@ from repro.harness.spec import Experiment, Group, Partitioner, RunSpec, Scale, s
 
 NAME = "table2"
 # Mini-batch N of each model per scale; their sizes are in repro.harness.sizes.
-AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
-TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 32, "paper": 32}
-ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
-STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 1, "node": 10, "paper": 10}
+AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 64, "node": 128, "paper": 128}
+TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 64, "node": 32, "paper": 32}
 # Simulated at the paper's size at every scale but smoke: device, its memory, N, and how much longer
-# stages wait when they are emulated at M=1, so that a step takes two to three seconds.
+# stages wait when they are emulated at M=1, so that a step takes one to two seconds.
 TPUS = {
     "amoebanet-d": ("tpu-v2", 8 * 10**9, 128, 1.2),
-    "transformer": ("tpu-v3", 16 * 2**30, 32, 0.08),
+    "transformer": ("tpu-v3", 16 * 2**30, 32, 0.04),
 }
 # N that may fill a memory
 LARGEST: dict[Scale, int] = {"smoke": 64, "laptop": 4096, "node": 4096, "paper": 4096}
@@ -47,7 +45,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine; 8 devices to measure every cell",
         minutes={"smoke": 1.5, "laptop": 7, "node": 30, "paper": 60},
         version=4,
-        rounds=ROUNDS[scale],
+        rounds=sizes.sets(scale),
         groups=(
             *_measured(scale),
             *(_controlled(model, args) for model, args in modelled.items()),
@@ -58,15 +56,17 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(scale: Scale) -> list[Group]:
-    cells: dict[str, Any] = {"K": [*KS], "M": [*MS], "steps": STEPS[scale]}
+    cells: dict[str, Any] = {"K": [*KS], "M": [*MS], **sizes.in_blocks(scale, 12)}
     models = (
         ("amoebanet-d", sizes.AMOEBANET[scale], AMOEBANET_N[scale]),
         ("transformer", sizes.TRANSFORMER[scale], TRANSFORMER_N[scale]),
     )
-    return [
-        Group(name=model, runs=sweep(model=model, model_args=args, N=N, **cells))
-        for model, args, N in models
-    ]
+    groups = []
+    for model, args, N in models:
+        runs = sweep(model=model, model_args=args, N=N, **cells)
+        controlled = next(run for run in runs if (run.K, run.M) == (2, 4))
+        groups.append(Group(name=model, runs=(*runs, *sizes.controls_at(scale, controlled))))
+    return groups
 
 
 def _modelled(model: str, args: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ KS = (1, 2, 4, 8)
 N = {"amoebanet-d": 128, "transformer": 32}  # of what is modelled, and of scales node and paper
 # at M=1, so that a step takes two to three seconds
 STRETCH = {"amoebanet-d": 1.5, "transformer": 0.05}
-MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 64}
+MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 32}
 THROTTLED = "-throttled"  # ends the names of the groups with slow links
 # Bytes per second between two stages on the CPU, from a network's to far less; None: shared memory
 # as it is.
@@ -48,7 +48,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         )
         # Waits hardly differ from round to round.
         emulated.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
-        runs = sweep(**alike, K=[*KS], M=M, steps=10, transport="gloo")
+        runs = sweep(**alike, K=[*KS], M=M, transport="gloo", **sizes.in_blocks(scale, 10))
         measured.append(Group(name=model, runs=runs))
     groups = [
         *simulated,
@@ -62,7 +62,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine; 8 GPUs to measure every cell",
         minutes={"smoke": 0.5, "laptop": 3, "node": 10, "paper": 10},
         version=3,
-        rounds=1 if scale == "smoke" else 5,
+        rounds=sizes.sets(scale),
         groups=tuple(groups),
     )
 
@@ -70,8 +70,12 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _throttled(scale: Scale) -> list[Group]:
     models = {"amoebanet-d": sizes.AMOEBANET[scale], "transformer": sizes.TRANSFORMER[scale]}
     links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS[scale]]
-    alike: dict[str, Any] = {"N": MEASURED_N[scale], "K": 2, "M": M, "steps": 1, "link": links}
-    return [
-        Group(name=f"{model}{THROTTLED}", runs=sweep(model=model, model_args=args, **alike))
-        for model, args in models.items()
-    ]
+    alike: dict[str, Any] = {"N": MEASURED_N[scale], "K": 2, "M": M, "link": links}
+    alike |= sizes.in_blocks(scale, 10)
+    groups = []
+    for model, args in models.items():
+        runs = sweep(model=model, model_args=args, **alike)
+        groups.append(
+            Group(name=f"{model}{THROTTLED}", runs=(*runs, *sizes.controls_at(scale, runs[0])))
+        )
+    return groups

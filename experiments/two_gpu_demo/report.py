@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from experiments.two_gpu_demo.runs import ABOUT, NAME, STRATEGIES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.statistics import interval
+from repro.harness.statistics import interval_of_sets
 from repro.report import gantt
 from repro.report.declared import Shown
 from repro.report.figures import Picture
@@ -117,7 +117,9 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
 
 
 def against_m(frame: Frame) -> Figure:
-    throughputs = [interval([round_.throughput for round_ in run.rounds]) for run in frame["run"]]
+    throughputs = [
+        interval_of_sets([round_.throughputs for round_ in run.rounds]) for run in frame["run"]
+    ]
     frame = with_interval(frame, RATE, throughputs)
     frame["peak"] = 1024 * frame["peak_gib_max"]
     frame["order"] = frame["method"].map(STRATEGIES.index)

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
-from repro.harness.sizes import TRANSFORMER
+from repro.harness.sizes import TRANSFORMER, controls_at, in_blocks, sets
 from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, slug
 from repro.methods.named import fields_of
 
@@ -14,8 +14,7 @@ STRATEGIES = ("single", "naive", "gpipe")  # names of methods, in the order of t
 
 class Sizes(NamedTuple):
     Ms: tuple[int, ...]
-    steps: int
-    resnet: tuple[dict[str, Any], int, int]  # arguments, N, rounds
+    resnet: tuple[dict[str, Any], int, int]  # arguments, N, blocks
     transformer: tuple[dict[str, Any], int, int]
 
 
@@ -25,10 +24,10 @@ _SMALL: dict[str, Any] = {"L": 8, "d": 64, "H": 256, "heads": 4, "V": 512, "T": 
 _FOR_16_GB: dict[str, Any] = {"L": 12, "d": 512, "H": 2048, "heads": 8, "V": 8192, "T": 128}
 _MS = (1, 2, 4, 8, 16, 32)
 SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes((1, 2), 1, (_SMALL_IMAGES, 8, 1), (TRANSFORMER["smoke"], 8, 1)),
-    # A round of ResNet-50 takes a minute on two CPU cores.
-    "laptop": Sizes(_MS, 1, (_SMALL_IMAGES, 64, 2), (_SMALL, 128, 5)),
-    "node": Sizes(_MS, 3, ({"image": 224}, 128, 5), (_FOR_16_GB, 128, 5)),
+    "smoke": Sizes((1, 2), (_SMALL_IMAGES, 8, 1), (TRANSFORMER["smoke"], 8, 1)),
+    # A block of ResNet-50 takes half a minute on two CPU cores.
+    "laptop": Sizes(_MS, (_SMALL_IMAGES, 64, 2), (_SMALL, 128, 10)),
+    "node": Sizes(_MS, ({"image": 224}, 128, 10), (_FOR_16_GB, 128, 10)),
 }
 SIZES["paper"] = SIZES["node"]
 
@@ -58,20 +57,21 @@ def experiment(
             "stands beside them in every run; try K=2"
         )
     size = SIZES[scale]
-    common: dict[str, Any] = {"checkpoint": checkpoint, "steps": size.steps}
     groups = []
     for model, sizes in (("timm:resnet50", size.resnet), ("transformer", size.transformer)):
-        args, N, rounds = sizes
-        runs = tuple(
-            RunSpec(model=model, model_args=args, M=m, N=N, **fields_of(strategy, K), **common)
+        args, N, blocks = sizes
+        common: dict[str, Any] = {"model": model, "model_args": args, "checkpoint": checkpoint}
+        common |= {"N": N, **in_blocks(scale, blocks)}
+        runs = [
+            RunSpec(M=m, **fields_of(strategy, K), **common)
             for m in M or size.Ms
             for strategy in STRATEGIES
-        )
-        groups.append(Group(name=slug(model), runs=runs, rounds=rounds))
+        ]
+        groups.append(Group(name=slug(model), runs=(*runs, *controls_at(scale, runs[-1]))))
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices: CPU cores, or GPUs of 16 GB",
         minutes={"smoke": 0.4, "laptop": 4, "node": 20, "paper": 20},
-        rounds=1 if scale == "smoke" else 5,
+        rounds=sets(scale),
         groups=tuple(groups),
     )

@@ -15,6 +15,7 @@ from repro.costs.units import readable
 from repro.gpipe.schedule import kinds
 from repro.harness.error_bars import ErrorBar, calibration_error, profile_error
 from repro.harness.predict import Calibrated, Source, predict
+from repro.harness.sizes import in_blocks
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
 from repro.simulate.calibration import Calibration
 
@@ -134,8 +135,9 @@ class Question:
 
     @cached_property
     def _one_device(self) -> RunSpec:
-        fields = {"N": self.batch, "optimizer": self.optimizer, "checkpoint": "never"}
-        return RunSpec(model=self.model, model_args=dict(self.model_args), K=1, M=1, **fields)
+        fields: dict[str, Any] = {"N": self.batch, "optimizer": self.optimizer, "K": 1, "M": 1}
+        fields |= {"model_args": dict(self.model_args), "checkpoint": "never"}
+        return RunSpec(model=self.model, **fields, **in_blocks("laptop"))
 
     @property
     def _timed(self) -> Calibration | None:

@@ -6,13 +6,13 @@ are read back from the records, so a second start, which measures nothing, ends 
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from math import isnan
+from math import ceil, isnan
 from typing import TYPE_CHECKING
 
 from repro.harness import contention, text
 from repro.harness.plan import Plan
 from repro.harness.results import Results, Run, of_journals
-from repro.harness.spec import TIMED, RunSpec, slug
+from repro.harness.spec import SLOWED, TIMED, RunSpec, slug
 from repro.harness.terminal import table_of
 from repro.harness.vary import all_varied
 from repro.io.untrusted import short
@@ -26,9 +26,10 @@ _OF_THE_PAPER = {**OVER_K1, "over K=2, M=1": {"K": 2, "M": 1}, "over K=2": {"K":
 _OF_EXHIBIT = ("model", "fidelity", "N")  # the settings that are columns there
 # Fields that always have a column, or that say nothing about a timed step.
 _NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures"}
+_WIDTHS = (0.1, 0.05, 0.03, 0.02, 0.01)  # half-widths of intervals that a user may want
 _MARKS = {
     "x [": "over: throughput over that of the same run at this K and M; [95 % interval over "
-    "rounds]",
+    "blocks]",
     " ~": "~: the interval spans 1, no difference is shown",
     " busy": f"busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
     "--force measures those rounds again",
@@ -39,7 +40,7 @@ def closing(plan: Plan) -> list["RenderableType"]:
     """The parts of the answer for one experiment; none if nothing was measured."""
     results, experiment = of_journals([plan.journal]), plan.experiment
     recorded = {run.id: run for run in results.runs}
-    shown = [recorded[run.id] for run in plan.runs if run.id in recorded]
+    shown = [recorded[run.id] for run in plan.runs if run.id in recorded and not run.spec.control]
     done = [run for run in shown if run.done and (run.fit or not isnan(run.step_s))]
     parts: list[RenderableType] = []
     if experiment.paper or experiment.neurips:
@@ -57,6 +58,8 @@ def closing(plan: Plan) -> list["RenderableType"]:
             title = group if len(experiment.groups) > 1 else ""
             parts += _table(title, members, results, exhibit=False)
             parts += _fastest([run for run in members if run.library == "repro"], results)
+            parts += _narrower(members, results)
+    parts += _controls(results, {run.id for run in plan.runs})
     not_done = Counter(run.status for run in shown if not run.done)
     if not_done:
         counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
@@ -144,6 +147,41 @@ def _fastest(runs: Sequence[Run], results: Results) -> list[str]:
     value, low, high, _ = results.ratio(first, second)
     over = f", {text.ratio(value, low, high)} over the next, K={second.K}, M={second.M}"
     return [line + over] if low > 1 else []
+
+
+def _narrower(runs: Sequence[Run], results: Results) -> list[str]:
+    """How many more blocks the widest interval over K=1 needs for a width that a user may want."""
+    found = [(results.speedup(run, K=1), len(run.rounds)) for run in runs]
+    widths = [((high - low) / 2 / value, n) for (value, low, high), n in found if low < high]
+    if not widths:
+        return []
+    width, rounds = max(widths)
+    goal = next((goal for goal in _WIDTHS if goal < width), None)
+    if goal is None:
+        return []
+    # An interval of twice as many independent rounds is narrower by the square root of two.
+    more = ceil(rounds * ((width / goal) ** 2 - 1))
+    blocks = more * max(run.spec.steps for run in runs)
+    return [
+        f"  widest interval over K=1: ±{width:.1%}; ±{goal:.0%} takes about {blocks} more blocks: "
+        f"--rounds {rounds + more}"
+    ]
+
+
+def _controls(results: Results, planned: set[str]) -> list[str]:
+    """What the measurement can tell apart: a run again, and one that sleeps for a part of it."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for run in results.runs:
+        base = results.controlled(run) if run.spec.control and run.done else None
+        if base is not None and run.id in planned:
+            value, low, high, _ = results.ratio(base, run)
+            if not isnan(low):
+                found.setdefault(str(run.spec.control), []).append((value, low, high))
+    words = {"again": "a run beside itself", "slowed": f"with {SLOWED:.0%} of its step slept away"}
+    return [
+        f"  control, {words[control]}: step {', '.join(text.ratio(*each) for each in ratios)}"
+        for control, ratios in found.items()
+    ]
 
 
 def _setting(spec: RunSpec, name: str) -> str:

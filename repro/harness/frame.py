@@ -3,6 +3,7 @@
 Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -45,7 +46,7 @@ CSV_COLUMNS = (
 # Columns of `all_runs` that are fields of a spec and hardly ever differ.
 SETTINGS = (
     "task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory",
-    "stretch", "stages_per_rank", "tensor_parallel", "zero", "shared",
+    "stretch", "stages_per_rank", "tensor_parallel", "zero", "shared", "control",
 )
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
@@ -120,18 +121,38 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
     `repro.methods.named`. `where` is the scale, and the machine where results come from several;
     `rounds` is their number; `record` is that of the newest round, None without one; `spec` is the
     whole spec, and `run` the run. Of trainings there are columns such as `metrics.bleu`, on test
-    data after the last step. The index is the place in `Results.runs`.
+    data after the last step. Controls are left out, see `controls_frame`. The index is the place in
+    `Results.runs`.
     """
+    frame = _frame(results, [run for run in _of(results, experiments) if not run.spec.control])
+    return select(frame, **wanted)
+
+
+def controls_frame(results: Results, *experiments: str) -> Frame:
+    """A line for each control of these experiments (none: of all), as in `runs_frame`.
+
+    `step` is its step over that of the run that it controls, with the ends of its interval in `low`
+    and `high`, of so many `blocks`.
+    """
+    runs = [run for run in _of(results, experiments) if run.spec.control and run.done]
+    pairs = [(base, run) for run in runs if (base := results.controlled(run))]
+    frame = _frame(results, [run for _, run in pairs])
+    found = [results.ratio(*pair) for pair in pairs]
+    columns = ["step", "low", "high", "blocks"]
+    return frame.join(pd.DataFrame(found, columns=columns, index=frame.index))
+
+
+def _of(results: Results, experiments: Sequence[str]) -> list[Run]:
+    return [run for run in results.runs if not experiments or run.experiment in experiments]
+
+
+def _frame(results: Results, runs: Sequence[Run]) -> Frame:
     several = len(results.machines) > 1
-    lines = {
-        index: _line(run) | _for_exhibits(run, several)
-        for index, run in enumerate(results.runs)
-        if not experiments or run.experiment in experiments
-    }
+    index = {id(run): place for place, run in enumerate(results.runs)}
+    lines = {index[id(run)]: _line(run) | _for_exhibits(run, several) for run in runs}
     columns = dict.fromkeys([*RunSpec.model_fields, *_OF_RUN, "rounds", *_OF_EXHIBIT])
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
-    frame = pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
-    return select(frame, **wanted)
+    return pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
 
 
 def _line(run: Run) -> dict[str, Any]:

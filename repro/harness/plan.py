@@ -244,7 +244,8 @@ def _parse(text: str) -> dict[str, list[str]]:
 def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
     """The runs of a group that each run is divided by; none for K=1.
 
-    They are the same run at K=1, at K=2 and M=1, and by our own library.
+    They are the same run at K=1, at K=2 and M=1, and by our own library. A control is divided by
+    the run that it controls alone.
     """
     first = {compared(spec): run for run, spec in reversed([*specs.items()])}
     changes: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
@@ -252,6 +253,8 @@ def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
     for name, spec in specs.items():
         divided = spec.K > 1 and spec.task not in ("fit", "learn") and not spec.shared
         bases = [first.get(compared(spec, **changed)) for changed in changes if divided]
+        if spec.control:
+            bases = [first.get(compared(spec.uncontrolled))]
         found[name] = tuple(dict.fromkeys(base for base in bases if base and base != name))
     return found
 

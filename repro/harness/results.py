@@ -76,11 +76,14 @@ class Round:
         return self.N / self.step_s
 
     @property
+    def blocks(self) -> tuple[float, ...]:
+        """Seconds of the step of each block; the median where the run was measured in turn."""
+        return tuple(self.values["step_s"]) if self.together else (self.step_s,)
+
+    @property
     def throughputs(self) -> tuple[float, ...]:
-        """Examples per second in each block; one number where the run was measured in turn."""
-        if not self.together:
-            return (self.throughput,)
-        return tuple(self.N / seconds for seconds in self.values["step_s"])
+        """Examples per second in each of `blocks`."""
+        return tuple(self.N / seconds for seconds in self.blocks)
 
     @property
     def losses(self) -> Sequence[float | None]:
@@ -250,6 +253,10 @@ class Results:
     def baseline(self, run: Run, **changed: Any) -> Run | None:
         """The run at the same place that differs in the changed fields alone (`vary.compared`)."""
         return self._baselines.get((run.place, compared(run.spec, **changed)))
+
+    def controlled(self, run: Run) -> Run | None:
+        """The run that a control measures again, or slowed down."""
+        return self._baselines.get((run.place, compared(run.spec.uncontrolled)))
 
     def ratio(self, run: Run, base: Run) -> tuple[float, float, float, int]:
         """Throughput of a run over that of another, inside common blocks (`statistics.ratio`)."""

@@ -1,4 +1,4 @@
-"""Model arguments per scale that experiments share.
+"""Model arguments per scale, and how often a clock reads them, that experiments share.
 
 `gpu`, `node` and `paper` have the paper's sizes: AmoebaNet-D (18, 256) at 224 x 224, and
 Transformer-48, whose widths Table 2 does not state, at Table 1's (2.548 billion parameters). The
@@ -8,7 +8,7 @@ second.
 
 from typing import Any
 
-from repro.harness.spec import ON_CPU, SIZES_AT, TINY, Scale
+from repro.harness.spec import ON_CPU, SIZES_AT, TINY, RunSpec, Scale, controls
 
 AMOEBANET: dict[Scale, dict[str, Any]] = {
     "smoke": {"L": 3, "D": 16, "image": 48, "num_classes": 10},
@@ -31,6 +31,23 @@ TRANSLATION: dict[Scale, dict[str, Any]] = {
     "paper": {},
 }
 TRANSLATION |= {scale: TRANSLATION[like] for scale, like in SIZES_AT.items()}
+
+BLOCKS = 15  # of a round, where nothing else is said
+
+
+def sets(scale: Scale) -> int:
+    """Rounds of an experiment: sets of fresh processes, whose place is a matter of chance."""
+    return 1 if scale in TINY else 3
+
+
+def in_blocks(scale: Scale, blocks: int = BLOCKS) -> dict[str, int]:
+    """The fields of a measured run: so many blocks in each set, after two warm-up steps."""
+    return {"warmup": 1, "steps": 1} if scale in TINY else {"warmup": 2, "steps": blocks}
+
+
+def controls_at(scale: Scale, run: RunSpec) -> tuple[RunSpec, ...]:
+    """The controls of a run; none where a single step is timed, which tells nothing apart."""
+    return () if scale in TINY else controls(run)
 
 
 def _at_paper_size(smoke: dict[str, Any], paper: dict[str, Any]) -> dict[Scale, dict[str, Any]]:

@@ -218,6 +218,12 @@ class RunSpec(Frozen):
             return 1
         return self.K * self.D * (self.tensor_parallel or 1)
 
+    @property
+    def uncontrolled(self) -> "RunSpec":
+        """The run that a control measures again, or slowed down; any other run itself."""
+        seed = self.seed - 1 if self.control == "again" else self.seed
+        return self.model_copy(update={"control": None, "seed": seed})
+
     def chosen_arguments(self, arguments: Mapping[str, Any]) -> str:
         """The arguments that a fit chose, such as `L=24`, out of all of its model."""
         chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
@@ -341,7 +347,7 @@ class Experiment(Frozen):
     deviations: tuple[str, ...] = ()
     minutes: dict[Scale, float] = Field(default={})
     version: Positive = 1  # raised by hand when old results should not count any more
-    rounds: Positive = 5  # of every group
+    rounds: Positive = 3  # of every group
     groups: tuple[Group, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

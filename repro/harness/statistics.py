@@ -32,8 +32,8 @@ def ratio(
 
 
 def _quotients(own: Sequence[float], other: Sequence[float]) -> list[float]:
-    if min(len(own), len(other)) == 1:  # one of them was measured in turn
-        own, other = [statistics.median(own)], [statistics.median(other)]
+    if min(len(own), len(other)) == 1:  # one of them was measured in turn, or computed
+        return [each / base for each in own for base in other]
     return [each / base for each, base in zip(own, other, strict=False)]
 
 

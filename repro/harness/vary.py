@@ -53,11 +53,14 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     texts = {}
     for members in alike.values():
         specs = [runs[run] for run in members]
-        arguments, named = _varied_arguments(specs), varied(specs, _NAMED)
+        usual = [spec for spec in specs if spec.control is None] or specs
+        arguments, named = _varied_arguments(usual), varied(usual, _NAMED)
         data = [", ".join(spec.training.data) if spec.training else "" for spec in specs]
         for run, spec, trained_on in zip(members, specs, data, strict=True):
             settings = {n: value for n, value in spec.model_args.items() if n in arguments}
             settings |= {name: getattr(spec, name) for name in named}
+            if spec.control:
+                settings["control"] = spec.control
             if len(set(data)) > 1:
                 settings["data"] = trained_on
             texts[run] = ", ".join(

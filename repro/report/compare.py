@@ -28,8 +28,9 @@ _UPDATES = {
 
 
 def rows_of(results: Results, experiment: str = "", **wanted: Any) -> list[Run]:
+    """The runs with these attributes, without controls."""
     runs = results.by_experiment.get(experiment, []) if experiment else results.runs
-    return matching(runs, **wanted)
+    return matching((run for run in runs if not run.spec.control), **wanted)
 
 
 def matching(runs: Iterable[Run], **wanted: Any) -> list[Run]:

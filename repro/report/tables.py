@@ -6,12 +6,14 @@ from typing import Any
 
 import pandas as pd
 
+from repro.harness.about import NO_INTERVAL
 from repro.harness.frame import (
     COLUMNS,
     CSV_COLUMNS,
     SETTINGS,
     Frame,
     all_runs,
+    controls_frame,
     rounds_frame,
     runs_frame,
 )
@@ -20,11 +22,13 @@ from repro.paper import theory
 from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, suffix, without_tiny
 from repro.report.declared import report_of
-from repro.report.framed import RATIO, in_two, with_ratio
+from repro.report.framed import RATIO, Form, in_two, with_interval, with_ratio
 from repro.report.ratio import MARKS, ideal, ideal_over_k1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
 from repro.report.texts import TABLES
+
+OVER_ITSELF = "step over the same run's"
 
 
 def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
@@ -37,6 +41,7 @@ def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None
         else:
             timed = [run for run in results.by_experiment[name] if run.spec.task == "train"]
             tables += [points(results, name, fidelity) for fidelity in fidelities(timed)]
+        tables.append(controls(results, name))
     tables.append(runs(results))
     tables += verdicts.tables(verdicts.judged_claims(results) if claims is None else claims)
     tables = [with_origin(results, table) for table in tables if not table.missing]
@@ -100,6 +105,23 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
     note = f"Speedup over K=1 is at the same M, N and re-materialization. {MARKS}"
     name = f"{experiment}_points{suffix(fidelity)}"
     return Table(name, title, note, *frames, experiment, list(frame["run"]))
+
+
+def controls(results: Results, experiment: str) -> Table:
+    """What an experiment's groups can tell apart: a line for each control of theirs."""
+    frame = controls_frame(results, experiment)
+    title, note = TABLES["controls"]
+    name, note = f"{experiment}_controls", note.format(no_interval=NO_INTERVAL)
+    title = title.format(experiment=experiment)
+    if not len(frame):
+        return Table(name, title, note, frame, frame, experiment)
+    columns = ["group", "model", "K", "M", "fidelity", "control", "blocks"]
+    found = frame[["step", "low", "high"]].to_numpy().tolist()
+    shown = with_interval(frame[columns], OVER_ITSELF, found)
+    clear = (frame["low"] > 1) | (frame["high"] < 1)
+    shown["told apart"] = clear.where(frame["low"].notna(), "no interval")
+    forms: dict[str, Form] = {OVER_ITSELF: ".3f", "model": model_name}
+    return Table(name, title, note, *in_two(shown, forms=forms), experiment, list(frame["run"]))
 
 
 def runs(results: Results) -> Table:

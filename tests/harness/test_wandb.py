@@ -168,7 +168,7 @@ def test_a_measured_run_and_a_training(logged: dict[str, Mirrored]):
     values = mirrored.about["summary"]
     assert values["step_s"] == 0.75
     assert values["speedup/vs_k1"] == pytest.approx(1.25 / 0.75)
-    assert "speedup_vs_k1_ci_low" not in values, "an unknown number is left out"
+    assert "speedup_vs_k2m1_ci_low" not in values, "an unknown number is left out"
     assert values["memory/stage_1_gib"] == 1.0
     assert mirrored.file("timeline").stat().st_size > 1000
     assert (mirrored.run["run_group"], mirrored.run["host"]) == ("tiny", "anonymous")

@@ -48,8 +48,9 @@ def run(
 ) -> list[Measured]:
     """Build all runs, warm them up, and measure blocks of one step of each, in random order.
 
-    `groups` are the process groups of each run. The order is the same on all ranks, and the steps
-    of a record are those of the blocks.
+    Runs of the same M, which will be compared most, stay next to each other. `groups` are the
+    process groups of each run. The order is the same on all ranks, and the steps of a record are
+    those of the blocks.
     """
     jobs = work.jobs
     trainings: dict[int, Training] = {}
@@ -67,7 +68,9 @@ def run(
         if block % _BLOCKS_BETWEEN_COLLECTIONS == 0:
             gc.collect()
         members = [index for index, job in enumerate(jobs) if block < job.spec.steps]
+        place = {job.spec.M: orders.random() for job in jobs}
         orders.shuffle(members)
+        members.sort(key=lambda index: place[jobs[index].spec.M])
         with collector.paused():  # as timeit does
             for index in members:
                 at(index)
