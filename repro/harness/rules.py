@@ -133,7 +133,7 @@ def _wrong_divisions(spec: Spec) -> Iterator[str]:
         yield "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more"
     if spec.task == "learn" and N % spec.D:
         yield f"N = {N} with task = 'learn': allowed is a multiple of D = {spec.D}"
-    alike = spec.modelled or spec.task == "check" or spec.library == "deepspeed"
+    alike = spec.modelled or spec.task == "check" or spec.library in ("deepspeed", "bare")
     if alike and N % M:
         yield (
             f"N = {N}, M = {M} with fidelity = '{spec.fidelity}', task = '{spec.task}', library = "

@@ -47,6 +47,7 @@ Library = Literal[
     "fsdp",
     "tensor",
     "pipedream",
+    "bare",
 ]
 REPLICATED: tuple[Library, ...] = ("ddp", "fsdp")  # libraries of K=1 and D replicas
 # Schedules of torch.distributed.pipelining, each a library here.

@@ -51,6 +51,15 @@ _OWN_ALONE: Allowed = {
 _PIPELINE = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "D": (1,)}
 _REPLICAS = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "K": (1,)}
 _TENSOR = {**_OWN_ALONE, "schedule": ("gpipe",), "D": (1,), "K": (1,)}
+# The bare loop only waits, in any schedule of one stage a rank.
+_BARE = {
+    "model": ("timed",),
+    **_PIPELINE,
+    "task": ("train",),
+    "checkpoint": ("always", "except_last", "never"),
+    "schedule": ("gpipe", "gpipe-late", "1f1b", "naive"),
+    "transport": ("auto", "shm"),
+}
 _TORCH = "peers.pipelining.Pipelining"
 # Library -> its class in `repro.methods`, and the runs that it accepts.
 LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
@@ -61,6 +70,7 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "deepspeed": ("peers.deepspeed.DeepSpeedPipeline", {**_PIPELINE, "schedule": ("1f1b",)}),
     "torchgpipe": ("peers.torchgpipe.TorchGPipe", _PIPELINE),
     "pipedream": ("pipedream.PipeDream", _PIPELINE),
+    "bare": ("bare.Bare", _BARE),
     "ddp": ("unpipelined.DataParallel", _REPLICAS),
     "fsdp": ("sharded.FullySharded", _REPLICAS),
     "tensor": ("sharded.TensorParallel", _TENSOR),

@@ -1,4 +1,4 @@
-"""The adapters of the peer libraries, held against the unsplit model and against ours."""
+"""The adapters of the libraries, held against the unsplit model and ours, or arithmetic."""
 
 from datetime import timedelta
 from functools import partial
@@ -12,6 +12,9 @@ from probed import examined, setup
 from torch import nn
 
 from repro.gpipe import launch
+from repro.harness.job import Job, Measured, Work
+from repro.harness.spec import RunSpec
+from repro.harness.tasks.run import run
 from repro.methods import make
 from repro.methods.checks import Check
 from repro.methods.probe import probe
@@ -26,6 +29,7 @@ TORCH_SCHEDULES: dict[str, dict[str, Any]] = {
         "balance": (1, 1, 1, 1),
     },
 }
+BARE: dict[str, Any] = {"library": "bare", "K": 2, "M": 4, "N": 4, "trace": False, "steps": 2}
 Found = tuple[dict[str, Check], list[float]]  # its checks, and losses of a training
 
 
@@ -101,3 +105,22 @@ def test_torchgpipe_is_right_but_for_the_variance():
 def test_deepspeed_trains_as_ours():
     for results in launch(deepspeed_ranks, stages=2):
         assert_trains_as_ours(results, "deepspeed")
+
+
+def bare_ranks() -> list[Measured]:
+    args = {"L": 2, "forward_s": 0.005, "backward_s": 0.01, "elements": 1024}
+    timed = RunSpec(model="timed", model_args=args, balance="uniform", fidelity="emulated", **BARE)
+    return run(Work((Job(timed),)), dist.get_rank())
+
+
+def test_the_bare_loop_takes_what_it_waits_and_little_more():
+    record = launch(bare_ranks, stages=2)[0][0].record.model_dump()
+    assert 1 <= min(record["step_s"]) / 0.095 < 1.5  # (M+K-1)F + M(R+B) + (K-1)B
+    assert record["sent_bytes"] == [{"activations": 4 * 4096}, {"gradients": 4 * 4096}]
+
+
+def test_the_bare_loop_refuses_what_does_not_wait():
+    with pytest.raises(
+        ValueError, match=r"model = 'mlp' with library = 'bare': allowed is 'timed'"
+    ):
+        RunSpec(model="mlp", **BARE)

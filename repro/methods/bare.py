@@ -1,0 +1,120 @@
+"""The bare loop: the waits and the messages of a step, and nothing else.
+
+It runs stages of known duration, the model `timed`. What a step takes here is what these waits and
+messages alone cost on this machine; what a step of our pipeline takes above that is our runtime's.
+The schedule is unrolled before the first step into a flat list of calls. An F, R or B is one wait
+for the seconds of its stage, as the timed layers wait, and a message is one of the same bytes over
+the same shared memory. There is no autograd, no random number, no bookkeeping of recomputation, no
+check for inf or nan, no barrier inside a step, and no update.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+
+from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe.comm.links import Links
+from repro.gpipe.comm.message import Form, Message
+from repro.gpipe.core.microbatch import Tree, batch_size
+from repro.gpipe.runtime.clock import Waits
+from repro.gpipe.schedule.actions import Schedule
+from repro.methods.method import Method, Setup
+from repro.models.timed import TimedLayer
+
+_KEY = "bare"  # all messages of a link have one form, which travels with the first of them
+_Call = Callable[[], object]
+
+
+class Bare(Method):
+    """One stage of timed layers; see `Method`. Its loss is always 0.0: nothing is computed.
+
+    All micro-batches have the size of the setup's sample, [n, elements]. Peak memory is not
+    measured.
+
+    Raises:
+        ValueError: one line: stages are not on the CPU of one Linux host.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        config = setup.config
+        assert config.stages_per_rank == 1
+        super().__init__(setup, config.stages, dist.get_rank() if config.stages > 1 else 0)
+        self.balance = setup.counts()
+        # All layers, since a message back is as wide as the stage before makes it.
+        whole = setup.build_stage([len(setup.layers)], 0)
+        layers = [layer for layer in whole if isinstance(layer, TimedLayer)]
+        assert len(layers) == len(whole)  # `LIBRARIES` refuses other models in a run
+        ends = [0, *accumulate(self.balance)]
+        first, end = ends[self._rank], ends[self._rank + 1]
+        self.module = whole[first:end]
+        forward_s = sum(layer.forward_s for layer in layers[first:end])
+        backward_s = sum(layer.backward_s for layer in layers[first:end])
+        self._seconds = {"F": forward_s, "R": forward_s, "B": backward_s}
+        self._links = Links(self._wire, setup.device, "shm")
+        n = batch_size(setup.sample)
+        # Activations are as wide as this stage's last layer, gradients as the one before its first.
+        width = {"F": layers[end - 1].elements, "B": layers[first - 1].elements}
+        self._messages = {of: _zeros(n, width[of], setup.device) for of in self._links.outgoing}
+        self._waits = Waits()
+        schedule = config.schedule_to_execute(len(layers))
+        self._step = self._unrolled(schedule)
+        self._forwards = self._unrolled(schedule.forward_only())
+        self._step_bytes: dict[str, int] = {}  # sent in the last step
+
+    def _unrolled(self, schedule: Schedule) -> list[_Call]:
+        """What this stage does in a schedule, in order, as calls without arguments."""
+        calls: list[_Call] = []
+        for action in schedule.ranks[self._rank]:
+            if action.kind in self._seconds:
+                calls.append(partial(self._wait, self._seconds[action.kind]))
+            elif action.kind == "Send":
+                message = self._messages[action.of]
+                calls.append(partial(self._links.send, action.of, message, _KEY))
+            elif action.kind == "Recv":
+                # In shared memory this posts nothing, so that one call serves all steps.
+                calls.append(self._links.incoming[action.of].irecv(_KEY))
+        return calls
+
+    def _wait(self, seconds: float) -> None:
+        self._waits.until(self._waits.after(seconds))
+
+    def _run(self, calls: Sequence[_Call]) -> None:
+        for call in calls:
+            call()  # a message that it returns is dropped, and its memory free again
+        self._links.flush()
+
+    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+        """The waits and messages of one step, from this stage's first to its last; see `Method`.
+
+        The mini-batch is not read, and the loss is 0.0.
+        """
+        assert not trace, "only our own pipeline records spans"
+        sent = self._links.sent_bytes()
+        start = self._now()
+        self._run(self._step)
+        end = self._now()
+        now_sent = self._links.sent_bytes()
+        self._step_bytes = {what: size - sent[what] for what, size in now_sent.items()}
+        return StepResult(0.0, start, end)
+
+    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
+        """The waits and messages of all F; the loss is 0.0, and there are no outputs."""
+        self._run(self._forwards)
+        return EvaluationResult(0.0, None)
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
+        """Bytes of the messages that each stage sent in the last step."""
+        return self.gather(self._step_bytes)
+
+    def close(self) -> None:
+        """See `Method`."""
+        self._links.close()
+
+
+def _zeros(n: int, elements: int, device: torch.device) -> Message:
+    """A message of float32 numbers [n, elements], as between timed layers."""
+    tensors = [torch.zeros(n, elements, device=device)]
+    return Message(tensors, Form.of(tensors, None))
