@@ -1,8 +1,7 @@
 """What the runtime costs: steps of known duration against arithmetic.
 
 Its layers wait for a known time, one layer a stage, so the best possible step is known as well:
-(M+K-1)F + M(R+B) + (K-1)B with early recompute (section 2.3 of arXiv:1811.06965v5). What is above
-it is overhead.
+(M+K-1)F + M(R+B) + (K-1)B with early recompute (arXiv:1811.06965v5, section 2.3). More is overhead.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.runtime.runs import ABOUT, GOALS, KIB, KNOWN_DURATIONS, MESSAGE_SIZE, MIB, NAME
-from repro.harness.frame import Frame, runs_frame, select
+from experiments.runtime.runs import ABOUT, BARE, GOALS, KNOWN_DURATIONS, MESSAGE_SIZE, MIB, NAME
+from repro.harness.frame import Frame, ratios, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval_of_sets
 from repro.paper import theory
@@ -26,7 +25,7 @@ from repro.report.rounds import with_parts
 from repro.report.table import EMPTY, Table
 
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
-OVERHEAD = "overhead (%) emulated"
+OVERHEAD, OVER_BARE = (f"{name} emulated" for name in GOALS)
 SHOWN = Shown(
     f"{NAME}_known_durations",
     f"K | M | F (ms) | step (ms) emulated | step (ms) arithmetic | {OVERHEAD} | overhead (%) goal",
@@ -35,7 +34,7 @@ _STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[f"{NAME}_known_durations"]
+    table = tables[SHOWN.table]
     overheads = table.numbers(OVERHEAD)
     goals = [text for text in table.shown["overhead (%) goal"] if text not in ("", EMPTY)]
     missed = sum("missed" in text for text in goals)
@@ -46,15 +45,14 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def timed(results: Results, group: str) -> Frame:
-    """A line for each run of a group with arithmetic's step and shares, and the overhead."""
-    frame = runs_frame(results, NAME, group=group)
+    """A line for each run of ours with arithmetic's step and shares, and the overhead."""
+    frame = runs_frame(results, NAME, group=group, library="repro")
     frame["F"] = [args["forward_s"] for args in frame["model_args"]]
     lines = frame[["K", "M", "F"]].itertuples(index=False)
     frame["best_s"] = [theory.step_time(K, M, "early", F, F, 2 * F) for K, M, F in lines]
-    for part, forwards in (("computation", 3), ("recompute", 1)):
-        frame[f"{part} arithmetic"] = forwards * frame["M"] * frame["F"] / frame["best_s"]
-    working = frame["computation arithmetic"], frame["recompute arithmetic"]
-    frame["bubble arithmetic"] = 1 - working[0] - working[1]
+    recompute = frame["M"] * frame["F"] / frame["best_s"]
+    for part, share in zip(_EXPECTED, (3 * recompute, recompute, 1 - 4 * recompute), strict=True):
+        frame[f"{part} arithmetic"] = share
     frame = with_parts(frame)
     overheads = [
         interval_of_sets(
@@ -68,26 +66,28 @@ def timed(results: Results, group: str) -> Frame:
 def tables(results: Results) -> list[Table]:
     """Step, overhead, its goal, bubble and breakdown of each run, beside arithmetic."""
     frame = timed(results, KNOWN_DURATIONS)
+    # Of steps, so the inverse of the ratio of throughputs.
+    over = 1 / ratios(results, frame, **BARE)[["ratio", "high", "low"]].to_numpy()
+    frame = with_interval(frame, OVER_BARE, over.tolist())
     table = frame[["where", "K", "M"]].assign(**{"F (ms)": (1e3 * frame["F"]).map("{:g}".format)})
     table = table.join(frame[["status", "rounds"]])
     table["step (ms) emulated"] = 1e3 * frame["step_s"]
     table["step (ms) arithmetic"] = 1e3 * frame["best_s"]
-    table = table.join(frame.filter(like=OVERHEAD))
-    points = zip(frame["F"], frame["K"], frame["M"], strict=True)
-    table["overhead (%) goal"] = [
-        met_or_missed(overhead, at_most=GOALS[point]) if point in GOALS else None
-        for overhead, point in zip(frame[OVERHEAD], points, strict=True)
-    ]
+    points = [*zip(frame["F"], frame["K"], frame["M"], strict=True)]
+    for name, goals in GOALS.items():
+        table = table.join(frame.filter(like=name))
+        table[f"{name} goal"] = [
+            met_or_missed(value, at_most=goals[point]) if point in goals else None
+            for value, point in zip(frame[f"{name} emulated"], points, strict=True)
+        ]
     table["idle/total emulated"] = frame["bubble_idle_over_total"]
     table["idle/total arithmetic"] = frame["bubble arithmetic"]
-    forms = {OVERHEAD: ".2f"}
+    forms = {OVERHEAD: ".2f", OVER_BARE: ".3f"}
     for part in (*_EXPECTED, *(part for part in style.PARTS if part not in _EXPECTED)):
         table[f"{part} emulated"] = frame[part]
-        if part in _EXPECTED:
-            table[f"{part} arithmetic"] = frame[f"{part} arithmetic"]
+        table = table.join(frame.filter(like=f"{part} arithmetic"))
         forms |= {f"{part} emulated": ".1%", f"{part} arithmetic": ".1%"}
-    name = f"{NAME}_known_durations"
-    return [framed(results, name, table, ABOUT, forms=forms, keep_where=True)]
+    return [framed(results, SHOWN.table, table, ABOUT, forms=forms, keep_where=True)]
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
@@ -152,4 +152,4 @@ def _excess(run: Mapping[str, Any], part: str) -> float:
 
 
 def _size(count: int) -> str:
-    return f"{count / MIB:g} MiB" if count >= MIB else f"{count / KIB:g} KiB"
+    return f"{count / MIB:g} MiB" if count >= MIB else f"{count / 2**10:g} KiB"
