@@ -3,6 +3,7 @@
 from typing import Any
 
 from repro.harness.about import read_about
+from repro.harness.sizes import in_blocks, sets
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "runtime"
@@ -29,16 +30,19 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     small = scale == "smoke"
     K, M, F = (2, 4, 0.002) if small else (8, 8, 0.01)
     known, bare = ([(0.002, 2, 4)],) * 2 if small else (KNOWN, GOALS["over the bare loop"])
-    durations = [run for f, k, m in known for run in _runs(k, m, f, 64 * KIB, 2)]
-    durations += [run for f, k, m in bare for run in _runs(k, m, f, 64 * KIB, 2, **BARE)]
+    waits = in_blocks(scale, 4)
+    durations = [run for f, k, m in known for run in _runs(k, m, f, 64 * KIB, **waits)]
+    durations += [run for f, k, m in bare for run in _runs(k, m, f, 64 * KIB, **waits, **BARE)]
     sent = (64 * KIB, MIB) if small else (64 * KIB, 256 * KIB, MIB, 4 * MIB, 8 * MIB)
     # Memory that messages are put in is made in the first steps.
-    sizes = [run for size in sent for run in _runs(K, M, F, size, 3, transport=["shm", "gloo"])]
+    waits |= {"warmup": 3}
+    both: dict[str, Any] = {"transport": ["shm", "gloo"], **waits}
+    sizes = [run for size in sent for run in _runs(K, M, F, size, **both)]
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices",
         minutes={"smoke": 0.3, "laptop": 6},
-        rounds=2 if small else 5,
+        rounds=sets(scale),
         groups=(
             Group(name=KNOWN_DURATIONS, runs=tuple(durations)),
             Group(name=MESSAGE_SIZE, runs=tuple(sizes)),
@@ -46,8 +50,13 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     )
 
 
-def _runs(K: int, M: int, F: float, message: int, warmup: int, **other: Any) -> tuple[RunSpec, ...]:
+def _runs(K: int, M: int, F: float, message: int, **other: Any) -> tuple[RunSpec, ...]:
     """K timed layers, one a stage; a message has this many bytes for each example."""
     args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": message // 4}
-    given: dict[str, Any] = {"K": K, "M": M, "N": M, "balance": "uniform", "steps": 1} | other
-    return sweep(model="timed", model_args=args, fidelity="emulated", warmup=warmup, **given)
+    given: dict[str, Any] = {
+        "K": K,
+        "M": M,
+        "N": M,
+        "balance": "uniform",
+    } | other
+    return sweep(model="timed", model_args=args, fidelity="emulated", **given)

@@ -137,7 +137,8 @@ class Question:
     def _one_device(self) -> RunSpec:
         fields: dict[str, Any] = {"N": self.batch, "optimizer": self.optimizer, "K": 1, "M": 1}
         fields |= {"model_args": dict(self.model_args), "checkpoint": "never"}
-        return RunSpec(model=self.model, **fields, **in_blocks("laptop"))
+        fields |= in_blocks("laptop")
+        return RunSpec(model=self.model, **fields)
 
     @property
     def _timed(self) -> Calibration | None:
