@@ -3,15 +3,16 @@
     nice .venv/bin/python tests/train/speed.py        # three minutes on two idle cores
 
 Everything is measured on the CPU, with one thread in each process, and includes the reading of the
-data. The two sides of a ratio take turns, so that a slow minute slows both. As a script it writes
-what came out to results/reference/<machine>/training_speed.json.
+data. The two sides of a ratio are measured as the runs of an experiment are: step against step in
+random order, in several sets of fresh processes. As a script it writes what came out to
+results/reference/<machine>/training_speed.json.
 """
 
 import json
-import math
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count, islice
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from repro.data.batches import Batches
@@ -28,7 +30,7 @@ from repro.gpipe import Pipeline, launch
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import gather, map_leaves, split
 from repro.harness import machine
-from repro.harness.statistics import interval
+from repro.harness.statistics import ratio
 from repro.io.files import write
 from repro.models import build
 from repro.train.losses import classification, translation
@@ -37,9 +39,10 @@ from repro.train.trainer import Trainer, make_optimizer
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 GOALS = {"Trainer over a plain loop, K=1": 0.97, "K=2 over K=1, M=8": 1.6}
+SIDES = dict(zip(GOALS, (("plain", "trainer"), ("K=1", "K=2")), strict=True))
 RECIPE = Recipe(lr=1e-3, optimizer="adam")
 N, M = 64, 8
-ROUNDS, STEPS, WARM_UP = 5, 8, 3  # steps of each side in a round, and steps that are not timed
+SETS, BLOCKS, WARM_UP = 3, 30, 3  # steps of each side in a set, and steps that are not timed
 
 Loop = Callable[[int], object]  # does so many steps
 
@@ -110,59 +113,55 @@ def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Loop:
     return lambda steps: trainer.run(trainer.step + steps)
 
 
-def seconds_of(loop: Loop) -> float:
-    """Seconds of a step, the mean over a round's."""
-    began = time.perf_counter()
-    loop(STEPS)
-    return (time.perf_counter() - began) / STEPS
-
-
-def two_stages() -> dict[str, float]:
-    """Seconds of a step of each task in this stage of two."""
-    torch.set_num_threads(1)
-    seconds = {}
+def loops_here() -> dict[str, dict[tuple[str, str], Loop]]:
+    """Comparison -> side and task -> its loop, where this process of two takes part in it."""
+    against_plain, on_two = GOALS
+    loops: dict[str, dict[tuple[str, str], Loop]] = {each: {} for each in GOALS}
     for name, task in TASKS.items():
-        loop = trainer_loop(task, 2, M, "always")
-        loop(WARM_UP)
-        seconds[name] = seconds_of(loop)
-    return seconds
+        loops[on_two]["K=2", name] = trainer_loop(task, 2, M, "always")
+        if dist.get_rank() == 0:
+            loops[on_two]["K=1", name] = trainer_loop(task, 1, M, "always")
+            loops[against_plain]["plain", name] = plain_loop(task)
+            loops[against_plain]["trainer", name] = trainer_loop(task, 1, 1, "never")
+    return loops
 
 
-def measure() -> dict[tuple[str, str], list[dict[str, float]]]:
-    """Throughputs of the two sides of a comparison and a task, in each round."""
-    plain = {name: plain_loop(task) for name, task in TASKS.items()}
-    whole = {name: trainer_loop(task, 1, 1, "never") for name, task in TASKS.items()}
-    cut = {name: trainer_loop(task, 1, M, "always") for name, task in TASKS.items()}
-    for loop in (*plain.values(), *whole.values(), *cut.values()):
+def rates_of_set(number: int) -> dict[tuple[str, str, str], list[float]]:
+    """Comparison, side, task -> its throughput in each block of a set."""
+    torch.set_num_threads(1)
+    loops, orders = loops_here(), random.Random(number)
+    for loop in (loop for each in loops.values() for loop in each.values()):
         loop(WARM_UP)
-    results = {(comparison, name): [] for comparison in GOALS for name in TASKS}
-    for number in range(ROUNDS):
-        on_two = launch(two_stages, stages=2)[0]
-        for name, task in TASKS.items():
-            # Whoever comes second has warmer caches, so the two sides change places.
-            sides = {"plain": plain[name], "trainer": whole[name]}
-            order = sorted(sides, reverse=number % 2 == 1)
-            seconds = {side: seconds_of(sides[side]) for side in order}
-            seconds_k = {"K=1": seconds_of(cut[name]), "K=2": on_two[name]}
-            for comparison, taken in zip(GOALS, (seconds, seconds_k), strict=True):
-                examples = N * task.per_example
-                rates = {side: examples / s for side, s in sorted(taken.items())}
-                results[comparison, name].append(rates)
-    return results
+    pairs = [(comparison, name) for comparison in GOALS for name in TASKS]
+    rates: dict[tuple[str, str, str], list[float]] = {}
+    for _ in range(BLOCKS):
+        for comparison, name in orders.sample(pairs, len(pairs)):
+            for side in orders.sample(SIDES[comparison], 2):
+                dist.barrier()
+                if loop := loops[comparison].get((side, name)):
+                    began = time.perf_counter()
+                    loop(1)
+                    rate = N * TASKS[name].per_example / (time.perf_counter() - began)
+                    rates.setdefault((comparison, side, name), []).append(rate)
+    return rates
 
 
 def main() -> None:
     """Measure, print, and write the record."""
     torch.set_num_threads(1)
     here = machine.detect("laptop")
+    sets = [launch(rates_of_set, number, stages=2)[0] for number in range(SETS)]
     comparisons = []
-    for (comparison, name), rounds in measure().items():
-        base, other = rounds[0]
-        ratio, *ends = interval([each[other] / each[base] for each in rounds])
-        low, high = (None if math.isnan(end) else end for end in ends)
+    for comparison, name in ((comparison, name) for comparison in GOALS for name in TASKS):
+        base, other = (
+            dict[Hashable, Any](enumerate(each[comparison, side, name] for each in sets))
+            for side in SIDES[comparison]
+        )
+        value, low, high, blocks = ratio(other, base)
         row = {"comparison": comparison, "task": name, "unit": TASKS[name].unit}
-        row |= {side: statistics.median(each[side] for each in rounds) for side in (base, other)}
-        row |= {"ratio": ratio, "low": low, "high": high, "rounds": len(rounds)}
+        for side, rates in zip(SIDES[comparison], (base, other), strict=True):
+            row[side] = statistics.median(rate for each in rates.values() for rate in each)
+        row |= {"ratio": value, "low": low, "high": high, "sets": SETS, "blocks": blocks}
         comparisons.append(row | {"goal": GOALS[comparison]})
         print(comparisons[-1])
     about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": machine.commit()}
