@@ -38,7 +38,7 @@ SIZES: dict[Scale, Sizes] = {
 }
 SIZES["paper"] = SIZES["node"]
 BLOCKS = 10
-ENCODER = "import:experiments.peers.encoder:encoder"
+ENCODER = "import:repro.methods.encoder:encoder"
 # Schedule of ours -> the peers that have it.
 PEERS: dict[ScheduleName, list[str]] = {
     "gpipe": ["torch"],

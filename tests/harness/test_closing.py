@@ -1,15 +1,18 @@
 """What `repro run` ends with: the table, which point is called the fastest, and exhibits."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
-from crew import Crew, experiment, measure, spec
+from crew import Crew, experiment, measure, metrics, spec
 
 from repro.harness import contention
-from repro.harness.job import Job, Outcome
+from repro.harness.frame import runs_frame
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import load
-from repro.harness.spec import Experiment
+from repro.harness.spec import Experiment, controls
+from repro.report.tables import all_tables
 from repro.report.tables import rounds as rounds_table
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
@@ -43,6 +46,36 @@ def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
     assert "fastest: K=2, M=4, 1.67x [1.67, 1.67] over the next, K=1, M=4" in told
     again = ended(tmp_path, of)  # measures nothing, and ends in the same way
     assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
+
+
+def test_controls_stand_below_the_table_and_not_in_it(tmp_path: Path):
+    told = ended(tmp_path, experiment(*POINTS, *controls(POINTS[2])))
+    assert "control, a run beside itself: step 1.00x [1.00, 1.00]" in told
+    assert "control, with 3% of its step slept away: step 1.00x [1.00, 1.00]" in told
+    rows = told[told.rindex("\nK ") :].partition("\n  ")[0].strip().splitlines()
+    assert len(rows) == 1 + 4
+    results = load(tmp_path)
+    assert len(runs_frame(results)) == 4
+    (table,) = (each for each in all_tables(results) if each.name == "tiny_controls")
+    assert table.data["control"].tolist() == ["again", "slowed"]
+    assert table.data["told apart"].tolist() == [False, False]
+    assert {run.spec.control for run in table.runs} == {"again", "slowed"}
+
+
+def test_it_says_how_many_more_blocks_a_narrower_interval_takes(tmp_path: Path):
+    class Noisy(Crew):
+        def measure(self, job: Job, deadline: float) -> Outcome:
+            noise = 0.04 * (len(self.jobs) % 5)
+            record = metrics(1 / job.spec.K + noise, job.spec.K)
+            self.jobs.append(job)
+            return Outcome("done", measured=Measured(record))
+
+    told = ended(tmp_path, experiment(spec(1), spec(2), rounds=4), Noisy())
+    found = re.search(r"±(.*)%; ±(.*)% takes about (\d+) more blocks: --rounds (\d+)", told)
+    assert found, told
+    width, goal, blocks, rounds = map(float, found.groups())
+    assert rounds == 4 + blocks / spec().steps
+    assert rounds >= 4 * (width / goal) ** 2 - 0.1
 
 
 def test_no_fastest_is_named_that_the_rounds_do_not_show(tmp_path: Path):
