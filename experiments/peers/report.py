@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.peers.runs import ABOUT, GOALS, NAME
+from experiments.peers.runs import ABOUT, ENCODER, GOALS, NAME
 from repro.harness.frame import Frame, controls_frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.schema import CheckRound
@@ -15,7 +15,7 @@ from repro.report.compare import fidelities, suffix
 from repro.report.declared import Shown
 from repro.report.framed import RATIO, Form, framed, in_ms, met_or_missed, or_status
 from repro.report.style import model_name
-from repro.report.table import Table
+from repro.report.table import EMPTY, Table
 
 NAMES = {
     "repro": "ours",
@@ -56,7 +56,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    verdicts = tables["peers_speed"].shown["verdict"].tolist()
+    verdicts = [text for text in tables["peers_speed"].shown["verdict"] if text not in ("", EMPTY)]
     return (
         f"Of {len(verdicts)} points measured beside other libraries, ours is faster at "
         f"{verdicts.count('faster')}, slower at {verdicts.count('slower')}, and at "
@@ -106,7 +106,7 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
     peers["runtime"] = peers["ratio"] / peers["ideal"]
     peers["ratio"] = or_status(peers, "ratio")
     shown = _SHOWN if fidelity == "emulated" else _SHOWN[:-3]
-    forms: dict[str, Form] = {"ratio": RATIO, "noise": RATIO, "model": model_name}
+    forms: dict[str, Form] = {"ratio": RATIO, "noise": RATIO, "model": _model}
     return framed(
         results,
         f"{NAME}_speed{suffix(fidelity)}",
@@ -119,6 +119,10 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
         keep_where=True,
         fidelity=fidelity,
     )
+
+
+def _model(name: str) -> str:
+    return "plain encoder" if name == ENCODER else model_name(name)
 
 
 def noise(results: Results) -> Frame:

@@ -37,7 +37,7 @@ SIZES: dict[Scale, Sizes] = {
     "node": Sizes(_A["node"], _T["node"], (128, 128, 128), _MS, (0.01, 8, (4, 32))),
 }
 SIZES["paper"] = SIZES["node"]
-BLOCKS = 10
+BLOCKS = {"amoebanet-d": 10, "transformer": 10}  # of the encoder, whose steps are longer, fewer
 ENCODER = "import:repro.methods.encoder:encoder"
 # Schedule of ours -> the peers that have it.
 PEERS: dict[ScheduleName, list[str]] = {
@@ -113,7 +113,7 @@ def _speed(
     """Real compute at K=2, at one N, under one schedule."""
     K = 2
     common: dict[str, Any] = {"model": model, "model_args": args, "K": K, "N": N}
-    common |= in_blocks(scale, BLOCKS)
+    common |= in_blocks(scale, BLOCKS.get(model, 8))
     Ms = tuple(M if schedule == "gpipe" else max(M, K) for M in Ms)
     points = [{"M": M, "checkpoint": rule} for M in Ms for rule in RULES]
     runs = [run for point in points for run in _beside(schedule, **point, **common)]
