@@ -97,8 +97,8 @@ class Engine:
         self._read(inputs, targets, loss_fn, optimizer)
         gather = self.replicas.gather if self.replicas is not None else None
         with (
-            Statistics(self.held.modules, gather) as self.held.statistics,
             undone_if_refused(self._parameters, self.held.changing) as accumulated,
+            Statistics(self.held.modules, gather) as self.held.statistics,
         ):
             with self.held.generators_preserved():
                 if self.replicas is not None:

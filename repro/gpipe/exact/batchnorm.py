@@ -15,7 +15,7 @@ each. Such buffers are put back for R, see `buffers`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Self
 
 import torch
@@ -47,34 +47,27 @@ class _Norm:
 
     def __init__(self, module: Any, scratch: Tensor) -> None:
         self.module = module
+        self.forward = type(module).forward
         self.running = module.running_mean, module.running_var
         self.momentum, self.tracked = module.momentum, module.num_batches_tracked
-        self.own = self.momentum, self.running, self.tracked
         # Views share a version counter; `data` has one of its own. With a shared one autograd would
         # refuse the backward of a batch norm once an instance norm wrote to its views.
-        self.scratch = 1.0, (scratch[0].data, scratch[1].data), None
+        self.scratch = scratch[0].data, scratch[1].data
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
-        self.count = 0  # values for each channel that were merged
+        self.ran = False
         self.fresh = 0  # values whose statistics are in the scratch buffers and not merged yet
 
-    def hold(self, what: tuple[float | None, tuple[Tensor, Tensor], Tensor | None]) -> None:
+    def hold(
+        self, momentum: float | None, running: tuple[Tensor, Tensor], tracked: Tensor | None
+    ) -> None:
         """Give the layer a momentum and buffers: its own, or the scratch ones."""
         # Past `nn.Module.__setattr__`, which takes as long as a small operator.
-        object.__setattr__(self.module, "momentum", what[0])
+        vars(self.module)["momentum"] = momentum
         buffers = self.module._buffers
-        buffers["running_mean"], buffers["running_var"] = what[1]
-        buffers["num_batches_tracked"] = what[2]
-
-    def merge_weights(self) -> tuple[float, float, float]:
-        """Weights with which to merge the fresh statistics, which count as merged from now on."""
-        before, fresh = self.count, self.fresh
-        self.count, self.fresh = before + fresh, 0
-        if not fresh:
-            return 0.0, 0.0, 0.0
-        share = fresh / self.count
-        return share, fresh - self.pooled, self.pooled * before * share
+        buffers["running_mean"], buffers["running_var"] = running
+        buffers["num_batches_tracked"] = tracked
 
 
 class Statistics:
@@ -96,21 +89,23 @@ class Statistics:
         device = tracking[0].running_mean.device if tracking else None
         self._dtypes = [module.running_mean.dtype for module in tracking]
         self._sizes = [module.running_mean.numel() for module in tracking]  # channels of each norm
+        # Count of values, mean and spread of all norms, one norm behind the other: [3, channels of
+        # all norms].
+        channels = sum(self._sizes)
         self._channels = torch.tensor(self._sizes, dtype=torch.int64, device=device)
-        form = 2, sum(self._sizes)
-        # Mean and spread of all norms, one norm behind the other: [2, channels of all norms].
-        self._merged = torch.zeros(form, dtype=torch.float64, device=device)
+        self._merged = torch.zeros((3, channels), dtype=torch.float64, device=device)
         # The scratch buffers likewise, for each type; those of other types stay zero there.
         self._scratch = {
-            dtype: torch.zeros(form, dtype=dtype, device=device)
+            dtype: torch.zeros((2, channels), dtype=dtype, device=device)
             for dtype in dict.fromkeys(self._dtypes)
         }
         self.tensors = [self._merged, *self._scratch.values()]
         scratch = self._of_norms(self._scratch)
-        self._norms = {id(m): _Norm(m, own) for m, own in zip(tracking, scratch, strict=True)}
-        self._hooks = [m.register_forward_pre_hook(self._before) for m in tracking]
-        # First of the layer's hooks, so that all others find its own buffers.
-        self._hooks += [m.register_forward_hook(self._after, prepend=True) for m in tracking]
+        self._norms = [_Norm(m, own) for m, own in zip(tracking, scratch, strict=True)]
+        self._fresh: list[int] = []  # of all norms, at the last merge
+        # In place of a hook before and one behind it: hooks of the user find the layer's buffers.
+        for norm in self._norms:
+            vars(norm.module)["forward"] = partial(self._forward, norm)
 
     def _of_norms(self, of_types: Mapping[torch.dtype, Tensor]) -> list[Tensor]:
         """Each norm's part in its own type, a view: [2, channels of the norm]."""
@@ -119,38 +114,46 @@ class Statistics:
 
     def settle(self) -> None:
         """Merge what the last F has left, so that the next pass has no operators of a merge."""
-        if any(norm.fresh for norm in self._norms.values()):
+        if any(norm.fresh for norm in self._norms):
             self._merge()
 
-    def _before(self, module: nn.Module, _inputs: object) -> None:
-        # The layer is about to overwrite its statistics: in the next F, in an R, or because an F
-        # uses the layer twice.
-        norm = self._norms[id(module)]
+    def _forward(self, norm: _Norm, inputs: Tensor) -> Tensor:
+        """Run a layer, which overwrites its statistics of the last pass."""
+        # That was an F; this is the next one, an R, or a second use in the same F.
         if norm.fresh:
             self._merge()
-        norm.hold(norm.scratch)
-
-    def _after(self, module: nn.Module, _inputs: object, output: Tensor) -> None:
-        norm = self._norms[id(module)]
-        norm.hold(norm.own)
+        norm.hold(1.0, norm.scratch, None)
+        try:
+            output = norm.forward(norm.module, inputs)
+        finally:
+            norm.hold(norm.momentum, norm.running, norm.tracked)
         if self.counting:
             examples = output.shape[0]
             norm.fresh = output.numel() // output.shape[1] if norm.pooled else examples
+            norm.ran = True
+        return output
 
-    @torch.no_grad()
     def _merge(self) -> None:
         """Merge what is fresh, of all norms at once: each alone would take as long as a layer."""
-        mean, spread = self._merged
-        weights = [norm.merge_weights() for norm in self._norms.values()]
-        of_distance, of_variance, of_square = self._for_channels(weights)
+        fresh = [norm.fresh for norm in self._norms]
+        if fresh != self._fresh:  # otherwise as at the last merge
+            self._fresh, pooled = fresh, self._pooled()
+            freedom = [max(n - one, 0) for n, one in zip(fresh, pooled, strict=True)]
+            self._weights = self._for_channels([fresh, freedom, pooled])
+        for norm in self._norms:
+            norm.fresh = 0
+        counts, of_variance, pooled = self._weights
+        before, mean, spread = self._merged
+        share = counts / (before + counts).clamp_(min=1)
         parts = (part.to(torch.float64, copy=True) for part in self._scratch.values())
         fresh_mean, fresh_variance = reduce(torch.add, parts)
         # Products and sums are separate operators, never fused: fused ones round otherwise at the
         # end of a tensor, and a norm's place in the tensor depends on K.
         distance = fresh_mean.sub_(mean)
-        mean.add_(of_distance.mul_(distance))
-        spread.add_(of_variance.mul_(fresh_variance))
-        spread.add_(of_square.mul_(distance.square_()))
+        mean.add_(share * distance)
+        spread.add_(fresh_variance.mul_(of_variance))
+        spread.add_(share.mul_(pooled * before).mul_(distance.square_()))
+        before.add_(counts)
 
     def __enter__(self) -> Self:
         return self
@@ -161,32 +164,30 @@ class Statistics:
             self._commit()
 
     def restore(self) -> None:
-        """Give every layer its own buffers back, and remove the hooks."""
-        for hook in self._hooks:
-            hook.remove()
-        for norm in self._norms.values():
-            norm.hold(norm.own)
+        """Give every layer its own forward back."""
+        for norm in self._norms:
+            vars(norm.module).pop("forward", None)
 
     @torch.no_grad()
     def _commit(self) -> None:
         """Update all running statistics once."""
         self.settle()
-        norms = [*self._norms.values()]
-        if not norms or (self._gather is None and not any(norm.count for norm in norms)):
+        ran = [norm.ran for norm in self._norms]
+        if not ran or (self._gather is None and not any(ran)):
             return
-        counts, pooled = self._for_channels([(norm.count, norm.pooled) for norm in norms])
-        summed = torch.cat([counts[None], self._merged])
-        # [G, 3, channels of all norms] of G replicas
-        groups = torch.stack([summed] if self._gather is None else self._gather(summed))
-        counts, means, spreads = groups.unbind(1)
-        total = counts.sum(0)
-        mean = (counts * means).sum(0) / total
-        spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * pooled
+        total, mean, spread = self._merged
+        pooled = self._for_channels([self._pooled()])[0]
+        if self._gather is not None:
+            # [G, 3, channels of all norms] of G replicas
+            counts, means, spreads = torch.stack(self._gather(self._merged)).unbind(1)
+            total = counts.sum(0)
+            mean = (counts * means).sum(0) / total
+            spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * pooled
+            # A norm that did not run here may have run on another replica.
+            ran = (total[self._channels.cumsum(0) - 1] > 0).tolist()
         new = torch.stack([mean, spread / (total - pooled)])
         of_norms = self._of_norms({dtype: new.to(dtype) for dtype in self._scratch})
-        # A norm that did not run here may have run on another replica.
-        ran = (total[self._channels.cumsum(0) - 1] > 0).tolist()
-        pairs = zip(norms, of_norms, strict=True)
+        pairs = zip(self._norms, of_norms, strict=True)
         self._update([pair for pair, yes in zip(pairs, ran, strict=True) if yes])
 
     def _update(self, ran: Sequence[tuple[_Norm, Tensor]]) -> None:
@@ -206,9 +207,12 @@ class Statistics:
             torch._foreach_mul_(old_values, 1.0 - factor)
             torch._foreach_add_(old_values, new_values, alpha=factor)
 
-    def _for_channels(self, values: Sequence[Sequence[float]]) -> Tensor:
+    def _pooled(self) -> list[int]:
+        return [norm.pooled for norm in self._norms]
+
+    def _for_channels(self, values: Sequence[Sequence[int]]) -> Tensor:
         """Numbers of each norm, repeated for its channels: [numbers, channels of all norms]."""
-        tensor = torch.tensor(values, dtype=torch.float64).t()
+        tensor = torch.tensor(values, dtype=torch.float64)
         moved = tensor.to(self._merged.device, non_blocking=True)  # without waiting for a GPU
         return moved.repeat_interleave(self._channels, dim=1, output_size=self._merged.shape[1])
 
