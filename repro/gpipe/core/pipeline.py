@@ -299,8 +299,8 @@ class Pipeline:
                 f"scaler: {type(scaler).__name__} knows the gradients of one stage only; make it "
                 "by pipe.grad_scaler()"
             )
-        gradients_left = any(p.grad is not None for p in self.parameters())
-        if optimizer is not None and self._updated is False and gradients_left:
+        would_clear = optimizer is not None and self._updated is False
+        if would_clear and any(p.grad is not None for p in self.parameters()):
             raise ValueError(
                 "optimizer: train_step would clear the gradients that steps without an optimizer "
                 "have left; call optimizer.step() or optimizer.zero_grad() first"
