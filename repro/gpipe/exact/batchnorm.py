@@ -4,10 +4,10 @@ Layers train on the statistics of each micro-batch. The running ones, for evalua
 the whole mini-batch (section 2.3 of arXiv:1811.06965v5).
 
 While such a layer runs, it has scratch buffers and momentum 1, so every F writes the statistics of
-its micro-batch there at no extra cost. Before the layer runs again they are merged into a count, a
-mean and a spread (the sum of squared distances from the mean) for each channel, in float64. So
-memory does not grow with M (Chan, Golub and LeVeque, 1979). After the step the layer's own buffers
-are updated once. State-dict keys stay those of the layers.
+its micro-batch there at no extra cost. Before the layer runs again they are copied, and a few
+copies at a time are merged into a count, a mean and a spread (the sum of squared distances from the
+mean) for each channel, in float64. So memory does not grow with M (Chan, Golub and LeVeque, 1979).
+After the step the layer's own buffers are updated once. State-dict keys stay those of the layers.
 
 This holds for torch's own layers when they are called. A subclass with a forward of its own, and
 code that hands a layer's buffers to F.batch_norm, update them as with plain micro-batches: once for
@@ -24,7 +24,9 @@ from torch import Tensor, nn
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _FORWARDS = {norm.forward for norm in BATCH_NORMS + INSTANCE_NORMS}
+_MOST_COPIES = 8  # of micro-batches that wait to be merged: alone, each takes five times as long
 Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
+_MeanAndVariance = tuple[Tensor, Tensor]
 
 
 def owns(module: nn.Module, buffer: str) -> bool:
@@ -45,22 +47,20 @@ def _is_torchs_own(module: nn.Module) -> bool:
 class _Norm:
     """One layer during a step: while it runs, scratch buffers take the place of its own."""
 
-    def __init__(self, module: Any, scratch: Tensor) -> None:
+    def __init__(self, module: Any, scratch: _MeanAndVariance) -> None:
         self.module = module
         self.forward = type(module).forward
         self.running = module.running_mean, module.running_var
         self.momentum, self.tracked = module.momentum, module.num_batches_tracked
-        # Views share a version counter; `data` has one of its own. With a shared one autograd would
-        # refuse the backward of a batch norm once an instance norm wrote to its views.
-        self.scratch = scratch[0].data, scratch[1].data
+        self.scratch = scratch
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
         self.ran = False
-        self.fresh = 0  # values whose statistics are in the scratch buffers and not merged yet
+        self.fresh = 0  # values whose statistics are in the scratch buffers only
 
     def hold(
-        self, momentum: float | None, running: tuple[Tensor, Tensor], tracked: Tensor | None
+        self, momentum: float | None, running: _MeanAndVariance, tracked: Tensor | None
     ) -> None:
         """Give the layer a momentum and buffers: its own, or the scratch ones."""
         # Past `nn.Module.__setattr__`, which takes as long as a small operator.
@@ -77,7 +77,6 @@ class Statistics:
 
     Attributes:
         counting: True while F runs and False while R does, so that a micro-batch counts once.
-        tensors: in memory only while a step runs; their size does not depend on M.
     """
 
     def __init__(self, modules: Iterable[nn.Module], gather: Gather | None = None) -> None:
@@ -86,42 +85,51 @@ class Statistics:
             m for m in modules if _is_torchs_own(m) and m.training and m.track_running_stats
         ]
         tracking = [module for module in tracking if module.running_mean is not None]
-        device = tracking[0].running_mean.device if tracking else None
+        self._device = tracking[0].running_mean.device if tracking else None
         self._dtypes = [module.running_mean.dtype for module in tracking]
         self._sizes = [module.running_mean.numel() for module in tracking]  # channels of each norm
-        # Count of values, mean and spread of all norms, one norm behind the other: [3, channels of
-        # all norms].
-        channels = sum(self._sizes)
-        self._channels = torch.tensor(self._sizes, dtype=torch.int64, device=device)
-        self._merged = torch.zeros((3, channels), dtype=torch.float64, device=device)
-        # The scratch buffers likewise, for each type; those of other types stay zero there.
+        # Mean and variance of all norms, one norm behind the other, for each type: [2, channels of
+        # all norms]. Those of norms of other types stay zero there.
         self._scratch = {
-            dtype: torch.zeros((2, channels), dtype=dtype, device=device)
+            dtype: torch.zeros((2, sum(self._sizes)), dtype=dtype, device=self._device)
             for dtype in dict.fromkeys(self._dtypes)
         }
-        self.tensors = [self._merged, *self._scratch.values()]
+        # Counts of all norms, and the scratch buffers, of micro-batches that are not merged yet.
+        self._copies: list[tuple[list[int], list[Tensor]]] = []
+        # Count, mean and spread of what is merged: [3, channels of all norms].
+        self._merged: Tensor | None = None
         scratch = self._of_norms(self._scratch)
         self._norms = [_Norm(m, own) for m, own in zip(tracking, scratch, strict=True)]
-        self._fresh: list[int] = []  # of all norms, at the last merge
         # In place of a hook before and one behind it: hooks of the user find the layer's buffers.
         for norm in self._norms:
             vars(norm.module)["forward"] = partial(self._forward, norm)
 
-    def _of_norms(self, of_types: Mapping[torch.dtype, Tensor]) -> list[Tensor]:
-        """Each norm's part in its own type, a view: [2, channels of the norm]."""
-        parts = {dtype: both.split(self._sizes, dim=1) for dtype, both in of_types.items()}
-        return [parts[dtype][n] for n, dtype in enumerate(self._dtypes)]
+    def _of_norms(self, of_types: Mapping[torch.dtype, Tensor]) -> list[_MeanAndVariance]:
+        """Each norm's part in its own type."""
+        # As plain views they would share a version counter, and autograd would refuse the backward
+        # of a batch norm once an instance norm wrote to its part.
+        parts = {
+            dtype: [torch.unsafe_split_with_sizes(row, self._sizes) for row in rows]
+            for dtype, rows in of_types.items()
+        }
+        return [(parts[dtype][0][n], parts[dtype][1][n]) for n, dtype in enumerate(self._dtypes)]
 
     def settle(self) -> None:
-        """Merge what the last F has left, so that the next pass has no operators of a merge."""
-        if any(norm.fresh for norm in self._norms):
+        """Copy what the last F has left, so that the next pass need not."""
+        fresh = [norm.fresh for norm in self._norms]
+        if not any(fresh):
+            return
+        for norm in self._norms:
+            norm.fresh = 0
+        self._copies.append((fresh, [part.clone() for part in self._scratch.values()]))
+        if len(self._copies) == _MOST_COPIES:
             self._merge()
 
     def _forward(self, norm: _Norm, inputs: Tensor) -> Tensor:
         """Run a layer, which overwrites its statistics of the last pass."""
         # That was an F; this is the next one, an R, or a second use in the same F.
         if norm.fresh:
-            self._merge()
+            self.settle()
         norm.hold(1.0, norm.scratch, None)
         try:
             output = norm.forward(norm.module, inputs)
@@ -134,26 +142,29 @@ class Statistics:
         return output
 
     def _merge(self) -> None:
-        """Merge what is fresh, of all norms at once: each alone would take as long as a layer."""
-        fresh = [norm.fresh for norm in self._norms]
-        if fresh != self._fresh:  # otherwise as at the last merge
-            self._fresh, pooled = fresh, self._pooled()
-            freedom = [max(n - one, 0) for n, one in zip(fresh, pooled, strict=True)]
-            self._weights = self._for_channels([fresh, freedom, pooled])
-        for norm in self._norms:
-            norm.fresh = 0
-        counts, of_variance, pooled = self._weights
+        """Merge copies, of all norms at once: each alone would take as long as a layer."""
+        pooled = [norm.pooled for norm in self._norms]
+        if self._merged is None:
+            *merged, self._pooled = self._for_channels([*[[0] * len(pooled)] * 3, pooled])
+            self._merged = torch.stack(merged)
         before, mean, spread = self._merged
-        share = counts / (before + counts).clamp_(min=1)
-        parts = (part.to(torch.float64, copy=True) for part in self._scratch.values())
-        fresh_mean, fresh_variance = reduce(torch.add, parts)
-        # Products and sums are separate operators, never fused: fused ones round otherwise at the
-        # end of a tensor, and a norm's place in the tensor depends on K.
-        distance = fresh_mean.sub_(mean)
-        mean.add_(share * distance)
-        spread.add_(fresh_variance.mul_(of_variance))
-        spread.add_(share.mul_(pooled * before).mul_(distance.square_()))
-        before.add_(counts)
+        last: list[int] = []
+        for fresh, parts in self._copies:
+            if fresh != last:  # micro-batches have one or two sizes
+                last = fresh
+                freedom = [max(n - one, 0) for n, one in zip(fresh, pooled, strict=True)]
+                counts, of_variance = self._for_channels([fresh, freedom])
+            share = counts / (before + counts).clamp_(min=1)
+            of_all = reduce(torch.add, (part.to(torch.float64, copy=True) for part in parts))
+            fresh_mean, fresh_variance = of_all
+            # Products and sums are separate operators, never fused: fused ones round otherwise at
+            # the end of a tensor, and a norm's place in the tensor depends on K.
+            distance = fresh_mean.sub_(mean)
+            mean.add_(share * distance)
+            spread.add_(fresh_variance.mul_(of_variance))
+            spread.add_(share.mul_(self._pooled * before).mul_(distance.square_()))
+            before.add_(counts)
+        self._copies.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -171,26 +182,33 @@ class Statistics:
     @torch.no_grad()
     def _commit(self) -> None:
         """Update all running statistics once."""
-        self.settle()
-        ran = [norm.ran for norm in self._norms]
-        if not ran or (self._gather is None and not any(ran)):
+        if not self._norms:
             return
+        ran, new = [norm.ran for norm in self._norms], [norm.scratch for norm in self._norms]
+        # What a single micro-batch has left is what merging it would give.
+        if self._gather is not None or self._merged is not None or self._copies:
+            self.settle()
+            self._merge()
+            ran, new = self._of_mini_batch(ran)
+        both = zip(self._norms, new, strict=True)
+        self._update([pair for pair, yes in zip(both, ran, strict=True) if yes])
+
+    def _of_mini_batch(self, ran: list[bool]) -> tuple[list[bool], list[_MeanAndVariance]]:
+        """Which norms ran, on any replica, and the statistics of all their values."""
+        assert self._merged is not None
         total, mean, spread = self._merged
-        pooled = self._for_channels([self._pooled()])[0]
         if self._gather is not None:
             # [G, 3, channels of all norms] of G replicas
             counts, means, spreads = torch.stack(self._gather(self._merged)).unbind(1)
             total = counts.sum(0)
             mean = (counts * means).sum(0) / total
-            spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * pooled
-            # A norm that did not run here may have run on another replica.
-            ran = (total[self._channels.cumsum(0) - 1] > 0).tolist()
-        new = torch.stack([mean, spread / (total - pooled)])
-        of_norms = self._of_norms({dtype: new.to(dtype) for dtype in self._scratch})
-        pairs = zip(self._norms, of_norms, strict=True)
-        self._update([pair for pair, yes in zip(pairs, ran, strict=True) if yes])
+            spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * self._pooled
+            ends = torch.tensor(self._sizes, device=self._device).cumsum(0) - 1
+            ran = (total[ends] > 0).tolist()
+        new = torch.stack([mean, spread / (total - self._pooled)])
+        return ran, self._of_norms({dtype: new.to(dtype) for dtype in self._scratch})
 
-    def _update(self, ran: Sequence[tuple[_Norm, Tensor]]) -> None:
+    def _update(self, ran: Sequence[tuple[_Norm, _MeanAndVariance]]) -> None:
         """Move the running statistics of norms that ran, all of one factor at once."""
         counters = [norm.tracked for norm, _ in ran if norm.pooled and norm.tracked is not None]
         if counters:
@@ -202,19 +220,17 @@ class Statistics:
                 factor = 1.0 / norm.tracked.item()
             old_of_factor, new_of_factor = running.setdefault(factor, ([], []))
             old_of_factor += norm.running
-            new_of_factor += new.unbind()
+            new_of_factor += new
         for factor, (old_values, new_values) in running.items():
             torch._foreach_mul_(old_values, 1.0 - factor)
             torch._foreach_add_(old_values, new_values, alpha=factor)
 
-    def _pooled(self) -> list[int]:
-        return [norm.pooled for norm in self._norms]
-
     def _for_channels(self, values: Sequence[Sequence[int]]) -> Tensor:
         """Numbers of each norm, repeated for its channels: [numbers, channels of all norms]."""
-        tensor = torch.tensor(values, dtype=torch.float64)
-        moved = tensor.to(self._merged.device, non_blocking=True)  # without waiting for a GPU
-        return moved.repeat_interleave(self._channels, dim=1, output_size=self._merged.shape[1])
+        rows = torch.tensor([*values, self._sizes], dtype=torch.float64)
+        moved = rows.to(self._device, non_blocking=True)  # without waiting for a GPU
+        sizes, all_channels = moved[-1].long(), sum(self._sizes)
+        return moved[:-1].repeat_interleave(sizes, dim=1, output_size=all_channels)
 
 
 NO_STATISTICS = Statistics([])
