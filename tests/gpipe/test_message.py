@@ -73,7 +73,7 @@ def test_gradients_behind_a_layer_lie_as_those_that_cross_a_boundary(tensor, dat
     if data.draw(st.booleans()) and output.ndim > 1:
         output = output.transpose(0, 1)
     seen = []
-    settle_gradients({"output": output})
+    settle_gradients({"output": output}, {}, 0)
     output.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0]))  # pyright: ignore
     unaligned = torch.rand(output.numel() + 1, dtype=torch.float64)[1:].view(output.shape)
     repeated = torch.rand((), dtype=torch.float64).expand(output.shape)

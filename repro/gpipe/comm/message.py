@@ -265,23 +265,33 @@ def _placed(tensor: Tensor, stride: Sequence[int], offset: int) -> Tensor:
     return room.set_(room.untyped_storage(), first, tensor.shape, tuple(stride)).copy_(tensor)
 
 
-def settle_gradients(tree: Tree) -> list[bool]:
+def settle_gradients(
+    tree: Tree, seen: dict[Hashable, bool], layer: int, *, trust: bool = False
+) -> list[bool]:
     """Give the gradients of these tensors the layout that they have after a stage boundary.
 
     autograd may pass a layer a gradient with gaps, expanded dimensions or other strides, for
     example where the next layer is a mean or a slice. A stage boundary removes these, and the last
     bits of a result may depend on them. So they are removed behind every layer, with or without a
-    boundary. Returns which tensors require a gradient.
+    boundary. `seen` learns which gradients always have that layout; `trust` lets these be, since a
+    hook on each takes as long as a small layer. Returns which tensors require a gradient.
     """
     tensors, _ = flatten(tree)
-    for tensor in tensors:
+    for n, tensor in enumerate(tensors):
         if tensor.grad_fn is not None and tensor.layout == torch.strided and not tensor.is_nested:
-            tensor.register_hook(partial(_settled_gradient, layout_of(tensor)))
+            place = layer, n, layout_of(tensor)
+            if not (trust and seen.get(place)):
+                tensor.register_hook(partial(_settled_gradient, place, seen))
     return [tensor.requires_grad for tensor in tensors]
 
 
-def _settled_gradient(layout: tuple[int, ...], gradient: Tensor) -> Tensor:
-    if gradient.stride() == layout and settled(gradient) is gradient:
+def _settled_gradient(
+    place: tuple[int, int, tuple[int, ...]], seen: dict[Hashable, bool], gradient: Tensor
+) -> Tensor:
+    layout = place[-1]
+    is_settled = gradient.stride() == layout and settled(gradient) is gradient
+    seen[place] = is_settled and seen.get(place, True)
+    if is_settled:
         return gradient
     shape, dtype, device = gradient.shape, gradient.dtype, gradient.device
     return torch.empty_strided(shape, layout, dtype=dtype, device=device).copy_(gradient)

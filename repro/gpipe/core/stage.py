@@ -4,14 +4,14 @@ With re-materialization F keeps only the boundary inputs, R runs the layers agai
 B differentiates (section 2.3 of arXiv:1811.06965v5). F and R must do the same.
 
 The passes of the first step with inputs of one form are watched: whether the layers write to the
-stage's inputs, which buffers change, which generators they draw from, what requires a gradient, and
-whether R does what F did. Later passes trust that. What surprises one of them refuses the step, and
-is allowed for from then on.
+stage's inputs, which buffers change, which generators they draw from, what requires a gradient, how
+gradients lie in memory, and whether R does what F did. Later passes trust that. What surprises one
+of them refuses the step, and is allowed for from then on.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,6 +56,8 @@ class _Known:
     # chooses depends on what requires a gradient inside.
     without_graph: bool | None = None
     requiring: _Requiring = field(default_factory=list)
+    # Places between layers, and whether their gradients come in the layout of a boundary.
+    settled: dict[Hashable, bool] = field(default_factory=dict)
 
 
 @dataclass
@@ -346,7 +348,8 @@ class HeldStages:
     def score(self, cell: Cell, outputs: Tree) -> Tensor:
         """The micro-batch's share of an evaluation's loss."""
         with torch.no_grad():
-            return self._through(cell[1], outputs, self._calls(cell)[-1:], watched=self._watched)[0]
+            loss = self._calls(cell)[-1:]
+            return self._through(cell[1], outputs, loss, watched=self._watched, settled={})[0]
 
     # Running layers.
 
@@ -368,8 +371,9 @@ class HeldStages:
         versions = _versions(tensors)
         try:
             with log or nullcontext():
+                value = unflatten(tensors, form.skeleton)
                 value, requiring = self._through(
-                    i, unflatten(tensors, form.skeleton), calls, watched=saved.watched
+                    i, value, calls, watched=saved.watched, settled=saved.known.settled
                 )
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):
@@ -408,11 +412,13 @@ class HeldStages:
         return [*self._layers[stage], (self.indices[-1] + 1, partial(self.loss, i))]
 
     def _through(
-        self, i: int, value: Tree, calls: _Calls, *, watched: bool
+        self, i: int, value: Tree, calls: _Calls, *, watched: bool, settled: dict[Hashable, bool]
     ) -> tuple[Tree, _Requiring]:
         """Run layers one after the other, each with the random state of (step, i, layer).
 
-        Seeding generators besides torch's takes long, so it is left out where none draws.
+        Seeding generators besides torch's takes long, so it is left out where none draws. So does
+        to look at the gradients between layers. Those behind the last layer depend on the loss,
+        which may be another one in each step.
         """
         requiring: _Requiring = []
         names = self._others.keys() if watched else self._others.keys() & self._draws
@@ -424,7 +430,8 @@ class HeldStages:
                 rng.reseed(seed, self.device, others)
                 value = call(value)
                 if torch.is_grad_enabled():
-                    requiring.append(settle_gradients(value))
+                    trust = not watched and index != self.indices[-1]
+                    requiring.append(settle_gradients(value, settled, index, trust=trust))
                 if watched:
                     self._draws |= {n for n, s in self._others.items() if s.has_moved(seed)}
         return value, requiring
