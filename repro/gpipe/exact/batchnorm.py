@@ -143,28 +143,33 @@ class Statistics:
 
     def _merge(self) -> None:
         """Merge copies, of all norms at once: each alone would take as long as a layer."""
+        fresh = [counts for counts, _ in self._copies]
+        if not fresh and self._merged is not None:
+            return
         pooled = [norm.pooled for norm in self._norms]
+        freedom = [[max(n - p, 0) for n, p in zip(ns, pooled, strict=True)] for ns in fresh]
+        table = self._for_channels([pooled, *fresh, *freedom])
         if self._merged is None:
-            *merged, self._pooled = self._for_channels([*[[0] * len(pooled)] * 3, pooled])
-            self._merged = torch.stack(merged)
-        before, mean, spread = self._merged
-        last: list[int] = []
-        for fresh, parts in self._copies:
-            if fresh != last:  # micro-batches have one or two sizes
-                last = fresh
-                freedom = [max(n - one, 0) for n, one in zip(fresh, pooled, strict=True)]
-                counts, of_variance = self._for_channels([fresh, freedom])
-            share = counts / (before + counts).clamp_(min=1)
-            of_all = reduce(torch.add, (part.to(torch.float64, copy=True) for part in parts))
-            fresh_mean, fresh_variance = of_all
-            # Products and sums are separate operators, never fused: fused ones round otherwise at
-            # the end of a tensor, and a norm's place in the tensor depends on K.
-            distance = fresh_mean.sub_(mean)
-            mean.add_(share * distance)
-            spread.add_(fresh_variance.mul_(of_variance))
-            spread.add_(share.mul_(self._pooled * before).mul_(distance.square_()))
-            before.add_(counts)
+            self._merged, self._pooled = torch.zeros_like(table[:1]).repeat(3, 1), table[0]
+        if not fresh:
+            return
+        counts, of_variance = table[1:].chunk(2)
+        of_types = zip(*(parts for _, parts in self._copies), strict=True)
+        of_all = reduce(torch.add, (torch.stack(parts).to(table.dtype) for parts in of_types))
         self._copies.clear()
+        # [micro-batches, channels of all norms]
+        distances, variances = of_all.unbind(1)
+        before, mean, spread = self._merged
+        after = before + counts.cumsum(0)
+        shares = counts / after.clamp(min=1)
+        # Products and sums are separate operators, never fused: fused ones round otherwise at the
+        # end of a tensor, and a norm's place in the tensor depends on K.
+        for fresh_mean, share in zip(distances, shares, strict=True):
+            mean.add_(fresh_mean.sub_(mean) * share)
+        squares = distances.square_() * shares.mul_((after - counts).mul_(self._pooled))
+        for variance, square in zip(variances.mul_(of_variance), squares, strict=True):
+            spread.add_(variance).add_(square)
+        before.copy_(after[-1])
 
     def __enter__(self) -> Self:
         return self
