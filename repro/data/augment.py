@@ -64,7 +64,7 @@ class Augmentation:
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """float32 input of mean 0 and standard deviation 1, from uint8 [..., 3, height, width]."""
-        return (pixels / 255 - self.mean) / self.std
+        return (pixels / 255).sub_(self.mean).div_(self.std)
 
 
 @contextmanager

@@ -61,8 +61,10 @@ class Batches:
     def next(self) -> tuple[Any, Any]:
         """Inputs and targets of this replica's part of the next mini-batch: N / D examples."""
         N, probabilities = self._identity["N"], self._identity["p"]
-        rng = np.random.default_rng((self._identity["seed"], self._batches))
-        tables = rng.choice(len(self._orders), N, p=probabilities)
+        tables = np.zeros(N, np.int64)
+        if len(self._orders) > 1:
+            rng = np.random.default_rng((self._identity["seed"], self._batches))
+            tables = rng.choice(len(self._orders), N, p=probabilities)
         examples, epochs = np.empty(N, np.int64), np.empty(N, np.int64)
         # All replicas draw the whole mini-batch, so that they agree on the positions.
         for table, order in enumerate(self._orders):

@@ -110,7 +110,10 @@ def modules_of(module: nn.Module) -> list[nn.Module]:
         known[part] = None
         for child in part._modules.values():
             if child is not None and child not in known:
-                add(child)
+                if child._modules:
+                    add(child)
+                else:
+                    known[child] = None
 
     add(module)
     return [*known]

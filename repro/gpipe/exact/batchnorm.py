@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_FORWARDS = {norm.forward for norm in BATCH_NORMS + INSTANCE_NORMS}
+_NORMS = BATCH_NORMS + INSTANCE_NORMS
+_FORWARDS = {norm.forward for norm in _NORMS}
 _MOST_COPIES = 8  # of micro-batches that wait to be merged: alone, each takes five times as long
 Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 _MeanAndVariance = tuple[Tensor, Tensor]
@@ -37,11 +38,8 @@ def owns(module: nn.Module, buffer: str) -> bool:
 
 def _is_torchs_own(module: nn.Module) -> bool:
     """Whether a module normalises by torch's own forward."""
-    return (
-        isinstance(module, BATCH_NORMS + INSTANCE_NORMS)
-        and type(module).forward in _FORWARDS
-        and "forward" not in vars(module)
-    )
+    kind = type(module)  # asked of every module in every step: first what few have
+    return kind.forward in _FORWARDS and "forward" not in vars(module) and issubclass(kind, _NORMS)
 
 
 class _Norm:
@@ -50,8 +48,9 @@ class _Norm:
     def __init__(self, module: Any, scratch: _MeanAndVariance) -> None:
         self.module = module
         self.forward = type(module).forward
-        self.running = module.running_mean, module.running_var
-        self.momentum, self.tracked = module.momentum, module.num_batches_tracked
+        buffers = module._buffers
+        self.running = buffers["running_mean"], buffers["running_var"]
+        self.momentum, self.tracked = module.momentum, buffers["num_batches_tracked"]
         self.scratch = scratch
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
@@ -81,13 +80,19 @@ class Statistics:
 
     def __init__(self, modules: Iterable[nn.Module], gather: Gather | None = None) -> None:
         self.counting, self._gather = False, gather
-        tracking: list[Any] = [
-            m for m in modules if _is_torchs_own(m) and m.training and m.track_running_stats
+        # `_buffers`, since nn.Module's own lookup takes as long as a small operator.
+        tracking = [
+            module
+            for module in modules
+            if _is_torchs_own(module)
+            and module.training
+            and module.track_running_stats
+            and module._buffers.get("running_mean") is not None
         ]
-        tracking = [module for module in tracking if module.running_mean is not None]
-        self._device = tracking[0].running_mean.device if tracking else None
-        self._dtypes = [module.running_mean.dtype for module in tracking]
-        self._sizes = [module.running_mean.numel() for module in tracking]  # channels of each norm
+        means: list[Any] = [module._buffers["running_mean"] for module in tracking]
+        self._device = means[0].device if tracking else None
+        self._dtypes = [mean.dtype for mean in means]
+        self._sizes = [mean.numel() for mean in means]  # channels of each norm
         # Mean and variance of all norms, one norm behind the other, for each type: [2, channels of
         # all norms]. Those of norms of other types stay zero there.
         self._scratch = {

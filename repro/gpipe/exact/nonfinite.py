@@ -51,9 +51,10 @@ def is_finite(tensor: Tensor, *, or_mask: bool = False) -> bool:
 def _real_values(tensor: Tensor) -> Tensor:
     """The numbers that a tensor stores, as real numbers; a view if possible."""
     values = tensor.coalesce().values() if tensor.is_sparse else tensor
+    if values.is_neg():
+        values = values.resolve_neg()
     # Autograd returns lazy conjugates, which cannot be viewed as real numbers.
-    values = values.resolve_conj().resolve_neg()
-    return torch.view_as_real(values) if values.is_complex() else values
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
