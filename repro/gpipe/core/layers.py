@@ -104,16 +104,14 @@ def _needs_no_arguments(function: Callable[..., Any]) -> bool:
 
 def modules_of(module: nn.Module) -> list[nn.Module]:
     """What `module.modules()` yields, in a third of its time: it is wanted in every step."""
-    known: dict[nn.Module, None] = {}
+    known: dict[nn.Module, None] = {module: None}
 
     def add(part: nn.Module) -> None:
-        known[part] = None
         for child in part._modules.values():
             if child is not None and child not in known:
+                known[child] = None
                 if child._modules:
                     add(child)
-                else:
-                    known[child] = None
 
     add(module)
     return [*known]

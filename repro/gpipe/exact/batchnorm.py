@@ -28,12 +28,12 @@ _FORWARDS = {norm.forward for norm in _NORMS}
 _MOST_COPIES = 8  # of micro-batches that wait to be merged: alone, each takes five times as long
 Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 _MeanAndVariance = tuple[Tensor, Tensor]
+_STATISTICS = "running_mean", "running_var", "num_batches_tracked"  # buffers
 
 
 def owns(module: nn.Module, buffer: str) -> bool:
     """Whether a buffer of this name is one of the running statistics that are updated here."""
-    names = ("running_mean", "running_var", "num_batches_tracked")
-    return buffer in names and _is_torchs_own(module)
+    return buffer in _STATISTICS and _is_torchs_own(module)
 
 
 def _is_torchs_own(module: nn.Module) -> bool:
@@ -46,27 +46,16 @@ class _Norm:
     """One layer during a step: while it runs, scratch buffers take the place of its own."""
 
     def __init__(self, module: Any, scratch: _MeanAndVariance) -> None:
-        self.module = module
-        self.forward = type(module).forward
-        buffers = module._buffers
-        self.running = buffers["running_mean"], buffers["running_var"]
-        self.momentum, self.tracked = module.momentum, buffers["num_batches_tracked"]
-        self.scratch = scratch
+        self.module, self.forward = module, type(module).forward
+        # Read and written past nn.Module's own lookup, which takes as long as a small operator.
+        self.own = {name: module._buffers[name] for name in _STATISTICS}
+        self.scratch = dict(zip(_STATISTICS, [*scratch, None], strict=True))
+        self.momentum, self.tracked = module.momentum, self.own["num_batches_tracked"]
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
         self.ran = False
         self.fresh = 0  # values whose statistics are in the scratch buffers only
-
-    def hold(
-        self, momentum: float | None, running: _MeanAndVariance, tracked: Tensor | None
-    ) -> None:
-        """Give the layer a momentum and buffers: its own, or the scratch ones."""
-        # Past `nn.Module.__setattr__`, which takes as long as a small operator.
-        vars(self.module)["momentum"] = momentum
-        buffers = self.module._buffers
-        buffers["running_mean"], buffers["running_var"] = running
-        buffers["num_batches_tracked"] = tracked
 
 
 class Statistics:
@@ -80,15 +69,8 @@ class Statistics:
 
     def __init__(self, modules: Iterable[nn.Module], gather: Gather | None = None) -> None:
         self.counting, self._gather = False, gather
-        # `_buffers`, since nn.Module's own lookup takes as long as a small operator.
-        tracking = [
-            module
-            for module in modules
-            if _is_torchs_own(module)
-            and module.training
-            and module.track_running_stats
-            and module._buffers.get("running_mean") is not None
-        ]
+        own = [m for m in modules if m.training and _is_torchs_own(m) and m.track_running_stats]
+        tracking = [m for m in own if m._buffers.get("running_mean") is not None]
         means: list[Any] = [module._buffers["running_mean"] for module in tracking]
         self._device = means[0].device if tracking else None
         self._dtypes = [mean.dtype for mean in means]
@@ -103,8 +85,7 @@ class Statistics:
         self._copies: list[tuple[list[int], list[Tensor]]] = []
         # Count, mean and spread of what is merged: [3, channels of all norms].
         self._merged: Tensor | None = None
-        scratch = self._of_norms(self._scratch)
-        self._norms = [_Norm(m, own) for m, own in zip(tracking, scratch, strict=True)]
+        self._norms = [*map(_Norm, tracking, self._of_norms(self._scratch))]
         # In place of a hook before and one behind it: hooks of the user find the layer's buffers.
         for norm in self._norms:
             vars(norm.module)["forward"] = partial(self._forward, norm)
@@ -121,25 +102,30 @@ class Statistics:
 
     def settle(self) -> None:
         """Copy what the last F has left, so that the next pass need not."""
-        fresh = [norm.fresh for norm in self._norms]
-        if not any(fresh):
-            return
-        for norm in self._norms:
-            norm.fresh = 0
-        self._copies.append((fresh, [part.clone() for part in self._scratch.values()]))
+        if any(norm.fresh for norm in self._norms):
+            self._copy()
+
+    def _copy(self) -> None:
         if len(self._copies) == _MOST_COPIES:
             self._merge()
+        fresh = [norm.fresh for norm in self._norms]
+        self._copies.append((fresh, [part.clone() for part in self._scratch.values()]))
+        for norm in self._norms:
+            norm.fresh = 0
 
     def _forward(self, norm: _Norm, inputs: Tensor) -> Tensor:
         """Run a layer, which overwrites its statistics of the last pass."""
         # That was an F; this is the next one, an R, or a second use in the same F.
         if norm.fresh:
-            self.settle()
-        norm.hold(1.0, norm.scratch, None)
+            self._copy()
+        attributes, buffers = vars(norm.module), norm.module._buffers
+        attributes["momentum"] = 1.0
+        buffers.update(norm.scratch)
         try:
             output = norm.forward(norm.module, inputs)
         finally:
-            norm.hold(norm.momentum, norm.running, norm.tracked)
+            attributes["momentum"] = norm.momentum
+            buffers.update(norm.own)
         if self.counting:
             examples = output.shape[0]
             norm.fresh = output.numel() // output.shape[1] if norm.pooled else examples
@@ -149,15 +135,11 @@ class Statistics:
     def _merge(self) -> None:
         """Merge copies, of all norms at once: each alone would take as long as a layer."""
         fresh = [counts for counts, _ in self._copies]
-        if not fresh and self._merged is not None:
-            return
         pooled = [norm.pooled for norm in self._norms]
         freedom = [[max(n - p, 0) for n, p in zip(ns, pooled, strict=True)] for ns in fresh]
         table = self._for_channels([pooled, *fresh, *freedom])
         if self._merged is None:
-            self._merged, self._pooled = torch.zeros_like(table[:1]).repeat(3, 1), table[0]
-        if not fresh:
-            return
+            self._merged, self._pooled = torch.zeros_like(table[:3]), table[0]
         counts, of_variance = table[1:].chunk(2)
         of_types = zip(*(parts for _, parts in self._copies), strict=True)
         of_all = reduce(torch.add, (torch.stack(parts).to(table.dtype) for parts in of_types))
@@ -180,31 +162,21 @@ class Statistics:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self.restore()
-        if kind is None:
-            self._commit()
-
-    def restore(self) -> None:
-        """Give every layer its own forward back."""
         for norm in self._norms:
             vars(norm.module).pop("forward", None)
+        if kind is None and self._norms:
+            self._commit()
 
     @torch.no_grad()
     def _commit(self) -> None:
         """Update all running statistics once."""
-        if not self._norms:
+        ran = [norm.ran for norm in self._norms]
+        if self._gather is None and self._merged is None and not self._copies:
+            # What a single micro-batch has left is what merging it would give.
+            self._update([(norm, [*norm.scratch.values()][:2]) for norm in self._norms if norm.ran])
             return
-        ran, new = [norm.ran for norm in self._norms], [norm.scratch for norm in self._norms]
-        # What a single micro-batch has left is what merging it would give.
-        if self._gather is not None or self._merged is not None or self._copies:
-            self.settle()
-            self._merge()
-            ran, new = self._of_mini_batch(ran)
-        both = zip(self._norms, new, strict=True)
-        self._update([pair for pair, yes in zip(both, ran, strict=True) if yes])
-
-    def _of_mini_batch(self, ran: list[bool]) -> tuple[list[bool], list[_MeanAndVariance]]:
-        """Which norms ran, on any replica, and the statistics of all their values."""
+        self._copy()
+        self._merge()
         assert self._merged is not None
         total, mean, spread = self._merged
         if self._gather is not None:
@@ -213,12 +185,15 @@ class Statistics:
             total = counts.sum(0)
             mean = (counts * means).sum(0) / total
             spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * self._pooled
+            # A norm that did not run here may have run on another replica.
             ends = torch.tensor(self._sizes, device=self._device).cumsum(0) - 1
             ran = (total[ends] > 0).tolist()
         new = torch.stack([mean, spread / (total - self._pooled)])
-        return ran, self._of_norms({dtype: new.to(dtype) for dtype in self._scratch})
+        of_norms = self._of_norms({dtype: new.to(dtype) for dtype in self._scratch})
+        pairs = zip(self._norms, of_norms, strict=True)
+        self._update([pair for pair, yes in zip(pairs, ran, strict=True) if yes])
 
-    def _update(self, ran: Sequence[tuple[_Norm, _MeanAndVariance]]) -> None:
+    def _update(self, ran: Sequence[tuple[_Norm, Sequence[Any]]]) -> None:
         """Move the running statistics of norms that ran, all of one factor at once."""
         counters = [norm.tracked for norm, _ in ran if norm.pooled and norm.tracked is not None]
         if counters:
@@ -229,7 +204,7 @@ class Statistics:
             if norm.momentum is None and norm.pooled and norm.tracked is not None:
                 factor = 1.0 / norm.tracked.item()
             old_of_factor, new_of_factor = running.setdefault(factor, ([], []))
-            old_of_factor += norm.running
+            old_of_factor += [norm.own["running_mean"], norm.own["running_var"]]
             new_of_factor += new
         for factor, (old_values, new_values) in running.items():
             torch._foreach_mul_(old_values, 1.0 - factor)
