@@ -276,19 +276,19 @@ def settle_gradients(
     boundary. `seen` learns which gradients always have that layout; `trust` lets these be, since a
     hook on each takes as long as a small layer. Returns which tensors require a gradient.
     """
-    tensors, _ = flatten(tree)
+    tensors = [tree] if isinstance(tree, Tensor) else flatten(tree)[0]
     for n, tensor in enumerate(tensors):
-        if tensor.grad_fn is not None and tensor.layout == torch.strided and not tensor.is_nested:
-            place = layer, n, layout_of(tensor)
-            if not (trust and seen.get(place)):
-                tensor.register_hook(partial(_settled_gradient, place, seen))
+        if tensor.requires_grad and tensor.layout == torch.strided and not tensor.is_nested:
+            place = layer, n, tensor.stride()
+            if not (trust and seen.get(place)) and tensor.grad_fn is not None:
+                hook = partial(_settled_gradient, layout_of(tensor), seen, place)
+                tensor.register_hook(hook)
     return [tensor.requires_grad for tensor in tensors]
 
 
 def _settled_gradient(
-    place: tuple[int, int, tuple[int, ...]], seen: dict[Hashable, bool], gradient: Tensor
+    layout: tuple[int, ...], seen: dict[Hashable, bool], place: Hashable, gradient: Tensor
 ) -> Tensor:
-    layout = place[-1]
     is_settled = gradient.stride() == layout and settled(gradient) is gradient
     seen[place] = is_settled and seen.get(place, True)
     if is_settled:
