@@ -60,12 +60,10 @@ class Batches:
 
     def next(self) -> tuple[Any, Any]:
         """Inputs and targets of this replica's part of the next mini-batch: N / D examples."""
-        N, probabilities = self._identity["N"], self._identity["p"]
-        tables = np.zeros(N, np.int64)
-        if len(self._orders) > 1:
-            rng = np.random.default_rng((self._identity["seed"], self._batches))
-            tables = rng.choice(len(self._orders), N, p=probabilities)
-        examples, epochs = np.empty(N, np.int64), np.empty(N, np.int64)
+        N, seed, p = (self._identity[name] for name in ("N", "seed", "p"))
+        tables, examples, epochs = np.zeros((3, N), np.int64)
+        if len(p) > 1:
+            tables = np.random.default_rng((seed, self._batches)).choice(len(p), N, p=p)
         # All replicas draw the whole mini-batch, so that they agree on the positions.
         for table, order in enumerate(self._orders):
             places = np.flatnonzero(tables == table)
