@@ -112,6 +112,7 @@ class HeldStages:
         self._autocast: torch.dtype | None = None  # of the user's region
         self._forms = Forms()
         self._layers: dict[int, list[tuple[int, nn.Module]]] = {}
+        self._before_plain: set[int] = set()  # layers behind which a plain one runs
         self._tree: object = None  # names, layers and all their submodules, as of the last step
         # For each state of the modules: which of them train, and which parameters do.
         self._known_in_modes: dict[object, dict[object, _Known]] = {}
@@ -188,6 +189,7 @@ class HeldStages:
             return
         layers = dict(zip(self.indices, self.module, strict=True))
         self._layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
+        self._before_plain = {n for n in layers if n + 1 in layers and _is_plain(layers[n + 1])}
         self._draws |= rng.declared(self.module)
         self.changing = Changing(dict.fromkeys(self.modules + of_loss))
         self._known_in_modes.clear()
@@ -417,8 +419,7 @@ class HeldStages:
         """Run layers one after the other, each with the random state of (step, i, layer).
 
         Seeding generators besides torch's takes long, so it is left out where none draws. So does
-        to look at the gradients between layers. Those behind the last layer depend on the loss,
-        which may be another one in each step.
+        to look at gradients between layers, which is left out where a plain layer hands them over.
         """
         requiring: _Requiring = []
         names = self._others.keys() if watched else self._others.keys() & self._draws
@@ -430,7 +431,7 @@ class HeldStages:
                 rng.reseed(seed, self.device, others)
                 value = call(value)
                 if torch.is_grad_enabled():
-                    trust = not watched and index != self.indices[-1]
+                    trust = not watched and index in self._before_plain
                     requiring.append(settle_gradients(value, settled, index, trust=trust))
                 if watched:
                     self._draws |= {n for n, s in self._others.items() if s.has_moved(seed)}
@@ -474,6 +475,17 @@ class HeldStages:
         finally:
             self._autocast = None
             torch.clear_autocast_cache()
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether a layer is one of torch's own without parts, hooks or another forward.
+
+    Such a layer hands back gradients of the same layout for inputs of the same form, whatever the
+    data.
+    """
+    is_torchs = type(layer).__module__.startswith("torch.nn.modules.") and not layer._modules
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    return is_torchs and not hooks and "forward" not in vars(layer)
 
 
 def _versions(tensors: Sequence[Tensor]) -> list[int]:
