@@ -162,10 +162,20 @@ class Statistics:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        for norm in self._norms:
-            vars(norm.module).pop("forward", None)
+        self.restore()
         if kind is None and self._norms:
             self._commit()
+
+    def restore(self) -> None:
+        """Give every layer its own forward back."""
+        for norm in self._norms:
+            vars(norm.module).pop("forward", None)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What lies in memory during a step, apart from copies that wait to be merged."""
+        merged = torch.zeros((3, sum(self._sizes)), dtype=torch.float64, device=self._device)
+        return [merged, *self._scratch.values()]
 
     @torch.no_grad()
     def _commit(self) -> None:
