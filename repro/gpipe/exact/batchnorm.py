@@ -134,29 +134,28 @@ class Statistics:
 
     def _merge(self) -> None:
         """Merge copies, of all norms at once: each alone would take as long as a layer."""
-        fresh = [counts for counts, _ in self._copies]
-        pooled = [norm.pooled for norm in self._norms]
-        freedom = [[max(n - p, 0) for n, p in zip(ns, pooled, strict=True)] for ns in fresh]
-        table = self._for_channels([pooled, *fresh, *freedom])
         if self._merged is None:
-            self._merged, self._pooled = torch.zeros_like(table[:3]), table[0]
-        counts, of_variance = table[1:].chunk(2)
-        of_types = zip(*(parts for _, parts in self._copies), strict=True)
-        of_all = reduce(torch.add, (torch.stack(parts).to(table.dtype) for parts in of_types))
-        self._copies.clear()
-        # [micro-batches, channels of all norms]
-        distances, variances = of_all.unbind(1)
+            self._pooled = self._for_channels([[norm.pooled for norm in self._norms]])[0]
+            self._merged = self._pooled.new_zeros((3, *self._pooled.shape))
         before, mean, spread = self._merged
-        after = before + counts.cumsum(0)
-        shares = counts / after.clamp(min=1)
-        # Products and sums are separate operators, never fused: fused ones round otherwise at the
-        # end of a tensor, and a norm's place in the tensor depends on K.
-        for fresh_mean, share in zip(distances, shares, strict=True):
-            mean.add_(fresh_mean.sub_(mean) * share)
-        squares = distances.square_() * shares.mul_((after - counts).mul_(self._pooled))
-        for variance, square in zip(variances.mul_(of_variance), squares, strict=True):
-            spread.add_(variance).add_(square)
-        before.copy_(after[-1])
+        of_last: list[int] = []
+        for fresh, parts in self._copies:
+            if fresh != of_last:  # most micro-batches are of one size
+                freedom = [
+                    max(n - norm.pooled, 0) for n, norm in zip(fresh, self._norms, strict=True)
+                ]
+                counts, of_variance = self._for_channels([fresh, freedom])
+                of_last = fresh
+            distance, variance = reduce(torch.add, (part.to(mean.dtype) for part in parts))
+            distance.sub_(mean)
+            share = counts / (before + counts).clamp_(min=1)
+            # Products and sums are separate operators, never fused: fused ones round otherwise at
+            # the end of a tensor, and a norm's place in the tensor depends on K.
+            mean.add_(distance * share)
+            spread.add_(variance.mul_(of_variance))
+            spread.add_(distance.square_().mul_(share.mul_(before * self._pooled)))
+            before.add_(counts)
+        self._copies.clear()
 
     def __enter__(self) -> Self:
         return self
