@@ -25,12 +25,13 @@ OVER_K1 = {"over K=1": {"K": 1}}
 _OF_THE_PAPER = {**OVER_K1, "over K=2, M=1": {"K": 2, "M": 1}, "over K=2": {"K": 2}}
 _OF_EXHIBIT = ("model", "fidelity", "N")  # the settings that are columns there
 # Fields that always have a column, or that say nothing about a timed step.
-_NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures"}
+_NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures", "steps", "warmup"}
 _WIDTHS = (0.1, 0.05, 0.03, 0.02, 0.01)  # half-widths of intervals that a user may want
 _MARKS = {
     "x [": "over: throughput over that of the same run at this K and M; [95 % interval over "
     "blocks]",
     " ~": "~: the interval spans 1, no difference is shown",
+    "in turn": "in turn: measured alone, not step against step",
     " busy": f"busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
     "--force measures those rounds again",
 }
@@ -79,6 +80,7 @@ def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) 
         return "-" if isnan(value) else form(value)
 
     busy = sum(contention.is_busy(round_.load) for round_ in run.rounds)
+    rounds = f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
     fits = run.size or "-"
     if not isnan(run.parameters):
         fits += f", {run.parameters / 1e6:,.1f} million parameters"
@@ -89,7 +91,7 @@ def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) 
         "idle": known(run.bubble_idle_over_total, "{:.0%}".format),
         "peak": known(2**30 * run.peak_gib_max, text.size),
         "fits": fits,
-        "rounds": f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds)),
+        "rounds": f"{rounds}, in turn" if run.in_turn else rounds,
     }
 
 

@@ -3,6 +3,8 @@
 Exhibits are made from `runs_frame` with groupby, pivot and merge. `repro.results` gives the other.
 """
 
+import math
+import statistics
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -11,7 +13,7 @@ import pandas as pd
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec
-from repro.harness.statistics import ratio
+from repro.harness.statistics import quotients
 from repro.methods.named import name_of
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
@@ -83,8 +85,8 @@ def rounds_frame(results: Results) -> Frame:
             line = of_run | {name: getattr(round_, name) for name in _OF_ROUND}
             line |= {"round": round_.name, "setup_s": round_.values["setup_s"]}
             for name, throughputs in timed.items():
-                key = run.place, round_.name
-                line[name] = ratio({key: round_.throughputs}, throughputs)[0]
+                base = throughputs.get((run.place, round_.name), (math.nan,))
+                line[name] = statistics.median(quotients(round_.throughputs, base))
             lines.append(line)
         if not run.rounds:
             lines.append(of_run)

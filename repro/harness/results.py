@@ -157,6 +157,12 @@ class Run:
         return modelled["batch"] if modelled else self.spec.N
 
     @property
+    def in_turn(self) -> bool:
+        """Whether a clock timed its steps while no other run stood beside them."""
+        timed = self.spec.timed and self.spec.task == "train"
+        return timed and not all(round_.together for round_ in self.rounds)
+
+    @property
     def throughputs(self) -> dict[Hashable, tuple[float, ...]]:
         """Examples per second by round and block; those of different places never meet."""
         return {(self.place, round_.name): round_.throughputs for round_ in self.rounds}

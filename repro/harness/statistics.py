@@ -25,13 +25,14 @@ def ratio(
     the n blocks that measured both; `interval_of_sets` has the rest.
     """
     sets = [
-        _quotients(throughputs[each], baseline[each]) for each in throughputs if each in baseline
+        quotients(throughputs[each], baseline[each]) for each in throughputs if each in baseline
     ]
     median, low, high = interval_of_sets(sets)
     return median, low, high, sum(map(len, sets))
 
 
-def _quotients(own: Sequence[float], other: Sequence[float]) -> list[float]:
+def quotients(own: Sequence[float], other: Sequence[float]) -> list[float]:
+    """One number over the other in each block of a round."""
     if min(len(own), len(other)) == 1:  # one of them was measured in turn, or computed
         return [each / base for each in own for base in other]
     return [each / base for each, base in zip(own, other, strict=False)]

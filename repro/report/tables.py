@@ -52,11 +52,14 @@ def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None
 def with_origin(results: Results, table: Table) -> Table:
     """The table, with its origin where its rows are not of one commit and machine.
 
-    A table whose lines name no runs has those of its experiment.
+    It also says how many runs were measured in turn, not step against step. A table whose lines
+    name no runs has the commits of its experiment.
     """
     every = origins(table.runs or results.by_experiment.get(table.experiment, []))
     recorded = f"Recorded with {'; '.join(every)}." if len(every) > 1 else ""
-    return replace(table, origin=" ".join(filter(None, (table.origin, recorded))))
+    in_turn = sum(run.in_turn for run in table.runs)
+    alone = f"{in_turn} of {len(table.runs)} runs were measured in turn." if in_turn else ""
+    return replace(table, origin=" ".join(filter(None, (table.origin, recorded, alone))))
 
 
 def origins(runs: Sequence[Run]) -> list[str]:

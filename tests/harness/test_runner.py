@@ -71,6 +71,8 @@ def test_what_memory_does_not_hold_is_measured_in_turn(
     assert crew.asked == [*ALL, *ALL]
     (journal,) = journals(tmp_path)
     assert [len(event.together) for event in journal.rounds] == [together, together]
+    done = [each for each in load(tmp_path).runs if each.done]
+    assert [each.in_turn for each in done] == [not together] * len(ALL)
 
 
 def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
