@@ -8,7 +8,7 @@ from repro.harness.spec import Experiment, Group, Partitioner, RunSpec, Scale, s
 
 NAME = "table2"
 # Mini-batch N of each model per scale; their sizes are in repro.harness.sizes.
-AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 64, "node": 128, "paper": 128}
+AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
 TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 64, "node": 32, "paper": 32}
 # Simulated at the paper's size at every scale but smoke: device, its memory, N, and how much longer
 # stages wait when they are emulated at M=1, so that a step takes one to two seconds.
