@@ -41,7 +41,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices",
-        minutes={"smoke": 0.3, "laptop": 6},
+        minutes={"smoke": 0.3, "laptop": 6.7},
         rounds=sets(scale),
         groups=(
             Group(name=KNOWN_DURATIONS, runs=tuple(durations)),

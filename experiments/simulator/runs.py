@@ -30,7 +30,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",
-        minutes={"smoke": 0.3, "laptop": 7, "node": 5},
+        minutes={"smoke": 0.3, "laptop": 4.7, "node": 5},
         version=2,
         rounds=sets(scale),
         groups=(
