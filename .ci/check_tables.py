@@ -16,7 +16,7 @@ def faults(plots: Path) -> list[str]:
     measured = [
         row
         for row in tables.get("runs.csv", [])
-        if row["experiment"] == "table2" and row["fidelity"] == "measured"
+        if row["experiment"] == "table2" and row["fidelity"] == "measured" and not row["control"]
     ]
     done = [row for row in measured if row["status"] == "done" and float(row["K"]) > 1]
     if not done:
