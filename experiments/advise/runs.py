@@ -4,14 +4,7 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import TRANSFORMER, controls_at, in_blocks, sets
-from repro.harness.spec import (
-    Checkpoint,
-    Experiment,
-    Group,
-    RunSpec,
-    Scale,
-    ScheduleName,
-)
+from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, ScheduleName
 
 NAME = "advise"
 ABOUT = read_about(__file__)

@@ -4,15 +4,7 @@ from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, controls_at, in_blocks, sets
-from repro.harness.spec import (
-    Experiment,
-    Group,
-    RunSpec,
-    Scale,
-    ScheduleName,
-    slug,
-    sweep,
-)
+from repro.harness.spec import Experiment, Group, RunSpec, Scale, ScheduleName, slug, sweep
 
 NAME = "peers"
 ABOUT = read_about(__file__)

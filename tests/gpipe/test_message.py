@@ -3,7 +3,9 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from repro.gpipe import Pipeline
 from repro.gpipe.comm.message import (
     TensorMeta,
     copied,
@@ -82,3 +84,26 @@ def test_gradients_behind_a_layer_lie_as_those_that_cross_a_boundary(tensor, dat
     assert torch.equal(seen[0], gradient)
     assert seen[0].stride() == TensorMeta.of(output).layout
     assert seen[0].data_ptr() % 64 == 0
+
+
+class Turning(nn.Module):
+    """Its gradient is an expanded one if the first input is negative."""
+
+    def forward(self, x):
+        return x.sum(1, keepdim=True) if x[0, 0] < 0 else x.square()
+
+
+def test_a_gradient_whose_layout_depends_on_data_is_settled_in_every_step():
+    """Behind a layer that is not torch's own, no step trusts what the first one has seen."""
+    strides = []
+
+    class Watch(nn.Module):
+        def forward(self, x):
+            y = x * torch.ones(3, requires_grad=True)
+            y.register_hook(lambda gradient: strides.append(gradient.stride()))
+            return y.clone()
+
+    pipe = Pipeline([Watch(), Turning()], 1, 1, checkpoint="never", device="cpu", balance=[2])
+    for sign in (1.0, 1.0, -1.0):
+        pipe.train_step(sign * torch.ones(2, 3), torch.zeros(2), lambda y, _: y.sum() / y.shape[0])
+    assert strides == [(3, 1)] * 3

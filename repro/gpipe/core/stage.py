@@ -4,9 +4,10 @@ With re-materialization F keeps only the boundary inputs, R runs the layers agai
 B differentiates (section 2.3 of arXiv:1811.06965v5). F and R must do the same.
 
 The passes of the first step with inputs of one form are watched: whether the layers write to the
-stage's inputs, which buffers change, which generators they draw from, what requires a gradient, how
-gradients lie in memory, and whether R does what F did. Later passes trust that. What surprises one
-of them refuses the step, and is allowed for from then on.
+stage's inputs, which buffers change, which generators they draw from, what requires a gradient, and
+whether R does what F did. Later passes trust that. What surprises one of them refuses the step, and
+is allowed for from then on. They also see how gradients lie in memory. Later passes trust that only
+in front of layers for which it cannot change, see `_is_plain`.
 """
 
 import logging
@@ -133,6 +134,8 @@ class HeldStages:
             self._known.clear()
             self.kept.clear()
         self._follow()
+        placed = (each for layers in self._layers.values() for each in layers)
+        self._before_plain = {n - 1 for n, layer in placed if _is_plain(layer)}
         self._modes = self._get_modes()
         if len(self._known_in_modes) + len(self._known) > _MOST_FORMS:
             self._known_in_modes.clear()
@@ -189,7 +192,6 @@ class HeldStages:
             return
         layers = dict(zip(self.indices, self.module, strict=True))
         self._layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
-        self._before_plain = {n for n in layers if n + 1 in layers and _is_plain(layers[n + 1])}
         self._draws |= rng.declared(self.module)
         self.changing = Changing(dict.fromkeys(self.modules + of_loss))
         self._known_in_modes.clear()
@@ -418,8 +420,9 @@ class HeldStages:
     ) -> tuple[Tree, _Requiring]:
         """Run layers one after the other, each with the random state of (step, i, layer).
 
-        Seeding generators besides torch's takes long, so it is left out where none draws. So does
-        to look at gradients between layers, which is left out where a plain layer hands them over.
+        Two things take long and are left out where they can do nothing: seeding generators besides
+        torch's, where no layer draws from them, and looking at the gradients that a plain layer
+        hands back.
         """
         requiring: _Requiring = []
         names = self._others.keys() if watched else self._others.keys() & self._draws
@@ -480,11 +483,12 @@ class HeldStages:
 def _is_plain(layer: nn.Module) -> bool:
     """Whether a layer is one of torch's own without parts, hooks or another forward.
 
-    Such a layer hands back gradients of the same layout for inputs of the same form, whatever the
-    data.
+    The layout of the gradients that it hands back depends on the form of its inputs and on the
+    layout of the gradients that it gets, never on their values.
     """
     is_torchs = type(layer).__module__.startswith("torch.nn.modules.") and not layer._modules
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    hooks = layer._forward_hooks or layer._forward_pre_hooks
+    hooks = hooks or layer._backward_hooks or layer._backward_pre_hooks
     return is_torchs and not hooks and "forward" not in vars(layer)
 
 
