@@ -53,10 +53,5 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _runs(K: int, M: int, F: float, message: int, **other: Any) -> tuple[RunSpec, ...]:
     """K timed layers, one a stage; a message has this many bytes for each example."""
     args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": message // 4}
-    given: dict[str, Any] = {
-        "K": K,
-        "M": M,
-        "N": M,
-        "balance": "uniform",
-    } | other
+    given: dict[str, Any] = {"K": K, "M": M, "N": M, "balance": "uniform"} | other
     return sweep(model="timed", model_args=args, fidelity="emulated", **given)
