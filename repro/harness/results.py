@@ -24,7 +24,7 @@ from repro.harness.schema import (
     round_record,
 )
 from repro.harness.spec import TIMED, RunSpec, canonical, run_name
-from repro.harness.statistics import ratio
+from repro.harness.statistics import Ratio, ratio
 from repro.harness.vary import compared, differences
 from repro.io.untrusted import did_you_mean, short
 
@@ -230,6 +230,8 @@ class Results:
 
     runs: list[Run]
     journals: list[Journal]
+    # Throughput of a run over that of another, of the same place: those asked for so far.
+    ratios: dict[tuple[Place, str, str], Ratio] = field(default_factory=dict, repr=False)
     # read so far
     _timelines: dict[tuple[Place, str], Timeline | None] = field(default_factory=dict, repr=False)
 
@@ -264,9 +266,12 @@ class Results:
         """The run that a control measures again, or slowed down."""
         return self._baselines.get((run.place, compared(run.spec.uncontrolled)))
 
-    def ratio(self, run: Run, base: Run) -> tuple[float, float, float, int]:
+    def ratio(self, run: Run, base: Run) -> Ratio:
         """Throughput of a run over that of another, inside common blocks (`statistics.ratio`)."""
-        return ratio(run.throughputs, base.throughputs)
+        key = run.place, run.id, base.id
+        if key not in self.ratios:
+            self.ratios[key] = ratio(run.throughputs, base.throughputs)
+        return self.ratios[key]
 
     def speedup(self, run: Run, **changed: Any) -> tuple[float, float, float]:
         """Throughput over a baseline's with its interval; a baseline has none over itself."""

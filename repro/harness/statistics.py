@@ -14,11 +14,12 @@ from functools import cache
 # that it would be labelled.
 MIN_BLOCKS = 5
 _RESAMPLES = 2000
+Ratio = tuple[float, float, float, int]  # median, low, high, number of blocks
 
 
 def ratio(
     throughputs: Mapping[Hashable, Sequence[float]], baseline: Mapping[Hashable, Sequence[float]]
-) -> tuple[float, float, float, int]:
+) -> Ratio:
     """How many times the throughput of a baseline a run has: (median, low, high, n).
 
     Both are round -> examples per second in each of its blocks. The ratio is taken inside each of

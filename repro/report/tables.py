@@ -1,5 +1,7 @@
 """The tables of any experiment, and every table that recorded results allow."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,7 +44,7 @@ def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None
             timed = [run for run in results.by_experiment[name] if run.spec.task == "train"]
             tables += [points(results, name, fidelity) for fidelity in fidelities(timed)]
         tables.append(controls(results, name))
-    tables.append(runs(results))
+    tables += [intervals(compared), runs(results)]
     tables += verdicts.tables(verdicts.judged_claims(results) if claims is None else claims)
     tables = [with_origin(results, table) for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is three files of that name
@@ -125,6 +127,27 @@ def controls(results: Results, experiment: str) -> Table:
     shown["told apart"] = clear.where(frame["low"].notna(), "no interval")
     forms: dict[str, Form] = {OVER_ITSELF: ".3f", "model": model_name}
     return Table(name, title, note, *in_two(shown, forms=forms), experiment, list(frame["run"]))
+
+
+def intervals(results: Results) -> Table:
+    """How wide the intervals are of all measured ratios that other tables have asked for."""
+    by_id = {(run.place, run.id): run for run in results.runs}
+    found: dict[str, list[tuple[float, str]]] = {"all": []}
+    for (place, *pair), (value, low, high, blocks) in results.ratios.items():
+        run, base = (by_id[place, each] for each in pair)
+        in_blocks = not (run.in_turn or base.in_turn or math.isnan(low))
+        if in_blocks and run is not base and {run.fidelity, base.fidelity} == {"measured"}:
+            half = (high - low) / 2 / value, f"{run.id} over {base.id}, {blocks} blocks"
+            found["all"].append(half)
+            found.setdefault(run.experiment, []).append(half)
+    lines = [
+        (name, len(halves), statistics.median(half for half, _ in halves), *max(halves))
+        for name, halves in found.items()
+        if halves
+    ]
+    frame = pd.DataFrame(lines, columns=["experiment", "ratios", "median", "widest", "which is"])
+    frames = in_two(frame, forms={"median": ".1%", "widest": ".1%"})
+    return Table("intervals", *TABLES["intervals"], *frames)
 
 
 def runs(results: Results) -> Table:

@@ -24,13 +24,17 @@ from repro.gpipe.runtime.status import reaching, waiting
 
 CONTROL = 3  # gloo's tag of these messages; activations and gradients have other tags
 
+# Takes a state, bits of updates and a value of each stage. Returns the greatest state, the bits of
+# all updates, and the last stage's value.
+Vote = Callable[[int, int, float], tuple[int, int, float]]
+
 _HEADER = Struct("<qddd")  # position of the kind in this list, then numbers
 _TRAINING, _EVALUATION, _OBJECT, _LOSS, _VOTE = _KINDS = [
     "a training step",  # N, or 0 if the inputs are refused
     "an evaluation",  # the same
     "an object",  # bytes that follow
     "the loss",
-    "the vote on a step",  # see `agree`
+    "the vote on a step",  # see `vote`
 ]
 
 
@@ -59,6 +63,9 @@ class ControlChannel:
     """
 
     def __init__(self, stages: int, rank: int, replica: int = 0) -> None:
+        # Each waits until a message has been received. They are kept, since gloo must not lose what
+        # it still sends if a step fails.
+        self._untaken: list[Callable[[], object]] = []
         self.stages, self.rank, self.replica = stages, rank, replica
         self.is_first, self.is_last = rank == 0, rank == stages - 1
 
@@ -66,9 +73,10 @@ class ControlChannel:
         """Rank in the world of a stage of this replica."""
         return self.replica * self.stages + stage
 
-    def announce(self, examples: int, stage: int, *, evaluate: bool) -> Callable[[], object]:
-        """Start to announce a step to a stage; call the result to wait until it is taken."""
-        return self._isend(_header(_EVALUATION if evaluate else _TRAINING, examples), stage)
+    def announce(self, examples: int, stage: int, *, evaluate: bool) -> None:
+        """Start to announce a step to a stage; `flush` waits until it is taken."""
+        kind = _EVALUATION if evaluate else _TRAINING
+        self._untaken.append(self._isend(_header(kind, examples), stage))
 
     def announced(self, stage: int, *, evaluate: bool) -> int:
         """Receive what `announce` sends."""
@@ -94,25 +102,34 @@ class ControlChannel:
         self._send_all(_header(_LOSS, value), range(self.stages - 1))
         return value
 
-    def agree(self, state: int, updates: int, value: float) -> tuple[int, int, float]:
-        """Combine the votes of all stages on a step: the first stage gathers them and answers.
+    def flush(self) -> None:
+        """Wait until what was started is received."""
+        for wait_until_taken in self._untaken:
+            wait_until_taken()
+        self._untaken.clear()
 
-        That is the greatest state, the bits of all updates, and the last stage's value.
+    def vote(self) -> Vote:
+        """Begin to receive the votes of all stages on a step; call the result to vote.
+
+        The first stage gathers the votes and answers.
         """
-        if self.stages == 1:
-            return state, updates, value
-        if self.rank:
-            # The receive is posted before the send, so that the answer finds room.
-            answer = self._recv(_VOTE, 0)
-            self._send_all(_header(_VOTE, state, updates, value), [0])
-            agreed, flags, value = answer()
-            return int(agreed), int(flags), value
         others = range(1, self.stages)
-        for vote in [self._recv(_VOTE, j) for j in others]:
-            other_state, other_updates, value = vote()
-            state, updates = max(state, int(other_state)), updates | int(other_updates)
-        self._send_all(_header(_VOTE, state, updates, value), others)
-        return state, updates, value
+        # Posted before anything is sent, so that votes and answers find room.
+        arriving = [self._recv(_VOTE, j) for j in ([0] if self.rank else others)]
+
+        def agree(state: int, updates: int, value: float) -> tuple[int, int, float]:
+            if self.rank:
+                self._send_all(_header(_VOTE, state, updates, value), [0])
+                agreed, flags, value = arriving[0]()
+                return int(agreed), int(flags), value
+            for vote in arriving:
+                other_state, other_updates, value = vote()
+                state, updates = max(state, int(other_state)), updates | int(other_updates)
+            answer = _header(_VOTE, state, updates, value)
+            self._untaken += [self._isend(answer, j) for j in others]
+            return state, updates, value
+
+        return agree
 
     def all_gather(self, value: Any) -> list[Any]:
         """Gather one value from each stage on every stage, by way of the first stage."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe.comm.control_channel import ControlChannel
+from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms, Message, copied, received, settled
@@ -66,9 +66,6 @@ class Engine:
         # Of a training step, and of an evaluation.
         self._programs = [Program.of(s, self._rank) for s in (schedule, schedule.forward_only())]
         self._input_forms, self._gradient_forms = Forms(), Forms()
-        # Each waits until an announcement has been received. They are kept, since gloo must not
-        # lose what it still sends if a step fails.
-        self._untaken: list[Callable[[], object]] = []
         self._do: dict[str, Callable[[Action], None]] = {
             "F": self._forward,
             "R": self._recompute,
@@ -98,7 +95,7 @@ class Engine:
         gather = self.replicas.gather if self.replicas is not None else None
         with (
             undone_if_refused(self._parameters, self.held.changing) as accumulated,
-            Statistics(self.held.modules, gather) as self.held.statistics,
+            Statistics(self.held.norms, gather) as self.held.statistics,
         ):
             with self.held.generators_preserved():
                 if self.replicas is not None:
@@ -109,6 +106,8 @@ class Engine:
                 if self.replicas is not None:
                     # Before statistics are gathered: replicas must meet in the same order.
                     self.replicas.finish()
+            if self._agree is None:
+                self._prepare_vote()
             outcome = self._vote(accumulated)
             if outcome != _GOOD:
                 self._raise_refusal(outcome)
@@ -147,6 +146,7 @@ class Engine:
         # makes or receives it to the one that sends or uses it.
         self._messages: dict[tuple[str, int, int], Message] = {}
         self._user_inputs: list[tuple[Tensor, Tensor]] = []
+        self._agree: Vote | None = None
         if self._is_last and not evaluate:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
             self.held.loss_module = None
@@ -171,8 +171,7 @@ class Engine:
         if not examples:
             self._refuse_inputs(refusal)
         if not self._is_last:
-            taken = self.wire.announce(examples, self._rank + 1, evaluate=self._evaluating)
-            self._untaken.append(taken)
+            self.wire.announce(examples, self._rank + 1, evaluate=self._evaluating)
         if optimizer is not None:
             optimizer.zero_grad()
         orders = {"F": self._program.activations, "B": self._program.gradients}
@@ -213,7 +212,7 @@ class Engine:
         if not self._is_first:
             reason = self.wire.recv_object(self._rank - 1)
         if not self._is_last:
-            self.wire.announce(0, self._rank + 1, evaluate=self._evaluating)()
+            self.wire.announce(0, self._rank + 1, evaluate=self._evaluating)
             self.wire.send_object(reason, self._rank + 1)
         if self.replicas is None:
             raise RefusedError(reason)
@@ -227,6 +226,8 @@ class Engine:
             self._do[action.kind](action)
 
     def _receive(self, action: Action) -> None:
+        if action == self._program.waits and self.replicas is None:
+            self._prepare_vote()
         self._messages[action.producer[:3]] = self._inboxes[action.of].take(action.cell)
 
     def _send(self, action: Action) -> None:
@@ -284,6 +285,11 @@ class Engine:
 
     # How a training step ends: the ranks vote whether it counts.
 
+    def _prepare_vote(self) -> None:
+        """Do what needs no gradient: where this rank waits for one, it takes no time."""
+        self.held.statistics.prepare()
+        self._agree = self.everyone.vote()
+
     def _vote(self, accumulated: list[Tensor]) -> int:
         """Tell all ranks how the step went here; returns how it went on all, and knows the loss.
 
@@ -300,7 +306,8 @@ class Engine:
         outcome = _NON_FINITE if self._nonfinite else _GOOD
         if self.held.problem:
             outcome = _REFUSED
-        outcome, uses, self.loss = self.everyone.agree(outcome, self._gradient_use, loss)
+        assert self._agree is not None
+        outcome, uses, self.loss = self._agree(outcome, self._gradient_use, loss)
         if outcome == _GOOD and uses == _UPDATES | _LEAVES_GRADIENTS:
             self.held.problem = (
                 "optimizer: some ranks got one and others, which have parameters to train, did not"
@@ -374,9 +381,8 @@ class Engine:
     def _flush(self) -> None:
         """Wait until everything is sent."""
         self.links.flush()
-        for wait_until_taken in self._untaken:
-            wait_until_taken()
-        self._untaken.clear()
+        self.wire.flush()
+        self.everyone.flush()
 
     def _to_device(self, tree: Tree) -> Tree:
         moved = map_leaves(Tensor, lambda t: t.to(self.held.device), tree)

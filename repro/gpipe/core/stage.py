@@ -26,7 +26,7 @@ from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
 from repro.gpipe.core.ownership import refuse_foreign_leaves
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.attributes import LeftBehind
-from repro.gpipe.exact.batchnorm import NO_STATISTICS
+from repro.gpipe.exact.batchnorm import NO_STATISTICS, NORMS
 from repro.gpipe.exact.buffers import Changing, Snapshot, as_before, copies
 from repro.gpipe.exact.grad_mode import OperatorLog
 from repro.gpipe.schedule.actions import Cell
@@ -68,6 +68,7 @@ class _Saved:
     inputs: Message
     known: _Known
     watched: bool
+    seeds: Sequence[int]  # of each layer, and of the loss
     leaves: list[Tensor] = field(default_factory=list)  # the last pass's, where its graph ends
     outputs: list[Tensor] | None = None  # with their graph, once F or R has built one
     requiring: _Requiring = field(default_factory=list)  # in F; without a graph as when watched
@@ -188,6 +189,7 @@ class HeldStages:
         if tree == self._tree:  # a module only equals itself
             return
         self._tree = tree
+        self.norms = [module for module in self.modules if isinstance(module, NORMS)]
         if self.misfit:
             return
         layers = dict(zip(self.indices, self.module, strict=True))
@@ -256,7 +258,15 @@ class HeldStages:
             known = self._known[key] = _Known(self._call)
         watched = self._watches_always or known.call == self._call
         self._watched |= watched
-        return _Saved(inputs, known, watched)
+        return _Saved(inputs, known, watched, self._seeds(*cell))
+
+    def _seeds(self, stage: int, i: int) -> list[int]:
+        """For the random state of (step, i, layer): of the stage's layers, and one for the loss.
+
+        They are hashed together, since between two layers this code is in no cache.
+        """
+        indices = [*(n for n, _ in self._layers[stage]), self.indices[-1] + 1]
+        return [rng.hashed(self.seed, self.step, self.first + i, n) for n in indices]
 
     def _same_without_graph(
         self, cell: Cell, saved: _Saved, log: OperatorLog, expected: Sequence[Tensor]
@@ -352,8 +362,8 @@ class HeldStages:
     def score(self, cell: Cell, outputs: Tree) -> Tensor:
         """The micro-batch's share of an evaluation's loss."""
         with torch.no_grad():
-            loss = self._calls(cell)[-1:]
-            return self._through(cell[1], outputs, loss, watched=self._watched, settled={})[0]
+            loss, seed = self._calls(cell)[-1:], self._seeds(*cell)[-1:]
+            return self._through(outputs, loss, seed, watched=self._watched, settled={})[0]
 
     # Running layers.
 
@@ -366,7 +376,7 @@ class HeldStages:
         needs, so they get copies, as do all layers of the first stage: its inputs are the user's.
         F and R treat the inputs alike, since a product's last bits may depend on their alignment.
         """
-        stage, i = cell
+        stage = cell[0]
         inputs, form = saved.inputs.tensors, saved.inputs.form
         copy = saved.watched or stage == 0 or stage in self._overwriting
         # Other leaves in each pass: a hook that a layer sets on its input would stay on it.
@@ -377,7 +387,11 @@ class HeldStages:
             with log or nullcontext():
                 value = unflatten(tensors, form.skeleton)
                 value, requiring = self._through(
-                    i, value, calls, watched=saved.watched, settled=saved.known.settled
+                    value,
+                    calls,
+                    saved.seeds,
+                    watched=saved.watched,
+                    settled=saved.known.settled,
                 )
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):
@@ -416,9 +430,15 @@ class HeldStages:
         return [*self._layers[stage], (self.indices[-1] + 1, partial(self.loss, i))]
 
     def _through(
-        self, i: int, value: Tree, calls: _Calls, *, watched: bool, settled: dict[Hashable, bool]
+        self,
+        value: Tree,
+        calls: _Calls,
+        seeds: Sequence[int],
+        *,
+        watched: bool,
+        settled: dict[Hashable, bool],
     ) -> tuple[Tree, _Requiring]:
-        """Run layers one after the other, each with the random state of (step, i, layer).
+        """Run layers one after the other, each with random state of its own.
 
         Two things take long and are left out where they can do nothing: seeding generators besides
         torch's, where no layer draws from them, and looking at the gradients that a plain layer
@@ -429,8 +449,7 @@ class HeldStages:
         others = [self._others[name] for name in names]
         dtype = self._autocast
         with nullcontext() if dtype is None else torch.autocast(self.device.type, dtype):
-            for index, call in calls:
-                seed = rng.hashed(self.seed, self.step, self.first + i, index)
+            for (index, call), seed in zip(calls, seeds, strict=False):
                 rng.reseed(seed, self.device, others)
                 value = call(value)
                 if torch.is_grad_enabled():

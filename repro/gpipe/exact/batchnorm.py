@@ -7,7 +7,8 @@ While such a layer runs, it has scratch buffers and momentum 1, so every F write
 its micro-batch there at no extra cost. Before the layer runs again they are copied, and a few
 copies at a time are merged into a count, a mean and a spread (the sum of squared distances from the
 mean) for each channel, in float64. So memory does not grow with M (Chan, Golub and LeVeque, 1979).
-After the step the layer's own buffers are updated once. State-dict keys stay those of the layers.
+The new values of the layer's own buffers are computed before the ranks have voted on the step,
+since most ranks wait there, and written once it is good. State-dict keys stay those of the layers.
 
 This holds for torch's own layers when they are called. A subclass with a forward of its own, and
 code that hands a layer's buffers to F.batch_norm, update them as with plain micro-batches: once for
@@ -23,8 +24,8 @@ from torch import Tensor, nn
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_NORMS = BATCH_NORMS + INSTANCE_NORMS
-_FORWARDS = {norm.forward for norm in _NORMS}
+NORMS = BATCH_NORMS + INSTANCE_NORMS
+_FORWARDS = {norm.forward for norm in NORMS}
 _MOST_COPIES = 8  # of micro-batches that wait to be merged: alone, each takes five times as long
 Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 _MeanAndVariance = tuple[Tensor, Tensor]
@@ -38,8 +39,8 @@ def owns(module: nn.Module, buffer: str) -> bool:
 
 def _is_torchs_own(module: nn.Module) -> bool:
     """Whether a module normalises by torch's own forward."""
-    kind = type(module)  # asked of every module in every step: first what few have
-    return kind.forward in _FORWARDS and "forward" not in vars(module) and issubclass(kind, _NORMS)
+    own = isinstance(module, NORMS) and type(module).forward in _FORWARDS
+    return own and "forward" not in vars(module)
 
 
 class _Norm:
@@ -50,12 +51,24 @@ class _Norm:
         # Read and written past nn.Module's own lookup, which takes as long as a small operator.
         self.own = {name: module._buffers[name] for name in _STATISTICS}
         self.scratch = dict(zip(_STATISTICS, [*scratch, None], strict=True))
-        self.momentum, self.tracked = module.momentum, self.own["num_batches_tracked"]
+        self.momentum = module.momentum
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
         # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
         self.ran = False
         self.fresh = 0  # values whose statistics are in the scratch buffers only
+
+    @property
+    def counter(self) -> Tensor | None:
+        """The number of mini-batches, which batch norms count."""
+        return self.own["num_batches_tracked"] if self.pooled else None
+
+    @property
+    def factor(self) -> float:
+        """The share of this mini-batch in the new running statistics."""
+        if self.momentum is None and self.counter is not None:
+            return 1.0 / (self.counter.item() + 1.0)
+        return self.momentum or 0.0
 
 
 class Statistics:
@@ -86,6 +99,10 @@ class Statistics:
         # Count, mean and spread of what is merged: [3, channels of all norms].
         self._merged: Tensor | None = None
         self._norms = [*map(_Norm, tracking, self._of_norms(self._scratch))]
+        # What a good step writes: new values, to whose places, and what it counts.
+        self._new: list[Tensor] = []
+        self._old: list[Tensor] = []
+        self._counters: list[Tensor] = []
         # In place of a hook before and one behind it: hooks of the user find the layer's buffers.
         for norm in self._norms:
             vars(norm.module)["forward"] = partial(self._forward, norm)
@@ -162,8 +179,10 @@ class Statistics:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.restore()
-        if kind is None and self._norms:
-            self._commit()
+        if kind is None and self._new:
+            with torch.no_grad():
+                torch._foreach_copy_(self._old, self._new)
+                torch._foreach_add_(self._counters, 1)
 
     def restore(self) -> None:
         """Give every layer its own forward back."""
@@ -177,13 +196,29 @@ class Statistics:
         return [merged, *self._scratch.values()]
 
     @torch.no_grad()
-    def _commit(self) -> None:
-        """Update all running statistics once."""
-        ran = [norm.ran for norm in self._norms]
+    def prepare(self) -> None:
+        """Compute the new running statistics, after the last F of a step."""
+        if not self._norms:
+            return
+        ran, of_mini_batch = self._mini_batch()
+        share = self._for_channels([[norm.factor for norm in self._norms]])[0]
+        old = [torch.cat([norm.own[name] for norm in self._norms]) for name in _STATISTICS[:2]]
+        new = {
+            dtype: torch.stack(old).to(dtype) * (1.0 - share).to(dtype) + values * share.to(dtype)
+            for dtype, values in of_mini_batch.items()
+        }
+        for norm, parts in zip(self._norms, self._of_norms(new), strict=True):
+            if norm in ran:
+                self._old += [norm.own[name] for name in _STATISTICS[:2]]
+                self._new += parts
+        self._counters = [norm.counter for norm in ran if norm.counter is not None]
+
+    def _mini_batch(self) -> tuple[set[_Norm], dict[torch.dtype, Tensor]]:
+        """The norms that ran, and mean and variance of all norms, as in `_scratch`."""
+        ran = {norm for norm in self._norms if norm.ran}
         if self._gather is None and self._merged is None and not self._copies:
             # What a single micro-batch has left is what merging it would give.
-            self._update([(norm, [*norm.scratch.values()][:2]) for norm in self._norms if norm.ran])
-            return
+            return ran, self._scratch
         self._copy()
         self._merge()
         assert self._merged is not None
@@ -196,30 +231,12 @@ class Statistics:
             spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * self._pooled
             # A norm that did not run here may have run on another replica.
             ends = torch.tensor(self._sizes, device=self._device).cumsum(0) - 1
-            ran = (total[ends] > 0).tolist()
-        new = torch.stack([mean, spread / (total - self._pooled)])
-        of_norms = self._of_norms({dtype: new.to(dtype) for dtype in self._scratch})
-        pairs = zip(self._norms, of_norms, strict=True)
-        self._update([pair for pair, yes in zip(pairs, ran, strict=True) if yes])
+            anywhere = (total[ends] > 0).tolist()
+            ran = {norm for norm, yes in zip(self._norms, anywhere, strict=True) if yes}
+        values = torch.stack([mean, spread / (total - self._pooled)])
+        return ran, {dtype: values.to(dtype) for dtype in self._scratch}
 
-    def _update(self, ran: Sequence[tuple[_Norm, Sequence[Any]]]) -> None:
-        """Move the running statistics of norms that ran, all of one factor at once."""
-        counters = [norm.tracked for norm, _ in ran if norm.pooled and norm.tracked is not None]
-        if counters:
-            torch._foreach_add_(counters, 1)
-        running: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
-        for norm, new in ran:
-            factor = norm.momentum or 0.0  # share of the new ones
-            if norm.momentum is None and norm.pooled and norm.tracked is not None:
-                factor = 1.0 / norm.tracked.item()
-            old_of_factor, new_of_factor = running.setdefault(factor, ([], []))
-            old_of_factor += [norm.own["running_mean"], norm.own["running_var"]]
-            new_of_factor += new
-        for factor, (old_values, new_values) in running.items():
-            torch._foreach_mul_(old_values, 1.0 - factor)
-            torch._foreach_add_(old_values, new_values, alpha=factor)
-
-    def _for_channels(self, values: Sequence[Sequence[int]]) -> Tensor:
+    def _for_channels(self, values: Sequence[Sequence[float]]) -> Tensor:
         """Numbers of each norm, repeated for its channels: [numbers, channels of all norms]."""
         rows = torch.tensor([*values, self._sizes], dtype=torch.float64)
         moved = rows.to(self._device, non_blocking=True)  # without waiting for a GPU

@@ -177,6 +177,8 @@ class Program:
         recomputed: what R computes again, so its F keeps no inner activations.
         activations: what needs activations from another rank, in the order of receiving.
         gradients: what needs gradients from another rank, in the order of receiving.
+        waits: the first receive of a gradient behind the last F: what needs only the forwards can
+            be done in front of it.
         last_backward: the action after which the gradients of this rank are final.
     """
 
@@ -184,6 +186,7 @@ class Program:
     recomputed: frozenset[Cell]
     activations: list[Cell]
     gradients: list[Cell]
+    waits: Action | None
     last_backward: Action | None
 
     @classmethod
@@ -192,10 +195,13 @@ class Program:
         actions = schedule.ranks[rank]
         receives = [a for a in actions if a.kind == "Recv"]
         backwards = [a for a in actions if a.kind == "B"]
+        last_forward = max(n for n, a in enumerate(actions) if a.kind == "F")
+        late = [a for a in actions[last_forward:] if a.kind == "Recv" and a.of == "B"]
         return cls(
             actions,
             recomputed=frozenset(a.cell for a in actions if a.kind == "R"),
             activations=[a.cell for a in receives if a.of == "F"],
             gradients=[a.cell for a in receives if a.of == "B"],
+            waits=late[0] if late else None,
             last_backward=backwards[-1] if backwards else None,
         )
