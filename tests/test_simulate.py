@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from experiments.clock import runs as clock
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.predict import predict, source_of
 from repro.paper import theory
+from repro.paper.numbers import zero_bubble
 from repro.simulate.calibration import Calibration, LayerTables
 from repro.simulate.stage_costs import FREE, StageCosts
 from repro.simulate.step import settle, simulate
@@ -172,3 +175,16 @@ def test_mixed_lies_between_alone_and_together(slower, M, kind):
     ).step_time
     all_ = simulate(schedule, both.stages((1, 1), 1)).step_time
     assert all_ / slower - 1e-9 <= mixed <= all_ + 1e-9
+
+
+def test_published_durations_give_the_printed_bubble_rates():
+    """Of Zero Bubble (arXiv:2401.10241), to the last printed digit; nothing is fitted."""
+    rows = {(row.K, row.M, row.N): row.values for row in zero_bubble()}
+    (group,) = clock.experiment().groups
+    tried = [run for run in group.runs if run.schedule in ("1f1b", "zb-h1") and run.M <= 64]
+    assert len(tried) == 16
+    for run in tried:
+        ms: Any = rows[run.K, run.M, run.N]
+        work_s = run.M * (ms["F_ms"] + ms["I_ms"] + ms["W_ms"]) / 1e3
+        step_s = predict(run, source_of(run, "cpu")).step_s
+        assert round(1 - work_s / step_s, 4) == ms[f"bubble {run.schedule}"]

@@ -273,6 +273,13 @@ class Known(Source):
         recompute = forward if checkpoint != "never" else (0.0,) * len(forward)
         return Profile(forward, recompute, tuple(layer.backward_s for layer in layers), sent, sent)
 
+    def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
+        """Costs of the stages, whose layers know how long each part of a split backward takes."""
+        weights = [layer.weight_s for layer in self._waiting]
+        of_stages = pairwise([0, *accumulate(counts)])
+        costs = super().costs(spec, n, counts)
+        return replace(costs, backward_weight=tuple(sum(weights[a:b]) for a, b in of_stages))
+
     def once(self, n: int) -> tuple[Sequence[float], float]:
         return [vars(layer.weight)["update_s"] for layer in self._waiting], 0.0
 

@@ -59,14 +59,20 @@ class TimedLayer(nn.Module):
 
     The output is the input if that has the same width, else zeros. One parameter gives optimizers
     something to update; it changes nothing, and its gradient is 0. `TimedSGD` takes update_s
-    seconds to update it.
+    seconds to update it. Where a schedule splits B, weight_s of it are for the weights' gradients.
     """
 
     def __init__(
-        self, forward_s: float, backward_s: float, elements: int, update_s: float = 0.0
+        self,
+        forward_s: float,
+        backward_s: float,
+        elements: int,
+        update_s: float = 0.0,
+        weight_s: float = 0.0,
     ) -> None:
         super().__init__()
         self.forward_s, self.backward_s, self.elements = forward_s, backward_s, elements
+        self.weight_s = weight_s
         self.weight = nn.Parameter(torch.zeros(1))
         vars(self.weight)["update_s"] = update_s
 
@@ -92,17 +98,21 @@ def timed(
     backward_s: Seconds | Sequence[Seconds] = 0.004,
     elements: Count | Sequence[Count] = 1024,
     update_s: Seconds | Sequence[Seconds] = 0.0,
+    weight_s: Seconds | Sequence[Seconds] | None = None,
 ) -> Model:
     """A model of L timed layers; by default B takes twice as long as F, as in the paper.
 
     Every argument but L is one number for all layers, or a list of L numbers: seconds of F (and R)
     and of B of one micro-batch of any size, float32 numbers per example in the output of a layer,
-    and seconds of the layer's update with the optimizer `TimedSGD`. The inputs of the model are as
-    wide as the output of the first layer.
+    and seconds of the layer's update with the optimizer `TimedSGD`. A simulated schedule that
+    splits B needs seconds of its part for the weights' gradients, by default half of B. The inputs
+    of the model are as wide as the output of the first layer.
     """
     numbers: dict[str, Any] = {"forward_s": forward_s, "backward_s": backward_s}
-    numbers |= {"elements": elements, "update_s": update_s}
+    numbers |= {"elements": elements, "update_s": update_s, "weight_s": weight_s}
     for name, given in numbers.items():
+        if given is None:
+            given = [seconds / 2 for seconds in numbers["backward_s"]]
         numbers[name] = [given] * L if isinstance(given, int | float) else given
         if len(numbers[name]) != L:
             raise ValueError(f"{name}={given}: allowed is a number or a list of L={L} numbers")

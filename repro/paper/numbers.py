@@ -201,6 +201,11 @@ def torchgpipe(name: str) -> list[Peer]:
     return _rows(f"torchgpipe_{name}", Peer)
 
 
+def zero_bubble() -> list[Peer]:
+    """Zero Bubble's settings: times of F, I, W and a message, bubble rates, and throughput."""
+    return _rows("zero_bubble", Peer)
+
+
 def lingvo(name: str) -> list[Peer]:
     """What Lingvo says of its own GPipe: `lingvo("throughput")`, `lingvo("memory")`."""
     return _rows(f"lingvo_{name}", Peer)

@@ -1,0 +1,124 @@
+"""The clock against Zero Bubble's settings: bubble rates, throughput, ratios between schedules."""
+
+from collections.abc import Iterator
+from math import nan
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.clock.runs import ABOUT, NAME, SCHEDULES
+from repro.harness.frame import Frame, runs_frame
+from repro.harness.results import Results, Run
+from repro.paper import theory
+from repro.paper.numbers import Peer, zero_bubble
+from repro.report import style
+from repro.report.declared import Shown
+from repro.report.figures import Picture
+from repro.report.framed import framed
+from repro.report.table import Table
+
+ERRORS = "clock_errors"
+BUBBLE, SPEED = "bubble rate", "samples/s and GPU"
+SHOWN = Shown(
+    ERRORS,
+    "schedule | bubble rate worst | bubble rate worst, textbook | throughput median | "
+    "throughput worst | ratio median | ratio median, textbook",
+)
+
+
+def compared(results: Results) -> Frame:
+    """A line for each setting and schedule: printed, simulated, and by the textbook's formula."""
+    frame = runs_frame(results, NAME, task="train")
+    rows = {(row.K, row.M, row.N): row for row in zero_bubble()}
+    runs = [run for run in frame["run"] if run.done]
+    lines = [_line(run, rows[run.K, run.M, run.spec.N]) for run in runs]
+    return pd.DataFrame(lines).assign(run=runs) if lines else pd.DataFrame()
+
+
+def _line(run: Run, row: Peer) -> dict[str, Any]:
+    ms, schedule = {name: value or nan for name, value in row.values.items()}, run.schedule
+    F, inner, W = (ms[f"{kind}_ms"] / 1e3 for kind in "FIW")
+    K, M = run.K, run.M
+    simple = theory.bubble_over_total(K, M * (run.spec.stages_per_rank or 1))
+    work_s = M * (F + inner + W)
+    if schedule == "zb-h1":
+        idle_s = (K - 1) * (F + inner - W)
+        simple = idle_s / (idle_s + work_s)
+    samples = run.spec.N / K  # of a step, for each GPU
+    return {
+        "model": row.name,
+        "K": K,
+        "M": M,
+        "schedule": schedule,
+        f"{BUBBLE} quoted": ms[f"bubble {schedule}"],
+        f"{BUBBLE} simulated": 1 - work_s / run.step_s,
+        f"{BUBBLE} textbook": simple,
+        f"{SPEED} quoted": ms[f"samples_per_gpu_s {schedule}"],
+        f"{SPEED} simulated": samples / run.step_s,
+        f"{SPEED} textbook": samples * (1 - simple) / work_s,
+    }
+
+
+def tables(results: Results) -> list[Table]:
+    frame = compared(results)
+    if not len(frame):
+        return []
+    forms = dict.fromkeys(frame.filter(like=BUBBLE), ".4f")
+    return [
+        framed(results, NAME, frame, ABOUT, forms=forms),
+        framed(results, ERRORS, _errors(frame), ABOUT),
+    ]
+
+
+def _errors(frame: Frame) -> Frame:
+    """A line for each schedule: the worst bubble rate, and errors of throughput and of ratios."""
+    lines = []
+    of_schedules = {
+        schedule: lines.set_index(["model", "K", "M"])
+        for schedule, lines in frame.groupby("schedule")
+    }
+    first = of_schedules[SCHEDULES[0]]
+    for schedule in SCHEDULES:
+        own = of_schedules[schedule]
+        line: dict[str, Any] = {"schedule": schedule, "settings": len(own)}
+        for way, end in (("simulated", ""), ("textbook", ", textbook")):
+            off = 100 * (own[f"{BUBBLE} {way}"] - own[f"{BUBBLE} quoted"])
+            speeds, bases = ({w: f[f"{SPEED} {w}"] for w in (way, "quoted")} for f in (own, first))
+            errors = 100 * (speeds[way] / speeds["quoted"] - 1)
+            ratios = {w: speeds[w] / bases[w] for w in speeds}
+            of_ratio = 100 * (ratios[way] / ratios["quoted"] - 1).abs()
+            line |= {
+                f"bubble rate worst{end}": off.abs().max(),
+                f"throughput median{end}": errors.median(),
+                f"throughput worst{end}": errors.loc[errors.abs().idxmax()],
+                f"ratio median{end}": nan if own is first else of_ratio.median(),
+                f"ratio worst{end}": nan if own is first else of_ratio.max(),
+            }
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+    yield "bubbles", figure(results), ABOUT.words["bubbles"].note
+
+
+def figure(results: Results) -> Figure | None:
+    frame = compared(results)
+    if not len(frame):
+        return None
+    drawn, (bubbles, speeds) = style.in_pairs(2, 3.6)
+    for number, (schedule, rows) in enumerate(frame.groupby("schedule", sort=False)):
+        printed, measured = 100 * rows[f"{BUBBLE} quoted"], rows[f"{SPEED} quoted"]
+        for way, mark in (("simulated", "o"), ("textbook", "x")):
+            look = {"color": f"C{number}", "ms": 5, "linestyle": "", "marker": mark}
+            label = schedule if way == "simulated" else None
+            bubbles.plot(printed, 100 * rows[f"{BUBBLE} {way}"], label=label, **look)
+            speeds.plot(printed, 100 * (rows[f"{SPEED} {way}"] / measured - 1), **look)
+    bubbles.axline((10, 10), slope=1, color=style.THEORY, linewidth=0.8)
+    speeds.axhline(0, color=style.THEORY, linewidth=0.8)
+    printed_rate = "printed bubble rate (%)"
+    bubbles.set(xlabel=printed_rate, ylabel="simulated bubble rate (%)")
+    speeds.set(xlabel=printed_rate, ylabel="simulated over measured\nthroughput, minus 1 (%)")
+    style.legend_below(drawn, bubbles)
+    return drawn
