@@ -19,7 +19,8 @@ _NO_ADVICE = (
     "no K and M is recommended: these layers take the same time for a micro-batch of one example "
     "as for one of all N, so each further micro-batch only makes the step longer"
 )
-_OF_SPEC = ("schedule", "stages_per_rank", "checkpoint", "balance", "partitioner", "optimizer")
+_OF_SPEC = ("D", "tensor_parallel", "schedule", "stages_per_rank", "checkpoint", "balance")
+_OF_SPEC += ("partitioner", "optimizer")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,10 @@ class SimulateOptions(SourceOptions):
     """numbers of micro-batches"""
     N: int = 128
     """mini-batch"""
+    D: int = 1
+    """replicas of the pipeline, which split the mini-batch and sum their gradients"""
+    tensor_parallel: int | None = None
+    """T devices for each stage, which have parts of its matrices as in Megatron-LM"""
     checkpoint: Checkpoint = "always"
     """which micro-batches are recomputed"""
     schedule: ScheduleName = "gpipe"
@@ -55,7 +60,7 @@ def main(arguments: list[str]) -> int:
     options = parse_named(SimulateOptions, arguments, "simulate", needed=False)
     if not options.K or not options.M:
         raise ValueError("--K, --M: allowed is one number or more; try --K 2 4 --M 1 4")
-    of = chosen(options)
+    of = chosen(options, options.tensor_parallel or 1)
     steps = _simulate(options, of)
     first = steps[options.K[0], options.M[0]]
     points = []

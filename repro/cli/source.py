@@ -101,13 +101,21 @@ class Chosen:
             print(f"warning: {line}", file=sys.stderr)
 
 
-def chosen(options: SourceOptions) -> Chosen:
-    """The source of the layer times; a one-line ValueError unless exactly one is given."""
+def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
+    """The source of the layer times; a one-line ValueError unless exactly one is given.
+
+    `parts` are the devices over which matrices are divided.
+    """
     if options.device is not None and options.calibration is not None:
         raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
     name, args = options.model, pairs("model_args", options.model_args)
     link = options.link_speed
     if options.calibration is not None:
+        if parts > 1:
+            raise ValueError(
+                f"--tensor-parallel {parts}: the layers of a calibration were timed whole; give a "
+                "--device instead"
+            )
         return _calibrated(options, options.calibration, name, args)
     if not name:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
@@ -128,7 +136,7 @@ def chosen(options: SourceOptions) -> Chosen:
             "a file with `repro calibrate MODEL`"
         )
     profile = device.load(tilde_to_home(options.device))
-    source = Roofline(profile, model, options.optimizer, link)
+    source = Roofline(profile, model, options.optimizer, link, parts=parts)
     return Chosen(model, args, source, f"{profile.title}, {profile.precision}", options.device)
 
 

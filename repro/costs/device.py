@@ -79,6 +79,11 @@ class Rate(_Sourced, frozen=True):
         return self.peak * self.attainable
 
 
+_NO_HALF = Amount(value=0, source="assumption: rates do not depend on the work")
+_HOST_IS_FREE = Amount(value=0, source="assumption: the device never waits for its host")
+_FLOAT32 = Amount(value=4, source="float32, in which our models store")
+
+
 class Device(BaseModel, frozen=True, extra="forbid"):
     """One accelerator and its link to a neighbouring stage; made by `load`, `of` or `measured`."""
 
@@ -96,6 +101,16 @@ class Device(BaseModel, frozen=True, extra="forbid"):
     setup_s: Amount  # seconds of a step before its first action
     link_latency_s: Amount  # seconds of a message besides its transfer
     link_overlap: Switch  # whether the device can compute while it sends
+    # Work at which an operator of a class attains half of its rate, w / (w + half) of it: FLOPs of
+    # matrix products and of convolutions, bytes of norms and of all others.
+    product_half: Amount = _NO_HALF
+    convolution_half: Amount = _NO_HALF
+    norm_half: Amount = _NO_HALF
+    elementwise_half: Amount = _NO_HALF
+    # Seconds for which the host is busy with one operator. A layer takes as long as the longer of
+    # host and device, which work at the same time.
+    host_s: Amount = _HOST_IS_FREE
+    element_bytes: Amount = _FLOAT32  # of what it stores
 
     @classmethod
     def of(cls, value: object) -> "Device":

@@ -1,13 +1,16 @@
 """Roofline cost model: seconds of every layer on a device, from the layer's counted operators.
 
-An operator takes the larger of FLOPs / rate and bytes / bandwidth, plus a launch. Where the device
-has a matrix unit, the FLOPs are those of the matrices padded to its tiles. The model leaves out
-what a compiler or a cache would save: XLA fuses operators without matrix products into their
-neighbours, so a TPU moves fewer bytes than counted.
+An operator takes the larger of FLOPs / rate and bytes / bandwidth, plus a launch. Its rate grows
+with its work w as w / (w + half), so it takes half / rate longer. Where the device has a matrix
+unit, the FLOPs are those of the matrices padded to its tiles. Where the host launches operators
+more slowly than the device does them, the host's time counts.
+
+The model leaves out what a compiler or a cache would save: XLA fuses operators without matrix
+products into their neighbours, so a TPU moves fewer bytes than counted.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from repro.costs import products
@@ -26,7 +29,8 @@ class Terms(NamedTuple):
     matmul: float = 0.0  # matrix products, convolutions and fused attention, by their FLOPs
     padding: float = 0.0  # what these take longer because their matrices are padded to tiles
     memory: float = 0.0  # what these take longer because of their bytes; all of other operators
-    launch: float = 0.0  # of operators
+    launch: float = 0.0  # of operators: what they take however small they are
+    sums: float = 0.0  # of activations and their gradients over the parts of a divided layer
 
     @property
     def total(self) -> float:
@@ -58,14 +62,19 @@ def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
     """
     # An embedding reads only those table rows that it writes.
     read = op.written if op.name.split(".")[0] == "embedding" else op.read
-    moved = (op.written + read) / device.bytes_per_second.value
+    stored = device.element_bytes.value / _ELEMENT  # as our models store float32
+    moved = stored * (op.written + read) / device.bytes_per_second.value
     if not (op.flops or moved):
         return Terms()
     launch = device.launch_s.value
     if not op.flops:
         work = op.written / _ELEMENT / device.other_flops.value
+        half = device.norm_half if "norm" in op.name else device.elementwise_half
+        launch += half.value / device.bytes_per_second.value
         return Terms(memory=max(work, moved), launch=launch)
     work = op.flops / device.matmul_flops.value
+    half = device.convolution_half if "convolution" in op.name else device.product_half
+    launch += half.value / device.matmul_flops.value
     padded = work
     if op.product is not None:
         padded *= products.padding(op.product, device.tile.value, folded=folded)
@@ -76,6 +85,7 @@ def layers(
     counter: Counter, part: Tree, device: Device, *, folded: bool = False
 ) -> tuple[LayerTime, ...]:
     """Costs of every layer for one micro-batch; `folded` as in `repro.costs.products`."""
+    stored = device.element_bytes.value / _ELEMENT
     last = len(counter) - 1
     # Layers of a kind share their trace, so its seconds are summed up once.
     known = dict[int, tuple[Terms, Terms]]()
@@ -89,8 +99,8 @@ def layers(
             LayerTime(
                 *known[id(traced)],
                 resident.updated / device.bytes_per_second.value,
-                behind.content,
-                gradient_bytes(behind),
+                round(stored * behind.content),
+                round(stored * gradient_bytes(behind)),
                 resident.count,
                 end=index == last or any(op.name.startswith("embedding") for op in traced.ops),
             )
@@ -103,6 +113,29 @@ def head(counter: Counter, part: Tree, targets: Tree, device: Device) -> LayerTi
     loss = counter.head(part, targets, graph=True)
     forward, backward = _seconds(loss.ops, device), _seconds(loss.ops_backward, device)
     return LayerTime(forward, backward, 0.0, 0, 0, 0, end=True)
+
+
+def divided(
+    times: Sequence[LayerTime], sums: Sequence[tuple[float, float]], parts: int
+) -> tuple[LayerTime, ...]:
+    """Costs of layers whose matrices are divided over some devices, as in Megatron-LM.
+
+    Args:
+        times: with the ends of the model whole.
+        sums: of each layer, seconds for which F and B sum activations and gradients over the parts.
+        parts: T, by which the ends of the model are divided too: by words of the vocabulary.
+    """
+
+    def of(time: LayerTime, forward: float, backward: float) -> LayerTime:
+        if time.end:
+            F, B = (
+                Terms(*(cause / parts for cause in way)) for way in (time.forward, time.backward)
+            )
+            return replace(time, forward=F, backward=B, update=time.update / parts)
+        F, B = time.forward._replace(sums=forward), time.backward._replace(sums=backward)
+        return replace(time, forward=F, backward=B)
+
+    return tuple(of(time, *each) for time, each in zip(times, sums, strict=True))
 
 
 def profile(
@@ -141,4 +174,7 @@ def profile(
 
 def _seconds(ops: Iterable[Op], device: Device, *, folded: bool = False) -> Terms:
     parts = [operator_seconds(op, device, folded=folded) for op in ops]
-    return Terms(*map(sum, zip(*parts, strict=True)))
+    summed = Terms(*map(sum, zip(*parts, strict=True)))
+    # An operator that takes no time on the device is a view, which the host does not launch.
+    host = device.host_s.value * sum(part.total > 0 for part in parts)
+    return summed._replace(launch=summed.launch + max(0.0, host - summed.total))

@@ -32,6 +32,7 @@ from repro.harness.schema import CalibrateRound, RooflineRound, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import tilde_to_home
+from repro.methods.divided import divided, refuse_indivisible, sums
 from repro.models import Model, build
 from repro.models.timed import TimedLayer
 from repro.simulate.calibration import Calibration
@@ -199,7 +200,8 @@ def source_of(spec: RunSpec, kind: str) -> Source:
         return Known(model, link=spec.link)
     assert spec.profile is not None
     device = devices.load(tilde_to_home(spec.profile))
-    return Roofline(device, model, spec.optimizer, spec.link, kind)
+    parts = spec.tensor_parallel or 1
+    return Roofline(device, model, spec.optimizer, spec.link, kind, parts)
 
 
 def ways_of(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> dict[str, float]:
@@ -338,7 +340,10 @@ class Calibrated(Source):
 
 
 class Roofline(Source):
-    """Layers with times from a device's profile: FLOPs and bytes over its rates."""
+    """Layers with times from a device's profile: FLOPs and bytes over its rates.
+
+    Matrices are divided over `parts` devices, T, which sum over the device's own link.
+    """
 
     def __init__(
         self,
@@ -347,9 +352,15 @@ class Roofline(Source):
         optimizer: str = "sgd",
         link: LinkSpeed | None = None,
         kind: str = "cpu",
+        parts: int = 1,
     ) -> None:
+        if parts > 1:
+            refuse_indivisible(model.layers, parts)
+            # Equal layers are one object, by which the counter knows them.
+            of_layer = {layer: partial(divided, layer, parts) for layer in model.layers}
+            model = replace(model, layers=[of_layer[layer] for layer in model.layers])
         super().__init__(model, optimizer, link)
-        self._kind, self._given_link = kind, link
+        self._kind, self._given_link, self._parts = kind, link, parts
         self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
         self._set(device, Included())
 
@@ -371,8 +382,21 @@ class Roofline(Source):
         if n not in self._times:
             inputs, targets = (micro_batch(few, n) for few in self.few)
             layers = roofline.layers(self.counter, inputs, self.device, folded=self.included.folded)
-            self._times[n] = layers, roofline.head(self.counter, inputs, targets, self.device)
+            head = roofline.head(self.counter, inputs, targets, self.device)
+            if self._parts > 1:
+                layers = roofline.divided(layers, self._sums(layers), self._parts)
+                (head,) = roofline.divided([head], [(0.0, 0.0)], self._parts)
+            self._times[n] = layers, head
         return self._times[n]
+
+    def _sums(self, layers: Sequence[LayerTime]) -> list[tuple[float, float]]:
+        """Seconds for which F and B of each layer sum what it hands on over its parts."""
+        found = []
+        for number, layer in zip(self.counter.kinds, layers, strict=True):
+            seconds = all_reduce_seconds(layer.activation_bytes, self._parts, self.device.link)
+            forward, backward = sums(self.counter.module(number))
+            found.append((forward * seconds, backward * seconds))
+        return found
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         terms, ends = self.included.terms, self.included.ends

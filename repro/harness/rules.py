@@ -43,7 +43,7 @@ RULES: list[tuple[Setting, Setting]] = [
     ({"balance": ("memory",)}, {"partitioner": NONE, "task": ("fit",)}),
     # Devices.
     ({"zero": GIVEN}, {"tensor_parallel": NONE, **_MEASURED_STEPS}),
-    ({"tensor_parallel": GIVEN}, _MEASURED_STEPS),
+    ({"tensor_parallel": GIVEN}, {"fidelity": ("measured", "simulated"), "task": ("train",)}),
     ({"shared": GIVEN}, _MEASURED_STEPS),
     # Tasks.
     (
@@ -62,11 +62,12 @@ RULES: list[tuple[Setting, Setting]] = [
     ({"task": ("calibrate", "roofline")}, {"fidelity": ("measured",), **_ONE_REPLICA_OF_OURS}),
     # Cost models.
     ({"fidelity": ("counted",)}, {"task": ("fit",)}),
-    ({"fidelity": ("simulated",)}, {"task": ("train",), **_ONE_REPLICA_OF_OURS}),
+    ({"fidelity": ("simulated",)}, {"task": ("train",), "library": OURS}),
     (
         {"profile": GIVEN},
-        {"fidelity": ("simulated", "emulated"), "task": ("train",), **_ONE_REPLICA_OF_OURS},
+        {"fidelity": ("simulated", "emulated"), "task": ("train",), "library": OURS},
     ),
+    ({"fidelity": ("emulated",), "profile": GIVEN}, {"D": (1,)}),
     ({"stretch": GIVEN}, {"fidelity": ("emulated",), "profile": GIVEN}),
     ({"fidelity": ("simulated",), "memory": GIVEN}, {"profile": GIVEN}),
     ({"fidelity": ("measured", "emulated", "quoted"), "memory": GIVEN}, {"task": ("fit",)}),

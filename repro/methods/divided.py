@@ -11,7 +11,7 @@ refuses for a mixture of DTensors and tensors, and its memory meter would take a
 whole matrix. Here parameters are plain tensors. `repro.methods.sharded` has torch's own way.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,13 +23,27 @@ from repro.gpipe.comm.control_channel import wait
 from repro.gpipe.core.layers import Layer, on_meta
 
 
-class Parts:
+class Part:
+    """One of T equal parts of a stage, alone: nothing is summed, so its layers are only counted."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self.number, self.count = number, count  # t, T
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def of(self, tensor: Tensor, dimension: int) -> nn.Parameter:
+        """This part of a parameter, in memory of its own."""
+        return nn.Parameter(tensor.detach().chunk(self.count, dimension)[self.number].clone())
+
+
+class Parts(Part):
     """The T processes that have parts of the same stage."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__(dist.get_rank(group), dist.get_world_size(group))
         self.group = group
-        self.number = dist.get_rank(group)  # t
-        self.count = dist.get_world_size(group)  # T
         self.summed_bytes = 0  # handed to all-reduces so far
         # For the watch over hanging processes: a sum waits for all others, so name the next.
         self._next = dist.get_global_rank(group, (self.number + 1) % self.count)
@@ -40,16 +54,12 @@ class Parts:
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         return wait(work, tensor, self._next)
 
-    def of(self, tensor: Tensor, dimension: int) -> nn.Parameter:
-        """This process's part of a parameter, in memory of its own."""
-        return nn.Parameter(tensor.detach().chunk(self.count, dimension)[self.number].clone())
-
 
 class _SumValues(torch.autograd.Function):
     """g: the sum of the values of all parts; in the backward the gradient itself."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, parts: Parts) -> Tensor:
+    def forward(ctx: Any, value: Tensor, parts: Part) -> Tensor:
         return parts.sum(value.clone(memory_format=torch.contiguous_format))
 
     @staticmethod
@@ -57,7 +67,7 @@ class _SumValues(torch.autograd.Function):
         return gradients[0], None
 
 
-def _with_summed_gradients(value: Tensor, parts: Parts) -> Tensor:
+def _with_summed_gradients(value: Tensor, parts: Part) -> Tensor:
     """f: the value itself, whose gradient is summed over all parts."""
     value = value.view_as(value)
     if value.requires_grad:
@@ -69,7 +79,7 @@ def _with_summed_gradients(value: Tensor, parts: Parts) -> Tensor:
 class RowLinear(nn.Module):
     """[..., inputs / T] -> [..., outputs]: a part of the input channels, summed over the parts."""
 
-    def __init__(self, whole: nn.Linear, parts: Parts) -> None:
+    def __init__(self, whole: nn.Linear, parts: Part) -> None:
         super().__init__()
         self.weight = parts.of(whole.weight, 1)
         self.bias = whole.bias
@@ -81,7 +91,7 @@ class RowLinear(nn.Module):
         return total if self.bias is None else total + self.bias
 
 
-def divide(layer: nn.Module, parts: Parts) -> nn.Module:
+def divide(layer: nn.Module, parts: Part) -> nn.Module:
     """The layer with this process's part of what its plans, and its submodules', divide."""
     for module in divisible(layer):
         plan: Any = module.tensor_plan
@@ -106,6 +116,17 @@ def divisible(layer: nn.Module) -> Iterator[Any]:
     for module in list(layer.modules()):
         if hasattr(module, "tensor_plan"):
             yield module
+
+
+def divided(build: Callable[[], nn.Module], count: int) -> nn.Module:
+    """The first of T parts of a layer, to be counted."""
+    return divide(build(), Part(0, count))
+
+
+def sums(layer: nn.Module) -> tuple[int, int]:
+    """How often the F and the B of a layer, whole or divided, sum over its parts."""
+    plans = [module.tensor_plan for module in divisible(layer)]
+    return sum(len(plan.rows) for plan in plans), sum(len(plan.inputs) for plan in plans)
 
 
 def refuse_indivisible(layers: Sequence[Layer], T: int) -> None:

@@ -5,6 +5,7 @@ v5's Table 4 is NeurIPS's Table 5, v5's Table 5 is not in NeurIPS, NeurIPS's Tab
 breakdown) is not in v5. Every number has the fidelity `quoted`.
 """
 
+import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -142,6 +143,31 @@ class Peer(Quoted):
     balance: tuple[int, ...] | None
     checkpoint: str | None
     values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """A training iteration of Megatron-LM that vTrain's authors measured (arXiv:2312.12391)."""
+
+    batch: int  # of all replicas together
+    micro_batch: int
+    hidden: int
+    heads: int
+    layers: int
+    sequence: int
+    tensor: int  # T, devices that have parts of each matrix
+    data: int  # D
+    pipeline: int  # K
+    step_s: float
+
+
+@cache
+def vtrain() -> tuple[Iteration, ...]:
+    """All 1,440 iterations, from github VIA-Research/vTrain, data/ground_truth_single.csv (MIT)."""
+    path = Path(__file__).with_name("vtrain.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [*csv.reader(file)][1:]
+    return tuple(Iteration(*map(int, row[1:-1]), float(row[-1]) / 1e3) for row in rows)
 
 
 @cache
