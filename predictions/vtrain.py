@@ -9,7 +9,7 @@ iterations of Megatron-LM on 2 to 8 A100 GPUs.
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from repro.costs import device as devices
-from repro.costs.device import Device
+from repro.costs.device import Amount, Device, Rate
 from repro.harness.predict import Roofline, predict
 from repro.harness.spec import RunSpec
 from repro.models import build
@@ -28,9 +28,19 @@ from repro.paper.numbers import Iteration, vtrain
 HOME = Path(__file__).parent
 DEVICE = "a100"
 V = 51200  # words; Megatron-LM pads its vocabulary to a multiple of 128 T
-# Fields of the profile that are fitted: a fraction of a peak, or an amount.
-RATES = ("matmul_flops", "bytes_per_second", "link_bytes_per_second")
-AMOUNTS = ("product_half", "elementwise_half", "norm_half", "host_s", "link_latency_s", "setup_s")
+_RATES = ("matmul_flops", "bytes_per_second", "link_bytes_per_second")
+# Way of predicting -> fields of the profile that are fitted: the profile's own; those of a roofline
+# whose rates are constant and whose operators take a launch each; and one rate alone, by which
+# FLOPs take all of the time.
+FITTED = {
+    "step_s": (
+        *_RATES,
+        *("product_half", "elementwise_half", "norm_half"),
+        *("host_s", "link_latency_s", "setup_s"),
+    ),
+    "roofline_s": (*_RATES, "launch_s", "link_latency_s", "setup_s"),
+    "flops_s": ("matmul_flops",),
+}
 
 
 def spec_of(row: Iteration) -> RunSpec:
@@ -74,50 +84,66 @@ def _source(layers: int, hidden: int, parts: int, device: Device) -> Roofline:
     return _counted(layers, hidden, parts).changed(device)
 
 
-def with_numbers(device: Device, values: Sequence[float]) -> Device:
-    """The device with these values of the fitted fields, in order."""
+def without_curves(device: Device, fitted: Sequence[str]) -> Device:
+    """The device where nothing costs time but what is fitted."""
     update: dict[str, Any] = {}
-    for name, value in zip((*RATES, *AMOUNTS), values, strict=True):
-        field = "attainable" if name in RATES else "value"
-        update[name] = getattr(device, name).model_copy(update={field: float(value)})
+    for name in Device.model_fields:
+        number = getattr(device, name)
+        if name in fitted or name in ("memory", "element_bytes"):
+            continue
+        if isinstance(number, Rate):
+            update[name] = number.model_copy(update={"peak": 1e19})
+        elif isinstance(number, Amount):
+            update[name] = number.model_copy(update={"value": 0.0})
+    start = {"launch_s": 1e-5, "link_latency_s": 1e-5, "setup_s": 1e-3}
+    for name in start.keys() & set(fitted):
+        update[name] = Amount(value=start[name], source="where the fit begins")
     return device.model_copy(update=update)
 
 
-def _numbers(device: Device) -> list[float]:
-    rates = [getattr(device, name).attainable for name in RATES]
-    return rates + [getattr(device, name).value for name in AMOUNTS]
+def with_numbers(device: Device, fitted: Sequence[str], values: Sequence[float]) -> Device:
+    """The device with these values of the fitted fields, in order."""
+    update: dict[str, Any] = {}
+    for name, value in zip(fitted, values, strict=True):
+        number = getattr(device, name)
+        field = "attainable" if isinstance(number, Rate) else "value"
+        update[name] = number.model_copy(update={field: value})
+    return device.model_copy(update=update)
 
 
-def fit(device: Device, rows: Sequence[Iteration]) -> Device:
+def fit(device: Device, fitted: Sequence[str], rows: Sequence[Iteration]) -> Device:
     """The fields that make the logarithms of steps fit best, where large errors count less."""
     real = np.log([row.step_s for row in rows])
 
     def errors(logs: Iterable[float]) -> Any:
-        tried = with_numbers(device, np.exp([*logs]).tolist())
+        tried = with_numbers(device, fitted, np.exp([*logs]).tolist())
         _source.cache_clear()
         return np.log([step_s(row, tried) for row in rows]) - real
 
+    numbers = [getattr(device, name) for name in fitted]
+    start = [n.attainable if isinstance(n, Rate) else n.value for n in numbers]
     # No rate is above its peak.
-    bounds = -np.inf, [0.0] * len(RATES) + [np.inf] * len(AMOUNTS)
-    start = np.log(_numbers(device))
-    found = least_squares(errors, start, bounds=bounds, loss="soft_l1", f_scale=0.05)
-    return with_numbers(device, [float(f"{value:.4g}") for value in np.exp(found.x)])
+    high = [0.0 if isinstance(number, Rate) else np.inf for number in numbers]
+    bounds = -np.inf, high
+    found = least_squares(errors, np.log(start), bounds=bounds, loss="soft_l1", f_scale=0.05)
+    return with_numbers(device, fitted, [float(f"{value:.4g}") for value in np.exp(found.x)])
 
 
 def main(verb: str) -> None:
     """Fit the profile, or write the predictions of all rows."""
     device, rows = devices.load(DEVICE), vtrain()
+    # The simplest setting alone; all others are predicted.
+    simple = [row for row in rows if row.hidden == 1024 and row.pipeline == 1]
     if verb == "fit":
-        # The simplest setting alone; all others are predicted.
-        fitted = fit(device, [row for row in rows if row.hidden == 1024 and row.pipeline == 1])
+        fitted = fit(device, FITTED["step_s"], simple)
         fitted.save(HOME.parent / f"repro/costs/devices/{DEVICE}.json")
         return
-    found: Mapping[str, Any] = {
-        "date": f"{date.today():%Y-%m-%d}",
-        "fidelity": "simulated",
-        "device": DEVICE,
-        "step_s": [round(step_s(row, device), 6) for row in rows],
-    }
+    found: dict[str, Any] = {"date": f"{date.today():%Y-%m-%d}", "fidelity": "simulated"}
+    for way, fitted in FITTED.items():
+        # The profile is fitted already.
+        of_way = device if way == "step_s" else without_curves(device, fitted)
+        of_way = of_way if way == "step_s" else fit(of_way, fitted, simple)
+        found[way] = [round(step_s(row, of_way), 6) for row in rows]
     path = HOME / f"{found['date']}-vtrain.json"
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(found) + "\n")

@@ -1,15 +1,29 @@
 """A prediction counts only if it was not changed afterwards."""
 
 import hashlib
+import json
 from pathlib import Path
+
+import pytest
+
+from predictions.vtrain import step_s
+from repro.costs.device import load
+from repro.paper.numbers import vtrain
 
 HOME = Path(__file__).parent.parent / "predictions"
 # File -> its sha256. A new file gets a new line; no line is ever changed.
 FROZEN = {
     "2026-11-22-h100.json": "af091c0c268d135490bd3a5887f67fc9238b37b4ecd6fc32becd114aea0919cc",
+    "2026-11-25-vtrain.json": "65c2a0536d9273a2057e2ed63c99cd2918071ed18e693c6a0f8449477aa91e6a",
 }
 
 
 def test_no_dated_file_was_changed_added_or_removed():
     files = {path.name: path.read_bytes() for path in HOME.glob("*.json")}
     assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == FROZEN
+
+
+def test_the_predicted_iterations_are_those_of_the_profile():
+    (predicted,) = (json.loads(path.read_text("utf-8")) for path in HOME.glob("*-vtrain.json"))
+    for row, seconds in list(zip(vtrain(), predicted["step_s"], strict=True))[::160]:
+        assert step_s(row, load("a100")) == pytest.approx(seconds, rel=1e-5)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from experiments.costs.cells import SOURCES, cells
 from experiments.costs.error import bar_of
+from experiments.costs.iterations import ITERATIONS, errors
 from experiments.costs.runs import ABOUT, GPU, NAME, published_memory
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import GIB, Results
@@ -27,7 +28,7 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    return [speed(results), memory(results)]
+    return [speed(results), iterations(results), memory(results)]
 
 
 def speed(results: Results) -> Table:
@@ -40,6 +41,13 @@ def speed(results: Results) -> Table:
     table = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()])
     forms = {f"examples/s {fidelity}": ".1f" for fidelity in ("quoted", "measured", "simulated")}
     return framed(results, NAME, table, ABOUT, forms=forms)
+
+
+def iterations(results: Results) -> Table:
+    """How far predicted iterations of vTrain are off, by part; beside two simpler predictions."""
+    frame = errors()
+    forms = dict.fromkeys(frame.columns[2:], ".1f")
+    return framed(results, ITERATIONS, frame, ABOUT, forms=forms)
 
 
 def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:

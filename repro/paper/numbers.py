@@ -166,8 +166,14 @@ def vtrain() -> tuple[Iteration, ...]:
     """All 1,440 iterations, from github VIA-Research/vTrain, data/ground_truth_single.csv (MIT)."""
     path = Path(__file__).with_name("vtrain.csv")
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [*csv.reader(file)][1:]
-    return tuple(Iteration(*map(int, row[1:-1]), float(row[-1]) / 1e3) for row in rows)
+        _, *rows = csv.reader(file)
+    found = []
+    for _gpus, *setting, ms in rows:
+        names = list(Iteration.__dataclass_fields__)[:-1]
+        found.append(
+            Iteration(**dict(zip(names, map(int, setting), strict=True)), step_s=float(ms) / 1e3)
+        )
+    return tuple(found)
 
 
 @cache

@@ -1,0 +1,64 @@
+"""vTrain's iterations beside their predictions, which were frozen before they were compared."""
+
+import json
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from repro.harness.frame import Frame
+from repro.paper.numbers import vtrain
+
+PREDICTIONS = Path(__file__).parents[2] / "predictions/2026-11-25-vtrain.json"
+# What predicted -> how the table calls it.
+WAYS = {"step_s": "", "roofline_s": ", roofline", "flops_s": ", FLOPs alone"}
+_SETTING = ["hidden", "layers", "tensor", "data", "pipeline", "micro_batch", "M"]
+ITERATIONS = "costs_iterations"
+
+
+def iterations() -> Frame:
+    """A line for each iteration: its setting, seconds as measured, and as predicted in each way."""
+    frame = pd.DataFrame([vars(row) for row in vtrain()]).rename(columns={"step_s": "real"})
+    frame["M"] = frame["batch"] // frame["data"] // frame["micro_batch"]
+    predicted = json.loads(PREDICTIONS.read_text(encoding="utf-8"))
+    return frame.assign(**{way: predicted[way] for way in WAYS})
+
+
+def errors() -> Frame:
+    """A line for each part of the iterations: median and 90 % of absolute errors, in percent.
+
+    Of the step, and of its ratios over that of micro-batch 1 and over that without a pipeline.
+    """
+    frame = iterations()
+    frame["part"] = "predicted"
+    frame.loc[(frame["hidden"] == 1024) & (frame["pipeline"] == 1), "part"] = "fitted"
+    parts = {"fitted": frame["part"] == "fitted", "predicted": frame["part"] == "predicted"}
+    for hidden, pipeline in ((1024, 2), (1024, 4), (2048, 1), (2048, 2), (2048, 4)):
+        chosen = (frame["hidden"] == hidden) & (frame["pipeline"] == pipeline)
+        parts[f"hidden size {hidden}, K={pipeline}"] = chosen
+    return pd.DataFrame([_line(name, frame, chosen) for name, chosen in parts.items()])
+
+
+def _line(name: str, frame: Frame, chosen: Any) -> dict[str, Any]:
+    line: dict[str, Any] = {"part": name, "iterations": int(chosen.sum())}
+    for way, end in WAYS.items():
+        of = {
+            "step": frame[way] / frame["real"],
+            "over micro-batch 1": _over(frame, way, "micro_batch"),
+            "over K=1": _over(frame, way, "pipeline"),
+        }
+        for what, quotient in of.items():
+            off = 100 * (quotient[chosen].dropna() - 1).abs()
+            line[f"{what} median{end}"] = off.median() if len(off) else nan
+            line[f"{what} 90 %{end}"] = off.quantile(0.9) if len(off) else nan
+    return line
+
+
+def _over(frame: Frame, way: str, changed: str) -> Any:
+    """Of each iteration, its ratio to that with 1 of something, predicted over measured."""
+    same = [name for name in _SETTING if name != changed]
+    quotient = (frame[way] / frame["real"]).rename("base")
+    of_base = frame[same].join(quotient)[frame[changed] == 1]
+    joined = frame[same].merge(of_base, how="left", on=same).set_axis(frame.index)
+    return (quotient / joined["base"]).where(frame[changed] != 1)
