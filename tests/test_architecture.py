@@ -36,7 +36,7 @@ ALLOWED = {
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
     "gpipe": 8645,  # plain layers; memory that is kept; what is done while a rank waits
-    "harness": 7430,  # runs are measured together, in blocks, with controls; layers divided over devices
+    "harness": 7430,  # runs are measured together, in blocks; layers divided over devices
     "experiments": 6250,  # each peer under each schedule; the clock; vTrain's iterations
     "cli": 2686,  # a simulated step's replicas and tensor parallelism
     "report": 2317,  # the tables of controls and of widths of intervals

@@ -1,5 +1,6 @@
 """How far the cost model is off: predicted beside published and measured steps and memory."""
 
+from dataclasses import replace
 from math import expm1, isnan, nan
 from typing import Any
 
@@ -7,7 +8,7 @@ import pandas as pd
 
 from experiments.costs.cells import SOURCES, cells
 from experiments.costs.error import bar_of
-from experiments.costs.iterations import ITERATIONS, errors
+from experiments.costs.iterations import ITERATIONS, PREDICTIONS, errors
 from experiments.costs.runs import ABOUT, GPU, NAME, published_memory
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import GIB, Results
@@ -46,8 +47,10 @@ def speed(results: Results) -> Table:
 def iterations(results: Results) -> Table:
     """How far predicted iterations of vTrain are off, by part; beside two simpler predictions."""
     frame = errors()
-    forms = dict.fromkeys(frame.columns[2:], ".1f")
-    return framed(results, ITERATIONS, frame, ABOUT, forms=forms)
+    forms = dict.fromkeys(frame.columns[3:], ".1f")
+    origin = f"Frozen in predictions/{PREDICTIONS.name}."
+    table = framed(results, ITERATIONS, frame, ABOUT, forms=forms, origin=origin)
+    return replace(table, of_file=True)
 
 
 def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:

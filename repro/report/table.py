@@ -50,8 +50,9 @@ class Table:
     """One table of the report; a reader sees `shown`, the csv file holds `data`.
 
     In `data` an interval has two columns more. `runs` are those that its lines hold, empty for
-    those of the whole experiment. `origin` says what was run, and which commits and machines
-    recorded it where they differ: below the note in files, on the page below the section.
+    those of the whole experiment. With `of_file` the lines are of a file that `origin` names, and
+    of no run. Else `origin` says what was run, and which commits and machines recorded it where
+    they differ: below the note in files, on the page below the section.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Table:
     experiment: str = ""
     runs: Sequence[Run] = ()
     origin: str = ""
+    of_file: bool = False
 
     @property
     def missing(self) -> bool:
