@@ -39,7 +39,7 @@ LINES = {
     "harness": 7430,  # runs are measured together, in blocks; layers divided over devices
     "experiments": 6250,  # each peer under each schedule; the clock; vTrain's iterations
     "cli": 2686,  # a simulated step's replicas and tensor parallelism
-    "report": 2317,  # the tables of controls and of widths of intervals
+    "report": 2325,  # the tables of controls and of widths of intervals; tables of files
     "costs": 2065,  # rates that grow with the work; the host's time
     "methods": 2035,  # the bare loop; plain encoder layers; a part that is only counted
     "models": 1466,

@@ -230,8 +230,6 @@ class Results:
 
     runs: list[Run]
     journals: list[Journal]
-    # Throughput of a run over that of another, of the same place: those asked for so far.
-    ratios: dict[tuple[Place, str, str], Ratio] = field(default_factory=dict, repr=False)
     # read so far
     _timelines: dict[tuple[Place, str], Timeline | None] = field(default_factory=dict, repr=False)
 
@@ -268,10 +266,7 @@ class Results:
 
     def ratio(self, run: Run, base: Run) -> Ratio:
         """Throughput of a run over that of another, inside common blocks (`statistics.ratio`)."""
-        key = run.place, run.id, base.id
-        if key not in self.ratios:
-            self.ratios[key] = ratio(run.throughputs, base.throughputs)
-        return self.ratios[key]
+        return ratio(run.throughputs, base.throughputs)
 
     def speedup(self, run: Run, **changed: Any) -> tuple[float, float, float]:
         """Throughput over a baseline's with its interval; a baseline has none over itself."""

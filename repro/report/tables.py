@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,13 +132,17 @@ def controls(results: Results, experiment: str) -> Table:
 
 
 def intervals(results: Results) -> Table:
-    """How wide the intervals are of all measured ratios that other tables have asked for."""
-    by_id = {(run.place, run.id): run for run in results.runs}
+    """How wide intervals are of measured ratios, each over the first run of its group and M."""
     found: dict[str, list[tuple[float, str]]] = {"all": []}
-    for (place, *pair), (value, low, high, blocks) in results.ratios.items():
-        run, base = (by_id[place, each] for each in pair)
-        in_blocks = not (run.in_turn or base.in_turn or math.isnan(low))
-        if in_blocks and run is not base and {run.fidelity, base.fidelity} == {"measured"}:
+    first: dict[Hashable, Run] = {}
+    for run in results.runs:
+        if run.fidelity != "measured" or run.in_turn or run.spec.control or not run.done:
+            continue
+        of_group = first.setdefault((run.place, run.group), run)
+        base = first.setdefault((run.place, run.group, run.M), run)
+        base = of_group if base is run else base
+        value, low, high, blocks = results.ratio(run, base)
+        if run is not base and not math.isnan(low):
             half = (high - low) / 2 / value, f"{run.id} over {base.id}, {blocks} blocks"
             found["all"].append(half)
             found.setdefault(run.experiment, []).append(half)
