@@ -4,13 +4,15 @@ Its tolerances, and the ids of its claims, are those that experiments show.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
 from functools import cache
 from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from repro.claims.claim import Claim, Evidence, judge
+from repro.claims.audit import audit
+from repro.claims.claim import Claim, Ends, Evidence, Fidelity, judge, mean_of
 from repro.paper import numbers, theory
 from repro.paper.numbers import Quoted, Size
 
@@ -20,14 +22,19 @@ DATA: dict[str, Any] = tomllib.loads(
 CELL: float = DATA["allowed"]["cell"]["share"]  # of a ratio of throughput, of bytes
 SHARE: float = DATA["allowed"]["part"]["near"]  # points of a part of the step
 ROUNDING: float = DATA["allowed"]["rounding"]["near"]  # points
-NEGLIGIBLE: float = DATA["allowed"]["negligible"]["at_most"]  # percent of K x step
+NEGLIGIBLE: float = DATA["allowed"]["negligible"]["at_most"][0]  # percent of K x step
 KS = (2, 4, 8)  # of the paper's tables
+FORMS: dict[str, theory.Form] = {
+    "the textbook's formula": "plain",
+    "the ideal with early recompute": "early",
+}
 BASE_CELL = "the cell that the others are divided by"
 _BOTH = "arXiv v5 and NeurIPS 2019"
 _TITLES = {"amoebanet-d": "AmoebaNet-D", "transformer": "Transformer"}
 _SLICES = {"imbalance": "load imbalance", "setup": "set-up", "update": "weight update"}
 _FORMATTED = ("id", "text", "unit", "allowed")  # of a claim: they name fields of its row
-_TAKEN = ("exhibit", "experiment", "any_size", "direction", "no_effect")  # as they are
+_BOOLEANS = ("any_size", "direction", "training")
+_TAKEN = ("exhibit", "experiment", *_BOOLEANS, "no_effect", "formulas")  # as they are
 
 
 def cell_id(*parts: object) -> str:
@@ -56,6 +63,28 @@ def verdict_on(identity: str, evidence: Evidence | None) -> str:
     return str(judge(_by_id()[identity], evidence))
 
 
+def arithmetic() -> Iterator[tuple[str, Evidence]]:
+    """Claim id -> what a formula gives, of claims that no experiment is about."""
+    for claim in all_claims():
+        if claim.formulas and not claim.experiment:
+            value = next(iter(claim.formulas.values()))
+            yield claim.id, Evidence(value, "arithmetic", (), papers_size=True)
+
+
+def chosen(found: Iterable[tuple[str, Evidence]]) -> dict[str, Evidence]:
+    """Of each claim one number: the mean of those that are known best.
+
+    That is in the order of `Fidelity`, the paper's size first. What says nothing about the claim
+    stands behind all that does.
+    """
+    every: dict[str, dict[tuple[object, ...], list[Evidence]]] = {}
+    for identity, ours in found:
+        fidelity = get_args(Fidelity).index(ours.fidelity)
+        rank = (not _by_id()[identity].admits(ours), fidelity, not ours.papers_size)
+        every.setdefault(identity, {}).setdefault(rank, []).append(ours)
+    return {identity: mean_of(ranks[min(ranks)]) for identity, ranks in every.items()}
+
+
 def _expanded(group: Mapping[str, Any]) -> Iterator[Claim]:
     for row in _rows(group.get("rows", [{}])):
         for claim in group.get("claims", [{}]):
@@ -79,8 +108,6 @@ def _fields(row: Quoted) -> dict[str, Any]:
         fields["title"] = _TITLES[fields["model"]]
     if "part" in fields:
         fields["slice"] = _SLICES.get(fields["part"], fields["part"])
-    if "times" in fields:
-        fields["digit"] = "unit" if fields["times"] == int(fields["times"]) else "ten"
     if isinstance(row, Size):
         fields["size"] = f"(L={row.L})" if row.D is None else f"({row.L}, {row.D})"
         # Table 1 has decimal GB for AmoebaNet-D and binary ones for the Transformer.
@@ -94,51 +121,71 @@ def _version(row: Quoted) -> str:
 
 
 def _claim(claim: Mapping[str, Any], row: Mapping[str, Any]) -> Claim:
-    def number(name: str, default: float) -> float:
+    def number(name: str, default: float = nan) -> float:
         value = claim.get(name, default)
         return row[value] if isinstance(value, str) else value
 
-    value = number("value", nan)
-    if "divided_by" in claim:
-        value /= number("divided_by", 1.0)
-    words = {**claim, **row}
+    value = number("value") / number("divided_by", 1.0)
+    words = {**claim, **row, "digit": number("digit", 0.0) or last_digit(value)}
     texts = {name: claim.get(name, "").format_map(words) for name in _FORMATTED}
     allowed = DATA["allowed"][texts.pop("allowed")]
-    low, high = _ends(allowed, value)
     taken = {name: claim[name] for name in _TAKEN if name in claim}
     needs = claim.get("needs", "")
     taken["needs"] = DATA["needs"][needs] if needs else ""
-    if "base_M" in claim:
-        taken["formulas"] = _formulas(row["K"], row["M"], claim["base_M"])
-        if (row["K"], row["M"]) == (2, claim["base_M"]):
-            taken |= {"experiment": "", "needs": BASE_CELL}
+    if (words.get("K"), words.get("M")) == (2, claim.get("base_M")):
+        taken |= {"experiment": "", "needs": BASE_CELL}
+    elif "form" in claim:
+        taken["formulas"] = _formulas(claim["form"], words)
+    for name in ("fitted", "implied"):
+        reasons = DATA[name].items()
+        taken[name] = next((why for ids, why in reasons if fnmatch(texts["id"], ids)), "")
     return Claim(
         **texts,
         **taken,
         version=claim.get("version") or row.get("version", _BOTH),
         value=value,
-        low=low,
-        high=high,
+        readings=_readings(allowed, value, words),
         tolerance=allowed["why"],
+        meant=_meant().get(texts["id"], nan),
     )
 
 
-def _ends(allowed: Mapping[str, Any], value: float) -> tuple[float, float]:
-    """The least and the greatest value that agree."""
-    if "share" in allowed:
-        return value * (1 - allowed["share"]), value * (1 + allowed["share"])
-    if "near" in allowed:
-        return value - allowed["near"], value + allowed["near"]
-    return allowed.get("above", -inf), allowed.get("at_most", inf)
+def _readings(
+    allowed: Mapping[str, Any], value: float, words: Mapping[str, Any]
+) -> dict[str, Ends]:
+    """How the claim may be read -> the least and the greatest value that agree."""
+    if not {"above", "at_most"}.isdisjoint(allowed):
+        low, limits = allowed.get("above", -inf), allowed.get("at_most", [inf])
+        return {f"at most {limit:g}" * (len(limits) > 1): (low, limit) for limit in limits}
+    near = allowed.get("near", 0.0)
+    off = words[near] if isinstance(near, str) else near + allowed.get("share", 0.0) * value
+    off += allowed.get("units", 0.0) * words["digit"]
+    return {"": (value - off, value + off)}
 
 
-def _formulas(K: int, M: int, base_M: int) -> dict[str, float]:
-    """Both closed forms of a throughput over that of K=2 and `base_M`, at one N, by name."""
-    forms: dict[str, theory.Form] = {
-        "the textbook's formula": "plain",
-        "the ideal with early recompute": "early",
-    }
-    return {
-        name: theory.speedup_over_k1(K, M, form) / theory.speedup_over_k1(2, base_M, form)
-        for name, form in forms.items()
-    }
+def last_digit(value: float) -> float:
+    """The unit of the last digit of a number that is printed in billions, millions or ones."""
+    scale = next((size for size in (1e9, 1e6) if value >= size), 1.0)
+    return scale / 10 ** len(f"{value / scale:g}".partition(".")[2])
+
+
+@cache
+def _meant() -> dict[str, float]:
+    """Claim id -> what should be printed, where the audit shows that another number is."""
+    return {at: value for line in audit() for at, value in line.get("meant", {}).items()}
+
+
+def _formulas(form: str, words: Mapping[str, Any]) -> dict[str, float]:
+    """What follows from K and M alone, by name: closed forms with two orders of recomputation."""
+    K, M = words["K"], words["M"]
+    found = {}
+    for name, order in FORMS.items():
+        bubble = theory.bubble(K, M, order)
+        found[name] = {
+            "bubble": 100 * bubble,
+            "below plain": 100 * (bubble - theory.bubble(K, M, "plain")),
+            "utilisation": 100 * (1 - bubble),
+            "ratio": theory.speedup_over_k1(K, M, order)
+            / theory.speedup_over_k1(2, words.get("base_M", M), order),
+        }[form]
+    return found

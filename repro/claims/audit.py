@@ -12,7 +12,11 @@ PARTS = {"paper": "the paper against itself", "sources": "texts about it against
 
 
 def audit() -> list[dict[str, Any]]:
-    """Its lines; `formulas`: number in `follows` or `arithmetic` -> how it is computed."""
+    """Its lines.
+
+    `formulas`: number in `follows` or `arithmetic` -> how it is computed. `meant`: id of a claim
+    whose number is a misprint -> the number that should stand there.
+    """
     text = Path(__file__).with_name("audit.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     return [{"part": name, **line} for part, name in PARTS.items() for line in data[part]]

@@ -5,17 +5,25 @@ before ours is held against it. `Evidence` says how our value came to be. `judge
 
 - *reproduced*: measured or counted at the paper's own size, K and M, and within the tolerance.
 - *consistent*: simulated or emulated at the paper's own size, and within the tolerance.
-- *trend*: smaller models go the way that the claim says.
+- *trend*: smaller models go the way that the claim says, and their trainings have converged.
 - *fitted*: within the tolerance, but a setting was inferred from the claim's own number.
-- *not identified*: within the tolerance under some settings that the paper does not print, and
-  outside under others.
+- *implied*: within the tolerance, but arithmetic on another claim, with which it is counted.
+- *arithmetic*: within the tolerance, and so is a formula, whatever a device does.
+- *not identified*: within the tolerance under some settings or readings that the paper does not
+  print, and outside under others.
+- *cannot tell*: our error bar or interval crosses an end of the tolerance.
+- *misprinted*: the audit shows that another number was meant.
 - *not reproduced*: outside the tolerance.
-- *not tested here*: no result, or one that could not tell.
+- *not tested here*: no result, or one that says nothing about the claim.
+
+One number is held against a claim: `mean_of` those that are known best, in the order of
+`Fidelity`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isnan, nan
+from statistics import fmean
 from typing import Literal, get_args
 
 Word = Literal[
@@ -23,12 +31,17 @@ Word = Literal[
     "consistent",
     "trend",
     "fitted",
+    "implied",
+    "arithmetic",
     "not identified",
+    "cannot tell",
+    "misprinted",
     "not reproduced",
     "not tested here",
 ]
 WORDS: tuple[Word, ...] = get_args(Word)
-Fidelity = Literal["measured", "counted", "emulated", "simulated"]
+Fidelity = Literal["measured", "counted", "emulated", "simulated", "arithmetic"]  # best first
+Ends = tuple[float, float]  # the least and the greatest value of ours that agrees
 
 
 @dataclass(frozen=True)
@@ -41,24 +54,45 @@ class Claim:
     text: str  # what is claimed, in one line
     value: float  # as printed; NaN for a direction without a number
     unit: str  # of the value; empty for ratios and counts
-    low: float  # the least value of ours that agrees
-    high: float  # the greatest value of ours that agrees
-    tolerance: str  # what `low` and `high` are, and why
+    readings: Mapping[str, Ends]  # how it may be read -> what agrees; one is called ""
+    tolerance: str  # what these ends are, and why
     experiment: str = ""  # whose runs are held against it; empty if none can be
     needs: str = ""  # what a test would need where the experiment has no result for it
     any_size: bool = False  # whether it is stated for every model, so that ours may be smaller
     direction: bool = False  # whether it is about a direction, which smaller models can show
+    training: bool = False  # whether it is about trained models, which have to have converged
     no_effect: float = nan  # the value of a model in which nothing happens; NaN where there is none
     formulas: Mapping[str, float] = field(default_factory=dict)  # closed forms of it, by name
+    fitted: str = ""  # which setting of ours was inferred from this very number; empty if none was
+    implied: str = ""  # of which other claims it is arithmetic, and how; empty if of none
+    meant: float = nan  # what the audit shows should be printed; NaN where nothing is wrong
 
-    def agrees(self, value: float) -> bool:
-        """Whether a value is within the tolerance; NaN never is.
+    @property
+    def ends(self) -> Ends:
+        """Those of the first reading."""
+        return next(iter(self.readings.values()))
+
+    def holds(self, ends: Ends, value: float, low: float = nan, high: float = nan) -> bool | None:
+        """Whether a value, with all of its interval, is within these ends; None if it crosses one.
 
         A direction's end is no effect at all, so it is outside.
         """
+        least, most = ends
+        low, high = (value, value) if isnan(low + high) else (low, high)
         if self.direction:
-            return self.low < value < self.high
-        return self.low <= value <= self.high
+            inside, outside = least < low and high < most, high <= least or low >= most
+        else:
+            inside, outside = least <= low and high <= most, high < least or low > most
+        return True if inside else False if outside else None
+
+    def agrees(self, value: float) -> bool:
+        """Whether a value is within the tolerance by some reading; NaN never is."""
+        return any(self.holds(ends, value) for ends in self.readings.values())
+
+    def admits(self, evidence: "Evidence") -> bool:
+        """Whether a number of ours says anything about the claim."""
+        of_size = self.any_size or self.direction or evidence.papers_size
+        return of_size and not isnan(evidence.value)
 
 
 @dataclass(frozen=True)
@@ -68,12 +102,13 @@ class Evidence:
     value: float  # in the claim's unit; NaN if the runs give none
     fidelity: Fidelity
     runs: tuple[str, ...]  # their ids
-    low: float = nan  # lower end of the interval; NaN without one
+    low: float = nan  # lower end of the interval, of trainings over seeds; NaN without one
     high: float = nan  # upper end of the interval
     papers_size: bool = False  # whether model, K and M are the paper's
+    converged: bool = False  # whether it was checked that longer trainings would end alike
     setting: str = ""  # what the paper does not print, where it was varied
-    others: Mapping[str, float] = field(default_factory=dict)  # the value under each other one
-    fitted: str = ""  # which setting was inferred from the claim's own number; empty if none was
+    # Each other setting -> its value, then the ends of its interval if there is one.
+    others: Mapping[str, Sequence[float]] = field(default_factory=dict)
     why: str = ""  # why there is no value
 
 
@@ -96,62 +131,87 @@ class Verdict:
         return f"{self.label}: {self.why}" if self.why else self.label
 
 
+def mean_of(every: Sequence[Evidence]) -> Evidence:
+    """Numbers of one fidelity as one: their mean, and an interval around all of theirs."""
+    if len(every) == 1:
+        return every[0]
+    lows, highs = ([getattr(each, end) for each in every] for end in ("low", "high"))
+    known = not isnan(sum(lows + highs))
+    return replace(
+        every[0],
+        value=fmean(each.value for each in every),
+        low=min(lows) if known else nan,
+        high=max(highs) if known else nan,
+        runs=tuple(dict.fromkeys(run for each in every for run in each.runs)),
+        converged=all(each.converged for each in every),
+    )
+
+
 def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
     """The verdict on a claim; the module says what each word means."""
-    if evidence is None:
-        command = f"no result: ./run_all.sh {claim.experiment}"
-        return Verdict("not tested here", claim.needs or command)
-    if isnan(evidence.value):
-        return Verdict("not tested here", evidence.why or "the runs give no number")
-    at_size = claim.any_size or evidence.papers_size
-    if not at_size and not claim.direction:
-        return Verdict("not tested here", "our models are smaller")
-    if claim.direction and evidence.fidelity == "measured":
-        return _direction(claim, evidence, at_size=at_size)
-
-    values = {evidence.setting: evidence.value}
-    values |= {name: value for name, value in evidence.others.items() if not isnan(value)}
-    agreeing = [name for name, value in values.items() if claim.agrees(value)]
-    if not agreeing:
-        return Verdict("not reproduced", _formulas(claim, also=False))
-    if len(agreeing) < len(values):
-        return _depends(evidence, agreeing)
-    if evidence.fitted:
-        return Verdict("fitted", evidence.fitted)
+    untested = _untested(claim, evidence)
+    if untested or evidence is None:
+        return Verdict("not tested here", untested)
+    measured = evidence.fidelity in ("measured", "counted")
+    smaller = not (claim.any_size or evidence.papers_size)
+    values = {evidence.setting: (evidence.value, evidence.low, evidence.high), **evidence.others}
+    held = {
+        (setting, reading): claim.holds(ends, *numbers)
+        for setting, numbers in values.items()
+        for reading, ends in claim.readings.items()
+        if not isnan(numbers[0])
+    }
+    outcomes = {*held.values()}
+    if not isnan(claim.meant) and True not in outcomes:
+        return Verdict("misprinted", f"by the audit {claim.meant:g}; ours is {evidence.value:.3g}")
+    if outcomes == {False}:
+        reverse = "reversed" * (claim.direction and measured)
+        return Verdict("not reproduced", reverse or claim.implied or _formulas(claim), smaller)
+    if {True, False} <= outcomes:
+        return _depends(claim, evidence.setting, held)
+    if None in outcomes:
+        return Verdict("cannot tell", "the interval crosses an end of the tolerance")
+    if claim.implied or claim.fitted:
+        return Verdict("implied" if claim.implied else "fitted", claim.implied or claim.fitted)
     if claim.agrees(claim.no_effect):
         return Verdict("not tested here", f"{claim.no_effect:g}, no effect, would agree too")
-    if not at_size:
+    if not measured and _formulas(claim):
+        return Verdict("arithmetic", _formulas(claim))
+    if smaller:
         return Verdict("trend", smaller=True)
-    if evidence.fidelity in ("measured", "counted"):
-        return Verdict("reproduced")
-    return Verdict("consistent", _formulas(claim, also=True))
+    return Verdict("reproduced" if measured else "consistent")
 
 
-def _depends(evidence: Evidence, agreeing: list[str]) -> Verdict:
-    """The verdict where the number comes out under some unprinted settings only.
+def _untested(claim: Claim, evidence: Evidence | None) -> str:
+    """Why our number says nothing about the claim; empty if it does."""
+    if evidence is None:
+        return claim.needs or f"no result: ./run_all.sh {claim.experiment}"
+    if isnan(evidence.value):
+        return evidence.why or "the runs give no number"
+    if not claim.admits(evidence):
+        return "our models are smaller"
+    if claim.direction and evidence.fidelity == "measured" and isnan(evidence.low + evidence.high):
+        return "too few rounds or seeds for an interval"
+    unchecked = claim.training and not evidence.converged
+    return "no check that the trainings have converged" * unchecked
 
-    If that is one setting alone, and not the one that was chosen beforehand, it can only be chosen
+
+def _depends(claim: Claim, chosen: str, held: Mapping[tuple[str, str], bool | None]) -> Verdict:
+    """The verdict where the number comes out under some unprinted settings or readings only.
+
+    If that is one setting alone, and not one that was chosen beforehand, it can only be chosen
     because it gives the number.
     """
-    if len(agreeing) == 1 and evidence.setting not in agreeing:
-        return Verdict("fitted", f"comes out only with {agreeing[0]}")
-    return Verdict("not identified", f"comes out with {'; '.join(agreeing)}")
+    agreeing = [name for name, holds in held.items() if holds]
+    settings = {setting for setting, _ in agreeing}
+    names = "; ".join(", ".join(filter(None, name)) for name in agreeing)
+    alone = len(settings) == 1 < len({setting for setting, _ in held}) and None not in held.values()
+    if alone and (claim.fitted or chosen not in settings):
+        return Verdict("fitted", claim.fitted or f"comes out only with {names}")
+    return Verdict("not identified", f"comes out with {names}")
 
 
-def _direction(claim: Claim, evidence: Evidence, *, at_size: bool) -> Verdict:
-    """The verdict on a direction that was measured: the whole interval has to agree."""
-    if isnan(evidence.low) or isnan(evidence.high):
-        return Verdict("not tested here", "too few rounds or seeds for an interval")
-    if claim.agrees(evidence.low) and claim.agrees(evidence.high):
-        return Verdict("reproduced") if at_size else Verdict("trend", smaller=True)
-    opposite = evidence.high < claim.low or evidence.low > claim.high
-    why = "reversed" if opposite else "no direction shown"
-    return Verdict("not reproduced", why, smaller=not at_size)
-
-
-def _formulas(claim: Claim, *, also: bool) -> str:
-    """`the textbook agrees too`: the formulas that agree with the claim; empty if none does."""
+def _formulas(claim: Claim) -> str:
+    """`the textbook's formula agrees`: those that agree with the claim; empty if none does."""
     names = [name for name, value in claim.formulas.items() if claim.agrees(value)]
-    if not names:
-        return ""
-    return f"{' and '.join(names)} {'agrees' if len(names) == 1 else 'agree'}{' too' * also}"
+    return f"{' and '.join(names)} {'agrees' if len(names) == 1 else 'agree'}" if names else ""

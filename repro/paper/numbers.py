@@ -58,6 +58,7 @@ class Size(Quoted):
     parameter_memory_gb: float
     peak_activation_gb: float
     device_memory_gb: int
+    parameters_digit: int | None = None  # unit of the last digit as printed, where that is 0
 
 
 @dataclass(frozen=True, kw_only=True)

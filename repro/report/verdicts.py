@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from repro.claims.all_claims import BASE_CELL, DATA, all_claims
+from repro.claims.all_claims import BASE_CELL, DATA, all_claims, arithmetic, chosen
 from repro.claims.audit import audit
 from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
@@ -24,14 +24,15 @@ from repro.report.table import EMPTY, Cell, Table, unguarded
 from repro.report.texts import FIDELITIES, TABLES
 
 HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent"})
-UNTESTED = "not tested here"
+# What is counted with another claim, or is true whatever a device does, or decides nothing.
+UNDECIDED = frozenset[Word]({"implied", "arithmetic", "cannot tell", "not tested here"})
 WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
 OUTCOMES = (
-    "hold in every number that could be tested",
+    "hold in every number that decides",
     "hold in part",
     "do not hold or are not identified",
     "could be tried only with smaller models, which do not show them",
-    "are not tested here",
+    "are not decided here",
 )
 Counts = list[tuple[str, int]]  # verdict -> claims that have it, the best verdict first
 
@@ -88,30 +89,30 @@ class Exhibit:
 
     @property
     def short(self) -> str:
-        """`3 of 8 hold`, with how many are not tested; the verdict where all have the same."""
+        """`3 of 8 hold`, with how many are not decided; the verdict where all have the same."""
         if len({judged.verdict.label for judged in self.counted}) == 1:
             return self.verdict
-        words = [verdict.word for verdict in self.tested]
+        words = [verdict.word for verdict in self.decided]
         text = f"{sum(word in HOLDING for word in words)} of {len(words)} hold"
-        untested = len(self.counted) - len(words)
-        return f"{text}, {untested} not tested" if untested else text
+        undecided = len(self.counted) - len(words)
+        return f"{text}, {undecided} not decided" if undecided else text
 
     @property
-    def tested(self) -> list[Verdict]:
+    def decided(self) -> list[Verdict]:
         verdicts = [judged.verdict for judged in self.counted]
-        return [verdict for verdict in verdicts if verdict.word != UNTESTED]
+        return [verdict for verdict in verdicts if verdict.word not in UNDECIDED]
 
     @property
     def outcome(self) -> str:
-        words = {verdict.word for verdict in self.tested}
-        full, part, nothing, small, untested = OUTCOMES
+        words = {verdict.word for verdict in self.decided}
+        full, part, nothing, small, undecided = OUTCOMES
         if not words:
-            return untested
+            return undecided
         if words <= HOLDING:
             return full
         if words & {*HOLDING, "trend"}:
             return part
-        return small if all(verdict.smaller for verdict in self.tested) else nothing
+        return small if all(verdict.smaller for verdict in self.decided) else nothing
 
 
 def judged_claims(results: Results) -> list[Judged]:
@@ -124,12 +125,12 @@ def judged_claims(results: Results) -> list[Judged]:
 def evidence_of(results: Results) -> dict[str, Evidence]:
     """Claim id -> our number, of every experiment that has results beside the paper's."""
     compared = without_tiny(results)
-    evidence: dict[str, Evidence] = {}
+    found = [*arithmetic()]
     for name in dict.fromkeys(claim.experiment for claim in all_claims() if claim.experiment):
         report = report_of(name)
         if report is not None and beside_paper(compared, name):
-            evidence |= report.evidence(compared)
-    return evidence
+            found += report.evidence(compared)
+    return chosen(found)
 
 
 def exhibits(claims: Sequence[Judged]) -> list[Exhibit]:
@@ -156,10 +157,10 @@ def what_holds(claims: Sequence[Judged]) -> str:
     counts = Counter(line.outcome for line in lines)
     *before, last = [f"{counts[text]} {text}" for text in OUTCOMES if counts[text]]
     listed = f"{', '.join(before)}, and {last}" if before else last
-    known = [verdict.word in HOLDING for line in lines for verdict in line.tested]
+    known = [verdict.word in HOLDING for line in lines for verdict in line.decided]
     return (
         f"Of the {len(lines)} exhibits below, {listed}; {sum(known)} of their {len(known)} claims "
-        "that could be tested hold."
+        "that are decided hold."
     )
 
 
@@ -174,7 +175,7 @@ def written_rows(plots_dir: Path) -> list[dict[str, str]]:
 
 def tables(claims: Sequence[Judged]) -> list[Table]:
     """Verdicts, claims and audit; none unless some result stands beside the paper's numbers."""
-    if not any(judged.evidence for judged in claims):
+    if not any(judged.evidence and judged.evidence.runs for judged in claims):
         return []
     return [verdicts(claims), claim_table(claims), audit_table()]
 
@@ -203,14 +204,18 @@ def _line(judged: Judged) -> dict[str, Any]:
         cell = Cell(ours.value, text, ours.low, ours.high)
     line: dict[str, Any] = {"id": claim.id, "exhibit": claim.exhibit, "version": claim.version}
     line |= {"claim": claim.text, "paper": Cell(claim.value, _printed(claim)), "unit": claim.unit}
-    line |= {"allowed: low": claim.low, "allowed: high": claim.high, "tolerance": claim.tolerance}
+    line |= {
+        "allowed: low": claim.ends[0],
+        "allowed: high": claim.ends[1],
+        "tolerance": claim.tolerance,
+    }
     line |= {"ours": cell, "ours: low": cell.low, "ours: high": cell.high}
     line |= {"fidelity": ours.fidelity if ours else "", "verdict": judged.verdict.label}
     return line | {"why": judged.verdict.why, "runs": [*ours.runs] if ours else []}
 
 
 def audit_table() -> Table:
-    frame = pd.DataFrame(audit()).drop(columns="formulas")
+    frame = pd.DataFrame(audit()).drop(columns=["formulas", "meant"])
     frame["agrees"] = ["yes" if agrees else "no" for agrees in frame["agrees"]]
     frame = frame.rename(columns={"part": "what is held against what"})
     return Table("audit", *TABLES["audit"], *in_two(frame))
@@ -224,9 +229,10 @@ def _printed(claim: Claim) -> str:
     """The printed number, or the limit as which a sentence without a number is read."""
     if not isnan(claim.value):
         return _amount(claim, claim.value, digits=4)
-    if isinf(claim.high):
-        return f"> {_amount(claim, claim.low)}"
-    return f"{'<' if claim.direction else '<='} {_amount(claim, claim.high)}"
+    low, high = claim.ends
+    if isinf(high):
+        return f"> {_amount(claim, low)}"
+    return f"{'<' if claim.direction else '<='} {_amount(claim, high)}"
 
 
 def _amount(claim: Claim, value: float, digits: int = 3) -> str:
