@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.breakdown.runs import ABOUT, MODELLED, NAME, K, M
-from repro.claims.all_claims import SHARE, cell_id, verdict_on
+from repro.claims.all_claims import SHARE, cell_id, chosen, verdict_on
 from repro.claims.claim import Evidence, Fidelity
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
@@ -35,11 +35,6 @@ ARITHMETIC = {
     "computation": 3 * M / _STEP,
     "recompute": M / _STEP,
     "bubble": theory.bubble(K, M, "early"),
-}
-# Parts from which a setting of the simulation was inferred.
-FITTED = {
-    "bubble": f"M={M} was inferred from this slice",
-    "setup": "the profile's 40 ms were taken from this slice",
 }
 SHOWN = Shown(
     NAME,
@@ -75,42 +70,38 @@ def tables(results: Results) -> list[Table]:
         name = f"simulated against quoted {line['name']}"
         table[name] = line[_ORDER].astype(float) - table["quoted pie"]
         forms[name] = lambda share: f"{100 * share:+.1f} points"
-    ours = evidence(results)
+    ours = chosen(evidence(results))
     ids = {part: cell_id(NAME, part) for part in PIE}
     table["verdict"] = pd.Series({part: verdict_on(at, ours.get(at)) for part, at in ids.items()})
     return [framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, tolerance=SHARE)]
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> ours: AmoebaNet-D at the paper's size, in percent of K x step.
 
-    The paper prints no M, so other M stand beside the inferred one.
+    The paper prints no M, so other M stand beside the inferred one. An emulated step has no set-up
+    by design, so its parts are not those of the pie.
     """
     frame = select(shares(results), model="amoebanet-d", full_size=True, done=True)
     # A simulation that is counted not to fit its device shows nothing.
     frame = frame.loc[[fits(run) is not False for run in frame["run"]]]
-    for fidelity in ("measured", "simulated"):
-        by_m = {line["M"]: line for line in select(frame, fidelity=fidelity).to_dict("records")}
+    for fidelity, lines in select(frame, fidelity=["measured", "simulated"]).groupby("fidelity"):
+        by_m = {line["M"]: line for line in lines.to_dict("records")}
         if M in by_m:
-            ours = {cell_id(NAME, part): _evidence(by_m, part, fidelity) for part in PIE}
-            for name in ("23 %", "a third", "a quarter"):
-                ours[cell_id(NAME, "recompute", name)] = ours[cell_id(NAME, "recompute")]
-            return ours
-    return {}
+            for part in PIE:
+                yield cell_id(NAME, part), _evidence(by_m, fidelity, part)
+            for name in ("23 %", "a third"):
+                yield cell_id(NAME, "recompute", name), _evidence(by_m, fidelity, "recompute")
+            overhead = cell_id(NAME, "recompute", "a quarter")
+            yield overhead, _evidence(by_m, fidelity, "recompute", over="computation")
 
 
-def _evidence(by_m: Mapping[int, Any], part: str, fidelity: Fidelity) -> Evidence:
-    percents = {f"M={m}": 100 * line[part] for m, line in by_m.items()}
-    here = f"M={M}"
-    return Evidence(
-        percents.pop(here),
-        fidelity,
-        (by_m[M]["id"],),
-        papers_size=True,
-        setting=here,
-        others={} if part in FITTED else percents,
-        fitted=FITTED.get(part, ""),
-    )
+def _evidence(by_m: Mapping[int, Any], fidelity: Fidelity, part: str, over: str = "") -> Evidence:
+    values = {m: 100 * line[part] / (line[over] if over else 1) for m, line in by_m.items()}
+    ours = values.pop(M)
+    others = {f"M={m}": [value] for m, value in values.items()}
+    about: dict[str, Any] = {"papers_size": True, "setting": f"M={M}", "others": others}
+    return Evidence(ours, fidelity, (by_m[M]["id"],), **about)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:

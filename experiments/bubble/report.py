@@ -1,6 +1,7 @@
 """The bubble (arXiv:1811.06965v5, section 2.3): closed forms beside recorded steps."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, nan
 from typing import Any
 
@@ -8,12 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.bubble.runs import ABOUT, NAME
-from repro.claims.all_claims import KS, cell_id, verdict_on
+from repro.claims.all_claims import KS, cell_id, chosen, verdict_on
 from repro.claims.all_claims import NEGLIGIBLE as NEGLIGIBLE_PERCENT
 from repro.claims.claim import Evidence
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
+from repro.harness.statistics import interval_of_sets
 from repro.paper import theory
 from repro.report import gantt
 from repro.report.compare import beside_paper
@@ -85,7 +87,7 @@ def at_4k(results: Results, frame: Frame) -> Table:
     forms = dict.fromkeys(table.columns, ".1%")
     table[LEAST] = [least_negligible_m(K) for _, K, _ in table.index]
     if beside_paper(results, NAME):
-        ours = evidence_at_4k(frame)
+        ours = chosen(evidence_at_4k(frame))
         ids = [cell_id(NAME, f"K={K}", "negligible") for _, K, _ in table.index]
         table["negligible?"] = [verdict_on(at, ours[at]) if at in ours else "" for at in ids]
     limit = f"{NEGLIGIBLE:.0%}"
@@ -97,44 +99,36 @@ def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
     return ceil(3 * (K - 1) * (1 - limit) / (4 * limit) - 1e-9)
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
-    """Claim id -> ours: equal stages, simulated, and the order in which a real step ran."""
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
+    """Claim id -> ours: stages that are meant to be equal, and the order in which a step ran."""
     frame = steps(results)
-    return evidence_at_4k(frame[frame["M"] == 4 * frame["K"]]) | _order(results)
+    yield from evidence_at_4k(frame[frame["M"] == 4 * frame["K"]])
+    yield from _order(results)
 
 
-def evidence_at_4k(frame: Frame) -> dict[str, Evidence]:
-    done = select(frame, fidelity="simulated", slow=-1, done=True, K=KS)
-    early, late = (select(done, schedule=name) for name in ("gpipe", "gpipe-late"))
-    both = early.merge(late, on=POINT, how="left", suffixes=("", " late"))
-    ours: dict[str, Evidence] = {}
-    for line in both.drop_duplicates("K").to_dict("records"):
-        runs = (line["id"],)
-        share = 100 * line["bubble_idle_over_total"]
-        below = share - 100 * line["theory plain"]
-        ours[cell_id(NAME, f"K={line['K']}", "negligible")] = Evidence(share, "simulated", runs)
-        ours[cell_id(NAME, f"K={line['K']}", "below theory")] = Evidence(below, "simulated", runs)
-        if line["K"] == 4 and isinstance(line["id late"], str):
-            ours["bubble/3 of 19"] = Evidence(
-                100 * line["bubble_idle_over_total late"],
-                "simulated",
-                (line["id late"], *runs),
-                setting="recompute after the gradient",
-                others={"early recompute": share},
-            )
-    return ours
+def evidence_at_4k(frame: Frame) -> Iterator[tuple[str, Evidence]]:
+    """The idle share of a step, and how far it is above the textbook's, in percent of K x step."""
+    for line in select(frame, slow=-1, schedule="gpipe", done=True, K=KS).to_dict("records"):
+        K, plain = line["K"], 100 * line["theory plain"]
+        sets = [round_.values["bubble_idle_over_total"] for round_ in line["run"].rounds]
+        share, low, high = (100 * value for value in interval_of_sets(sets))
+        ours = Evidence(share, line["fidelity"], (line["id"],), low, high)
+        yield cell_id(NAME, f"K={K}", "negligible"), ours
+        if K == 4:
+            yield "bubble/3 of 19", ours
+        ours = replace(ours, value=share - plain, low=low - plain, high=high - plain)
+        yield cell_id(NAME, f"K={K}", "below theory"), ours
 
 
-def _order(results: Results) -> dict[str, Evidence]:
-    """The order in which a recorded step of K=4, M=4 ran, measured if there is one."""
-    frame = runs_frame(results, NAME, "table2", K=4, M=4, schedule="gpipe", done=True)
-    for fidelity in ("measured", "emulated"):
-        for run in select(frame, fidelity=fidelity)["run"]:
-            timeline = results.timeline(run)
-            if timeline is not None:
-                value = float(out_of_order(timeline, run.M))
-                return {"figure2/order": Evidence(value, fidelity, (run.id,))}
-    return {}
+def _order(results: Results) -> Iterator[tuple[str, Evidence]]:
+    """The order in which the recorded steps of K=4, M=4 ran."""
+    ran = ["measured", "emulated"]
+    found = {"K": 4, "M": 4, "schedule": "gpipe", "done": True, "fidelity": ran}
+    for run in runs_frame(results, NAME, "table2", **found)["run"]:
+        timeline = results.timeline(run)
+        if timeline is not None:
+            value = float(out_of_order(timeline, run.M))
+            yield "figure2/order", Evidence(value, run.fidelity, (run.id,))
 
 
 def out_of_order(timeline: Timeline, M: int) -> int:

@@ -122,14 +122,12 @@ def verdict(seeds: Frame, every: Frame) -> str:
     return "trend: batch norm makes M matter" if low > high else "not shown at this size"
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> trainings with another K that differ in any bit of losses, weights, buffers."""
     every = pairs(results)
     of_stages = every[every["K"] > 1].sort_values("K", kind="stable")
-    return {
-        cell_id(NAME, model): _evidence(of_model)
-        for model, of_model in of_stages.groupby("model", sort=False)
-    }
+    for model, of_model in of_stages.groupby("model", sort=False):
+        yield cell_id(NAME, model), _evidence(of_model)
 
 
 def _evidence(of_stages: Frame) -> Evidence:

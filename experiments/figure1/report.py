@@ -12,11 +12,12 @@ from scipy.special import stdtrit
 
 from experiments.figure1.runs import ABOUT, IMAGES, NAME, TRANSLATION
 from experiments.translation import size_of
-from repro.claims.all_claims import verdict_on
+from repro.claims.all_claims import cell_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
+from repro.harness.statistics import mean_interval
 from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
@@ -83,7 +84,7 @@ def tables(results: Results) -> list[Table]:
 
 def halves(results: Results) -> Iterator[tuple[str, Panel, Frame]]:
     """Place, panel and trainings, with the quality of each."""
-    frame = runs_frame(results, NAME, done=True)
+    frame = runs_frame(results, NAME, task="learn", done=True)
     metrics = frame.reindex(columns=["metrics.accuracy", "metrics.bleu"])
     frame["quality"] = metrics["metrics.bleu"].fillna(100 * (1 - metrics["metrics.accuracy"]))
     frame["half"] = frame["group"].str.split("-").str[0]
@@ -120,25 +121,36 @@ def laws(results: Results) -> Table:
     """The exponents of the power laws, ours beside that of the paper's points."""
     lines = []
     for where, panel, runs in halves(results):
-        ours, theirs = power_law(runs, panel.grows), power_law(panel.printed, panel.grows)
-        line: dict[str, Any] = {"where": where, "quality": panel.formula, "n": len(runs)}
-        line |= estimated("measured b", ours[:3])
+        ours, theirs = _evidence(panel, runs), power_law(panel.printed, panel.grows)
+        line: dict[str, Any] = {"where": where, "quality": panel.formula}
+        line["seeds"] = runs["seed"].nunique()
+        line |= estimated("measured b", (ours.value, ours.low, ours.high))
         line["quoted points, digitised"] = len(panel.printed)
         line |= estimated("quoted b, our fit", theirs[:3])
-        line["verdict"] = verdict_on(panel.claim, _evidence(panel, runs))
+        line["verdict"] = verdict_on(panel.claim, ours)
         lines.append(line)
     forms: dict[str, Form] = dict.fromkeys(("measured b", "quoted b, our fit"), ".3f")
     return framed(results, f"{NAME}_laws", pd.DataFrame(lines), ABOUT, forms=forms)
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
-    """Claim id -> the fitted exponent of each half of the figure."""
-    return {panel.claim: _evidence(panel, runs) for _, panel, runs in halves(results)}
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
+    """Claim id -> the mean of the exponents that are fitted to each seed."""
+    for _, panel, runs in halves(results):
+        yield panel.claim, _evidence(panel, runs)
+    for run in runs_frame(results, NAME, task="fit", done=True).to_dict("records"):
+        ours, args = run["record"].fit.largest.parameters, run["model_args"]
+        at, about = "table4/parameters", {}
+        if run["model"] == "translation":
+            at = cell_id(f"{NAME}b", str(size_of(run["spec"])).replace(" ", ""), "parameters")
+            fewer = {"two tables of embeddings": [ours - args["V"] * args["d"]]}
+            about = {"setting": "three tables of embeddings", "others": fewer}
+        yield at, Evidence(ours, "counted", (run["id"],), papers_size=True, **about)
 
 
 def _evidence(panel: Panel, runs: Frame) -> Evidence:
-    law = power_law(runs, panel.grows)
-    return Evidence(law.b, "measured", tuple(runs["id"]), law.low, law.high)
+    exponents = [power_law(seed, panel.grows).b for _, seed in runs.groupby("seed")]
+    mean, low, high = mean_interval(exponents)
+    return Evidence(mean, "measured", tuple(runs["id"]), low, high)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -6,11 +6,21 @@ from experiments.learned import LEARN, groups_of, recompute
 from experiments.translation import OPUS, PAPER_CUTS, PAPER_M, PAPER_SIZES, TOY, Size, training_run
 from repro.data.registry import DATA
 from repro.harness.about import read_about
-from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale, Training, sweep
+from repro.harness.spec import (
+    ON_CPU,
+    TINY,
+    UNLIMITED_MEMORY,
+    Experiment,
+    Group,
+    RunSpec,
+    Scale,
+    Training,
+    sweep,
+)
 from repro.train.recipe import imagenet
 
 NAME = "figure1"
-IMAGES, TRANSLATION = "images", "translation"  # groups
+IMAGES, TRANSLATION, COUNTS = "images", "translation", "counts"  # groups
 
 
 class Sizes(NamedTuple):
@@ -54,8 +64,18 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         groups=(
             *groups_of(scale, IMAGES, _images(scale)),
             *groups_of(scale, TRANSLATION, _translation(scale)),
+            *(() if scale in TINY else (Group(name=COUNTS, runs=_counts()),)),
         ),
     )
+
+
+def _counts() -> tuple[RunSpec, ...]:
+    """The parameters of the paper's own sizes."""
+    alike: dict[str, Any] = {"task": "fit", "fidelity": "counted", "balance": "memory", "K": 1}
+    alike |= {"M": 1, "N": 1, "memory": UNLIMITED_MEMORY}
+    sizes = [{**size._asdict(), "d": 1024, "V": 64000} for size in PAPER_SIZES]
+    images = RunSpec(model="amoebanet-b", model_args={"L": 18, "D": 512}, **alike)
+    return (images, *sweep(model="translation", model_args=sizes, **alike))
 
 
 def _images(scale: Scale) -> tuple[RunSpec, ...]:

@@ -1,5 +1,6 @@
 """Ours for the claims about Table 2: simulated at the paper's size, measured where GPUs ran it."""
 
+from collections.abc import Iterator
 from math import nan
 
 import pandas as pd
@@ -31,18 +32,24 @@ Place = tuple[int, int]  # K, M
 BASE = (2, 1)
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
-    ours: dict[str, Evidence] = {}
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     bar = error_bar(results)
     for model, cells in recorded.simulated_cells(results).groupby("model"):
         if recorded.HEADLINES[str(model)] not in {*cells["protocol"]}:
             continue
         for place in zip(cells["K"], cells["M"], strict=True):
             if place != BASE:
-                ours[throughput_id(NAME, str(model), *place)] = _simulated(cells, bar, place, BASE)
+                at = throughput_id(NAME, str(model), *place)
+                yield at, _simulated(cells, bar, place, BASE)
         for name, M in (("K=8 over K=2", 32), ("M=1 constant", 1)):
-            ours[cell_id(NAME, model, name)] = _simulated(cells, bar, (8, M), (2, M))
-    return ours | _all_measured(results)  # a measurement stands before a simulation
+            yield cell_id(NAME, model, name), _simulated(cells, bar, (8, M), (2, M))
+    cells = {(cell.model, cell.K, cell.M) for cell in table2() if (cell.K, cell.M) != BASE}
+    for run in rows_of(results, experiment=NAME, fidelity="measured", status="done"):
+        if (run.K, run.M) == (2, 32):
+            yield cell_id(NAME, run.model, "more micro-batches"), _measured(results, run, M=1)
+        if (run.model, run.K, run.M) in cells:
+            at = throughput_id(NAME, run.model, run.K, run.M)
+            yield at, _measured(results, run, K=2, M=1)
 
 
 def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: Place) -> Evidence:
@@ -53,33 +60,22 @@ def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: P
     by_place = fitting.pivot(index="protocol", columns=["K", "M"], values="ratio")
     values = (by_place[above] / by_place[below]).to_dict()
     ours = values.pop(headline)
-    low, high = bar.ends(ours) if bar else (nan, nan)
     runs = select(cells, headline=True).set_index(["K", "M"])
     places = [place for place in dict.fromkeys([above, below, BASE]) if runs.at[place, "done"]]
     return Evidence(
         ours,
         "simulated",
         tuple(runs.at[place, "id"] for place in places),
-        low,
-        high,
+        *(bar.ends(ours) if bar else (nan, nan)),
         papers_size=all(recorded.papers_size(runs.at[place, "spec"]) for place in places),
         setting=named[headline],
-        others={text: values[name] for name, text in named.items() if name in values},
+        others={
+            text: (values[name], *(bar.ends(values[name]) if bar else ()))
+            for name, text in named.items()
+            if name in values
+        },
         why=NOT_FITTING,
     )
-
-
-def _all_measured(results: Results) -> dict[str, Evidence]:
-    cells = {(cell.model, cell.K, cell.M) for cell in table2() if (cell.K, cell.M) != BASE}
-    ours: dict[str, Evidence] = {}
-    for run in rows_of(results, experiment=NAME, fidelity="measured", status="done"):
-        if (run.K, run.M) == (2, 32):
-            identity = cell_id(NAME, run.model, "more micro-batches")
-            ours.setdefault(identity, _measured(results, run, M=1))
-        if (run.model, run.K, run.M) in cells and recorded.at_papers_size(run):
-            identity = throughput_id(NAME, run.model, run.K, run.M)
-            ours.setdefault(identity, _measured(results, run, K=2, M=1))
-    return ours
 
 
 def _measured(results: Results, run: Run, **changed: int) -> Evidence:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from experiments.costs.error import error_bar, meaning
 from experiments.table3.runs import ABOUT, DEVICE, NAME, THROTTLED, M
 from experiments.table3.runs import KS as EVERY_K
-from repro.claims.all_claims import CELL, cell_id, throughput_id, verdict_on
+from repro.claims.all_claims import CELL, cell_id, chosen, throughput_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, ratio_of, ratios, runs_frame, select
 from repro.harness.results import Results, Run
@@ -51,7 +51,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 def cells(results: Results) -> Frame:
     """A line for each run whose link is as fast as its device's, beside its run at K=2.
 
-    `low` and `high` of a simulated ratio are the cost model's error. `title` is the model, and the
+    `low` and `high` of a modelled ratio are the cost model's error. `title` is the model, and the
     place where its size is not the paper's or several places have it.
     """
     frame = runs_frame(results, NAME)
@@ -63,10 +63,10 @@ def cells(results: Results) -> Frame:
     alone = ~frame["scaled_down"] & (places == 1)
     frame["title"] = names.where(alone, names + " (" + frame["where"] + ")")
     if bar := error_bar(results):
-        simulated = (frame["fidelity"] == "simulated") & (frame["K"] != 2)
+        modelled = (frame["fidelity"] != "measured") & (frame["K"] != 2)
         ends = frame["ratio"].map(bar.ends)
-        frame["low"] = frame["low"].mask(simulated, ends.str[0])
-        frame["high"] = frame["high"].mask(simulated, ends.str[1])
+        frame["low"] = frame["low"].mask(modelled, ends.str[0])
+        frame["high"] = frame["high"].mask(modelled, ends.str[1])
     frame["fits"] = [fits(run) is not False for run in frame["run"]]
     frame["free_step_s"] = frame["run"].map(_free_step)
     alike = [*SERIES, "fidelity"]
@@ -103,7 +103,7 @@ def throughput(results: Results, frame: Frame) -> Table:
         table[off] = (ours["ratio"] / printed.astype(float)).mask(ours["scaled_down"])
         forms |= {name: RATIO, off: _against}
         headings[off] = f"{fidelity} against quoted"
-    ours = evidence_of(frame)
+    ours = chosen(evidence_of(results, frame))
     ids = [throughput_id(NAME, model, K, M) for model, K in zip(found.model, found.K, strict=True)]
     verdicts = pd.Series([verdict_on(identity, ours.get(identity)) for identity in ids])
     table["verdict"] = verdicts.where(~found["scaled_down"] & (found["K"] != 2))
@@ -119,32 +119,30 @@ def _against(off: float) -> str:
     return EMPTY if off == 1 else f"{off - 1:+.1%}"  # 1: K=2, by which the others are divided
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
-    return evidence_of(cells(results))
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
+    return evidence_of(results, cells(results))
 
 
-def evidence_of(frame: Frame) -> dict[str, Evidence]:
+def evidence_of(results: Results, frame: Frame) -> Iterator[tuple[str, Evidence]]:
     """Throughput over K=2, and percent of the step that a free link would save.
 
-    NaN where a model does not fit its device. A measurement stands before a simulation.
+    NaN where a model does not fit its device.
     """
-    ours: dict[str, Evidence] = {}
+    bar = error_bar(results)
     frame = select(frame, scaled_down=False, done=True, done_at_k2=True, K=[*KS[1:]])
-    for fidelity in ("measured", "simulated"):
-        for line in select(frame, fidelity=fidelity).to_dict("records"):
-            model, K = line["model"], line["K"]
-            ratio = line["ratio"] if line["fits"] and line["fits_at_k2"] else nan
-            runs, ends = (line["id"], line["id_at_k2"]), (line["low"], line["high"])
-            ours.setdefault(
-                throughput_id(NAME, model, K, M),
-                Evidence(ratio, fidelity, runs, *ends, papers_size=True, why=NOT_FITTING),
-            )
-            if fidelity == "simulated" and max(KS) == K:
-                saved = 100 * (1 - line["free_step_s"] / line["step_s"]) if line["fits"] else nan
-                ours[cell_id(NAME, model, "slow links")] = Evidence(
-                    saved, fidelity, runs[:1], papers_size=True, why=NOT_FITTING
-                )
-    return ours
+    for _, line in frame.iterrows():
+        found = {
+            throughput_id(NAME, line["model"], line["K"], M): [*line[["ratio", "low", "high"]]]
+        }
+        if (line["fidelity"], line["K"]) == ("simulated", max(KS)):
+            faster = line["step_s"] / line["free_step_s"]
+            every = (faster, *(bar.ends(faster) if bar else (nan, nan)))
+            found[cell_id(NAME, line["model"], "slow links")] = [100 - 100 / each for each in every]
+        for at, (value, low, high) in found.items():
+            fitting = value if line["fits"] and line["fits_at_k2"] else nan
+            runs = (line["id"], line["id_at_k2"])
+            about = (line["fidelity"], runs, low, high)
+            yield at, Evidence(fitting, *about, papers_size=True, why=NOT_FITTING)
 
 
 def throttled(results: Results) -> Frame:

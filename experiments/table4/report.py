@@ -4,7 +4,6 @@ None of the laptop's tasks is a data set of the paper, so its numbers stand in a
 """
 
 from collections.abc import Iterator, Mapping
-from math import isnan
 from typing import Any
 
 import pandas as pd
@@ -163,16 +162,13 @@ def on_paper_data(at_size: Frame, dataset: str) -> Estimate:
     return mean_interval(list(100 * shares))
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
-    ours = {}
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     at_size = runs_frame(results, NAME, done=True, scale="paper")
     for row in table4() if len(at_size) else ():
         mean, low, high = on_paper_data(at_size, row.dataset)
-        if not isnan(mean):
-            ours[cell_id(NAME, row.dataset)] = Evidence(
-                mean, "measured", tuple(at_size["id"]), low, high, papers_size=True
-            )
+        runs = tuple(at_size["id"])
+        ours = Evidence(mean, "measured", runs, low, high, papers_size=True)
+        yield cell_id(NAME, row.dataset), ours
     for _, tasks in of_places(results):
         if together := decisive(tasks):
-            ours[TRANSFER_CLAIM] = together
-    return ours
+            yield TRANSFER_CLAIM, together

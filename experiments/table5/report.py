@@ -1,5 +1,6 @@
 """Table 5 (arXiv:1811.06965v5): BLEU and NLL for three batch sizes, and what a larger one gains."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -75,11 +76,10 @@ def gains(results: Results, frame: Frame) -> Table:
     return framed(results, f"{NAME}_gains", pd.DataFrame(lines), ABOUT)
 
 
-def evidence(results: Results) -> dict[str, Evidence]:
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> what the largest batch gains over the smallest, positive where it is better."""
-    frame = trainings(results)
-    places = [runs for _, runs in frame.groupby("where", sort=False)]
-    return evidence_of(places[-1]) if places else {}
+    for _, runs in trainings(results).groupby("where", sort=False):
+        yield from evidence_of(runs).items()
 
 
 def evidence_of(runs: Frame) -> dict[str, Evidence]:

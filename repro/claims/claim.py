@@ -170,7 +170,9 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
     if {True, False} <= outcomes:
         return _depends(claim, evidence.setting, held)
     if None in outcomes:
-        return Verdict("cannot tell", "the interval crosses an end of the tolerance")
+        which = {setting for (setting, _), holds in held.items() if holds is None}
+        named = f" with {'; '.join(sorted(which))}" if len(values) > 1 else ""
+        return Verdict("cannot tell", f"the interval crosses an end{named}")
     if claim.implied or claim.fitted:
         return Verdict("implied" if claim.implied else "fitted", claim.implied or claim.fitted)
     if claim.agrees(claim.no_effect):

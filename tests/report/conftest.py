@@ -50,7 +50,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.fixture(scope="session")
 def modelled(reference: Results) -> Results:
     """Table 2 alone, measured small, simulated and emulated."""
-    return replace(reference, runs=reference.by_experiment["table2"])
+    return replace(reference, runs=reference.by_experiment["table2"], ratios={})
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, monkeypatch):
         texts = [text for legend in (*figure.legends, *in_axes) for text in legend.get_texts()]
         labels[stem.name] = " ".join(text.get_text() for text in texts)
 
-    tiny = replace(reference(), runs=[at_scale(run, "smoke") for run in reference().runs])
+    tiny = changed_runs(reference(), lambda run: at_scale(run, "smoke"))
     for table in all_tables(tiny):
         if table.experiment in of_paper(reference()):
             assert not re.search(r"quoted|NeurIPS|\bgap\b", table.markdown()), table.name
@@ -97,7 +97,7 @@ def test_a_smaller_model_in_table_3_is_named_and_not_judged():
         return replace(run, spec=spec) if is_smaller else run
 
     results = changed_runs(reference(), smaller)
-    assert table3.evidence(results) == {}
+    assert {ours.fidelity for _, ours in table3.evidence(results)} == {"emulated"}
     lines = table3.tables(results)[0].shown
     of_another_size = lines[lines["model"].str.contains("(", regex=False)]
     assert len(set(of_another_size["model"])) == 2

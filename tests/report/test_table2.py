@@ -8,6 +8,7 @@ from recorded import changed_runs
 from experiments.table2 import report as table2
 from experiments.table2.figures import best_evidence, measured_cells
 from experiments.table2.recorded import SIZES
+from repro.claims.all_claims import chosen
 from repro.claims.claim import Evidence
 from repro.harness.frame import select
 
@@ -22,7 +23,7 @@ def test_a_measurement_at_the_papers_size_stands_before_a_simulation(reference):
         return replace(run, spec=run.spec.model_copy(update={"model_args": SIZES[run.model]}))
 
     results = changed_runs(reference, on_gpus)
-    ours = table2.evidence(results)
+    ours = chosen(table2.evidence(results))
     measured = ours["table2/transformer/K=2/M=4"]
     assert (measured.fidelity, measured.papers_size) == ("measured", True)
     assert measured.low < measured.value < measured.high
@@ -45,7 +46,7 @@ def test_what_does_not_fit_earns_no_verdict_and_is_marked(reference, K):
         return replace(run, rounds=(replace(last, values=values),))
 
     results = changed_runs(reference, too_large)
-    ours = table2.evidence(results)[CELL]
+    ours = chosen(table2.evidence(results))[CELL]
     assert isinstance(ours, Evidence)
     assert ours.value != ours.value
     assert ours.why == "counted not to fit the device"
