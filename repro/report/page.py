@@ -41,7 +41,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     tables = write_tables(results, plots_dir, claims)
     drawn = {figure.stem.name: figure for figure in figures.draw_all(results, plots_dir)}
     traces = figures.traces(results, plots_dir)
-    judged = any(line.evidence for line in claims)
+    judged = any(line.ran for line in claims)
     rows = verdicts.exhibits(claims) if judged else []
     headline = drawn.pop(HEADLINE, None)
     papers = of_paper(results)

@@ -43,6 +43,10 @@ class Judged:
     evidence: Evidence | None
     verdict: Verdict
 
+    @property
+    def ran(self) -> bool:
+        return self.evidence is not None and bool(self.evidence.runs)
+
 
 @dataclass(frozen=True)
 class Exhibit:
@@ -175,7 +179,7 @@ def written_rows(plots_dir: Path) -> list[dict[str, str]]:
 
 def tables(claims: Sequence[Judged]) -> list[Table]:
     """Verdicts, claims and audit; none unless some result stands beside the paper's numbers."""
-    if not any(judged.evidence and judged.evidence.runs for judged in claims):
+    if not any(judged.ran for judged in claims):
         return []
     return [verdicts(claims), claim_table(claims), audit_table()]
 
@@ -232,7 +236,8 @@ def _printed(claim: Claim) -> str:
     low, high = claim.ends
     if isinf(high):
         return f"> {_amount(claim, low)}"
-    return f"{'<' if claim.direction else '<='} {_amount(claim, high)}"
+    limits = " or ".join(_amount(claim, most) for _, most in claim.readings.values())
+    return f"{'<' if claim.direction else '<='} {limits}"
 
 
 def _amount(claim: Claim, value: float, digits: int = 3) -> str:
