@@ -6,18 +6,25 @@ import pandas as pd
 
 from experiments.costs.runs import GPU, HERE, NAME, PROFILES, SPEED, simulated_group
 from repro.harness.frame import runs_frame, select
-from repro.harness.results import Results, Round
+from repro.harness.results import Results, Round, Run
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TINY
+from repro.paper import theory
 
 SOURCES = {
     "a": "torchgpipe, Tesla P40",
+    "unet": "torchgpipe's U-Net, Tesla P40",
     "b": "Lingvo, V100",
     "c": "measured on CPU cores",
     "d": "measured on GPUs",
     "rehearsal": "rehearsal on a CPU of what GPUs measure",
 }
-_SOURCE_OF = {"torchgpipe-amoebanet-d": "a", "torchgpipe-resnet101": "a", "lingvo-v100": "b"}
+_SOURCE_OF = {
+    "torchgpipe-amoebanet-d": "a",
+    "torchgpipe-resnet101": "a",
+    "torchgpipe-unet": "unet",
+    "lingvo-v100": "b",
+}
 _ON_GPUS = ("node", "paper")  # scales that measure on GPUs
 _COLUMNS = ["source", "series", "run", "is_base", "round", "predicted", "real"]
 Throughput = Callable[[Round], float]
@@ -29,24 +36,37 @@ def cells(results: Results) -> pd.DataFrame:
     Columns besides those of the run: `source`, of `SOURCES`; `is_base`, whether ratios of the same
     series are over it; `predicted` and `real` throughput, medians over rounds; `absolute`, the one
     over the other minus 1, NaN for Lingvo, which published throughput over that of one GPU, in no
-    unit; and `ratio`, the same of the ratio to the base in common rounds, NaN of the base.
+    unit; `ratio`, the same of the ratio to the base in common rounds, NaN of the base; and
+    `textbook`, the same of a null model, K M / (M + K - 1), which knows no layers and no device.
     """
     frame = runs_frame(results, NAME, done=True)
     steps = [*_published(frame), *_here(frame), *_by_profile(frame)]
     pairs = pd.DataFrame(steps, columns=_COLUMNS)
-    pairs["quotient"] = pairs["predicted"] / pairs["real"]
-    base = pairs.loc[pairs["is_base"].astype(bool)].set_index(["series", "round"])["quotient"]
-    of_base = [base.get((s, r)) for s, r in zip(pairs["series"], pairs["round"], strict=True)]
-    pairs["over base"] = pairs["quotient"] / pd.Series(of_base, dtype=float)
+    pairs["absolute"] = pairs["predicted"] / pairs["real"]
+    formula = [*map(_textbook, pairs["source"], pairs["run"])]
+    pairs["textbook"] = pd.Series(formula, dtype=float) / pairs["real"]
+    of_round, off = ["series", "round"], ["absolute", "textbook"]
+    base = pairs.loc[pairs["is_base"].astype(bool), [*of_round, *off]]
+    pairs = pairs.merge(base, how="left", on=of_round, suffixes=("", " of base"))
+    pairs["ratio"] = pairs["absolute"] / pairs["absolute of base"]
+    pairs["textbook"] /= pairs["textbook of base"]
     pairs["id"] = [(run.place, run.id) for run in pairs["run"]]
     of_cell = pairs.groupby(["source", "series", "id"], sort=False)
     table = of_cell.agg({"run": "first", "is_base": "first", "predicted": "median"})
-    table = table.join(of_cell[["real", "quotient", "over base"]].median()).reset_index("source")
-    table["absolute"] = (table["quotient"] - 1).where(table["source"] != "b")
-    table["ratio"] = (table["over base"] - 1).where(~table["is_base"].astype(bool))
+    medians = of_cell[["real", "absolute", "ratio", "textbook"]].median()
+    table = table.join(medians).reset_index("source")
+    table["absolute"] = (table["absolute"] - 1).where(table["source"] != "b")
+    for name in ("ratio", "textbook"):
+        table[name] = (table[name] - 1).where(~table["is_base"].astype(bool))
     for name in ("model", "K", "M", "N", "remat", "group", "scale", "fidelity"):
         table[name] = [getattr(run, name) for run in table["run"]]
     return table.reset_index(drop=True)
+
+
+def _textbook(source: str, run: Run) -> float:
+    """The formula for throughput; in Lingvo's comment a model grows with K."""
+    speedup = theory.speedup_over_k1(run.K, run.M, "plain")
+    return speedup / run.K if source == "b" else speedup
 
 
 def _published(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:

@@ -20,10 +20,12 @@ from repro.report.table import Cell, Table
 
 GB = 10**9
 THROUGHPUT, RATIO = "error (%) throughput", "error (%) ratio"
+TEXTBOOK = "error (%) ratio, textbook"
+ERRORS = {THROUGHPUT: "absolute", RATIO: "ratio", TEXTBOOK: "textbook"}
 QUOTED, COUNTED = "activations (GiB) quoted", "activations (GiB) counted"
 SHOWN = Shown(
     NAME,
-    f"source | model | {THROUGHPUT} | {RATIO}",
+    f"source | model | {THROUGHPUT} | {RATIO} | {TEXTBOOK}",
     lines={"model": ("median error", "worst error")},
 )
 
@@ -66,21 +68,21 @@ def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     table["examples/s quoted"] = frame["real"].where(has_unit & is_published)
     table["examples/s measured"] = frame["real"].where(has_unit & ~is_published)
     table["examples/s simulated"] = frame["predicted"]
-    table[THROUGHPUT] = [_percent(error, "+.0f") for error in frame["absolute"]]
-    table[RATIO] = [_percent(error, "+.0f") for error in frame["ratio"]]
+    for column, name in ERRORS.items():
+        table[column] = [_percent(error, "+.0f") for error in frame[name]]
     table.loc[frame["is_base"].astype(bool), RATIO] = Cell(text="base")
     return table
 
 
 def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The median and the worst error of some cells; nothing without cells."""
-    absolute, ratio = bar_of(frame["absolute"]), bar_of(frame["ratio"])
-    if absolute is None and ratio is None:
+    bars = {column: bar_of(frame[name]) for column, name in ERRORS.items()}
+    if not any(bars.values()):
         return pd.DataFrame()
     lines = []
     for which in ("median", "worst"):
         line: dict[str, Any] = {"source": source, "model": f"{which} error"}
-        for column, bar in ((THROUGHPUT, absolute), (RATIO, ratio)):
+        for column, bar in bars.items():
             line[column] = _percent(expm1(getattr(bar, which)) if bar else nan, ".0f")
         lines.append(line)
     return pd.DataFrame(lines)

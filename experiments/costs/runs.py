@@ -38,9 +38,9 @@ Published = tuple[RunSpec, float]  # a simulated run, and what was published of 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Steps and memory that the cost model predicts, against published and measured ones.
 
-    The paper has no cost model. Sources: torchgpipe's AmoebaNet-D (18, 256) and ResNet-101 on Tesla
-    P40, its memory table, Lingvo's comments on its GPipe language model, and this machine. Scale
-    smoke leaves out what takes minutes to count.
+    The paper has no cost model. Sources: torchgpipe's AmoebaNet-D (18, 256), ResNet-101 and U-Net
+    on Tesla P40, its memory table, Lingvo's comments on its GPipe language model, and this machine.
+    Scale smoke leaves out what takes minutes to count.
     """
     if scale in SCALES:
         groups = on_one_gpu(scale)
@@ -110,10 +110,19 @@ def torchgpipe_amoebanet() -> Iterator[Published]:
 
 def torchgpipe_resnet() -> Iterator[Published]:
     """The same of ResNet-101; the first is one GPU without a pipeline."""
-    for peer in torchgpipe("resnet101_speed"):
-        # Its benchmark leaves the rule at torchgpipe's default.
+    return _over_one_gpu("timm:resnet101", "resnet101_speed", balance="time")
+
+
+def torchgpipe_unet() -> Iterator[Published]:
+    """The same of U-Net (5, 64), cut as torchgpipe cut it."""
+    return _over_one_gpu("unet", "unet_speed")
+
+
+def _over_one_gpu(model: str, name: str, **changed: Any) -> Iterator[Published]:
+    for peer in torchgpipe(name):
+        # Its benchmarks leave the rule at torchgpipe's default.
         rule = "never" if peer.K is None else "except_last"
-        spec = _on_p40("timm:resnet101", {}, peer, balance="time", checkpoint=rule)
+        spec = _on_p40(model, {}, peer, checkpoint=rule, **changed)
         yield spec, peer.values["samples_per_s"] or nan
 
 
@@ -131,6 +140,7 @@ def lingvo_scaling() -> Iterator[Published]:
 SPEED = {
     "torchgpipe-amoebanet-d": torchgpipe_amoebanet,
     "torchgpipe-resnet101": torchgpipe_resnet,
+    "torchgpipe-unet": torchgpipe_unet,
     "lingvo-v100": lingvo_scaling,
 }
 

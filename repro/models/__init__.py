@@ -17,6 +17,7 @@ from repro.models.timed import timed
 from repro.models.timm_models import is_timm_model, timm_model
 from repro.models.transformer import transformer
 from repro.models.translation import translation
+from repro.models.unet import unet
 
 __all__ = ["Model", "build", "names", "parameters"]
 
@@ -26,6 +27,7 @@ BUILDERS: dict[str, Callable[..., Model]] = {
     "transformer": transformer,
     "translation": translation,
     "timed": timed,
+    "unet": unet,
 }
 # Prefix of a name -> the builder; its first argument is what follows the colon.
 PREFIXES: dict[str, Callable[..., Model]] = {"timm": timm_model, "import": own}

@@ -18,9 +18,10 @@ SMALL = {**MODELS, "timed": {"L": 2, "forward_s": 0.0, "backward_s": 0.0}}
         ("amoebanet-d", {"L": 36, "D": 544}, 1_053_302_481),
         ("transformer", {"L": 3}, 131_104_000 + 50_358_272 * 3),
         ("transformer", {"L": 13}, 131_104_000 + 50_358_272 * 13),
+        ("unet", {"B": 6, "C": 72}, 362_157_516),  # torchgpipe publishes 362.2M
     ],
 )
-def test_parameters_of_table_1(name, sizes, count):
+def test_parameters_of_table_1_and_of_torchgpipe_s_u_net(name, sizes, count):
     with torch.device("meta"):
         assert sum(p.numel() for p in whole(name, **sizes).parameters()) == count
 
