@@ -6,7 +6,7 @@ from math import nan
 import pandas as pd
 
 from experiments.costs.error import error_bar
-from experiments.table2.runs import CUTS, NAME
+from experiments.table2.runs import BY_FLOPS, NAME, NS
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
@@ -19,7 +19,7 @@ from repro.report.rounds import fits
 SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
 CELL = ["model", "K", "M"]
 # Groups that change more than K and M from cell to cell, or how layers are cut.
-VARIED = ("-by-memory", *(f"-{name}" for name in CUTS))
+VARIED = ("-by-memory", *BY_FLOPS, *(f"-n{N}" for N in NS))
 CONTROLLED = "one N, cut by time"
 SHARE, VARIANCE = "one N, cumulative share", "one N, minimum variance"
 BY_MEMORY, NARROW_BY_MEMORY = "by memory", "half widths, by memory"
@@ -75,6 +75,7 @@ def simulated_cells(results: Results) -> pd.DataFrame:
     frame = runs_frame(results, NAME, fidelity="simulated", remat="always")
     groups = zip(frame["model"], frame["group"], strict=True)
     frame["protocol"] = [PROTOCOLS.get(group.removeprefix(f"{model}-")) for model, group in groups]
+    frame = frame.dropna(subset="protocol")
     frame["fits"] = frame["run"].map(fits)
     frame["modelled"] = [run.rounds[-1].modelled if run.done else None for run in frame["run"]]
     frame = _of_one_place(frame)

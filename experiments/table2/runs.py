@@ -23,6 +23,11 @@ CELLS = {"K": [*KS[1:]], "M": [*MS]}
 # How the authors cut stages, here by FLOPs: the ends of the groups' names -> the rule. The paper
 # describes the minimum variance, Lingvo's code has the cumulative share.
 CUTS: dict[str, Partitioner] = {"share": "cumulative-share", "variance": "minimum-variance"}
+BY_FLOPS: dict[str, dict[str, Any]] = {
+    f"-{name}": {"balance": "flops", "partitioner": partitioner}
+    for name, partitioner in CUTS.items()
+}
+NS = (32, 128, 512)  # mini-batches of which Tables 2 and 3 are simulated under every cut
 ABOUT = read_about(__file__)
 
 
@@ -85,14 +90,16 @@ def _controlled(model: str, args: dict[str, Any]) -> Group:
 
 def _varied(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
     """Table 2's own cells with another cut, with the largest N that fits each cell, with both."""
-    by_flops = {
-        f"-{name}": {"balance": "flops", "partitioner": partitioner}
-        for name, partitioner in CUTS.items()
-    }
     varied = [
         (model, args, name, changed)
         for model, args in models.items()
-        for name, changed in by_flops.items()
+        for name, changed in BY_FLOPS.items()
+    ]
+    varied += [
+        ("amoebanet-d", models["amoebanet-d"], f"{name}-n{N}", changed | {"N": N})
+        for name, changed in ({"": {}} | BY_FLOPS).items()
+        for N in NS
+        if TPUS["amoebanet-d"][2] != N
     ]
     # The paper's protocol as far as it is told.
     largest = {model: {"memory": TPUS[model][1], "N": LARGEST[scale]} for model in models}
@@ -100,9 +107,10 @@ def _varied(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
         (model, args, f"{name}-by-memory", changed | largest[model])
         for model, args, name, changed in (
             ("amoebanet-d", models["amoebanet-d"], "", {}),
-            *(("amoebanet-d", models["amoebanet-d"], *cut) for cut in by_flops.items()),
+            *(("amoebanet-d", models["amoebanet-d"], *cut) for cut in BY_FLOPS.items()),
             ("transformer", models["transformer"], "", {}),
             ("transformer", sizes.NARROW[scale], "-narrow", {}),
+            *(("transformer", sizes.NARROW[scale], f"-narrow{n}", c) for n, c in BY_FLOPS.items()),
         )
     ]
     return [

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from experiments.table2.runs import BY_FLOPS, LARGEST, NS
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import sizes
 from repro.harness.about import read_about
@@ -15,6 +16,8 @@ N = {"amoebanet-d": 128, "transformer": 32}  # of what is modelled, and of scale
 # at M=1, so that a step takes two to three seconds
 STRETCH = {"amoebanet-d": 1.5, "transformer": 0.05}
 MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 32}
+MEMORY = 16 * 10**9  # of the device
+VARIED = "-varied"  # ends the names of the groups with other cuts and mini-batches
 THROTTLED = "-throttled"  # ends the names of the groups with slow links
 # Bytes per second between two stages on the CPU, from a network's to far less; None: shared memory
 # as it is.
@@ -40,8 +43,11 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         ("transformer", sizes.TABLE3_TRANSFORMER[scale]),
     ):
         alike = {"model": model, "model_args": args, "N": N[model]}
-        runs = sweep(**alike, **on_p100, K=[*KS], fidelity="simulated")
+        modelled: dict[str, Any] = alike | on_p100 | {"fidelity": "simulated"}
+        runs = sweep(**modelled, K=[*KS])
         simulated.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
+        if scale != "smoke":
+            simulated.append(Group(name=f"{model}{VARIED}", runs=_varied(modelled, runs), rounds=1))
         waiting = alike | on_p100 | {"steps": 1, "fidelity": "emulated"}
         runs = tuple(
             RunSpec(**waiting, K=K, stretch=sizes.stretched(STRETCH[model], K, M)) for K in KS[1:]
@@ -65,6 +71,15 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         rounds=sizes.sets(scale),
         groups=tuple(groups),
     )
+
+
+def _varied(modelled: dict[str, Any], given: tuple[RunSpec, ...]) -> tuple[RunSpec, ...]:
+    """The cuts and mini-batches of Table 2, but for the runs that are given."""
+    batches: list[dict[str, Any]] = [{"N": N} for N in NS]
+    batches.append({"N": LARGEST["paper"], "memory": MEMORY})
+    settings = [cut | batch for cut in ({}, *BY_FLOPS.values()) for batch in batches]
+    runs = (run for changed in settings for run in sweep(**modelled | changed, K=[*KS[1:]]))
+    return tuple(run for run in runs if run not in given)
 
 
 def _throttled(scale: Scale) -> list[Group]:
