@@ -96,7 +96,7 @@ def _varied(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
         for name, changed in BY_FLOPS.items()
     ]
     varied += [
-        ("amoebanet-d", models["amoebanet-d"], f"{name}-n{N}", changed | {"N": N})
+        ("amoebanet-d", models["amoebanet-d"], f"{name}-n{N}", changed | {"N": N, "trace": False})
         for name, changed in ({"": {}} | BY_FLOPS).items()
         for N in NS
         if TPUS["amoebanet-d"][2] != N
@@ -110,7 +110,10 @@ def _varied(scale: Scale, models: dict[str, dict[str, Any]]) -> list[Group]:
             *(("amoebanet-d", models["amoebanet-d"], *cut) for cut in BY_FLOPS.items()),
             ("transformer", models["transformer"], "", {}),
             ("transformer", sizes.NARROW[scale], "-narrow", {}),
-            *(("transformer", sizes.NARROW[scale], f"-narrow{n}", c) for n, c in BY_FLOPS.items()),
+            *(
+                ("transformer", sizes.NARROW[scale], f"-narrow{name}", changed | {"trace": False})
+                for name, changed in BY_FLOPS.items()
+            ),
         )
     ]
     return [
