@@ -48,6 +48,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         simulated.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
         if scale != "smoke":
             simulated.append(Group(name=f"{model}{VARIED}", runs=_varied(modelled), rounds=1))
+            if model == "transformer":
+                narrow = _varied(modelled | {"model_args": sizes.TABLE3_NARROW[scale]})
+                simulated.append(Group(name=f"{model}-narrow{VARIED}", runs=narrow, rounds=1))
         waiting = alike | on_p100 | {"steps": 1, "fidelity": "emulated"}
         runs = tuple(
             RunSpec(**waiting, K=K, stretch=sizes.stretched(STRETCH[model], K, M)) for K in KS[1:]
