@@ -12,7 +12,7 @@ from repro.harness.results import Results, Run
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
 from repro.harness.spec import SCALES, RunSpec
 from repro.paper import theory
-from repro.paper.numbers import table2
+from repro.paper.numbers import table2, torchgpipe
 from repro.report.framed import with_interval
 from repro.report.rounds import fits
 
@@ -35,7 +35,6 @@ PROTOCOLS = {
     "variance-by-memory": VARIANCE_BY_MEMORY,
     "narrow-by-memory": NARROW_BY_MEMORY,
 }
-COMPARED = (BY_MEMORY, SHARE_BY_MEMORY, VARIANCE_BY_MEMORY, CONTROLLED, SHARE, VARIANCE)
 # The protocol of each model that could have run on the paper's devices: the largest mini-batch that
 # is counted to fit, and in every cell one fits.
 HEADLINES = {"amoebanet-d": BY_MEMORY, "transformer": NARROW_BY_MEMORY}
@@ -52,10 +51,13 @@ def is_controlled(run: Run) -> bool:
 
 
 def printed() -> pd.DataFrame:
-    """The paper's cells, by model, K and M, beside two formulas that know no device."""
+    """The paper's cells beside what torchgpipe measured of them, and two formulas."""
     cells = sorted(table2(), key=lambda cell: (cell.model, cell.K, cell.M))
     frame = pd.DataFrame([(cell.model, cell.K, cell.M) for cell in cells], columns=CELL)
     frame["quoted"] = pd.Series([cell.value for cell in cells], dtype=object)
+    theirs = {("amoebanet-d", p.K, p.M): p.values["ratio"] for p in torchgpipe("amoebanetd_speed")}
+    found = [theirs.get((cell.model, cell.K, cell.M)) for cell in cells]
+    frame["torchgpipe"] = pd.Series(found, dtype=float)
     forms: dict[str, theory.Form] = {"textbook": "plain", "ideal": "early"}
     for name, form in forms.items():
         frame[name] = [theory.speedup_over_k2m1(cell.K, cell.M, form) for cell in cells]
@@ -109,8 +111,8 @@ def papers_size(spec: RunSpec) -> bool:
     return spec.model_args in (SIZES.get(spec.model), NARROW["paper"])
 
 
-def over_base(cells: pd.DataFrame, part: str, name: str) -> list[float]:
-    """The ratio of each cell if its step were one of the cost model's `rungs` or `bounds`."""
+def over_base(cells: pd.DataFrame, bound: str) -> list[float]:
+    """The ratio of each cell if its step were one of the cost model's `bounds`."""
     both = (cells[column] for column in ("modelled_of_base", "modelled"))
-    base, cell = ([getattr(step, part).get(name) if step else nan for step in of] for of in both)
+    base, cell = ([step.bounds.get(bound) if step else nan for step in of] for of in both)
     return list(pd.Series(base, dtype=float) / pd.Series(cell, dtype=float))

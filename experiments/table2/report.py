@@ -29,23 +29,22 @@ from repro.report.ratio import MARKS, ideal_over_k2m1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
-# Causes that a simulated step is put together from, one after the other; some have longer names.
-CAUSES = ("imbalance", "ends", "tile padding", "memory-bound", "launch", "transfer", "set-up")
-LONG_NAMES = {"ends": "softmax and embedding", "memory-bound": "memory-bound operators"}
 # Comparisons that are also shown under a bound of what a compiler may do.
 FUSED = [(protocol, b) for protocol in (CONTROLLED, SHARE) for b in ("fused", "fused and folded")]
+TORCHGPIPE = "torchgpipe, quoted"
+THEIRS = "measured by torchgpipe (quoted)"
 TEXTBOOK, EARLY = NULLS = ("textbook", "ideal (early recompute)")
 LOOK: dict[str, Form] = {"model": model_name, "quoted": "g"}
 SHOWN = Shown(
     "table2_predictions",
-    "model | K | M | quoted | predicted, simulated | gap | verdict",
+    f"model | K | M | quoted | {TORCHGPIPE} | predicted, simulated | verdict",
     figure="table2_divisions",
 )
 
 
 def tables(results: Results) -> list[Table]:
     cells = simulated_cells(results)
-    of_cells = (predictions, protocols, causes, null, division)
+    of_cells = (predictions, protocols, null, division)
     shown = of_cells if beside_paper(results, NAME) and len(cells) else ()
     return [table2(results, cells), *(make(results, cells) for make in shown)]
 
@@ -133,6 +132,7 @@ def predictions(results: Results, cells: pd.DataFrame) -> Table:
     verdicts = pd.Series([verdict_on(name, ours.get(name)) for name in ids], lines.index)
     table = lines[[*CELL, "quoted", "textbook", "ideal", "ratio", "ratio: low", "ratio: high"]]
     table = table.rename(columns=lambda name: name.replace("ratio", "predicted"))
+    table.insert(4, TORCHGPIPE, lines["torchgpipe"])
     table["N"] = lines["N"].astype(int)
     table["gap"] = lines["ratio"] / lines["quoted"].astype(float) - 1
     table["verdict"] = verdicts.mask(lines["is_base"], "baseline")
@@ -164,7 +164,7 @@ def protocols(results: Results, cells: pd.DataFrame) -> Table:
         hidden.append(f"{name}: fits")
     for name, bound in FUSED:
         lines = select(cells, protocol=name)
-        lines = _beside(table, lines.assign(bound=over_base(lines, "bounds", bound)))
+        lines = _beside(table, lines.assign(bound=over_base(lines, bound)))
         marked = zip(lines["bound"], lines["fits"], strict=True)
         table[f"{name}, all else {bound}"] = [_marked(*line) for line in marked]
     bar = meaning(error_bar(results))
@@ -181,61 +181,50 @@ def _marked(ratio: float, fits: bool | None, low: float = nan, high: float = nan
     return Cell(ratio, text_of(".2f", ratio, low, high) + ("*" if fits is False else ""))
 
 
-def causes(results: Results, cells: pd.DataFrame) -> Table:
-    """What each cause adds to the ratio, one after the other, from the ideal to the quoted."""
-    lines = select(cells, protocol=CONTROLLED).dropna(subset="ratio")
-    ladder = lines[["ideal"]].assign(
-        **{LONG_NAMES.get(cause, cause): over_base(lines, "rungs", cause) for cause in CAUSES},
-        update=lines["ratio"],
-    )
-    added = ladder.diff(axis="columns").drop(columns="ideal")
-    table = lines[[*CELL, "ideal"]].join(added).assign(simulated=lines["ratio"])
-    table["left"] = lines["quoted"].astype(float) - lines["ratio"]
-    table["quoted"] = lines["quoted"]
-    forms = LOOK | dict.fromkeys([*added, "left"], "+.2f")
-    return framed(results, "table2_causes", table, ABOUT, forms=forms)
-
-
 def scores(cells: pd.DataFrame) -> pd.DataFrame:
     """How well each formula, protocol and bound does on the cells of a model but the base."""
     once = cells.drop_duplicates(CELL).assign(fits=None)
     headline = select(cells, headline=True)
-    others = pd.concat([select(cells, protocol=name) for name in recorded.COMPARED])
-    others = select(others, headline=False)
     named = [
         once.assign(prediction=TEXTBOOK, ratio=once["textbook"]),
         once.assign(prediction=EARLY, ratio=once["ideal"]),
         headline.assign(prediction="headline (" + headline["protocol"] + ")"),
-        others.assign(prediction=others["protocol"]),
+        once.assign(prediction=THEIRS, ratio=once["torchgpipe"]),
     ]
     for name, bound in FUSED:
         lines = select(cells, protocol=name)
-        ratio = over_base(lines, "bounds", bound)
+        ratio = over_base(lines, bound)
         named.append(lines.assign(prediction=f"{name}, all else {bound}", ratio=ratio))
     frame = pd.concat(named)
     frame = frame.loc[~frame["is_base"]]
     frame["gap"] = (frame["ratio"] / frame["quoted"].astype(float) - 1).abs()
+    theirs = frame["torchgpipe"].mask(frame["prediction"] == THEIRS)
+    frame["gap to torchgpipe"] = (frame["ratio"] / theirs - 1).abs()
     frame["near"] = frame["gap"] <= TOLERANCE
     frame["do not fit"] = frame["fits"].eq(False)
     frame["cells"] = frame["gap"].notna()
     by_prediction = frame.groupby(["model", "prediction"], sort=False)
-    found = {"median |gap|": by_prediction["gap"].median()}
-    scores = pd.DataFrame(found).join(by_prediction[["near", "cells", "do not fit"]].sum())
+    scores = (
+        by_prediction[["gap", "gap to torchgpipe"]]
+        .median()
+        .join(by_prediction[["near", "cells", "do not fit"]].sum())
+    )
     return scores.loc[scores["cells"] > 0].reset_index().sort_values("model", kind="stable")
 
 
 def null(results: Results, cells: pd.DataFrame) -> Table:
     """Does a cost model predict Table 2 better than a formula that knows nothing of devices?"""
-    table = scores(cells)
+    table = scores(cells).rename(columns=lambda name: name.replace("gap", "median |gap|"))
     table["beats"] = [_beaten_by(line, table) for line in table.to_dict("records")]
     near = zip(table["near"], table["cells"], strict=True)
     table["near"] = [Cell(int(near), f"{near} of {count}") for near, count in near]
+    shares: dict[str, Form] = dict.fromkeys(["median |gap|", "median |gap| to torchgpipe"], ".1%")
     return framed(
         results,
         "table2_null",
         table,
         ABOUT,
-        forms=LOOK | {"median |gap|": ".1%", "do not fit": lambda count: str(count or EMPTY)},
+        forms=LOOK | shares | {"do not fit": lambda count: str(count or EMPTY)},
         headings={"near": f"within {TOLERANCE:.0%}"},
         hidden=["cells"],
         tolerance=TOLERANCE,
@@ -246,6 +235,8 @@ def _beaten_by(score: Mapping[str, Any], scores: pd.DataFrame) -> str:
     """Which null models have no smaller median, and no more cells within the tolerance."""
     if score["prediction"] in NULLS:
         return "null model"
+    if score["prediction"] == THEIRS:
+        return "no prediction"
     if score["do not fit"]:
         return "does not fit"
     rivals = select(scores, model=score["model"], prediction=[*NULLS]).to_dict("records")

@@ -1,22 +1,24 @@
 """Table 3 of arXiv:1811.06965v5, throughput without fast links: quoted beside ours."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf, nan
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.costs.error import error_bar, meaning
-from experiments.table3.runs import ABOUT, DEVICE, NAME, THROTTLED, M
+from experiments.costs.error import ErrorBar, error_bar, meaning
+from experiments.table3 import cuts
+from experiments.table3.cuts import SIZES
+from experiments.table3.runs import ABOUT, DEVICE, NAME, THROTTLED, VARIED, M
 from experiments.table3.runs import KS as EVERY_K
 from repro.claims.all_claims import CELL, cell_id, chosen, throughput_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, ratio_of, ratios, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.paper import theory
 from repro.paper.numbers import table3
-from repro.report.compare import speed_name
+from repro.report.compare import beside_paper, speed_name
 from repro.report.declared import Shown
 from repro.report.framed import RATIO, Form, error_bars, framed, or_status, with_interval
 from repro.report.ratio import ideal_over_k1
@@ -25,7 +27,6 @@ from repro.report.style import FIDELITIES, SOFT, dots, grid, legend_below, model
 from repro.report.table import EMPTY, Table
 
 KS = EVERY_K[1:]  # those of the table; K=1 is no cell of it
-SIZES = {"amoebanet-d": TABLE3_AMOEBANET["paper"], "transformer": TABLE3_TRANSFORMER["paper"]}
 PRINTED = {(cell.model, cell.K): cell.value for cell in table3() if cell.M == M}
 SLOWER = "measured step over step"
 NOT_FITTING = "counted not to fit the device"
@@ -41,10 +42,14 @@ def tables(results: Results) -> list[Table]:
     frame, slowed = cells(results), throttled(results)
     if frame.empty:
         return []
-    return [throughput(results, frame), throttled_links(results, slowed)]
+    shown = [cuts.table(results)] if beside_paper(results, NAME) else []
+    return [throughput(results, frame), *shown, throttled_links(results, slowed)]
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    if beside_paper(results, NAME):
+        words = ABOUT.words["cuts"].filled(tolerance=CELL)
+        yield "cuts", cuts.figure(results), words.note
     yield "throttled", slow_links(throttled(results)), ABOUT.words["throttled"].filled().note
 
 
@@ -55,7 +60,7 @@ def cells(results: Results) -> Frame:
     place where its size is not the paper's or several places have it.
     """
     frame = runs_frame(results, NAME)
-    frame = frame.loc[~frame["group"].astype(str).str.endswith(THROTTLED)]
+    frame = frame.loc[~frame["group"].astype(str).str.endswith((THROTTLED, VARIED))]
     frame = frame.join(ratios(results, frame, K=2))
     frame["scaled_down"] = [run.spec.model_args != SIZES.get(run.model) for run in frame["run"]]
     places = frame.groupby(["scaled_down", "model"])["where"].transform("nunique")
@@ -126,23 +131,43 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
 def evidence_of(results: Results, frame: Frame) -> Iterator[tuple[str, Evidence]]:
     """Throughput over K=2, and percent of the step that a free link would save.
 
-    NaN where a model does not fit its device.
+    NaN where a model does not fit its device. A modelled cell has the same cell under other cuts
+    and mini-batches beside it.
     """
     bar = error_bar(results)
     frame = select(frame, scaled_down=False, done=True, done_at_k2=True, K=[*KS[1:]])
     for _, line in frame.iterrows():
-        found = {
-            throughput_id(NAME, line["model"], line["K"], M): [*line[["ratio", "low", "high"]]]
-        }
-        if (line["fidelity"], line["K"]) == ("simulated", max(KS)):
-            faster = line["step_s"] / line["free_step_s"]
-            every = (faster, *(bar.ends(faster) if bar else (nan, nan)))
-            found[cell_id(NAME, line["model"], "slow links")] = [100 - 100 / each for each in every]
-        for at, (value, low, high) in found.items():
-            fitting = value if line["fits"] and line["fits_at_k2"] else nan
-            runs = (line["id"], line["id_at_k2"])
-            about = (line["fidelity"], runs, low, high)
-            yield at, Evidence(fitting, *about, papers_size=True, why=NOT_FITTING)
+        model, K = line["model"], line["K"]
+        fitting = bool(line["fits"] and line["fits_at_k2"])
+        about = Evidence(
+            line["ratio"] if fitting else nan,
+            line["fidelity"],
+            (line["id"], line["id_at_k2"]),
+            *line[["low", "high"]],
+            papers_size=True,
+            why=NOT_FITTING,
+        )
+        found = about
+        if line["fidelity"] != "measured":
+            setting = cuts.named("time", line["N"])
+            others = cuts.settings(results, model, K)
+            others.pop(setting, None)
+            with_bars = {name: with_bar(ratio, bar) for name, ratio in others.items()}
+            found = replace(about, setting=setting, others=with_bars)
+        yield throughput_id(NAME, model, K, M), found
+        if (line["fidelity"], K) == ("simulated", max(KS)):
+            faster = with_bar(line["step_s"] / line["free_step_s"], bar)
+            saved, low, high = (100 - 100 / each for each in faster)
+            saved = saved if fitting else nan
+            yield (
+                cell_id(NAME, model, "slow links"),
+                replace(about, value=saved, low=low, high=high),
+            )
+
+
+def with_bar(value: float, bar: ErrorBar | None) -> tuple[float, float, float]:
+    """A modelled number, and the ends of its error bar."""
+    return value, *(bar.ends(value) if bar else (nan, nan))
 
 
 def throttled(results: Results) -> Frame:
