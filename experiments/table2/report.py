@@ -44,7 +44,7 @@ SHOWN = Shown(
 
 def tables(results: Results) -> list[Table]:
     cells = simulated_cells(results)
-    of_cells = (predictions, protocols, null, division)
+    of_cells = (predictions, null, division)
     shown = of_cells if beside_paper(results, NAME) and len(cells) else ()
     return [table2(results, cells), *(make(results, cells) for make in shown)]
 
@@ -147,38 +147,6 @@ def predictions(results: Results, cells: pd.DataFrame) -> Table:
         tolerance=TOLERANCE,
         bar=meaning(bar),
     )
-
-
-def protocols(results: Results, cells: pd.DataFrame) -> Table:
-    """The cells under every protocol, marked where they do not fit the device."""
-    table = recorded.printed().loc[:, [*CELL, "quoted"]]
-    present = {*cells["protocol"]}
-    hidden = []
-    for name in (name for name in recorded.PROTOCOLS.values() if name in present):
-        lines = _beside(table, select(cells, protocol=name))
-        # What earns no verdict has no error of the cost model either.
-        ends = lines[["ratio: low", "ratio: high"]].mask(lines["fits"].eq(False))
-        table[name] = [_marked(*line) for line in lines[["ratio", "fits"]].join(ends).to_numpy()]
-        fits = [{True: 1, False: 0}.get(fits) for fits in lines["fits"]]
-        table[f"{name}: fits"] = pd.Series(fits, dtype=object)
-        hidden.append(f"{name}: fits")
-    for name, bound in FUSED:
-        lines = select(cells, protocol=name)
-        lines = _beside(table, lines.assign(bound=over_base(lines, bound)))
-        marked = zip(lines["bound"], lines["fits"], strict=True)
-        table[f"{name}, all else {bound}"] = [_marked(*line) for line in marked]
-    bar = meaning(error_bar(results))
-    return framed(results, "table2_protocols", table, ABOUT, forms=LOOK, hidden=hidden, bar=bar)
-
-
-def _beside(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    return table.loc[:, CELL].merge(cells, how="left", on=CELL)
-
-
-def _marked(ratio: float, fits: bool | None, low: float = nan, high: float = nan) -> Cell:
-    if isnan(ratio):
-        return Cell(ratio, "nothing fits" if fits is False else EMPTY)
-    return Cell(ratio, text_of(".2f", ratio, low, high) + ("*" if fits is False else ""))
 
 
 def scores(cells: pd.DataFrame) -> pd.DataFrame:

@@ -140,6 +140,7 @@ def _panel(axes: Axes, cells: Frame) -> None:
     axes.axhspan(1 - TOLERANCE, 1 + TOLERANCE, color=style.IDLE, zorder=0)
     textbook = cells.drop_duplicates(CELLS)[TEXTBOOK]
     axes.plot([0] * len(textbook), textbook, "_", color=style.THEORY)
+    below = axes.get_xaxis_transform()
     names = {0.0: "text-\nbook"}
     for place, cut in enumerate(CUTS.values()):
         of_cut, left = select(cells, cut=cut), 1.8 + 5.5 * place
@@ -148,10 +149,11 @@ def _panel(axes: Axes, cells: Frame) -> None:
             look = style.dots("simulated", ms=4, markerfacecolor=face)
             axes.plot(left + 1.2 * dots["size"], dots["off"], **look)
         names |= {left + 1.2 * step: str(N) for step, N in enumerate([*NS, "fits"])}
-        axes.text(left + 1.8, 0.43, cut, ha="center", va="bottom", fontsize=8)
+        name = cut.replace(" of FLOPs", "")
+        axes.annotate(name, (left + 1.8, -0.19), xycoords=below, ha="center", va="top", fontsize=8)
     style.ticks(axes, [*names], [*names.values()])
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(axis="x", visible=False)
-    axes.set(yscale="log", ylim=(0.41, 2), xlim=(-0.9, 17.2))
+    axes.set(yscale="log", ylim=(0.47, 2.1), xlim=(-0.9, 17.2))
     axes.set_yticks([0.5, 0.7, 1, 1.4, 2], ["0.5", "0.7", "1", "1.4", "2"])
     axes.minorticks_off()

@@ -61,12 +61,7 @@ MEMORY = {
 }
 _HATCHES = {"imbalance": "////", "transfer": "xxxx"}
 PART_NAMES = {"setup": "set-up"}  # in legends; the others are called what they are
-MODELS = {
-    "amoebanet-d": "AmoebaNet-D",
-    "amoebanet-b": "AmoebaNet-B",
-    "transformer": "Transformer",
-    "unet": "U-Net",
-}
+MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
 MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^", "counted": "v"}
 # Where a colour tells K or M, the marker alone tells the fidelity.
 FIDELITIES = {

@@ -34,7 +34,7 @@ def test_a_measurement_at_the_papers_size_stands_before_a_simulation(reference):
 
 
 @pytest.mark.parametrize("K", [2, 4])
-def test_what_does_not_fit_earns_no_verdict_and_is_marked(reference, K):
+def test_what_does_not_fit_earns_no_verdict(reference, K):
     """Of K=2, M=1 alone, by which every cell is divided, or of the cell itself."""
 
     def too_large(run):
@@ -52,6 +52,5 @@ def test_what_does_not_fit_earns_no_verdict_and_is_marked(reference, K):
     assert ours.why == "counted not to fit the device"
     made = {table.name: table for table in table2.tables(results)}
     line = {"model": "Transformer", "K": "4", "M": "32"}
-    assert made["table2_protocols"].text("half widths, by memory", **line) == "3.21*"
     verdict = made["table2_predictions"].text("verdict", **line)
     assert verdict == "not tested here: counted not to fit the device"
