@@ -37,7 +37,7 @@ ALLOWED = {
 LINES = {
     "gpipe": 8645,  # plain layers; memory that is kept; what is done while a rank waits
     "harness": 7430,  # runs are measured together, in blocks; layers divided over devices
-    "experiments": 6470,  # each peer under each schedule; clock; vTrain's iterations; cuts of Tables 2 and 3
+    "experiments": 6470,  # each peer under each schedule; clock; iterations; cuts of Tables 2, 3
     "cli": 2686,  # a simulated step's replicas and tensor parallelism
     "report": 2336,  # controls, widths of intervals, tables of files, new words of verdicts
     "costs": 2065,  # rates that grow with the work; the host's time
