@@ -121,9 +121,12 @@ def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
     from repro.costs import device
     from repro.harness.predict import Known, Roofline, waits
+    from repro.methods.divided import refuse_indivisible
     from repro.models import build
 
     model = build(name, **tilde_to_home(args))
+    if parts > 1:
+        refuse_indivisible(model.layers, parts)
     if waits(model):
         if options.device is not None:
             raise ValueError(

@@ -195,12 +195,13 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
 
 def source_of(spec: RunSpec, kind: str) -> Source:
     """The source of a modelled run; `kind`, "cpu" or "cuda", says whose operators are counted."""
-    model = build(spec.model, **spec.arguments)
+    model, parts = build(spec.model, **spec.arguments), spec.tensor_parallel or 1
+    if parts > 1:
+        refuse_indivisible(model.layers, parts)
     if waits(model):
         return Known(model, link=spec.link)
     assert spec.profile is not None
     device = devices.load(tilde_to_home(spec.profile))
-    parts = spec.tensor_parallel or 1
     return Roofline(device, model, spec.optimizer, spec.link, kind, parts)
 
 
@@ -355,7 +356,6 @@ class Roofline(Source):
         parts: int = 1,
     ) -> None:
         if parts > 1:
-            refuse_indivisible(model.layers, parts)
             # Equal layers are one object, by which the counter knows them.
             of_layer = {layer: partial(divided, layer, parts) for layer in model.layers}
             model = replace(model, layers=[of_layer[layer] for layer in model.layers])

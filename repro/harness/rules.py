@@ -135,11 +135,12 @@ def _wrong_divisions(spec: Spec) -> Iterator[str]:
     if spec.task == "learn" and N % spec.D:
         yield f"N = {N} with task = 'learn': allowed is a multiple of D = {spec.D}"
     alike = spec.modelled or spec.task == "check" or spec.library in ("deepspeed", "bare")
-    if alike and N % M:
+    count = M * spec.D
+    if alike and N % count:
         yield (
-            f"N = {N}, M = {M} with fidelity = '{spec.fidelity}', task = '{spec.task}', library = "
-            f"'{spec.library}': micro-batches have one size there, so N must be a multiple of M; "
-            f"try N={N - N % M}"
+            f"N = {N}, M = {M}, D = {spec.D} with fidelity = '{spec.fidelity}', task = "
+            f"'{spec.task}', library = '{spec.library}': micro-batches have one size there, so N "
+            f"must be a multiple of M D; try N={max(N - N % count, count)}"
         )
     rounds = max(1, M // K)
     at_least = {
