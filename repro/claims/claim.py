@@ -171,7 +171,7 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
         return _depends(claim, evidence.setting, held)
     if None in outcomes:
         which = {setting for (setting, _), holds in held.items() if holds is None}
-        named = f" with {'; '.join(sorted(which))}" if len(values) > 1 else ""
+        named = f" with {_some(sorted(which))}" if len(values) > 1 else ""
         return Verdict("cannot tell", f"the interval crosses an end{named}")
     if claim.implied or claim.fitted:
         return Verdict("implied" if claim.implied else "fitted", claim.implied or claim.fitted)
@@ -206,11 +206,17 @@ def _depends(claim: Claim, chosen: str, held: Mapping[tuple[str, str], bool | No
     """
     agreeing = [name for name, holds in held.items() if holds]
     settings = {setting for setting, _ in agreeing}
-    names = "; ".join(", ".join(filter(None, name)) for name in agreeing)
+    names = _some([", ".join(filter(None, name)) for name in agreeing])
     alone = len(settings) == 1 < len({setting for setting, _ in held}) and None not in held.values()
     if alone and (claim.fitted or chosen not in settings):
         return Verdict("fitted", claim.fitted or f"comes out only with {names}")
     return Verdict("not identified", f"comes out with {names}")
+
+
+def _some(names: Sequence[str]) -> str:
+    """At most two names, and how many more there are."""
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return "; ".join(names[:2]) + more
 
 
 def _formulas(claim: Claim) -> str:
