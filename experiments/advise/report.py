@@ -46,7 +46,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def plans(results: Results) -> Frame:
-    """A line for each measured plan with its predictions, the shortest predicted step first."""
     frame = runs_frame(results, NAME, task="train", done=True)
     # Of each round that timed layers too: the predicted step and the measured ones.
     steps = [[step for round_ in run.rounds for step in _predicted(round_)] for run in frame["run"]]
@@ -73,7 +72,6 @@ def _predicted(round_: Round) -> list[tuple[float, tuple[float, ...]]]:
 
 
 def verdict(results: Results, frame: Frame) -> Table:
-    """The advised plan over the best measured one, a line for each place."""
     lines = []
     for where in frame["where"].unique():
         here = select(frame, where=where)

@@ -60,7 +60,6 @@ def steps(results: Results) -> Frame:
 
 
 def columns(frame: Frame, *values: str, **wanted: Any) -> Frame:
-    """Values of the runs with equal stages and these settings, by place, K and M."""
     return select(frame, slow=-1, **wanted).groupby(POINT)[[*values]].first()
 
 
@@ -100,7 +99,6 @@ def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> ours: stages that are meant to be equal, and the order in which a step ran."""
     frame = steps(results)
     yield from evidence_at_4k(frame[frame["M"] == 4 * frame["K"]])
     yield from _order(results)
@@ -121,7 +119,6 @@ def evidence_at_4k(frame: Frame) -> Iterator[tuple[str, Evidence]]:
 
 
 def _order(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """The order in which the recorded steps of K=4, M=4 ran."""
     ran = ["measured", "emulated"]
     found = {"K": 4, "M": 4, "schedule": "gpipe", "done": True, "fidelity": ran}
     for run in runs_frame(results, NAME, "table2", **found)["run"]:

@@ -67,7 +67,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _powers(last: int) -> list[int]:
-    """1, 2, 4, ... up to the last."""
     return [2**n for n in range(last.bit_length())]
 
 

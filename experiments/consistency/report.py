@@ -103,7 +103,6 @@ def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:
 
 
 def verdict(seeds: Frame, every: Frame) -> str:
-    """What the pairs of one change show, by the rules that the experiment fixes."""
     first, all_identical = seeds.iloc[0], bool(seeds["identical"].all())
     if first["again"]:
         return "repeatable" if all_identical else "not repeatable"

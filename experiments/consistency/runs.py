@@ -93,7 +93,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _stages(scale: Scale, model: str, seed: int) -> list[RunSpec]:
-    """Every K at one M, two replicas with half of it each, and K=1 again on a GPU."""
     runs = [_run(scale, model, K=K, seed=seed) for K in SIZES[scale].Ks]
     runs.append(_run(scale, model, M=BASE_M // 2, D=2, seed=seed))
     if scale in REPEATED_AT:

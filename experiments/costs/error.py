@@ -25,7 +25,6 @@ class ErrorBar:
     worst: float  # no cell is farther off
 
     def ends(self, value: float) -> tuple[float, float]:
-        """A value over and times the median error."""
         return value / exp(self.median), value * exp(self.median)
 
 
@@ -45,7 +44,6 @@ def error_bar(results: Results, column: str = "ratio") -> ErrorBar | None:
 
 
 def bar_of(errors: Frame) -> ErrorBar | None:
-    """The error of these cells; None if there are none that have it."""
     sizes = [abs(log1p(error)) for error in errors.dropna()]
     return ErrorBar(statistics.median(sizes), max(sizes)) if sizes else None
 

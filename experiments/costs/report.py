@@ -35,7 +35,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def speed(results: Results) -> Table:
-    """A line for each cell, and the median and worst error of each source and of all."""
     every = cells(results)
     parts = [_summaries("all", every.loc[every["source"] != "rehearsal"])]
     for letter, source in reversed(SOURCES.items()):
@@ -75,7 +74,6 @@ def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The median and the worst error of some cells; nothing without cells."""
     bars = {column: bar_of(frame[name]) for column, name in ERRORS.items()}
     if not any(bars.values()):
         return pd.DataFrame()

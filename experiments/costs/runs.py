@@ -58,7 +58,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _elsewhere(scale: Scale) -> list[Group]:
-    """Published steps and memory, and steps measured here by this machine's own rates."""
     cells = {name: published() for name, published in SPEED.items()}
     cells |= {"torchgpipe-memory": torchgpipe_memory()}
     return [
@@ -114,7 +113,6 @@ def torchgpipe_resnet() -> Iterator[Published]:
 
 
 def torchgpipe_unet() -> Iterator[Published]:
-    """The same of U-Net (5, 64), cut as torchgpipe cut it."""
     return _over_one_gpu("unet", "unet_speed")
 
 

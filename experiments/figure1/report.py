@@ -83,7 +83,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def halves(results: Results) -> Iterator[tuple[str, Panel, Frame]]:
-    """Place, panel and trainings, with the quality of each."""
     frame = runs_frame(results, NAME, task="learn", done=True)
     metrics = frame.reindex(columns=["metrics.accuracy", "metrics.bleu"])
     frame["quality"] = metrics["metrics.bleu"].fillna(100 * (1 - metrics["metrics.accuracy"]))
@@ -154,7 +153,6 @@ def _evidence(panel: Panel, runs: Frame) -> Evidence:
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Two panels; of several places the last one is drawn."""
     drawn = list(halves(results))
     drawn = [half for half in drawn if half[0] == drawn[-1][0]]
     if not drawn:

@@ -70,7 +70,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _counts() -> tuple[RunSpec, ...]:
-    """The parameters of the paper's own sizes."""
     alike: dict[str, Any] = {"task": "fit", "fidelity": "counted", "balance": "memory", "K": 1}
     alike |= {"M": 1, "N": 1, "memory": UNLIMITED_MEMORY}
     sizes = [{**size._asdict(), "d": 1024, "V": 64000} for size in PAPER_SIZES]
@@ -102,7 +101,6 @@ def _images(scale: Scale) -> tuple[RunSpec, ...]:
 
 
 def _translation(scale: Scale) -> list[RunSpec]:
-    """One multilingual model of every size; at scale paper the five of Figure 3."""
     of, on_cpu = SIZES_OF[scale], scale in ON_CPU
     sizes = [(size, 2) for size in of.models] if on_cpu else PAPER_CUTS
     N, M = (SMALL_N, 2) if on_cpu else (PAPER_N, PAPER_M)

@@ -62,7 +62,6 @@ class Place(NamedTuple):
 
     @property
     def gains(self) -> Frame:
-        """BLEU of each size over that of the language's own model."""
         return self.bleu[self.sizes].sub(self.bleu["own"], axis=0)
 
 
@@ -81,7 +80,6 @@ def places(results: Results) -> Iterator[Place]:
 
 
 def _of(spec: RunSpec) -> str:
-    """The one language of a model, or the size of a model of several."""
     assert spec.training is not None
     return spec.training.data[0] if len(spec.training.data) == 1 else str(size_of(spec))
 
@@ -187,7 +185,6 @@ def tiers(results: Results) -> Table:
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Ours, and beside it the paper's; of several places the last one is drawn."""
     every = list(places(results))
     if not every:
         return
@@ -208,7 +205,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 
 def _draw(axes: Axes, fidelity: str, lines: Mapping[str, Any]) -> None:
-    """A line for each size, one at 0, and a legend above all points."""
     for number, (size, (xs, ys)) in enumerate(lines.items()):
         colour = series_colour(2 ** (1.2 * number))
         axes.plot(xs, ys, **dots(fidelity, linestyle="-", markersize=4.5, label=size, color=colour))

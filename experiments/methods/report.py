@@ -42,7 +42,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def recorded(results: Results) -> Frame:
-    """A line for each run: its label, throughput over one device, memory, messages and losses."""
     frame = runs_frame(results, NAME)
     frame["label"] = frame["method"] + frame["remat"].map(RECOMPUTED).fillna("")
     work = ["where", "group"]  # one model at one place
@@ -63,7 +62,6 @@ def recorded(results: Results) -> Frame:
 
 
 def newest(run: Run, field: str) -> Any:
-    """A field of the newest round that recorded it; None where none did."""
     found = (getattr(round_.record, field, None) for round_ in reversed(run.rounds))
     return next((value for value in found if value is not None), None)
 
@@ -126,7 +124,6 @@ def ideal_extra_time(run: Run) -> float:
 
 
 def schedules(results: Results, frame: Frame) -> Table:
-    """The pipeline schedules on one clock: idle time and memory."""
     equal = on_equal_ranks(frame)
     table = pd.DataFrame({"schedule": plan.PIPELINES}, index=[*plan.PIPELINES])
     table["idle/total arithmetic"] = table["schedule"].map(idle_by_formula)
@@ -145,7 +142,6 @@ def schedules(results: Results, frame: Frame) -> Table:
 
 
 def on_equal_ranks(frame: Frame) -> Frame:
-    """The runs that are drawn and whose idle time is shown, by their methods."""
     equal = select(frame, group=plan.SCHEDULES, M=SIMULATED_M, remat="never")
     return equal.set_index("method")
 

@@ -156,7 +156,6 @@ def _schedules() -> tuple[RunSpec, ...]:
 
 
 def _paper_size(scale: Scale) -> tuple[RunSpec, ...]:
-    """The schedules on Table 2's Transformer, whose memory is counted."""
     args = MODELLED_TRANSFORMER[scale]
     if scale == "smoke":
         args = {**args, "L": 2 * K}  # as many layers as an interleaved schedule has stages

@@ -65,7 +65,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def checks(results: Results, frame: Frame) -> Table:
-    """Library and check: verdict, greatest difference from the unsplit model, evidence."""
     lines = []
     for run in frame.to_dict("records"):
         record = run["record"]
@@ -83,7 +82,6 @@ def checks(results: Results, frame: Frame) -> Table:
 
 
 def speed(results: Results, fidelity: str, frame: Frame) -> Table:
-    """Each run of a peer beside ours at the same point."""
     peers = frame.loc[frame["library"] != "repro"]
     ours = [results.baseline(run, library="repro") for run in peers["run"]]
     found = [

@@ -102,7 +102,6 @@ def _speed(
     Ms: tuple[int, ...],
     scale: Scale,
 ) -> Group:
-    """Real compute at K=2, at one N, under one schedule."""
     K = 2
     common: dict[str, Any] = {"model": model, "model_args": args, "K": K, "N": N}
     common |= in_blocks(scale, BLOCKS.get(model, 8))
@@ -130,6 +129,5 @@ def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec
 
 
 def _beside(schedule: ScheduleName, **common: Any) -> tuple[RunSpec, ...]:
-    """Ours and each peer that has the schedule."""
     common |= {"schedule": schedule, "stages_per_rank": PER_RANK.get(schedule), "trace": False}
     return sweep(library=["repro", *PEERS[schedule]], **common)

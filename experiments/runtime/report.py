@@ -45,7 +45,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def timed(results: Results, group: str) -> Frame:
-    """A line for each run of ours with arithmetic's step and shares, and the overhead."""
     frame = runs_frame(results, NAME, group=group, library="repro")
     frame["F"] = [args["forward_s"] for args in frame["model_args"]]
     lines = frame[["K", "M", "F"]].itertuples(index=False)
@@ -64,7 +63,6 @@ def timed(results: Results, group: str) -> Frame:
 
 
 def tables(results: Results) -> list[Table]:
-    """Step, overhead, its goal, bubble and breakdown of each run, beside arithmetic."""
     frame = timed(results, KNOWN_DURATIONS)
     # Of steps, so the inverse of the ratio of throughputs.
     over = 1 / ratios(results, frame, **BARE)[["ratio", "high", "low"]].to_numpy()

@@ -108,7 +108,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
 
 
 def figure(results: Results) -> Figure | None:
-    """One panel a model and place, a category an M; measured runs alone."""
     frame = judged(results)
     frame = select(frame[frame["errors"].map(len) > 0], fidelity="measured", done=True)
     if not len(frame):

@@ -51,7 +51,6 @@ def accountings(results: Results) -> Table:
 
 
 def differences(lines: pd.DataFrame) -> pd.DataFrame:
-    """Median and greatest difference, without signs, of each reading over a model's columns."""
     off = lines.assign(off=lines["difference"].abs()).groupby("reading")
     return off.agg(median=("off", "median"), max=("off", "max"))
 

@@ -64,7 +64,6 @@ def _by_setting(lines: Frame, value: str) -> Iterator[tuple[str, Evidence]]:
 
 
 def _multiples(counts: Frame) -> Iterator[tuple[str, Evidence]]:
-    """How many times the parameters of Naive-1 a printed size has."""
     by_column = counts.set_index(fits.COLUMN)
     for row in table1_claims():
         pair = [(row.model, f"Pipeline-{row.accelerators}"), (row.model, row.over)]

@@ -28,7 +28,6 @@ _LINES = ("--", ":", "-.")
 
 
 def kinds(results: Results) -> Figure | None:
-    """What fills each stage at its peak: the paper's sizes, stacked by kind."""
     sizes = favoured(counted_sizes(results))
     models = [*sizes["model"].unique()]
     if not models:
@@ -90,7 +89,6 @@ def _stacked(axes: Axes, model: str, sizes: Frame) -> None:
 
 
 def laws_over_m(results: Results) -> Figure | None:
-    """Peak activations of the fullest stage against M, counted and by the laws."""
     models = [model for model in UNITS if len(axis(points(results, model, "always"), "M")) > 2]
     if not models:
         return None

@@ -30,7 +30,6 @@ FAVOURED = [f"{ACCOUNTINGS[plan.OPTIMIZER]}, {passes}" for passes in (f"M={plan.
 
 
 def printed() -> Frame:
-    """The columns of Table 1, with the arguments and the text of their sizes."""
     frame = pd.DataFrame([vars(size) for size in table1()]).rename(columns={"name": "column"})
     return frame.assign(quoted=[size_text(vars(size)) for size in table1()])
 
@@ -129,7 +128,6 @@ def peaks(fits: Frame) -> Frame:
 
 
 def size_text(args: dict[str, Any]) -> str:
-    """`(18, 416)`, or `L=13`."""
     return f"({args['L']}, {args['D']})" if args.get("D") else f"L={args['L']}"
 
 
@@ -144,7 +142,6 @@ def as_printed(parameters: float) -> str:
 
 
 def table_of(results: Results, name: str, frame: Frame, **more: Any) -> Table:
-    """The table of a frame, in which models have their names."""
     if len(frame):
         frame = frame.assign(model=frame["model"].map(model_name))
     return framed(results, name, frame, plan.ABOUT, **more)

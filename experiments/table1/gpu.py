@@ -17,7 +17,6 @@ INFERRED_FROM = "transformer"  # whose printed activations favour M and the two 
 
 
 def measured_columns(results: Results) -> Frame:
-    """The columns that were tried on a GPU, in the order of Table 1, beside their search."""
     fits = all_fits(results)
     fits = fits.loc[fits["group"].str.endswith(CAPPED)]
     place = ["machine", "scale", *COLUMN]
@@ -28,7 +27,6 @@ def measured_columns(results: Results) -> Frame:
 
 
 def largest(results: Results) -> Table:
-    """Does the printed size train, and which is the largest that does?"""
     columns = measured_columns(results)
     lines = columns.to_dict("records")
     table = columns.loc[:, ["where", *COLUMN]]
@@ -41,7 +39,6 @@ def largest(results: Results) -> Table:
 
 
 def _fate(line: Mapping[str, Any]) -> str:
-    """`trains`, or `runs out: stage 1`."""
     if line["largest"]:
         return "trains"
     reasons = [tried.reason for tried in line["fit"].tried if tried.status == "oom"]

@@ -32,7 +32,6 @@ def points(results: Results, model: str, remat: str) -> pd.DataFrame:
 
 
 def axis(points: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The most points that differ in this variable alone."""
     return _most(points, [points[other] for other in AXES if other != name])
 
 
@@ -58,12 +57,10 @@ def by_law(law: MemoryLaw, fitted: pd.DataFrame, Ms: list[float] | None = None) 
 
 
 def errors(law: MemoryLaw, points: pd.DataFrame) -> pd.Series:
-    """How far the law, fitted to all of these points, is off each, relative to the count."""
     return pd.Series(by_law(law, points), points.index) / points["bytes"] - 1
 
 
 def worst(law: MemoryLaw, points: pd.DataFrame) -> dict[str, float]:
-    """Variable -> the largest relative error over it."""
     return {name: float(errors(law, axis(points, name)).abs().max()) for name in AXES}
 
 

@@ -46,7 +46,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 
 def main(results: Results) -> Table:
-    """Table 1: the largest model and its parameters, quoted, counted and measured."""
     paper = fits.printed().set_index(COLUMN)
     found = fits.all_fits(results)
     counted = fits.favoured(found).set_index(COLUMN)
@@ -102,7 +101,6 @@ def memory(results: Results) -> Table:
 
 
 def _in_units(sizes: Frame, counts: Frame) -> list[str]:
-    """`6.26 GB`."""
     units = [fits.UNITS[model] for model in sizes["model"]]
     return [f"{size / unit:.2f} {name}" for size, (name, unit) in zip(counts, units, strict=True)]
 

@@ -120,7 +120,6 @@ def _counted(model: str, scale: Scale) -> list[RunSpec]:
 
 
 def _laws(model: str, scale: Scale) -> list[RunSpec]:
-    """What one size takes over N, K and M, with re-materialization and without."""
     smoke = scale == "smoke"
     args = CHECKED_ARGS[model] if smoke else LAW_SIZES[model]
     alike: dict[str, Any] = {"memory": UNLIMITED_MEMORY, "optimizer": "rmsprop"}

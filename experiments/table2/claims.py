@@ -79,7 +79,6 @@ def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: P
 
 
 def _measured(results: Results, run: Run, **changed: int) -> Evidence:
-    """Throughput over that of the run that differs in K or M, in common rounds."""
     base = results.baseline(run, **changed)
     value, *ends = ratio_of(results, run, base)
     runs = (run.id, base.id) if base else (run.id,)

@@ -45,7 +45,6 @@ def best_evidence(results: Results) -> pd.DataFrame:
 
 
 def bars(results: Results) -> Figure | None:
-    """For every cell: quoted, the best evidence, the ideal; a smaller measured model as a dot."""
     best = best_evidence(results)
     smaller = select(measured_cells(results), at_size=False)
     smaller = recorded.printed()[recorded.CELL].merge(smaller, on=recorded.CELL, how="left")
@@ -72,7 +71,6 @@ def bars(results: Results) -> Figure | None:
 
 
 def _bars(axes: Axes, cells: pd.DataFrame, smaller: pd.DataFrame) -> None:
-    """Three bars a cell: quoted, ours in its fidelity's colour, the ideal without filling; dots."""
     xs = pd.Series(range(len(cells)), cells.index)
     axes.bar(xs + _OFFSETS["quoted"], cells["quoted"], _WIDTH, color=style.QUOTED)
     for fidelity, ours in cells.groupby("fidelity"):

@@ -41,7 +41,6 @@ HEADLINES = {"amoebanet-d": BY_MEMORY, "transformer": NARROW_BY_MEMORY}
 
 
 def at_papers_size(run: Run) -> bool:
-    """Whether a run is of a model of Table 2 at its full size."""
     return run.spec.model_args == SIZES.get(run.model)
 
 
@@ -51,7 +50,6 @@ def is_controlled(run: Run) -> bool:
 
 
 def printed() -> pd.DataFrame:
-    """The paper's cells beside what torchgpipe measured of them, and two formulas."""
     cells = sorted(table2(), key=lambda cell: (cell.model, cell.K, cell.M))
     frame = pd.DataFrame([(cell.model, cell.K, cell.M) for cell in cells], columns=CELL)
     frame["quoted"] = pd.Series([cell.value for cell in cells], dtype=object)

@@ -90,7 +90,6 @@ def table2(results: Results, cells: pd.DataFrame) -> Table:
 
 
 def _measured(results: Results, run: Run | None) -> str:
-    """The ratio, or why there is none."""
     if run is None or not run.done:
         return run.status if run else NOT_RUN
     text = text_of(RATIO, *ratio_of(results, run, results.baseline(run, K=2, M=1)))

@@ -82,7 +82,6 @@ def _modelled(model: str, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _controlled(model: str, args: dict[str, Any]) -> Group:
-    """Every K with every M, and one stage without recompute, the other base."""
     alike = _modelled(model, args)
     without = sweep(**alike, K=1, M=[*MS], checkpoint="never")
     return Group(name=f"{model}-simulated", runs=(*sweep(**alike, K=[*KS], M=[*MS]), *without))

@@ -72,7 +72,6 @@ def _belongs(run: Run) -> bool:
 
 
 def _printed() -> Frame:
-    """The cells of both tables, and the textbook over the quoted one."""
     lines = []
     for name, table in ((TABLE2, numbers.table2()), (NAME, numbers.table3())):
         for cell in table:
@@ -117,7 +116,6 @@ def _score(cells: Frame) -> Cell:
 
 
 def figure(results: Results) -> Figure | None:
-    """A panel for each table and model: simulated over quoted, by cut and then by N."""
     cells = varied(results)
     if cells.empty:
         return None

@@ -88,7 +88,6 @@ def _free_step(run: Run) -> float:
 
 
 def throughput(results: Results, frame: Frame) -> Table:
-    """Table 3, a line for each model and K."""
     found = frame[SERIES].drop_duplicates().merge(pd.DataFrame({"K": KS}), how="cross")
     # As printed, whole or not.
     cells_of = [PRINTED.get(cell, nan) for cell in zip(found["model"], found["K"], strict=True)]
@@ -166,7 +165,6 @@ def evidence_of(results: Results, frame: Frame) -> Iterator[tuple[str, Evidence]
 
 
 def with_bar(value: float, bar: ErrorBar | None) -> tuple[float, float, float]:
-    """A modelled number, and the ends of its error bar."""
     return value, *(bar.ends(value) if bar else (nan, nan))
 
 
@@ -200,7 +198,6 @@ def throttled_links(results: Results, frame: Frame) -> Table:
 
 
 def slow_links(frame: Frame) -> Figure | None:
-    """A column for each model: the step over step, and transfer's share, by the link's speed."""
     frame = frame.dropna(subset=SLOWER)
     frame = frame.groupby(["model", "where"]).filter(lambda runs: len(runs) > 1)
     if frame.empty:

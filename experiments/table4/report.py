@@ -73,7 +73,6 @@ def on_digits(results: Results) -> Table:
 
 
 def of_places(results: Results) -> Iterator[tuple[str, Frame]]:
-    """Each place with a line for each task on digits, the pretraining first."""
     frame = runs_frame(results, NAME, group="digits", done=True)
     frame["task"] = [_task(spec) for spec in frame["spec"]]
     for where, runs in frame.groupby("where", sort=False):
@@ -153,7 +152,6 @@ def of_paper(results: Results) -> Table:
 
 
 def on_paper_data(at_size: Frame, dataset: str) -> Estimate:
-    """Accuracy in percent, the mean over seeds."""
     if dataset == PRETRAINING:
         # One pretraining serves all data sets and seeds.
         shares = at_size["metrics.pretraining accuracy"].head(1)

@@ -21,7 +21,6 @@ SHOWN = Shown(f"{NAME}_gains")
 
 
 def trainings(results: Results) -> Frame:
-    """A line for each training, with its BLEU and NLL, N ascending."""
     frame = runs_frame(results, NAME, done=True)
     frame = frame.rename(columns={f"metrics.{name.lower()}": name for name in BETTER})
     return frame.sort_values(["where", "N", "seed"])

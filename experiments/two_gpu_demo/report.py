@@ -72,7 +72,6 @@ def best_against_best(table: Table) -> str:
 
 
 def tables(results: Results) -> list[Table]:
-    """Throughput, speedup over one device, idle time and memory of each strategy."""
     frame = runs_frame(results, NAME)
     frame = with_ratio(results, frame, SPEEDUP, K=1, schedule="gpipe")
     frame[PEAK] = [peaks(run) for run in frame["run"]]
@@ -100,7 +99,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def peaks(run: Run) -> Cell:
-    """Peak memory of each device in MiB; the csv file has that of the fullest."""
     each = [f"{1024 * peak:.0f}" for peak in run.peak_gib_per_stage]
     return Cell(1024 * run.peak_gib_max, ", ".join(each) or EMPTY)
 

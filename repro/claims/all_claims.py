@@ -38,12 +38,10 @@ _TAKEN = ("exhibit", "experiment", *_BOOLEANS, "no_effect", "formulas")  # as th
 
 
 def cell_id(*parts: object) -> str:
-    """`table2/transformer/K=8/M=32`."""
     return "/".join(map(str, parts))
 
 
 def throughput_id(table: str, model: str, K: int, M: int) -> str:
-    """The id of a cell of Table 2 or 3."""
     return cell_id(table, model, f"K={K}", f"M={M}")
 
 

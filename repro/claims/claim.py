@@ -69,7 +69,6 @@ class Claim:
 
     @property
     def ends(self) -> Ends:
-        """Those of the first reading."""
         return next(iter(self.readings.values()))
 
     def holds(self, ends: Ends, value: float, low: float = nan, high: float = nan) -> bool | None:
@@ -86,7 +85,6 @@ class Claim:
         return True if inside else False if outside else None
 
     def agrees(self, value: float) -> bool:
-        """Whether a value is within the tolerance by some reading; NaN never is."""
         return any(self.holds(ends, value) for ends in self.readings.values())
 
     def admits(self, evidence: "Evidence") -> bool:

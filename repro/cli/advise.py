@@ -108,7 +108,6 @@ def _here(options: AdviseOptions) -> AdviseOptions:
 
 
 def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
-    """The question, and the unit of memory as the user wrote it."""
     from repro.costs.units import parse_bytes
     from repro.harness.advise import Question
 
@@ -159,7 +158,6 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
 def _for_terminal(
     fields: dict[str, Any], of: Chosen, advice: "Advice", unit: str, saved: Path | None
 ) -> dict[str, Any]:
-    """The ranked plans, the reference, and the fastest that do not fit, as one table."""
     from repro.costs.units import readable
 
     plans, reference, error = fields["plans"], fields["reference"], advice.error

@@ -52,7 +52,6 @@ def plain(value: Any) -> Any:
 
 
 def same(value: object, *names: str) -> dict[str, Any]:
-    """These attributes of a value, by name."""
     return {name: getattr(value, name) for name in names}
 
 

@@ -75,7 +75,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
-    """Measure rates and write the profile; returns the answer."""
     from repro.cli import doctor
     from repro.costs import bench
     from repro.gpipe import launch
@@ -111,7 +110,6 @@ def _file_to_write(path: Path) -> Path:
 
 
 def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
-    """Time a model's layers and write the calibration; returns the answer."""
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
     from repro.harness.schema import CalibrationFile

@@ -78,7 +78,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _push(made: "ws.Workspace") -> str:
-    """Make the workspace in W&B; returns its address."""
     server = wandb_mirror.server()
     if not wandb_mirror.has_key(server):
         raise ValueError(f"--push: no API key for {server}; run `.venv/bin/wandb login` first")

@@ -85,7 +85,6 @@ def gpu_trouble(driver: Driver, torch: Torch) -> str:
 
 
 def the_torch() -> Torch:
-    """What the installed torch can use."""
     if not machine.installed("torch"):
         return Torch()
     with warnings.catch_warnings(record=True) as caught:
@@ -110,7 +109,6 @@ def the_torch() -> Torch:
 
 
 def the_driver() -> Driver:
-    """What `nvidia-smi` says."""
     query = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
     try:
         said = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout

@@ -125,7 +125,6 @@ def checks(K: int) -> dict[str, tuple[Callable[..., str], list[RunSpec]]]:
 
 
 def run_all(K: int, device: str) -> Iterator[tuple[bool, str]]:
-    """Whether each check went well, and a line about it."""
     with own_folder() as folder, Crew(K, folder / "logs") as crew:
         crew.ready()
         for name, (judge, runs) in checks(K).items():
@@ -139,7 +138,6 @@ def run_all(K: int, device: str) -> Iterator[tuple[bool, str]]:
 
 
 def print_checks() -> int:
-    """Print the result of each check; returns the exit status, 1 when something does not work."""
     if machine.torchrun_rank() is not None:
         raise ValueError("--check: it starts processes of its own; run it without torchrun")
     gpus = machine.gpus()

@@ -118,7 +118,6 @@ def _step(options: FitOptions) -> "Step":
 
 
 def _end(found: "Ladder", memory: int, unit: str) -> str:
-    """Why the search ended."""
     from repro.costs.units import readable
 
     cut = found.above or found.best

@@ -113,7 +113,6 @@ def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
 
 
 def _flag(argument: Any) -> str:
-    """An argument of tyro as a user types it: `--model-args`."""
     return argument.lowered.name_or_flags[0]
 
 

@@ -168,7 +168,6 @@ def _from_file(options: PlanOptions, scale: Scale, run: "Run | None") -> Chosen:
 
 
 def training_price(plans: list[Plan]) -> "TrainingPrice | None":
-    """What the trainings of scale node or paper would take; None if there are none."""
     large = [plan for plan in plans if plan.scale in ("node", "paper")]
     if all(run.spec.task != "learn" for plan in large for run in plan.runs):
         return None

@@ -49,7 +49,6 @@ def main(arguments: list[str]) -> int:
 
 
 def refresh(results: Path, plots: Path) -> str:
-    """Write the report unless it is up to date; says which."""
     if stamp.is_current(results, plots):
         return "up to date"
     page.write(results, plots)

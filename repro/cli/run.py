@@ -120,7 +120,6 @@ class Session:
         return 1 if self.reporter.failed else 0
 
     def say_where(self) -> None:
-        """Write the report, if that is asked for, and say where everything is."""
         options, say = self.options, self.reporter.say
         folder, hint = options.folder, ""
         if options.plots:
@@ -185,7 +184,6 @@ class Session:
 
 
 def rewrite(results: Path, plots: Path) -> Path:
-    """Bring the report up to date; returns its page."""
     from repro.cli.report import refresh  # matplotlib takes a second to load
 
     refresh(results, plots)

@@ -155,7 +155,6 @@ def _fits(peaks: list[int] | None, memory: int | None) -> bool:
 
 
 def _best(points: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest point that fits, or the one with the smallest peak if none fits."""
     fitting = [point for point in points if point["fits"]]
     if not fitting:
         return min(points, key=lambda point: max(point["peak_bytes"]))
@@ -163,7 +162,6 @@ def _best(points: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _advice(points: list[dict[str, Any]], best: dict[str, Any], memory: int | None) -> str:
-    """One line about the best point."""
     at = f"K={best['K']}, M={best['M']}"
     peak = f"{size(max(best['peak_bytes']))} on its fullest stage"
     device = size(memory) if memory else "unknown memory"

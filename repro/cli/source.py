@@ -75,7 +75,6 @@ class Chosen:
 
     @property
     def memory(self) -> int | None:
-        """Bytes of a device, if known."""
         return None if self.source.memory is None else int(self.source.memory)
 
     def warn(self, K: tuple[int, ...], examples: dict[int, int], optimizer: str) -> None:

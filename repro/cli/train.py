@@ -139,7 +139,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _points(history: "History") -> Iterator[dict[str, float]]:
-    """The curves of a training for W&B."""
     evaluated = {each.step: each.values for each in history.evaluations}
     for step in history.steps:
         point = {"step": step.step, "train/loss": step.loss, "train/lr": step.lr}

@@ -123,7 +123,6 @@ class _Bench:
         return {name: x.numel() / self._seconds(call, calls=4) for name, call in cases.items()}
 
     def bandwidth(self) -> float:
-        """Bytes per second of c = a + b."""
         count = (2**28 if self._large else 2**26) // _ELEMENT
         a, b, c = (torch.zeros(count, device=self._device) for _ in range(3))
         return 3 * _ELEMENT * count / self._seconds(lambda: torch.add(a, b, out=c))

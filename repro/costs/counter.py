@@ -62,7 +62,6 @@ class Counter:
         return len(self.kinds)
 
     def module(self, kind: int) -> nn.Module:
-        """The layer of a kind, on fake tensors."""
         return self._fakes.modules[kind]
 
     def memory(self, key: Hashable, count: Callable[[], Any]) -> Any:
@@ -171,5 +170,4 @@ class Counter:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the whole model."""
         return sum(self.resident(index).count for index in range(len(self)))

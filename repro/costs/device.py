@@ -39,7 +39,6 @@ class _Sourced(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def basis(self) -> Basis:
-        """What the number rests on."""
         fraction_source: str = getattr(self, "attainable_source", "")
         if self.source.startswith("assumption"):
             return "assumption"
@@ -75,7 +74,6 @@ class Rate(_Sourced, frozen=True):
 
     @property
     def value(self) -> float:
-        """The attainable rate."""
         return self.peak * self.attainable
 
 
@@ -114,7 +112,6 @@ class Device(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def of(cls, value: object) -> "Device":
-        """The device that a plain value describes, as it stands in a file."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
@@ -150,7 +147,6 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         )
 
     def with_scaled(self, name: str, factor: float) -> "Device":
-        """The same device with one rate or amount multiplied by a factor."""
         number: Rate | Amount | Tile = getattr(self, name)
         field = "peak" if isinstance(number, Rate) else "value"
         scaled = {field: factor * getattr(number, field)}
@@ -163,7 +159,6 @@ class Device(BaseModel, frozen=True, extra="forbid"):
 
 
 def names() -> list[str]:
-    """Names of the built-in profiles."""
     return sorted(path.stem for path in _BUILT_IN.glob("*.json"))
 
 

@@ -53,13 +53,11 @@ class FakeLayers:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Inside, new tensors are fake tensors on the device."""
         on_device = torch.device(self.device) if self.device != "cpu" else nullcontext()
         with self._mode, on_device:
             yield
 
     def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
-        """What `find` returns, called once for each key."""
         if key not in self._found:
             self._found[key] = find()
         return self._found[key]

@@ -55,11 +55,9 @@ class Cut:
 
     @property
     def fullest(self) -> int:
-        """Bytes of the fullest stage."""
         return max(stage.total for stage in self.stages)
 
     def plain(self) -> dict[str, Any]:
-        """The cut as a JSON object, with sizes in bytes."""
         stages = [{"at": stage.at, "total": stage.total, **stage.by_kind} for stage in self.stages]
         return {
             "args": dict(self.args),
@@ -90,7 +88,6 @@ class Tasks:
 
     @property
     def shallow(self) -> bool:
-        """Whether the model has fewer layers than there are stages."""
         return len(self.counter) < self.schedule.stages
 
     def memory(self, j: int, layers: range) -> StageMemory:
@@ -221,7 +218,6 @@ class Ladder:
 
     @property
     def best(self) -> Cut | None:
-        """The largest model that fits, if any does."""
         tasks = self.accepted.get(self.low)
         return tasks.cut if tasks and not tasks.shallow else None
 

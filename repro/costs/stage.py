@@ -32,13 +32,11 @@ class _Ledger:
         self.begin_action()
 
     def begin_action(self) -> None:
-        """Count from here."""
         self._now = [0] * len(KINDS)
         self._highest = 0
         self._peak = NOTHING
 
     def effect(self) -> Effect:
-        """Of the action so far."""
         return Effect(self._peak, tuple(self._now))
 
     def begin(self, size: int, kind: int) -> int:
@@ -60,7 +58,6 @@ class _Ledger:
             self._highest, self._peak = total, tuple(self._now)
 
     def hold(self, numbers: Iterable[int]) -> None:
-        """Add a reference to each."""
         for number in numbers:
             self._entries[number][1] += 1
 

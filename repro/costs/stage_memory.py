@@ -91,7 +91,6 @@ class Task:
 
 
 def peak_memory(counter: Counter, task: Task) -> StageMemory:
-    """Memory of one rank at the peak of a step."""
     walk = _Walk(counter, task)
     return counter.memory(walk.key, walk.find_peak)
 
@@ -177,7 +176,6 @@ class _Walk:
         return most
 
     def _at_rest(self, resident: Sequence[Resident]) -> list[int]:
-        """Bytes of each kind when the step begins."""
         now = [0] * len(KINDS)
         now[PARAMETERS] = sum(each.parameters for each in resident)
         now[BUFFERS] = sum(each.buffers for each in resident)
@@ -200,7 +198,6 @@ class _Walk:
         return _Sent(form.content, gradient_bytes(form))
 
     def _receive(self, action: Action, size: int) -> int:
-        """Bytes of the received inputs."""
         if action.of == "F":
             self._due_inputs.pop()
             return self._sent(action.stage, size).activations

@@ -88,7 +88,6 @@ def _steps(
 
 
 def form_of(tree: Tree) -> Form:
-    """Description of the tensors that pass from one layer to the next."""
     tensors, skeleton = flatten(tree)
     return Form(tuple(map(TensorMeta.of, tensors)), skeleton)
 
@@ -112,7 +111,6 @@ class Recorder(LiveBytes):
         return self._numbers[tensor.untyped_storage()._cdata]
 
     def take(self) -> tuple[tuple[Event, ...], tuple[Op, ...]]:
-        """Events and operators since the last call."""
         taken = tuple(self.events), tuple(self.ops)
         self.events.clear()
         self.ops.clear()

@@ -34,5 +34,4 @@ def readable(size: float, unit: str) -> str:
 
 
 def in_unit(size: float, unit: str) -> str:
-    """Format a size: `(8e9, "GB")` -> `"8.00 GB"`."""
     return f"{size / _FACTORS[unit]:.2f} {unit}" if unit != "B" else f"{size:.0f} B"

@@ -58,14 +58,12 @@ class ImageTask(Frozen):
         return {"data": find(self.name).title, **facts}
 
     def augmentation(self) -> Augmentation:
-        """Normalises its images, and changes them."""
         if self.name == "digits":
             return Augmentation(self.augment, GREY_MEAN, GREY_STD)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
         return Augmentation(self.augment, mean, std)
 
     def chosen(self, total: int) -> range:
-        """The classes that are asked for, of all."""
         first, last = self.classes or (0, total - 1)
         if not 0 <= first <= last < total:
             raise ValueError(
@@ -152,7 +150,6 @@ class Images(NamedTuple):
 
 
 def _images(entry: DataSet, size: int, train: bool) -> Images:
-    """Open the training or test set; no image is decoded yet."""
     if entry.name == "digits":
         pixels, labels = _digits(size)
         return Images("0123456789", labels, pixels.__getitem__, whole=True)

@@ -38,5 +38,4 @@ def batch(size: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def resized(images: Tensor, size: int) -> Tensor:
-    """Images [n, channels, size, size] of another height and width."""
     return functional.interpolate(images, (size, size), mode="bilinear", align_corners=False)

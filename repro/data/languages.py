@@ -81,7 +81,6 @@ class Language(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Sentence pairs of the training set."""
         return round(_LARGEST / self.rank**_EXPONENT)
 
 

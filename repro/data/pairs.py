@@ -167,7 +167,6 @@ def _collate(rows: list[np.ndarray], task: TranslationTask) -> tuple[Inputs, Ten
 
 
 def _open_rows(entry: DataSet, train: bool) -> Language:
-    """A language of the Hub or of a folder."""
     rows, whole = open_rows(entry, train)
     rows = rows.flatten()  # a column "translation" of two languages becomes two columns
     texts = [

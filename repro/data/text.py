@@ -32,7 +32,6 @@ def vocabulary(V: int) -> dict[str, int]:
 
 
 def sentences(count: int, V: int, seed: int) -> list[str]:
-    """Make `count` sentences of words of `vocabulary(V)`."""
     rng = np.random.default_rng(seed)
     invented = list(vocabulary(V))[1 + len(_DETERMINERS) + len(_PREPOSITIONS) :]
     noun, verb, adjective = (_zipf(invented[kind::3], rng) for kind in range(3))

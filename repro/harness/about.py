@@ -46,14 +46,12 @@ class About:
         return fields | {"deviations": self.deviations}
 
     def caption(self, figure: str, **values: object) -> str:
-        """Of a figure: its title, a colon and its note."""
         words = self.words[figure].filled(**values)
         return f"{words.title}: {words.note}"
 
 
 @cache
 def read_about(experiment_file: str) -> About:
-    """The `about.md` in the folder of a file of an experiment."""
     path = Path(experiment_file).with_name("about.md")
     _, first, *sections = _HEADING.split(path.read_text(encoding="utf-8"))
     title, question = _parts(first)

@@ -52,7 +52,6 @@ class Plan:
 
     @property
     def examples(self) -> int:
-        """Examples in a micro-batch."""
         return self.spec.N // self.spec.D // self.spec.M
 
     @property
@@ -61,7 +60,6 @@ class Plan:
 
     @property
     def fullest(self) -> int:
-        """Stage, or rank that holds several, that takes the most memory."""
         return self.peak_bytes.index(self.peak)
 
     @property
@@ -69,7 +67,6 @@ class Plan:
         return self.step_s, self.peak, self.devices
 
     def share(self, cause: str) -> float:
-        """Share of the step that a cause takes."""
         return self.parts[cause] / self.step_s
 
 
@@ -142,7 +139,6 @@ class Question:
 
     @property
     def _timed(self) -> Calibration | None:
-        """The times of layers, if they were timed."""
         return self.source.calibration if isinstance(self.source, Calibrated) else None
 
     @cached_property
@@ -276,7 +272,6 @@ class Question:
         return spec.M * max(max(work), sum(work) / spec.K)
 
     def _plan(self, spec: RunSpec, counts: tuple[int, ...] = ()) -> Plan:
-        """Simulate a plan, cut by time unless a cut is given."""
         self.examined += 1
         step = predict(spec, self.source, counts)
         spec = spec.model_copy(update={"balance": step.counts})

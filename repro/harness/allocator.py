@@ -47,7 +47,6 @@ class _Markers(TorchDispatchMode):
 
 
 def measure(step: Callable[[], Any]) -> Peak:
-    """Run a step and return its peaks."""
     gc.collect()  # else leftovers of earlier steps may be freed in the middle of this one
     on_cpu = [ProfilerActivity.CPU]
     with (
@@ -87,7 +86,6 @@ def _messages() -> Iterator[None]:
 
 
 def read(events: list[dict[str, Any]]) -> Peak:
-    """The peaks in a Chrome trace with memory events."""
     marked = [e for e in events if e.get("name") == OPERATOR and e["ph"] == "X"]
     operators = sorted((e["ts"], e["ts"] + e["dur"]) for e in marked)
 

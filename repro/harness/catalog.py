@@ -145,7 +145,6 @@ def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _load(path: Path, name: str) -> Source:
-    """Import a file and take its function `experiment`."""
     module_name = f"repro_experiment_{slug(path.stem).replace('-', '_').replace('.', '_')}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -170,13 +169,11 @@ def _load(path: Path, name: str) -> Source:
 
 
 def _words(value: Any) -> list[str]:
-    """The value of an option as words of a command line."""
     if isinstance(value, dict):
         return [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in value.items()]
     return [str(part) for part in (value if isinstance(value, tuple | list) else [value])]
 
 
 def _is_mapping(annotation: Any) -> bool:
-    """True for dict, dict[...] and unions with them."""
     parts = (annotation, get_origin(annotation))
     return dict in parts or any(map(_is_mapping, get_args(annotation)))

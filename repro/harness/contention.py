@@ -49,18 +49,15 @@ class CpuShare:
 
 
 def is_busy(share: float | None) -> bool:
-    """Whether this share disturbs measurements; an unknown one does not."""
     return share is not None and share > BUSY
 
 
 def describe(share: float) -> str:
-    """`other processes take 0.8 of 2 cores`."""
     cores = machine.cores()
     return f"other processes take {share * cores:.1f} of {cores} core{'s' if cores > 1 else ''}"
 
 
 def _cpus() -> set[int]:
-    """Numbers of the CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))

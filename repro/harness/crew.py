@@ -93,7 +93,6 @@ class Crew:
             time.sleep(_POLL)
 
     def measure(self, job: Job, deadline: float) -> Outcome:
-        """Measure one run within `deadline` seconds. Errors of the run are its outcome."""
         return self._measure(Work((job,)), deadline)[0]
 
     def measure_together(
@@ -164,7 +163,6 @@ class Crew:
 
 
 def work(rank: int, _world: int, store: dist.Store) -> None:
-    """The body of a worker process."""
     # Without it cuBLAS is not deterministic; it is read when a GPU first multiplies matrices.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     store.set(f"ready/{rank}", "yes")

@@ -18,7 +18,6 @@ class ErrorBar:
     ratio: float | None = None  # the same factor for the ratio of two steps, where it is known
 
     def ends(self, seconds: float) -> tuple[float, float]:
-        """Lower and upper end of the bar around a predicted step."""
         return seconds / self.factor, seconds * self.factor
 
 

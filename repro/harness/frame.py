@@ -94,7 +94,6 @@ def rounds_frame(results: Results) -> Frame:
 
 
 def run_line(results: Results, run: Run) -> dict[str, Any]:
-    """A run as a line of `all_runs`."""
     line = _line(run) | {"run": run.id}
     line |= {name: getattr(run, name) for name in ("size", "parameters", "training")}
     line |= {name: line[name] or None for name in ("peak_gib_per_stage", "balance")}

@@ -117,7 +117,6 @@ class Journal:
         return spec
 
     def rounds_of(self, run: str) -> Sequence[RoundEvent]:
-        """The rounds of a run that count, the newest last."""
         return self._of_run.get(run, ())
 
     def status(self, run: str) -> Status:
@@ -260,7 +259,6 @@ class Journal:
             self._apply(event)
 
     def timeline_files(self) -> list[Path]:
-        """The files with spans that rounds name, and that are there."""
         return [path for path in self._files.values() if path.is_file()]
 
     def remove_leftovers(self) -> None:

@@ -82,7 +82,6 @@ def detect(scale: Scale) -> Machine:
 
 
 def without_gpus() -> Machine:
-    """A machine for plans of scales that need GPUs, where torch can use none."""
     return Machine("cuda", "no GPU", 0, "nccl", installed("torch"), TF32)
 
 
@@ -126,7 +125,6 @@ def gpus() -> tuple[str, ...]:
 
 
 def gpu_memory() -> int:
-    """Bytes of the first GPU; 0 if torch can use none."""
     import torch
 
     usable = torch.cuda.is_available()
@@ -144,7 +142,6 @@ def cpu_name() -> str:
 
 
 def installed(package: str) -> str:
-    """Version of a package, without importing it; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -194,7 +191,6 @@ def _limit(local: int) -> int:
 
 
 def _text(path: Path) -> str:
-    """What a file of the system says; empty where there is none."""
     try:
         return path.read_text()
     except OSError:

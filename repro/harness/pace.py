@@ -58,7 +58,6 @@ def _recorded(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) -> dict[K
 
 
 def start_up(workers: int, cores: int) -> float:
-    """Seconds until this many workers have started."""
     return _START_UP * max(1.0, workers / cores)
 
 
@@ -78,7 +77,6 @@ class TimeLeft:
         self._expected = self._took = self._left / 4 if known else 0.0
 
     def started(self) -> None:
-        """The workers have started."""
         self._start_up = 0.0
 
     def done(self, expected: float, seconds: float | None) -> None:

@@ -65,7 +65,6 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
-        """The status with its reason: `skipped(needs 8 devices)`."""
         return f"{self.status}({self.reason})" if self.reason else self.status
 
 
@@ -84,7 +83,6 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """Lines for the user."""
         added = [run.named for run in self.runs if run.added]
         return [f"added, because ratios are divided by them: {', '.join(added)}"] if added else []
 
@@ -101,7 +99,6 @@ class Plan:
 
     @property
     def outstanding(self) -> list[PlannedRun]:
-        """The run of every outstanding measurement."""
         return [
             run
             for group in self.experiment.groups
@@ -111,7 +108,6 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds of the outstanding measurements."""
         return sum(run.seconds for run in self.outstanding)
 
 
@@ -265,7 +261,6 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
 
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
-    """Why this machine cannot measure a run; empty when it can."""
     if not machine.count:
         return "needs a GPU"
     # Emulated stages wait instead of computing, and some tasks time nothing: they can share a

@@ -74,7 +74,6 @@ class Prediction:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Part -> its share of K x step, without the sums over replicas; see `breakdown`."""
         return breakdown(self.timeline, schedule_of(self.spec))
 
     @property
@@ -104,15 +103,12 @@ class Source:
         self.link = link or FREE
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        """Seconds of each layer for a micro-batch of n examples."""
         raise NotImplementedError
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
-        """What a step takes besides its actions: seconds of each layer's update, and of set-up."""
         raise NotImplementedError
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        """Costs of stages with these numbers of layers."""
         return StageCosts.of(self.layers(n, spec.checkpoint), counts, self.link, *self.once(n))
 
     @cached_property
@@ -126,7 +122,6 @@ class Source:
 
     @cached_property
     def few(self) -> tuple[Tree, Tree]:
-        """One example and its target; mini-batches are expanded from them."""
         assert self.model is not None
         return self.model.batch(1, 0)
 
@@ -269,7 +264,6 @@ class Known(Source):
     """Layers that wait for a time which they know."""
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        """Seconds of each layer, which do not depend on n, and bytes that it sends."""
         layers = self._waiting
         forward = tuple(layer.forward_s for layer in layers)
         sent = tuple(4 * layer.elements * n for layer in layers[:-1])
@@ -277,7 +271,6 @@ class Known(Source):
         return Profile(forward, recompute, tuple(layer.backward_s for layer in layers), sent, sent)
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        """Costs of the stages, whose layers know how long each part of a split backward takes."""
         weights = [layer.weight_s for layer in self._waiting]
         of_stages = pairwise([0, *accumulate(counts)])
         costs = super().costs(spec, n, counts)
@@ -315,7 +308,6 @@ class Calibrated(Source):
         self.calibration = calibration
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        """Seconds of each layer while all processes compute."""
         # A stage of one layer costs what the layer does.
         stages = self.calibration.stages([1] * len(self.calibration.update), n, checkpoint)
         return Profile(
@@ -327,7 +319,6 @@ class Calibrated(Source):
         )
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
-        """Costs of the stages, each as fast as the stages that compute at the same time let it."""
         timed = self.calibration.beside_replicas(spec.D)
         stages = partial(timed.stages, counts, n, spec.checkpoint, link=self.link)
         if timed.alone is None:
@@ -378,7 +369,6 @@ class Roofline(Source):
         return other
 
     def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
-        """What the layers and the loss take."""
         if n not in self._times:
             inputs, targets = (micro_batch(few, n) for few in self.few)
             layers = roofline.layers(self.counter, inputs, self.device, folded=self.included.folded)

@@ -83,15 +83,12 @@ class ProgressReporter:
         self.console.print(text)
 
     def note(self, text: str) -> None:
-        """Print what a run tried."""
         self.say(f"  {text}")
 
     def warn(self, text: str) -> None:
-        """Print a line that must not be missed."""
         self.say(Text(f"  warning: {text}", style="bold yellow"))
 
     def load(self, share: float | None) -> None:
-        """Warn, once, that other processes take this share of the usable cores."""
         if share is not None and contention.is_busy(share) and not self._warned_busy:
             self._warned_busy = True
             self.warn(
@@ -100,7 +97,6 @@ class ProgressReporter:
             )
 
     def plan(self, plan: Plan) -> None:
-        """Print what will be measured for one experiment."""
         self.say(Text.assemble((f"\n{plan.experiment.name}", "bold"), f": {plan.experiment.title}"))
         for line in (summary(plan), *plan.notes):
             self.say(f"  {line}")
@@ -132,15 +128,12 @@ class ProgressReporter:
         self.say(f"[{self._experiment}/{group}] round {number} of {total}{self._time_left(', ')}")
 
     def run(self, run: PlannedRun) -> None:
-        """Show on the live line that a run begins."""
         self._begin_activity(short(f"{self._experiment}: {run.named}", 60, quote=False))
 
     def together(self, runs: Sequence[PlannedRun]) -> None:
-        """Show on the live line that runs are measured step against step."""
         self._begin_activity(f"{self._experiment}: {len(runs)} runs, step against step")
 
     def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
-        """Count a run that ended; print why, if it failed."""
         self._advance(run, seconds)
         if outcome.status != "done":
             self.failed.append(run.id)
@@ -149,7 +142,6 @@ class ProgressReporter:
                 self.say(f"  its workers' full output, private paths included: {outcome.log}")
 
     def left_out(self, run: PlannedRun) -> None:
-        """Count a run that is left out of this round, because it failed before."""
         self._advance(run, None)
 
     def result(self, run: Run, results: Results, *, draw: bool) -> None:

@@ -72,7 +72,6 @@ class Round:
 
     @property
     def throughput(self) -> float:
-        """Examples per second."""
         return self.N / self.step_s
 
     @property
@@ -82,22 +81,18 @@ class Round:
 
     @property
     def throughputs(self) -> tuple[float, ...]:
-        """Examples per second in each of `blocks`."""
         return tuple(self.N / seconds for seconds in self.blocks)
 
     @property
     def losses(self) -> Sequence[float | None]:
-        """Loss of each step; None where it was not finite, and nothing without steps."""
         return self.values["loss"] if "step_s" in self.values else ()
 
     @property
     def loss(self) -> float:
-        """Loss of the last step."""
         return _median(self.losses[-1:])
 
     @property
     def breakdown(self) -> dict[str, float]:
-        """Part -> share of K x step; empty without a trace."""
         shares = {} if self.shared else self.values.get("breakdown", {})
         return {part: math.nan if share is None else share for part, share in shares.items()}
 
@@ -141,13 +136,11 @@ class Run:
 
     @property
     def named(self) -> str:
-        """The id with the fidelity, unless that is "measured", and with `differs_in`."""
         fidelity = "" if self.fidelity == "measured" else self.fidelity
         return run_name(self.id, fidelity, self.differs_in)
 
     @property
     def done(self) -> bool:
-        """Whether it has all its rounds."""
         return self.status == "done"
 
     @property
@@ -164,12 +157,10 @@ class Run:
 
     @property
     def throughputs(self) -> dict[Hashable, tuple[float, ...]]:
-        """Examples per second by round and block; those of different places never meet."""
         return {(self.place, round_.name): round_.throughputs for round_ in self.rounds}
 
     @property
     def training(self) -> str:
-        """What a run of the task "learn" trains on, and how, as JSON; empty for other tasks."""
         training = self.spec.training
         if training is None:
             return ""
@@ -177,18 +168,15 @@ class Run:
 
     @cached_property
     def peak_gib_per_stage(self) -> tuple[float, ...]:
-        """Peak memory of each stage in the newest round that read it; empty where none did."""
         read = (round_.values.get("peak_bytes") for round_ in reversed(self.rounds))
         return tuple(peak / GIB for peak in next(filter(None, read), ()))
 
     @property
     def peak_gib_max(self) -> float:
-        """Peak memory of the fullest stage; NaN where nobody read it."""
         return max(self.peak_gib_per_stage, default=math.nan)
 
     @property
     def commit(self) -> str:
-        """The commits whose code measured it."""
         return ", ".join(dict.fromkeys(round_.commit for round_ in self.rounds))
 
     @property
@@ -205,7 +193,6 @@ class Run:
 
     @property
     def size(self) -> str:
-        """The largest model that fits, `L=24`; empty for other tasks."""
         if self.fit is None:
             return ""
         largest = self.fit["largest"]
@@ -213,13 +200,11 @@ class Run:
 
     @property
     def parameters(self) -> float:
-        """Of the largest model that fits; NaN for other tasks."""
         largest = self.fit and self.fit["largest"]
         return float(largest["parameters"]) if largest else math.nan
 
     @property
     def newest(self) -> Mapping[str, Any]:
-        """The newest record as plain values; empty without rounds."""
         return self.rounds[-1].values if self.rounds else {}
 
 
@@ -248,7 +233,6 @@ class Results:
 
     @cached_property
     def machines(self) -> set[str]:
-        """Slugs of the machines that recorded them."""
         return {run.machine for run in self.runs}
 
     @cached_property
@@ -295,7 +279,6 @@ class Results:
 
 
 def load_recorded(results: Path) -> Results:
-    """Everything recorded under a folder; a one-line ValueError where that is nothing."""
     recorded = load(results)
     if not recorded.runs:
         what = "nothing is recorded there" if results.is_dir() else "there is no such folder"
@@ -350,7 +333,6 @@ def of_journals(found: list[Journal]) -> Results:
 
 
 def run_of(journal: Journal, run: str, differs_in: str) -> Run:
-    """One run of a journal over all its rounds."""
     spec, recorded = journal.spec(run), journal.rounds_of(run)
     device = ""
     if spec.fidelity == "simulated":

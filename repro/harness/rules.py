@@ -76,7 +76,6 @@ RULES: list[tuple[Setting, Setting]] = [
 
 
 def check(spec: Spec) -> None:
-    """Raise a one-line ValueError where fields of a run do not go together."""
     for mistake in _mistakes(spec):
         raise ValueError(mistake)
 

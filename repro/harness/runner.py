@@ -132,7 +132,6 @@ class GroupRun:
             raise
 
     def _mark(self, status: Status) -> None:
-        """Record a status of the open runs that miss a round."""
         missing = [name for name, run in self._open.items() if run.missing]
         self.plan.journal.set_status(dict.fromkeys(missing, status))
 
@@ -237,7 +236,6 @@ class GroupRun:
         return [run.id for run in runs]
 
     def _alone(self, run: PlannedRun, job: Job | None = None) -> Outcome:
-        """Measure a run while no other is measured."""
         signals.check()
         self.reporter.run(run)
         job, began = job or self._job(run), time.monotonic()

@@ -225,7 +225,6 @@ _ROUND = TypeAdapter(
 
 
 def round_record(value: Mapping[str, Any]) -> RoundRecord:
-    """The record of a run in a round, from its plain values."""
     try:
         return _ROUND.validate_python(value)
     except ValidationError as error:

@@ -196,12 +196,10 @@ class RunSpec(Frozen):
 
     @property
     def total_stages(self) -> int:
-        """Stages of all ranks together; K where each rank holds one."""
         return self.K * (self.stages_per_rank or 1)
 
     @property
     def stages_text(self) -> str:
-        """`K = 4 stages`, or `K = 4 ranks of 2 stages each`."""
         if self.stages_per_rank is None:
             return f"K = {self.K} stages"
         return f"K = {self.K} ranks of {self.stages_per_rank} stages each"
@@ -231,7 +229,6 @@ class RunSpec(Frozen):
         return assigned(chosen) or "as given"
 
     def make_schedule(self) -> Schedule:
-        """Every action of every stage."""
         per_rank = self.stages_per_rank or 1
         return make_schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)
 
@@ -365,12 +362,10 @@ def canonical(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """Hash of the canonical JSON: 64 hexadecimal digits."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def assigned(arguments: Mapping[str, Any]) -> str:
-    """`L=3, D=16`."""
     return ", ".join(f"{name}={value}" for name, value in arguments.items())
 
 

@@ -14,7 +14,6 @@ def number(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """`1.24 s`, `3.20 ms` or `85.0 us`."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if value * factor >= 0.9995:
             return f"{number(value * factor)} {unit}"
@@ -22,14 +21,12 @@ def seconds(value: float) -> str:
 
 
 def duration(value: float) -> str:
-    """Seconds of a person: `45 s`, `6 min`, `2.5 h`."""
     if value < 90:
         return f"{max(1, round(value))} s"
     return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.1f} h"
 
 
 def size(nbytes: float) -> str:
-    """`1.24 GiB`, `12.3 MiB`, `512 KiB` or `64 B`."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= factor:
             return f"{number(nbytes / factor)} {unit}"

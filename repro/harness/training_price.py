@@ -41,7 +41,6 @@ class TrainingPrice:
 
     @property
     def lines(self) -> list[str]:
-        """GPU-hours, memory and downloads, a line each."""
         profile = devices.load(self.profile)
         memory = profile.memory.value
         fits = "fits" if self.peak_bytes <= memory else "does NOT fit"
@@ -63,7 +62,6 @@ class TrainingPrice:
 
 
 def _describe(name: str, amount: float | None) -> str:
-    """A data set with its size and what must be done before it can be read."""
     entry = find(name)
     gated = f" (gated: accept its terms at {entry.page} and set HF_TOKEN)" if entry.gated else ""
     return f"{name} {'of unknown size' if amount is None else f'{number(amount)} GB'}{gated}"
@@ -123,7 +121,6 @@ def _optimizer(recipe: Recipe) -> Optimizer:
 
 
 def _step_price(spec: RunSpec, machine: Machine, *, averages: bool) -> tuple[float, float]:
-    """Seconds of a step, and bytes of its fullest GPU."""
     # The CPU's operators stand in for a GPU's where there is none.
     kind = "cuda" if machine.device == "cuda" and machine.count else "cpu"
     step = predict(spec, source_of(spec, kind))

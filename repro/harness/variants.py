@@ -31,7 +31,6 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """`M=32`."""
         value = "+".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
         return f"{self.field}={value}"
 
@@ -54,7 +53,6 @@ class Variant:
 
 
 def variants_of(results: Results, run: Run, explanation: Explanation) -> list[Variant]:
-    """The variants of a run in its experiment, the fastest first."""
     found = []
     for other in results.runs:
         field = _difference(run.spec, other.spec) if other.place == run.place else None
@@ -76,7 +74,6 @@ def variants_of(results: Results, run: Run, explanation: Explanation) -> list[Va
 
 
 def _difference(own: RunSpec, other: RunSpec) -> str | None:
-    """The one field of `_FIELDS` in which two specs differ; None otherwise."""
     # The time scale of an emulated run depends on K and M, but its seconds are the device's.
     differ = [name for name in all_varied([own, other]) if name != "stretch"]
     return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None

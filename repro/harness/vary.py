@@ -21,7 +21,6 @@ _OF_CUT = {
 
 
 def varied(specs: Sequence[RunSpec], fields: Iterable[str]) -> list[str]:
-    """Those of these fields in which runs differ."""
     return [
         name for name in fields if any(getattr(s, name) != getattr(specs[0], name) for s in specs)
     ]
@@ -75,7 +74,6 @@ def compared(spec: RunSpec, **changed: Any) -> Hashable:
 
 
 def same_cut(spec: RunSpec) -> Hashable:
-    """A dictionary key that is equal for runs with the same cut by time."""
     return _hashable(spec.model_dump(include=_OF_CUT))
 
 

@@ -62,7 +62,6 @@ def title_of(panel: Any) -> str:
 
 
 def _overview(report: Report) -> "Iterator[PanelTypes]":
-    """The page, the verdicts, and how many claims have which."""
     if report.page.is_file():
         yield wr.MediaBrowser(title="The report", media_keys=[PAGE], num_columns=2)
     for name, path in report.tables().items():
@@ -74,7 +73,6 @@ def _overview(report: Report) -> "Iterator[PanelTypes]":
 
 
 def _panels(results: Results, report: Report, experiment: str) -> "Iterator[PanelTypes]":
-    """Charts against K and M, pictures, and the main table of an experiment."""
     rows = select(all_runs(results), experiment=experiment, status="done", task="train")
     for column, title in _DRAWN.items():
         for axis in ("K", "M"):

@@ -39,7 +39,6 @@ _POINTS = 500  # of the loss of a training
 
 
 def places(results: Results) -> list[Place]:
-    """Each machine, scale and experiment that has a finished run."""
     return list(dict.fromkeys(run.place for run in results.runs if run.done))
 
 
@@ -108,7 +107,6 @@ def log_experiment(
 
 
 def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: Path) -> str | None:
-    """Mirror a report: tables, pictures, page, and how many claims have which verdict."""
     report = Report(plots, tuple(experiments))
 
     def fill(run: "wandb.Run") -> None:
@@ -138,14 +136,12 @@ class Report(NamedTuple):
         return self.plots / "report.html"
 
     def tables(self, experiment: str = "") -> dict[str, Path]:
-        """Of an experiment; by default all, those about several experiments too."""
         return self._files("tables", "csv", experiment)
 
     def figures(self, experiment: str = "") -> dict[str, Path]:
         return self._files("figures", "png", experiment)
 
     def claims(self) -> dict[str, int]:
-        """How many claims have which verdict."""
         path = self.plots / "claims.csv"
         counts = self.read(path)["verdict"].value_counts() if path.is_file() else {}
         return {f"claims/{name_part(str(word))}": int(count) for word, count in counts.items()}

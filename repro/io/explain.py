@@ -53,7 +53,6 @@ def _path(place: Sequence[str | int]) -> list[str | int]:
 
 
 def _model_at(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
-    """The class of an object inside of another."""
     for name in path:
         field = model.model_fields.get(name)
         if field and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

@@ -92,7 +92,6 @@ def printable(text: str) -> str:
 
 
 def message(error: BaseException) -> str:
-    """The message of an exception as one printable line."""
     return printable(str(error))
 
 

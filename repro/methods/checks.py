@@ -85,7 +85,6 @@ def _gradients(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> Che
 
 
 def _batch_norm(method: Method, setup: Setup, inputs: Tree, targets: Tree, state: State) -> Check:
-    """Compare batch norm's running statistics after one step."""
     _, running = _reference(method, setup, inputs, targets)
     if not running:
         return Check("none", None, "the model has no batch norm")
@@ -195,7 +194,6 @@ def _try(method: Method, action: Callable[[], Any]) -> tuple[Any, str]:
 
 
 def _from_all(method: Method, part: Mapping[str, Tensor]) -> State:
-    """The named tensors of all processes, on the CPU."""
     state: State = {}
     for tensors in method.gather({name: tensor.detach().cpu() for name, tensor in part.items()}):
         state |= tensors

@@ -151,7 +151,6 @@ class Method(ABC):
         return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
 
     def _now(self) -> float:
-        """The time when this device has done its work."""
         if self._setup.device.type == "cuda":
             torch.cuda.synchronize(self._setup.device)
         return perf_counter()

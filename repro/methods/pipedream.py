@@ -256,14 +256,12 @@ class PipeDream(Method):
         self._most_stashed = max(self._most_stashed, len(kept) * size)
 
     def _weights(self) -> dict[str, Tensor]:
-        """The present weights as tensors of their own, which share their memory."""
         return {
             name: nn.Parameter(p.data, requires_grad=p.requires_grad)
             for name, p in self._parameters.items()
         }
 
     def _drain(self) -> None:
-        """Do the backwards and updates of all micro-batches in flight."""
         returned = self._returned((), left=0)
         with rng.preserved(self._setup.device):
             while self._in_flight:

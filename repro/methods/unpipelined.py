@@ -70,7 +70,6 @@ class Unpipelined(Peer):
         self._optimizer = setup.make_optimizer(self._model.parameters())
 
     def _wrapped(self, module: SeededLayers) -> nn.Module:
-        """The module as the library trains it."""
         raise NotImplementedError
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
@@ -112,7 +111,6 @@ class Unpipelined(Peer):
         return MeanLoss(self._setup.loss, self._to_device(targets), examples, M, self._of_all)
 
     def _of_all(self, loss: float) -> float:
-        """The sum of a number over all replicas."""
         if self._replicas == 1:
             return loss
         total = torch.tensor([loss], dtype=torch.float64, device=self._setup.device)

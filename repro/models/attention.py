@@ -49,7 +49,6 @@ def plain(q: Tensor, k: Tensor, v: Tensor, p: float, hidden: Tensor | None = Non
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, p: float, hidden: Tensor | None = None) -> Tensor:
-    """Attention in one fused kernel; arguments as of `plain`."""
     visible = None if hidden is None else ~hidden
     return functional.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, dropout_p=p, is_causal=hidden is None

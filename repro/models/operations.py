@@ -83,7 +83,6 @@ def conv(
     stride: int | tuple[int, int] = 1,
     kernel: int | tuple[int, int] = 1,
 ) -> nn.Module:
-    """ReLU, convolution, batch norm."""
     convolution = SameConv(channels, filters, kernel, stride, bias=False)
     return nn.Sequential(nn.ReLU(), convolution, nn.BatchNorm2d(filters, BN_EPSILON))
 

@@ -105,7 +105,6 @@ def _describe(error: BaseException) -> str:
 
 
 def _layers(path: str, returned: Any) -> list[Any]:
-    """Check that the function has returned modules or zero-argument factories."""
     is_sequence = isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple)
     layers = list(returned) if is_sequence else []
     if not layers or not all(map(callable, layers)):

@@ -133,5 +133,4 @@ def _batch(elements: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _loss(output: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared distance of each example's mean from its target."""
     return (output.mean(1) - targets).square().mean()

@@ -67,7 +67,6 @@ def fidelities(rows: Iterable[Run]) -> list[str]:
 
 
 def suffix(fidelity: str) -> str:
-    """What a file's name ends in: nothing for measured."""
     return "" if fidelity == "measured" else f"_{fidelity}"
 
 
@@ -82,7 +81,6 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """`Transformer (laptop, N=32, remat always, attention plain)`."""
         name = model_name(self.model)
         return f"{name} ({self.details})" if self.details else name
 
@@ -142,7 +140,6 @@ def batch_name(run: Run) -> str:
 
 
 def link_name(spec: RunSpec) -> str:
-    """`100 MB/s`; `not throttled` where messages are as fast as the machine passes them on."""
     return speed_name(spec.link.bytes_per_second or inf if spec.link else inf)
 
 

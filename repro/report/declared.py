@@ -49,7 +49,6 @@ POINTS = Shown("", "model | K | M | step (ms) | speedup over K=1 | idle/total | 
 
 
 def report_of(experiment: str) -> ModuleType | None:
-    """The report of an experiment that comes with the project and has one."""
     # Names come from recorded results, so only one of these is ever imported.
     known = {path.parent.name for path in HOME.glob("*/report.py")}
     return import_module(f"experiments.{experiment}.report") if experiment in known else None

@@ -111,7 +111,6 @@ def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
 
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:
-    """One Chrome trace (ui.perfetto.dev) per experiment: a process for every recorded timeline."""
     runs = rows_of(results, status="done")
     paths = {}
     for experiment in dict.fromkeys(run.experiment for run in runs):

@@ -156,7 +156,6 @@ def _cell(form: Form, value: Any, low: float = nan, high: float = nan) -> Cell:
 
 
 def text_of(form: Form, value: Any, low: float = nan, high: float = nan) -> str:
-    """A value with the ends of its interval, if it has one."""
     if form == RATIO and value == low == high == 1:
         return "1 (baseline)"
     text = in_form(form, value)
@@ -168,7 +167,6 @@ def text_of(form: Form, value: Any, low: float = nan, high: float = nan) -> str:
 
 
 def in_form(form: Form, value: Any) -> str:
-    """A value as text; whole numbers and texts as they are, unless the form is a function."""
     if callable(form):
         return form(value)
     if isinstance(value, bool):

@@ -38,7 +38,6 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
 
 
 def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
-    """A timeline as an image in memory, for W&B."""
     with styled(), io.BytesIO() as buffer:
         draw(title, [("", timeline)], fidelity).savefig(buffer, format="png", dpi=80)
         return Image.open(buffer).copy()

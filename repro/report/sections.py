@@ -34,7 +34,6 @@ def sections_of(
     traces: Mapping[str, Path],
     rows: Sequence[Exhibit],
 ) -> list[dict[str, Any]]:
-    """What the template shows of each experiment, the paper's tables first."""
     names = list(dict.fromkeys(run.experiment for run in results.runs))
     names.sort(key=lambda name: _order(results.listings[name], name))
     sections = []
@@ -167,7 +166,6 @@ def _sizes(runs: list[Run]) -> list[str]:
 
 
 def _missing(runs: list[Run]) -> list[str]:
-    """Runs without a result, one line for each model and reason."""
     points: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         if not run.done:

@@ -118,33 +118,28 @@ def in_pairs(count: int, height: float) -> tuple[Figure, list[Axes]]:
 
 
 def ticks(axes: Axes, at: Sequence[float], labels: Sequence[str] | None = None) -> None:
-    """Ticks on x at these values and no others, as plain numbers."""
     axes.set_xticks(at, [f"{value:g}" for value in at] if labels is None else labels)
     axes.minorticks_off()
 
 
 def rows_of_names(axes: Axes, names: Sequence[str]) -> None:
-    """A row for each name, the first on top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
 
 def dots(fidelity: str, **more: Any) -> dict[str, Any]:
-    """How points of a fidelity look, without a line."""
     look = {"marker": MARKERS[fidelity], "color": FIDELITIES[fidelity], "linestyle": ""}
     return look | more
 
 
 def over_m(axes: Axes, Ms: Iterable[int]) -> None:
-    """A logarithmic axis of these M, each with its tick."""
     axes.set_xscale("log", base=2)
     axes.set_xlabel("M micro-batches")
     ticks(axes, sorted(set(Ms)))
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """The legend of one panel for all, under the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
 

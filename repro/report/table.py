@@ -67,7 +67,6 @@ class Table:
 
     @property
     def missing(self) -> bool:
-        """Whether nothing was run for it; the report leaves it out."""
         return not len(self.shown)
 
     @property
@@ -76,7 +75,6 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The columns that a reader sees."""
         return list(self.shown.columns)
 
     def text(self, column: str, /, **wanted: str) -> str:

@@ -34,7 +34,6 @@ OVER_ITSELF = "step over the same run's"
 
 
 def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
-    """Every table that these results allow, those of their experiments first."""
     compared = without_tiny(results)
     tables: list[Table] = []
     for name in dict.fromkeys(run.experiment for run in results.runs):
@@ -157,7 +156,6 @@ def intervals(results: Results) -> Table:
 
 
 def runs(results: Results) -> Table:
-    """Every recorded run, with the same columns in the same order for all experiments."""
     frame = all_runs(results)
     frame["labels"] = pd.Series([_labels(run) for run in results.runs], dtype=object)
     # Settings that hardly ever differ are in runs.csv alone, and in differs_in where they do.
@@ -182,7 +180,6 @@ def _labels(run: Run) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """A value as text: four digits of a number, the parts of a list separated by blanks."""
     if value is None:
         return EMPTY
     if isinstance(value, float):

@@ -73,7 +73,6 @@ class Exhibit:
 
     @property
     def fidelities(self) -> list[str]:
-        """How our numbers are known; empty where nothing was run."""
         known = {judged.evidence.fidelity for judged in self.counted if judged.evidence}
         return [word for word in FIDELITIES if word in known]
 
@@ -178,7 +177,6 @@ def written_rows(plots_dir: Path) -> list[dict[str, str]]:
 
 
 def tables(claims: Sequence[Judged]) -> list[Table]:
-    """Verdicts, claims and audit; none unless some result stands beside the paper's numbers."""
     if not any(judged.ran for judged in claims):
         return []
     return [verdicts(claims), claim_table(claims), audit_table()]
@@ -241,7 +239,6 @@ def _printed(claim: Claim) -> str:
 
 
 def _amount(claim: Claim, value: float, digits: int = 3) -> str:
-    """A number in the claim's unit: `83.9B`, `22.6x`, `65.6 %`."""
     if isnan(value):
         return EMPTY
     text = _number(value, digits)

@@ -91,7 +91,6 @@ class Calibration(LayerTables):
         return StageCosts.of(layers, counts, link or self.link, self.update)
 
     def covers(self, examples: int) -> bool:
-        """Whether a micro-batch size lies between sizes that were timed."""
         return self.sizes[0] <= examples <= self.sizes[-1]
 
     def _interpolate(self, table: Table, examples: int) -> tuple[float, ...]:

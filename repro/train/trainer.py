@@ -205,7 +205,6 @@ class Trainer:
         return loss
 
     def _precision(self) -> AbstractContextManager[Any]:
-        """The region in which layers and loss run."""
         if self.recipe.precision == "float32":
             return nullcontext()
         dtype = getattr(torch, self.recipe.precision)

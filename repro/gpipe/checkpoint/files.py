@@ -169,7 +169,6 @@ def _refusal(path: Path, error: Exception) -> ValueError:
 
 
 def kinds_of(values: Mapping[str, object]) -> dict[str, Kind]:
-    """Shape and dtype of each tensor; None of another value."""
     return {
         key: (tuple(value.shape), str(value.dtype).removeprefix("torch."))
         if isinstance(value, Tensor)
@@ -185,7 +184,6 @@ def one_line(error: BaseException) -> str:
 
 
 def _write(path: Path, dump: Callable[[BinaryIO], object]) -> str:
-    """Write a new file that survives a power cut; returns its SHA-256."""
     with path.open("x+b") as file:
         dump(file)
         file.flush()
@@ -197,7 +195,6 @@ def _write(path: Path, dump: Callable[[BinaryIO], object]) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Make renames and new files of a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -157,7 +157,6 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
 def own_part(
     state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]
 ) -> dict[str, Any]:
-    """This stage's part of the unsplit model's state dict."""
     _check_keys(kinds_of(state_dict), module, layers, "state_dict", exact=False)
     return {key: state_dict[key] for key in module.state_dict()}
 

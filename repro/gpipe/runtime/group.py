@@ -106,7 +106,6 @@ class Torchrun:
                 self._number += 1
 
     def dismiss(self) -> None:
-        """Let the other ranks end."""
         self._store.compare_set(f"{self._number}/do", "", "go")
 
     def serve(self, body: Body) -> None:
@@ -129,7 +128,6 @@ class Torchrun:
             yield Group(store, self.world, own)
 
     def _wait_for_ends(self) -> None:
-        """Wait until every other rank has ended its process."""
         end = time.monotonic() + _ANSWER
         missing = list(range(1, self.world))
         while missing and time.monotonic() < end:
@@ -148,7 +146,6 @@ class Torchrun:
 
 @cache
 def torchrun() -> Torchrun:
-    """This rank's part in the groups of torchrun's ranks."""
     return Torchrun()
 
 

@@ -134,7 +134,6 @@ class Health:
             self.board.post_returned(self.rank, self.board.launches)
 
     def _exchange(self) -> None:
-        """Send heartbeats, and look for failures of others, until the end."""
         while not self._ended.wait(INTERVAL):
             text = ""
             try:
@@ -204,7 +203,6 @@ def begin(store: dist.Store | None, rank: int, world: int) -> Health:
 
 
 def current() -> Health:
-    """The watch that `begin` has begun."""
     assert _health is not None
     return _health
 

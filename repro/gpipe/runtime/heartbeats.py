@@ -236,7 +236,6 @@ class Board:
 
 
 def status_of(error: BaseException) -> str:
-    """The status word for a run that ends in this error."""
     out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return "oom" if out_of_memory or "can't allocate memory" in error_line(error) else "failed"
 

@@ -202,7 +202,6 @@ def _run(
     environment: dict[str, str],
     output: Path | list[int],
 ) -> None:
-    """The main function of each process."""
     end_with_parent()
     launcher = parent_process()
     if launcher is None or not launcher.is_alive():

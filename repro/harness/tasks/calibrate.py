@@ -200,7 +200,6 @@ class _Chain:
 
 
 def _roots(output: Tree) -> list[Tensor]:
-    """The tensors whose gradients come back."""
     return [t for t in flatten(output)[0] if t.requires_grad]
 
 

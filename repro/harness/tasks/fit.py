@@ -22,7 +22,6 @@ from repro.models import build
 
 
 def run(job: Job, rank: int, groups: list[Any]) -> Measured:
-    """Count the largest model that fits or, for a measured fit, train one size."""
     spec = job.spec
     if spec.fidelity == "counted":
         return Measured(counted(job))
@@ -47,7 +46,6 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
 
 
 def counted(job: Job) -> FitRound:
-    """Count in one process, for all stages, the operators of the job's device."""
     spec, device = job.spec, job.device
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)

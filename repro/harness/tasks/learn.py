@@ -48,7 +48,6 @@ class Pretrained(NamedTuple):
 
 
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
-    """Train, evaluate, and translate."""
     began = time.perf_counter()
     spec, training = job.spec, job.spec.training
     assert training is not None
@@ -152,7 +151,6 @@ def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], str]:
-    """BLEU of each language and its mean, with sacrebleu's signature."""
     pipe, task = trainer.pipe, TranslationTask(names=training.data, **training.data_args)
     tests = {
         name: evaluation_pairs(task, name, training.decode, training.decode) for name in task.names
@@ -170,7 +168,6 @@ def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], 
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of all tensors, in the order of their names."""
     total = hashlib.sha256()
     for name in sorted(state):
         total.update(name.encode())

@@ -48,7 +48,6 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
 
 
 def config_of(spec: RunSpec) -> PipelineConfig:
-    """The settings of the library that a spec asks for."""
     return PipelineConfig(
         stages=spec.K,
         micro_batches=spec.M,
@@ -92,7 +91,6 @@ def groups_of(spec: RunSpec) -> list[Any]:
 
 
 def device_of(kind: str, rank: int) -> torch.device:
-    """This rank's device; ranks of one host take its GPUs in turn."""
     if kind == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", rank % torch.cuda.device_count())

@@ -118,7 +118,6 @@ class Training:
         self._facts = facts_of(model, began)
 
     def step(self) -> None:
-        """Time one step."""
         self._steps.append(self._timed())
         self._refuse_nonfinite(self._steps[-1].loss)
 
@@ -162,7 +161,6 @@ class Training:
         return Step(max(end for _, end in times) - times[0][0] + slept, result.loss, None)
 
     def _sleep(self) -> float:
-        """Seconds by which a slowed run is longer."""
         began = time.perf_counter()
         time.sleep(self._asleep)
         return time.perf_counter() - began if self._asleep else 0.0

@@ -49,7 +49,6 @@ def player(results: Results | None = None) -> Markup:
 
 
 def rendered(template: Path, **values: Any) -> Markup:
-    """A template with these values, which are escaped."""
     loader = FileSystemLoader(template.parent)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
