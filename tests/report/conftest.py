@@ -50,7 +50,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.fixture(scope="session")
 def modelled(reference: Results) -> Results:
     """Table 2 alone, measured small, simulated and emulated."""
-    return replace(reference, runs=reference.by_experiment["table2"], ratios={})
+    return replace(reference, runs=reference.by_experiment["table2"])
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def fill(results: Path, plan: Experiment) -> None:
 
 def changed_runs(results: Results, change: Callable[[Run], Run]) -> Results:
     """The same results with every run changed."""
-    return replace(results, runs=[change(run) for run in results.runs], ratios={})
+    return replace(results, runs=[change(run) for run in results.runs])
 
 
 def at_scale(run: Run, scale: str) -> Run:
