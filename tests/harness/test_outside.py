@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,3 @@ def test_a_file_that_is_not_what_it_should_be_is_one_line_that_names_it(
     with pytest.raises(ValueError, match=f"^{path}: .*{words}") as caught:
         read(path, Profile, limit=100_000)
     assert "\n" not in str(caught.value)
-
-
-def test_nothing_is_waited_for(tmp_path: Path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
-        with pytest.raises(ValueError, match=f"^{path}: is no regular file; give the path of one$"):
-            read(path, Profile)
-    with pytest.raises(ValueError, match=r"none: not readable \(No such file .*; check the path$"):
-        read(tmp_path / "none", Profile)

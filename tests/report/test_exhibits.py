@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 from recorded import at_scale, changed_runs
 
-from experiments.bubble.report import NEGLIGIBLE, least_negligible_m
 from experiments.table3 import report as table3
 from repro.harness.results import Results, load
-from repro.paper import theory
 from repro.report import figures
 from repro.report.compare import of_paper
 from repro.report.declared import answer_of, report_of
@@ -82,12 +80,6 @@ def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "save", save)
     for one in figures.draw_all(tiny, tmp_path):
         assert "quoted" not in f"{labels[one.stem.name]} {one.caption}".lower(), one.stem.name
-
-
-@pytest.mark.parametrize("K", [2, 4, 8, 16])
-def test_the_least_m_with_a_negligible_bubble(K):
-    M = least_negligible_m(K)
-    assert theory.bubble(K, M, "early") <= NEGLIGIBLE < theory.bubble(K, M - 1, "early")
 
 
 def test_a_smaller_model_in_table_3_is_named_and_not_judged():
