@@ -213,6 +213,8 @@ breakdown = partial(_rows, "breakdown", Share)
 """The step breakdown; model, K and M are not printed; `update` is 100 minus the other parts."""
 utilisation = partial(_rows, "utilisation", Utilisation)
 """Utilisation M/(M+K-1) at K=4 and 8, as a book chapter prints it; two points do not fit."""
+zero_bubble = partial(_rows, "zero_bubble", Peer)
+"""Settings of Zero Bubble: times of F, I, W and a message, bubble rates, and throughput."""
 
 
 def figures() -> list[str]:
@@ -232,11 +234,6 @@ def figure_axes(name: str) -> tuple[str, str]:
 def torchgpipe(name: str) -> list[Peer]:
     """One of torchgpipe's published benchmarks, e.g. `torchgpipe("amoebanetd_speed")`."""
     return _rows(f"torchgpipe_{name}", Peer)
-
-
-def zero_bubble() -> list[Peer]:
-    """Zero Bubble's settings: times of F, I, W and a message, bubble rates, and throughput."""
-    return _rows("zero_bubble", Peer)
 
 
 def lingvo(name: str) -> list[Peer]:
