@@ -162,7 +162,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
 
 
 def curves(equal: Frame) -> Figure | None:
-    """Idle/total of equal stages against M, one panel a K."""
     Ks = sorted(set(equal["K"]))
     if not Ks:
         return None

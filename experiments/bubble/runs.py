@@ -71,7 +71,6 @@ def _powers(last: int) -> list[int]:
 
 
 def _stages(K: int, M: int, slow: int | None = None, *, F: float, **changed: Any) -> RunSpec:
-    """K stages of one layer each, of which one may be slower than the others."""
     forward = F if slow is None else [F * (SLOW if j == slow else 1) for j in range(K)]
     backward = [2 * f for f in forward] if isinstance(forward, list) else 2 * forward
     args = {"L": K, "forward_s": forward, "backward_s": backward, "elements": 16384}

@@ -117,7 +117,6 @@ def _thousands(count: float) -> str:
 
 
 def laws(results: Results) -> Table:
-    """The exponents of the power laws, ours beside that of the paper's points."""
     lines = []
     for where, panel, runs in halves(results):
         ours, theirs = _evidence(panel, runs), power_law(panel.printed, panel.grows)

@@ -90,7 +90,6 @@ def late(run: Mapping[str, Any]) -> Cell | str | None:
 
 
 def recomputation(results: Results, frame: Frame) -> Table:
-    """Time against memory for each rule of recomputation, for one device and for GPipe."""
     frame = select(with_parts(frame), group=plan.WORK[0], method=["single", "gpipe"])
     at = ["where", "K"]
     never = select(frame, remat="never").drop_duplicates(at).set_index(at)
@@ -179,7 +178,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
 
 
 def at_a_glance(frame: Frame) -> Figure | None:
-    """Two dots a method: throughput over one device, and memory; of one place."""
     lines = select(frame, group=plan.WORK[0]).dropna(subset=OVER)
     if not len(lines):
         return None
@@ -201,7 +199,6 @@ def at_a_glance(frame: Frame) -> Figure | None:
 
 
 def on_one_clock(results: Results, frame: Frame) -> Figure | None:
-    """The timeline of each schedule, cut off a little after the end of GPipe's."""
     runs = on_equal_ranks(frame)["run"]
     steps = {name: results.timeline(runs[name]) for name in plan.PIPELINES if name in runs}
     timelines = {name: step for name, step in steps.items() if step is not None}

@@ -93,7 +93,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
 
 
 def figure(results: Results) -> Figure | None:
-    """Overhead against message size, a line for each transport; its parts, a bar for each run."""
     frame = select(timed(results, MESSAGE_SIZE), done=True)
     if not len(frame):
         return None

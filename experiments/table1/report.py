@@ -78,7 +78,6 @@ def main(results: Results) -> Table:
 
 
 def memory(results: Results) -> Table:
-    """The paper's own sizes, counted: parameters, their 12 bytes, the fullest stage."""
     sizes = fits.favoured(fits.counted_sizes(results))
     unit = sizes["model"].map(lambda model: fits.UNITS[model][1])
     quoted, counted = sizes["parameters_quoted"], sizes["cut"].map(lambda cut: cut.parameters)

@@ -96,7 +96,6 @@ def _bars(axes: Axes, cells: pd.DataFrame, smaller: pd.DataFrame) -> None:
 
 
 def divided(quotients: pd.DataFrame) -> Figure | None:
-    """Left what more micro-batches gain at each K, right what more stages gain at each M."""
     models = [*quotients["model"].unique()]
     if not models:
         return None

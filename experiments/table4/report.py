@@ -131,7 +131,6 @@ def decisive(tasks: Frame) -> Evidence | None:
 
 
 def of_paper(results: Results) -> Table:
-    """The paper's Table 4, and ours where the paper's own data sets were trained on."""
     at_size = runs_frame(results, NAME, done=True, scale="paper")
     lines = []
     for row in table4():

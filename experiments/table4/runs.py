@@ -78,7 +78,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _digits(scale: Scale) -> tuple[Group, ...]:
-    """Every task fine-tuned, from scratch, and from scratch with few updates, for each seed."""
     before, after = STEPS[scale]
     pretraining = Training(
         data=("digits",), data_args=FIRST_DIGITS, recipe=SMALL_RECIPE, steps=before

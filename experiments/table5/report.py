@@ -59,7 +59,6 @@ def differences(frame: Frame, metric: str) -> list[float]:
 
 
 def gains(results: Results, frame: Frame) -> Table:
-    """The largest batch minus the smallest, paired by seed, with a verdict."""
     first, *_, last = _sizes()
     lines = []
     for where, runs in frame.groupby("where"):

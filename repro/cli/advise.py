@@ -128,7 +128,6 @@ def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
 
 
 def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, Any]:
-    """A plan with why it is not the best, and the ends of its error bar."""
     from repro.costs.units import in_unit
     from repro.harness.advise import why_slower
     from repro.methods.named import name_of

@@ -163,7 +163,6 @@ def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
 
 
 def _times(record: "CalibrateRound") -> list[dict[str, Any]]:
-    """F, R and B of each layer, in micro-batches of each size."""
     of, alone = record.calibration, record.calibration.alone
     assert alone is not None
     columns: dict[str, Sequence[float]] = {}

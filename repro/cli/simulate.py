@@ -119,7 +119,6 @@ def _simulate(options: SimulateOptions, of: Chosen) -> dict[tuple[int, int], "Pr
 
 
 def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction") -> dict[str, Any]:
-    """Times, shares of the step, and one step drawn, in place of the points."""
     from repro.harness.progress import LEGEND, gantt
 
     first, timeline = points[0], drawn.timeline

@@ -161,7 +161,6 @@ def _work(options: TrainOptions) -> "tuple[dict[str, Any], History]":
 
 
 def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
-    """Settings and history of the whole training."""
     import torch.distributed as dist
 
     from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images

@@ -153,7 +153,6 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         return self.model_copy(update={name: number.model_copy(update=scaled)})
 
     def save(self, path: Path | str) -> None:
-        """Write the file that `load` reads."""
         text = json.dumps(self.model_dump(), indent=2, allow_nan=False)
         Path(path).write_text(text + "\n", encoding="utf-8")
 

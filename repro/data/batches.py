@@ -74,7 +74,6 @@ class Batches:
         return self._read(tables[self._part], examples[self._part], epochs[self._part])
 
     def state(self) -> dict[str, Any]:
-        """Where the order stands, as plain JSON."""
         positions = list(self._positions)
         return {**self._identity, "batches": self._batches, "positions": positions}
 

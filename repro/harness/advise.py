@@ -91,7 +91,6 @@ class Advice:
 
 
 def why_slower(plan: Plan, best: Plan) -> str:
-    """In a few words: why a plan that fits is not the best."""
     ratio = plan.step_s / best.step_s - 1
     memory = plan.peak / best.peak
     if ratio <= TIE and memory >= 1:
@@ -103,7 +102,6 @@ def why_slower(plan: Plan, best: Plan) -> str:
 
 
 def _reason(cause: str, plan: Plan, best: Plan) -> str:
-    """What a plan spends more seconds on than the best one."""
     if cause == "computation" and plan.devices < best.devices:
         return f"computes on fewer devices: {plan.devices} instead of {best.devices}"
     if cause == "computation" and plan.examples < best.examples:

@@ -19,7 +19,6 @@ class PlanFile(Frozen):
     spec: RunSpec  # the run that measures the plan
 
     def save(self, path: Path) -> None:
-        """Write the file that `planned` reads."""
         text = json.dumps(self.model_dump(mode="json", exclude_none=True), indent=1)
         path.write_text(text + "\n", encoding="utf-8")
 

@@ -105,7 +105,6 @@ def _has(spec: Spec, field: str, values: tuple[Any, ...]) -> bool:
 
 
 def _wrong_sizes(spec: Spec) -> Iterator[str]:
-    """Numbers of stages and examples that no run can have."""
     K, M, N, D = spec.K, spec.M, spec.N, spec.D
     if K * M > MOST_CELLS:
         yield f"K = {K} x M = {M}: allowed is a product of up to {MOST_CELLS}; choose smaller ones"
@@ -127,7 +126,6 @@ def _wrong_sizes(spec: Spec) -> Iterator[str]:
 
 
 def _wrong_divisions(spec: Spec) -> Iterator[str]:
-    """Numbers that have to divide each other, and do not."""
     K, M, N = spec.K, spec.M, spec.N
     if spec.zero is not None and spec.D == 1:
         yield "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more"

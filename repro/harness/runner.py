@@ -266,7 +266,6 @@ class GroupRun:
 
 
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
-    """As many workers as the runs need, on this host or under torchrun."""
     machine = plans[0].machine
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
     if torchrun_rank() is not None:

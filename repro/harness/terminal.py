@@ -20,7 +20,6 @@ def console_for(file: IO[str] | None = None, **options: Any) -> "Console":
 
 
 def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None:
-    """Print the parts of an answer one below the other, by default to standard output."""
     from rich.table import Table
 
     console = console_for(file, markup=False, soft_wrap=True)

@@ -92,7 +92,6 @@ def _panels(results: Results, report: Report, experiment: str) -> "Iterator[Pane
 
 
 def _trainings(results: Results) -> "Iterator[PanelTypes]":
-    """The loss of trainings, those of `repro train` too, and what they reach on test data."""
     records = [run.rounds[-1].record for run in results.runs if run.done]
     trained = [record for record in records if isinstance(record, LearnRound)]
     runs: dict[str, Any] = {"max_runs_to_show": _MOST_RUNS}

@@ -110,7 +110,6 @@ def or_status(frame: Frame, column: str) -> pd.Series:
 
 
 def estimated(column: str, estimate: Estimate) -> dict[str, float]:
-    """The three columns of an estimate, for one line."""
     return dict(zip((column, column + LOW, column + HIGH), estimate, strict=True))
 
 

@@ -193,7 +193,6 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _markdown(text: str) -> str:
-    """Text that stays inside its cell."""
     return re.sub(r"([\\|*_~<>`])", r"\\\1", text.replace("\n", " "))
 
 

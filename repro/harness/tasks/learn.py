@@ -85,7 +85,6 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
 
 
 def _trainer(job: Job, rank: int) -> Trainer:
-    """The pipeline of a training with its data, loss and recipe."""
     spec = job.spec
     assert spec.training is not None
     model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
