@@ -51,7 +51,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; 2 devices to measure every cell",
-        minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 9, "gpu": 10, "node": 15, "paper": 15},
+        minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 8.5, "gpu": 10, "node": 15, "paper": 15},
         rounds=sets(scale),
         groups=tuple(groups),
     )

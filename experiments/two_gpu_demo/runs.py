@@ -71,7 +71,7 @@ def experiment(
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices: CPU cores, or GPUs of 16 GB",
-        minutes={"smoke": 0.4, "laptop": 6, "node": 20, "paper": 20},
+        minutes={"smoke": 0.4, "laptop": 7.3, "node": 20, "paper": 20},
         rounds=sets(scale),
         groups=tuple(groups),
     )
