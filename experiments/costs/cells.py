@@ -1,12 +1,12 @@
 """Predicted steps beside published and measured ones, as frames."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
 from experiments.costs.runs import GPU, HERE, NAME, PROFILES, SPEED, simulated_group
 from repro.harness.frame import runs_frame, select
-from repro.harness.results import Results, Round, Run
+from repro.harness.results import Results, Run
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TINY
 from repro.paper import theory
@@ -27,7 +27,6 @@ _SOURCE_OF = {
 }
 _ON_GPUS = ("node", "paper")  # scales that measure on GPUs
 _COLUMNS = ["source", "series", "run", "is_base", "round", "predicted", "real"]
-Throughput = Callable[[Round], float]
 
 
 def cells(results: Results) -> pd.DataFrame:

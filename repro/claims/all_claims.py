@@ -21,7 +21,6 @@ DATA: dict[str, Any] = tomllib.loads(
 )
 CELL: float = DATA["allowed"]["cell"]["share"]  # of a ratio of throughput, of bytes
 SHARE: float = DATA["allowed"]["part"]["near"]  # points of a part of the step
-ROUNDING: float = DATA["allowed"]["rounding"]["near"]  # points
 NEGLIGIBLE: float = DATA["allowed"]["negligible"]["at_most"][0]  # percent of K x step
 KS = (2, 4, 8)  # of the paper's tables
 FORMS: dict[str, theory.Form] = {

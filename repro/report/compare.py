@@ -23,7 +23,6 @@ _UPDATES = {
     "rmsprop": "RMSProp",
     "rmsprop-momentum": "RMSProp with momentum",
     "adam": "Adam",
-    "adamw": "AdamW",
 }
 
 

@@ -19,7 +19,6 @@ from repro.harness.tasks import simulate as modelled
 from repro.harness.tasks.calibrate import predicted
 from repro.harness.tasks.emulate import prepare
 from repro.models import build
-from repro.paper import theory
 from repro.simulate.stage_costs import StageCosts
 from repro.simulate.step import simulate
 
@@ -43,18 +42,6 @@ def line(spec: RunSpec) -> dict[str, Any]:
     if measured.timeline is not None:
         assert measured.timeline.step_time == pytest.approx(measured.record.step_s[0])
     return measured.record.model_dump()
-
-
-def test_layers_that_wait_give_the_closed_form():
-    found = line(waiting(4, 6))
-    assert found["step_s"] == [pytest.approx(theory.step_time(4, 6, "early", 0.25, 0.25, 0.5))]
-    assert found["bubble_idle_over_total"] == [
-        pytest.approx(theory.bubble(4, 6, "early", 0.25, 0.25, 0.5))
-    ]
-    assert found["balance"] == [1, 1, 1, 1]
-    assert found["modelled"]["batch"] == 6
-    halves = line(waiting(2, 6))
-    assert halves["step_s"] == [pytest.approx(theory.step_time(2, 6, "early", 0.5, 0.5, 1.0))]
 
 
 def test_a_device_s_causes_add_up_to_its_step():
