@@ -148,9 +148,8 @@ def _of(results: Results, experiments: Sequence[str]) -> list[Run]:
 
 
 def _frame(results: Results, runs: Sequence[Run]) -> Frame:
-    several = len(results.machines) > 1
     index = {id(run): place for place, run in enumerate(results.runs)}
-    lines = {index[id(run)]: _line(run) | _for_exhibits(run, several) for run in runs}
+    lines = {index[id(run)]: _line(run) | _for_exhibits(run, results.where(run)) for run in runs}
     columns = dict.fromkeys([*RunSpec.model_fields, *_OF_RUN, "rounds", *_OF_EXHIBIT])
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
     return pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
@@ -162,12 +161,12 @@ def _line(run: Run) -> dict[str, Any]:
     return line | {"rounds": len(run.rounds)}
 
 
-def _for_exhibits(run: Run, several: bool) -> dict[str, Any]:
+def _for_exhibits(run: Run, where: str) -> dict[str, Any]:
     fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
     record = run.rounds[-1].record if run.rounds else None
     line = {
         "method": name_of(**{name: getattr(run.spec, name) for name in fields}),
-        "where": f"{run.scale} on {run.machine}" if several else run.scale,
+        "where": where,
         "devices": run.spec.devices,
         "record": record,
         "spec": run.spec,

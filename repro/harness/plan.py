@@ -59,9 +59,7 @@ class PlannedRun:
 
     @property
     def named(self) -> str:
-        """The id with the fidelity, unless that is "measured", and with `differs_in`."""
-        fidelity = self.spec.fidelity
-        return run_name(self.id, "" if fidelity == "measured" else fidelity, self.differs_in)
+        return run_name(self.id, self.spec.fidelity, self.differs_in)
 
     @property
     def label(self) -> str:

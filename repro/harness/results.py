@@ -136,8 +136,7 @@ class Run:
 
     @property
     def named(self) -> str:
-        fidelity = "" if self.fidelity == "measured" else self.fidelity
-        return run_name(self.id, fidelity, self.differs_in)
+        return run_name(self.id, self.fidelity, self.differs_in)
 
     @property
     def done(self) -> bool:
@@ -234,6 +233,10 @@ class Results:
     @cached_property
     def machines(self) -> set[str]:
         return {run.machine for run in self.runs}
+
+    def where(self, run: Run) -> str:
+        """The scale that a run was measured at, and the machine where there are several."""
+        return f"{run.scale} on {run.machine}" if len(self.machines) > 1 else run.scale
 
     @cached_property
     def _baselines(self) -> dict[tuple[Place, Hashable], Run]:

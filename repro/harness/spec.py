@@ -369,9 +369,9 @@ def assigned(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in arguments.items())
 
 
-def run_name(run: str, *details: str) -> str:
-    """A run's id with its details: `mlp-K2-M4-3fa9c1 (emulated, width=64)`."""
-    present = [text for text in details if text]
+def run_name(run: str, fidelity: str, differs_in: str) -> str:
+    """A run's id with what is not in it: `mlp-K2-M4-3fa9c1 (emulated, width=64)`."""
+    present = [text for text in (fidelity.removeprefix("measured"), differs_in) if text]
     return f"{run} ({', '.join(present)})" if present else run
 
 

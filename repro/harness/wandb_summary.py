@@ -62,7 +62,7 @@ def log_run(
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
     row = redact(_known(run_line(results, run)))
     timeline = results.timeline(run)
-    name = run_name(run.id, run.differs_in)
+    name = run_name(run.id, "measured", run.differs_in)
 
     def fill(mirrored: "wandb.Run") -> None:
         import wandb

@@ -117,7 +117,7 @@ def _details(results: Results, runs: list[Run], named: list[str]) -> str:
     values = {name: getattr(spec, name) for name in named} | {"balance": run.cut_by}
     labels = next((run.labels for run in runs if run.labels), {})
     details = [
-        where(results, run),
+        results.where(run),
         *(f"{name}={value}" for name, value in spec.model_args.items()),
         batch_name(run),
         f"remat {run.remat}",
@@ -158,8 +158,3 @@ def optimizers(rows: Iterable[Run]) -> str:
         return ""
     steps = (f"{name} in {' and '.join(present)} steps" for name, present in kinds.items())
     return f"Optimizer: {', '.join(steps)}."
-
-
-def where(results: Results, row: Run) -> str:
-    """The scale that a run was measured at, and the machine where the results come from several."""
-    return f"{row.scale} on {row.machine}" if len(results.machines) > 1 else row.scale
