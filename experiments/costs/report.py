@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.costs.cells import SOURCES, cells
 from experiments.costs.error import bar_of
 from experiments.costs.iterations import ITERATIONS, PREDICTIONS, errors
-from experiments.costs.runs import ABOUT, GPU, NAME, published_memory
+from experiments.costs.runs import ABOUT, GPU, NAME, lingvo_memory, torchgpipe_memory
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import GIB, Results
 from repro.report.declared import Shown
@@ -94,7 +94,8 @@ def memory(results: Results) -> Table:
     """Counted memory beside torchgpipe's table, and whether Lingvo's settings fit."""
     recorded = list(runs_frame(results, NAME, done=True)["run"])
     lines = []
-    for spec, quoted in published_memory():
+    published = [*torchgpipe_memory(), *((spec, {}) for spec in lingvo_memory())]
+    for spec, quoted in published:
         for run in (run for run in recorded if run.spec == spec):
             activations = quoted.get("peak_activation_gib") or nan
             counted = sum(run.peak_gib_per_stage) - (quoted.get("model_memory_gib") or nan)

@@ -1,6 +1,7 @@
 """The cost model held against steps that others published, and against steps measured here."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import nan
 from typing import Any
 
@@ -100,27 +101,14 @@ def _measured(model: str, args: dict[str, Any], scale: Scale) -> Group:
     return Group(name=name, runs=(*rates, *sweep(**common, M=Ms)))
 
 
-def torchgpipe_amoebanet() -> Iterator[Published]:
+def _of_torchgpipe(
+    name: str, model: str, args: dict[str, Any], **changed: Any
+) -> Iterator[Published]:
     """Simulated runs with torchgpipe's samples/s; the first is what its ratios are over."""
-    args = {"L": 18, "D": 256, "image": 224}
-    for peer in torchgpipe("amoebanetd_speed"):
-        yield _on_p40("amoebanet-d", args, peer), peer.values["samples_per_s"] or nan
-
-
-def torchgpipe_resnet() -> Iterator[Published]:
-    """The same of ResNet-101; the first is one GPU without a pipeline."""
-    return _over_one_gpu("timm:resnet101", "resnet101_speed", balance="time")
-
-
-def torchgpipe_unet() -> Iterator[Published]:
-    return _over_one_gpu("unet", "unet_speed")
-
-
-def _over_one_gpu(model: str, name: str, **changed: Any) -> Iterator[Published]:
     for peer in torchgpipe(name):
-        # Its benchmarks leave the rule at torchgpipe's default.
-        rule = "never" if peer.K is None else "except_last"
-        spec = _on_p40(model, {}, peer, checkpoint=rule, **changed)
+        # Some of its benchmarks leave the rule at torchgpipe's default.
+        rule = peer.checkpoint or ("never" if peer.K is None else "except_last")
+        spec = _on_p40(model, args, peer, checkpoint=rule, **changed)
         yield spec, peer.values["samples_per_s"] or nan
 
 
@@ -136,16 +124,15 @@ def lingvo_scaling() -> Iterator[Published]:
 
 # Group -> its runs with what was published.
 SPEED = {
-    "torchgpipe-amoebanet-d": torchgpipe_amoebanet,
-    "torchgpipe-resnet101": torchgpipe_resnet,
-    "torchgpipe-unet": torchgpipe_unet,
+    "torchgpipe-amoebanet-d": partial(
+        _of_torchgpipe, "amoebanetd_speed", "amoebanet-d", {"L": 18, "D": 256, "image": 224}
+    ),
+    "torchgpipe-resnet101": partial(
+        _of_torchgpipe, "resnet101_speed", "timm:resnet101", {}, balance="time"
+    ),
+    "torchgpipe-unet": partial(_of_torchgpipe, "unet_speed", "unet", {}),
     "lingvo-v100": lingvo_scaling,
 }
-
-
-def published_memory() -> list[tuple[RunSpec, Mapping[str, float | None]]]:
-    """Runs whose peak is counted, with torchgpipe's row; of Lingvo it is empty."""
-    return [*torchgpipe_memory(), *((spec, {}) for spec in lingvo_memory())]
 
 
 def torchgpipe_memory() -> list[tuple[RunSpec, Mapping[str, float | None]]]:
