@@ -6,15 +6,12 @@ A marker tells the fidelity; lines without markers are a law.
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullLocator
 
 from experiments.table1.fits import UNITS, counted_sizes, favoured
-from experiments.table1.laws import axis, by_law, points
 from experiments.table1.runs import MEMORY, M
 from repro.harness.frame import Frame, select
 from repro.harness.results import Results
 from repro.harness.schema import Stage
-from repro.paper.theory import MEMORY_LAWS
 from repro.report import style
 
 _KIND_NAMES = {
@@ -22,9 +19,7 @@ _KIND_NAMES = {
     "activations": "inside the micro-batch being differentiated",
     "messages": "messages and buffers",
 }
-_RULES = {"always": ("recomputed", style.KINDS["R"]), "never": ("all kept", style.KINDS["F"])}
 _HIGHEST = 2  # times the memory: higher bars are cut off, with their number
-_LINES = ("--", ":", "-.")
 
 
 def kinds(results: Results) -> Figure | None:
@@ -86,39 +81,3 @@ def _stacked(axes: Axes, model: str, sizes: Frame) -> None:
     )
     axes.set(title=title, ylabel=f"{name} at the stage's peak, counted")
     axes.grid(axis="x", visible=False)
-
-
-def laws_over_m(results: Results) -> Figure | None:
-    models = [model for model in UNITS if len(axis(points(results, model, "always"), "M")) > 2]
-    if not models:
-        return None
-    figure, axes = style.grid(1, len(models), 3.6)
-    for panel, model in zip(axes[0], models, strict=True):
-        _law_panel(panel, results, model)
-    return figure
-
-
-def _law_panel(axes: Axes, results: Results, model: str) -> None:
-    name, factor = UNITS[model]
-    for remat, (word, colour) in _RULES.items():
-        counted = axis(points(results, model, remat), "M").sort_values("M")
-        Ms = [*counted["M"]]
-        sizes = counted["bytes"] / factor
-        label = f"counted, {word}"
-        axes.plot(Ms, sizes, style.MARKERS["counted"], color=colour, label=label)
-        eighths = 8 * (Ms[-1].bit_length() - 1)  # of a doubling of M
-        dense = [2 ** (step / 8) for step in range(eighths + 1)]
-        own_laws = [law for law in MEMORY_LAWS if law.recomputes == (remat == "always")]
-        for dashes, law in zip(_LINES, own_laws, strict=False):
-            sizes = [size / factor for size in by_law(law, counted, dense)]
-            axes.plot(dense, sizes, dashes, color=colour, linewidth=1.1, label=law.name)
-        axes.set_title(f"{style.model_name(model)}, K={counted['K'].max()}, N={counted['N'].max()}")
-    axes.set(xscale="log", xlabel="M micro-batches", ylabel=f"peak activations of a stage ({name})")
-    # Plain numbers, between powers of ten too where few are in sight.
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
-    style.ticks(axes, Ms)
-    axes.legend(fontsize=7.5)

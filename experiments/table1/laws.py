@@ -40,19 +40,14 @@ def _most(frame: pd.DataFrame, by: Any) -> pd.DataFrame:
     return max((group for _, group in frame.groupby(by, sort=False)), key=len, default=frame)
 
 
-def by_law(law: MemoryLaw, fitted: pd.DataFrame, Ms: list[float] | None = None) -> list[float]:
-    """Bytes by a law with the constants that give the least relative errors at these points.
-
-    At the points themselves, or at other M with the K and N of the first.
-    """
+def by_law(law: MemoryLaw, fitted: pd.DataFrame) -> list[float]:
+    """Bytes at these points by a law, with the constants that give the least relative errors."""
     places = [*zip(fitted["K"], fitted["M"], fitted["N"], strict=True)]
     rows = [
         [term / size for term in law.terms(*place)]
         for place, size in zip(places, fitted["bytes"], strict=True)
     ]
     constants = nnls(rows, [1.0] * len(rows))[0]
-    if Ms is not None:
-        places = [(places[0][0], M, places[0][2]) for M in Ms]
     return [float(sum(constants * law.terms(*place))) for place in places]
 
 

@@ -42,7 +42,6 @@ def tables(results: Results) -> list[Table]:
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     if beside_paper(results, NAME):
         yield "kinds", drawn.kinds(results), ABOUT.words["kinds"].note
-        yield "laws", drawn.laws_over_m(results), ABOUT.words["laws"].note
 
 
 def main(results: Results) -> Table:
