@@ -74,13 +74,10 @@ def tables(results: Results) -> list[Table]:
 def _errors(frame: Frame) -> Frame:
     """A line for each schedule: the worst bubble rate, and errors of throughput and of ratios."""
     lines = []
-    of_schedules = {
-        schedule: lines.set_index(["model", "K", "M"])
-        for schedule, lines in frame.groupby("schedule")
-    }
-    first = of_schedules[SCHEDULES[0]]
-    for schedule in SCHEDULES:
-        own = of_schedules[schedule]
+    frame = frame.set_index(["model", "K", "M"])
+    first = frame[frame["schedule"] == SCHEDULES[0]]
+    for schedule, own in frame.groupby("schedule", sort=False):
+        is_first = schedule == SCHEDULES[0]
         line: dict[str, Any] = {"schedule": schedule, "settings": len(own)}
         for way, end in (("simulated", ""), ("textbook", ", textbook")):
             off = 100 * (own[f"{BUBBLE} {way}"] - own[f"{BUBBLE} quoted"])
@@ -92,8 +89,8 @@ def _errors(frame: Frame) -> Frame:
                 f"bubble rate worst{end}": off.abs().max(),
                 f"throughput median{end}": errors.median(),
                 f"throughput worst{end}": errors.loc[errors.abs().idxmax()],
-                f"ratio median{end}": nan if own is first else of_ratio.median(),
-                f"ratio worst{end}": nan if own is first else of_ratio.max(),
+                f"ratio median{end}": nan if is_first else of_ratio.median(),
+                f"ratio worst{end}": nan if is_first else of_ratio.max(),
             }
         lines.append(line)
     return pd.DataFrame(lines)

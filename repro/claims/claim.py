@@ -161,7 +161,11 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
     }
     outcomes = {*held.values()}
     if not isnan(claim.meant) and True not in outcomes:
-        return Verdict("misprinted", f"by the audit {claim.meant:g}; ours is {evidence.value:.3g}")
+        # As near to the number that was meant as ours may be to the printed one.
+        nearest = max(abs(end - claim.value) for end in claim.ends)
+        agrees = "agrees" if abs(evidence.value - claim.meant) <= nearest else "does not agree"
+        ours = f"by the audit {claim.meant:g}, with which ours, {evidence.value:.3g}, {agrees}"
+        return Verdict("misprinted", ours)
     if outcomes == {False}:
         reverse = "reversed" * (claim.direction and measured)
         return Verdict("not reproduced", reverse or claim.implied or _formulas(claim), smaller)

@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
             "speedup_vs_first": first.step_s / step.step_s,
         }
         points.append(point)
-    of.warn(options.K, {M: options.N // M for M in options.M}, options.optimizer)
+    of.warn(options.K, {M: options.N // options.D // M for M in options.M}, options.optimizer)
     best = points[0] if of.waits else _best(points)
     fields = {
         "fidelity": "simulated",

@@ -108,7 +108,8 @@ class Device(BaseModel, frozen=True, extra="forbid"):
     # Seconds for which the host is busy with one operator. A layer takes as long as the longer of
     # host and device, which work at the same time.
     host_s: Amount = _HOST_IS_FREE
-    element_bytes: Amount = _FLOAT32  # of what it stores
+    # Of what operators move and messages carry; memory and updates are counted in float32.
+    element_bytes: Amount = _FLOAT32
 
     @classmethod
     def of(cls, value: object) -> "Device":

@@ -10,7 +10,7 @@ products into their neighbours, so a TPU moves fewer bytes than counted.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from repro.costs import products
@@ -82,9 +82,13 @@ def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
 
 
 def layers(
-    counter: Counter, part: Tree, device: Device, *, folded: bool = False
+    counter: Counter, part: Tree, device: Device, *, folded: bool = False, parts: int = 1
 ) -> tuple[LayerTime, ...]:
-    """Costs of every layer for one micro-batch; `folded` as in `repro.costs.products`."""
+    """Costs of every layer for one micro-batch; `folded` as in `repro.costs.products`.
+
+    The ends of the model are divided over `parts` devices, by words of the vocabulary as in
+    Megatron-LM. Other layers are costed as they are counted.
+    """
     stored = device.element_bytes.value / _ELEMENT
     last = len(counter) - 1
     # Layers of a kind share their trace, so its seconds are summed up once.
@@ -92,50 +96,35 @@ def layers(
     times = []
     for index, behind in enumerate(counter.boundaries(part)[1:]):
         traced, resident = counter.layer(index, part), counter.resident(index)
+        end = index == last or any(op.name.startswith("embedding") for op in traced.ops)
+        share = 1 / parts if end else 1.0
         if id(traced) not in known:
-            forward = _seconds(traced.ops, device, folded=folded)
-            known[id(traced)] = forward, _seconds(traced.ops_backward, device, folded=folded)
+            known[id(traced)] = (
+                _seconds(traced.ops, device, folded=folded, share=share),
+                _seconds(traced.ops_backward, device, folded=folded, share=share),
+            )
         times.append(
             LayerTime(
                 *known[id(traced)],
-                resident.updated / device.bytes_per_second.value,
+                share * resident.updated / device.bytes_per_second.value,
                 round(stored * behind.content),
                 round(stored * gradient_bytes(behind)),
                 resident.count,
-                end=index == last or any(op.name.startswith("embedding") for op in traced.ops),
+                end=end,
             )
         )
     return tuple(times)
 
 
-def head(counter: Counter, part: Tree, targets: Tree, device: Device) -> LayerTime:
-    """Costs of the loss of one micro-batch, in the form of a layer."""
+def head(
+    counter: Counter, part: Tree, targets: Tree, device: Device, *, parts: int = 1
+) -> LayerTime:
+    """Costs of the loss of one micro-batch, in the form of a layer, divided as other ends."""
     loss = counter.head(part, targets, graph=True)
-    forward, backward = _seconds(loss.ops, device), _seconds(loss.ops_backward, device)
+    forward, backward = (
+        _seconds(ops, device, share=1 / parts) for ops in (loss.ops, loss.ops_backward)
+    )
     return LayerTime(forward, backward, 0.0, 0, 0, 0, end=True)
-
-
-def divided(
-    times: Sequence[LayerTime], sums: Sequence[tuple[float, float]], parts: int
-) -> tuple[LayerTime, ...]:
-    """Costs of layers whose matrices are divided over some devices, as in Megatron-LM.
-
-    Args:
-        times: with the ends of the model whole.
-        sums: of each layer, seconds for which F and B sum activations and gradients over the parts.
-        parts: T, by which the ends of the model are divided too: by words of the vocabulary.
-    """
-
-    def of(time: LayerTime, forward: float, backward: float) -> LayerTime:
-        if time.end:
-            F, B = (
-                Terms(*(cause / parts for cause in way)) for way in (time.forward, time.backward)
-            )
-            return replace(time, forward=F, backward=B, update=time.update / parts)
-        F, B = time.forward._replace(sums=forward), time.backward._replace(sums=backward)
-        return replace(time, forward=F, backward=B)
-
-    return tuple(of(time, *each) for time, each in zip(times, sums, strict=True))
 
 
 def profile(
@@ -172,9 +161,13 @@ def profile(
     )
 
 
-def _seconds(ops: Iterable[Op], device: Device, *, folded: bool = False) -> Terms:
-    parts = [operator_seconds(op, device, folded=folded) for op in ops]
-    summed = Terms(*map(sum, zip(*parts, strict=True)))
+def _seconds(
+    ops: Iterable[Op], device: Device, *, folded: bool = False, share: float = 1.0
+) -> Terms:
+    """Seconds of some operators; each device has this share of their work, and launches them."""
+    each = [operator_seconds(op, device, folded=folded) for op in ops]
+    summed = Terms(*map(sum, zip(*each, strict=True)))
+    summed = Terms(*(share * cause for cause in summed))._replace(launch=summed.launch)
     # An operator that takes no time on the device is a view, which the host does not launch.
-    host = device.host_s.value * sum(part.total > 0 for part in parts)
+    host = device.host_s.value * sum(terms.total > 0 for terms in each)
     return summed._replace(launch=summed.launch + max(0.0, host - summed.total))

@@ -95,6 +95,7 @@ class Source:
     """
 
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
+    stored = 1.0  # bytes of an element that is sent, over those of float32, in which is counted
 
     def __init__(
         self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None
@@ -183,7 +184,8 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
     exposed = 0.0
     if spec.D > 1:
         gradients = source.parameter_bytes(spec, counts)
-        sums = [all_reduce_seconds(size, spec.D, source.link) for size in gradients]
+        sent = (round(source.stored * size) for size in gradients)
+        sums = [all_reduce_seconds(size, spec.D, source.link) for size in sent]
         exposed = exposed_seconds(timeline, sums)
     return Prediction(spec, source, examples, counts, costs, timeline, exposed)
 
@@ -357,7 +359,7 @@ class Roofline(Source):
 
     def _set(self, device: Device, included: Included) -> None:
         self.device, self.included = device, included
-        self.memory = device.memory.value
+        self.memory, self.stored = device.memory.value, device.element_bytes.value / 4
         self.link = (self._given_link or device.link) if included.link else FREE
 
     def changed(self, device: Device | None = None, included: Included | None = None) -> "Roofline":
@@ -371,22 +373,41 @@ class Roofline(Source):
     def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
         if n not in self._times:
             inputs, targets = (micro_batch(few, n) for few in self.few)
-            layers = roofline.layers(self.counter, inputs, self.device, folded=self.included.folded)
-            head = roofline.head(self.counter, inputs, targets, self.device)
-            if self._parts > 1:
-                layers = roofline.divided(layers, self._sums(layers), self._parts)
-                (head,) = roofline.divided([head], [(0.0, 0.0)], self._parts)
-            self._times[n] = layers, head
+            given, parts = (self.counter, inputs), self._parts
+            folded = self.included.folded
+            layers = roofline.layers(*given, self.device, folded=folded, parts=parts)
+            head = roofline.head(*given, targets, self.device, parts=parts)
+            self._times[n] = self._with_sums(layers) if parts > 1 else layers, head
         return self._times[n]
 
-    def _sums(self, layers: Sequence[LayerTime]) -> list[tuple[float, float]]:
-        """Seconds for which F and B of each layer sum what it hands on over its parts."""
+    def _with_sums(self, layers: Sequence[LayerTime]) -> list[LayerTime]:
+        """The layers with the seconds for which their F and B sum over the parts.
+
+        A divided embedding sums what it hands on, and a divided softmax the gradient of its input.
+        """
         found = []
-        for number, layer in zip(self.counter.kinds, layers, strict=True):
-            seconds = all_reduce_seconds(layer.activation_bytes, self._parts, self.device.link)
-            forward, backward = sums(self.counter.module(number))
-            found.append((forward * seconds, backward * seconds))
+        for index, layer in enumerate(layers):
+            before = layers[max(0, index - 1)]
+            handed_on, taken = (
+                all_reduce_seconds(each.activation_bytes, self._parts, self.device.link)
+                for each in (layer, before)
+            )
+            forward, backward = sums(self.counter.module(self.counter.kinds[index]))
+            if layer.end:
+                forward, backward = int(index == 0), int(index == len(layers) - 1)
+            F = layer.forward._replace(sums=forward * handed_on)
+            B = layer.backward._replace(sums=backward * taken)
+            found.append(replace(layer, forward=F, backward=B))
         return found
+
+    def _layer_bytes(self) -> list[int]:
+        """Each device has as many words of the ends as the others."""
+        whole = super()._layer_bytes()
+        if self._parts == 1:
+            return whole
+        layers, _ = self.times(1)
+        pairs = zip(layers, whole, strict=True)
+        return [size // self._parts if layer.end else size for layer, size in pairs]
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         terms, ends = self.included.terms, self.included.ends

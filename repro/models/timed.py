@@ -116,6 +116,11 @@ def timed(
         numbers[name] = [given] * L if isinstance(given, int | float) else given
         if len(numbers[name]) != L:
             raise ValueError(f"{name}={given}: allowed is a number or a list of L={L} numbers")
+    pairs = zip(numbers["weight_s"], numbers["backward_s"], strict=True)
+    if any(weight > backward for weight, backward in pairs):
+        raise ValueError(
+            f"weight_s={weight_s}: is a part of backward_s={backward_s}; make it shorter"
+        )
     return Model(
         name="timed",
         layers=[partial(TimedLayer, *layer) for layer in zip(*numbers.values(), strict=True)],

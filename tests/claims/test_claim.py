@@ -45,7 +45,7 @@ def test_a_number_earns(ours, verdict):
         ({"implied": "12 x another"}, OURS, "implied: 12 x another"),
         ({"implied": "12 x another", "fitted": "by it"}, OURS, "implied: 12 x another"),
         ({"implied": "12 x another"}, OUTSIDE, "not reproduced: 12 x another"),
-        ({"meant": 2.31}, OUTSIDE, "misprinted: by the audit 2.31; ours is 2.3"),
+        ({"meant": 2.31}, OUTSIDE, "misprinted: by the audit 2.31, with which ours, 2.3, agrees"),
         ({"meant": 9.0}, OURS, "reproduced"),
         ({"no_effect": 1.9}, OURS, "not tested here: 1.9, no effect, would agree too"),
         ({"no_effect": 1.9}, OUTSIDE, "not reproduced"),

@@ -182,7 +182,8 @@ class Statistics:
         if kind is None and self._new:
             with torch.no_grad():
                 torch._foreach_copy_(self._old, self._new)
-                torch._foreach_add_(self._counters, 1)
+                if self._counters:  # instance norms count nothing
+                    torch._foreach_add_(self._counters, 1)
 
     def restore(self) -> None:
         """Give every layer its own forward back."""
