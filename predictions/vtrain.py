@@ -125,7 +125,9 @@ def fit(device: Device, fitted: Sequence[str], rows: Sequence[Iteration]) -> Dev
     # No rate is above its peak.
     high = [0.0 if isinstance(number, Rate) else np.inf for number in numbers]
     bounds = -np.inf, high
-    found = least_squares(errors, np.log(start), bounds=bounds, loss="soft_l1", f_scale=0.05)
+    found = least_squares(
+        errors, np.log(start), bounds=bounds, loss="soft_l1", f_scale=0.05, max_nfev=40
+    )
     return with_numbers(device, fitted, [float(f"{value:.4g}") for value in np.exp(found.x)])
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from repro.harness.frame import Frame
 from repro.paper.numbers import vtrain
 
-PREDICTIONS = Path(__file__).parents[2] / "predictions/2026-11-25-vtrain.json"
+PREDICTIONS = Path(__file__).parents[2] / "predictions/2026-11-26-vtrain.json"
 # Column of predicted seconds -> what predicted them.
 WAYS = {"step_s": "profile a100", "roofline_s": "roofline", "flops_s": "FLOPs alone"}
 _SETTING = ["hidden", "layers", "tensor", "data", "pipeline", "micro_batch", "M"]

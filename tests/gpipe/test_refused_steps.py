@@ -168,3 +168,10 @@ def test_every_rank_names_the_cause_and_nothing_has_changed():
 def test_an_evaluation_is_not_checked():
     pipe = pipeline(1, "gpipe", "always", 1)
     assert pipe.evaluate(*batch("loss"), loss_fn).loss == float("inf")
+
+
+def test_norms_that_count_no_mini_batches_are_updated():
+    norm = nn.InstanceNorm1d(3, affine=True, track_running_stats=True)
+    x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0))
+    Pipeline([norm], 1, 2, device="cpu").train_step(x, x, nn.functional.mse_loss)
+    assert torch.allclose(norm.get_buffer("running_mean"), 0.1 * x.mean((0, 2)))
