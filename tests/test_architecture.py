@@ -36,9 +36,9 @@ ALLOWED = {
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
     "gpipe": 8632,  # plain layers; memory that is kept; what is done while a rank waits
-    "harness": 7334,  # runs are measured together, in blocks; layers divided over devices
-    "experiments": 6327,  # each peer under each schedule; clock; iterations; cuts of Tables 2, 3
-    "cli": 2665,  # a simulated step's replicas and tensor parallelism
+    "harness": 7339,  # runs are measured together, in blocks; layers divided over devices
+    "experiments": 6329,  # each peer under each schedule; clock; iterations; cuts of Tables 2, 3
+    "cli": 2662,  # a simulated step's replicas and tensor parallelism
     "report": 2304,  # controls, widths of intervals, tables of files, new words of verdicts
     "costs": 2034,  # rates that grow with the work; the host's time
     "methods": 2027,  # the bare loop; plain encoder layers; a part that is only counted

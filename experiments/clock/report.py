@@ -20,6 +20,7 @@ from repro.report.table import Table
 
 ERRORS = "clock_errors"
 BUBBLE, SPEED = "bubble rate", "samples/s and GPU"
+LONGER = "step longer than printed (messages)"
 SHOWN = Shown(
     ERRORS,
     "schedule | bubble rate worst | bubble rate worst, textbook | throughput median | "
@@ -45,6 +46,7 @@ def _line(run: Run, row: Peer) -> dict[str, Any]:
     if schedule == "zb-h1":
         idle_s = (K - 1) * (F + inner - W)
         simple = idle_s / (idle_s + work_s)
+    printed_s = work_s / (1 - ms[f"bubble {schedule}"])
     samples = run.spec.N / K  # of a step, for each GPU
     return {
         "model": row.name,
@@ -54,6 +56,7 @@ def _line(run: Run, row: Peer) -> dict[str, Any]:
         f"{BUBBLE} quoted": ms[f"bubble {schedule}"],
         f"{BUBBLE} simulated": 1 - work_s / run.step_s,
         f"{BUBBLE} textbook": simple,
+        LONGER: (run.step_s - printed_s) / (ms["link_ms"] / 1e3),
         f"{SPEED} quoted": ms[f"samples_per_gpu_s {schedule}"],
         f"{SPEED} simulated": samples / run.step_s,
         f"{SPEED} textbook": samples * (1 - simple) / work_s,
@@ -64,7 +67,7 @@ def tables(results: Results) -> list[Table]:
     frame = compared(results)
     if not len(frame):
         return []
-    forms = dict.fromkeys(frame.filter(like=BUBBLE), ".4f")
+    forms = dict.fromkeys(frame.filter(like=BUBBLE), ".4f") | {LONGER: "+.1f"}
     return [
         framed(results, NAME, frame, ABOUT, forms=forms),
         framed(results, ERRORS, _errors(frame), ABOUT),

@@ -1,4 +1,4 @@
-"""vTrain's iterations beside their predictions, which were frozen before they were compared."""
+"""vTrain's iterations beside their predictions, which stand in a file that never changes."""
 
 import json
 from pathlib import Path
@@ -30,9 +30,8 @@ def errors() -> Frame:
     Of the step, and of its ratios over that of micro-batch 1 and over that without a pipeline.
     """
     frame = iterations()
-    frame["part"] = "predicted"
-    frame.loc[(frame["hidden"] == 1024) & (frame["pipeline"] == 1), "part"] = "fitted"
-    parts = {"fitted": frame["part"] == "fitted", "predicted": frame["part"] == "predicted"}
+    fitted = (frame["hidden"] == 1024) & (frame["pipeline"] == 1)
+    parts = {"fitted": fitted, "predicted": ~fitted}
     for hidden, pipeline in ((1024, 2), (1024, 4), (2048, 1), (2048, 2), (2048, 4)):
         chosen = (frame["hidden"] == hidden) & (frame["pipeline"] == pipeline)
         parts[f"hidden size {hidden}, K={pipeline}"] = chosen

@@ -120,18 +120,15 @@ def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
     from repro.costs import device
     from repro.harness.predict import Known, Roofline, waits
-    from repro.methods.divided import refuse_indivisible
     from repro.models import build
 
     model = build(name, **tilde_to_home(args))
-    if parts > 1:
-        refuse_indivisible(model.layers, parts)
     if waits(model):
         if options.device is not None:
             raise ValueError(
                 f"--device {options.device}: the layers of {name} have fixed times; leave it out"
             )
-        return Chosen(model, args, Known(model, link=link), "layers with fixed times")
+        return Chosen(model, args, Known(model, link=link, parts=parts), "layers with fixed times")
     if options.device is None:
         raise ValueError(
             "--device, --calibration: give one of the two: try --device v100, or make "

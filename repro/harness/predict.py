@@ -91,15 +91,22 @@ class Prediction:
 class Source:
     """What a model's layers cost; memory and parameters are counted on fake tensors.
 
-    `model` is None where only the times of its layers are known, `link` is between two stages.
+    `model` is None where only the times of its layers are known, `link` is between two stages, and
+    matrices are divided over `parts` devices.
     """
 
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
     stored = 1.0  # bytes of an element that is sent, over those of float32, in which is counted
 
     def __init__(
-        self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None
+        self,
+        model: Model | None,
+        optimizer: str = "sgd",
+        link: LinkSpeed | None = None,
+        parts: int = 1,
     ) -> None:
+        if model is not None and parts > 1:
+            refuse_indivisible(model.layers, parts)
         self.model, self._optimizer, self._kind = model, optimizer, "cpu"
         self.link = link or FREE
 
@@ -193,10 +200,8 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
 def source_of(spec: RunSpec, kind: str) -> Source:
     """The source of a modelled run; `kind`, "cpu" or "cuda", says whose operators are counted."""
     model, parts = build(spec.model, **spec.arguments), spec.tensor_parallel or 1
-    if parts > 1:
-        refuse_indivisible(model.layers, parts)
     if waits(model):
-        return Known(model, link=spec.link)
+        return Known(model, link=spec.link, parts=parts)
     assert spec.profile is not None
     device = devices.load(tilde_to_home(spec.profile))
     return Roofline(device, model, spec.optimizer, spec.link, kind, parts)
@@ -348,11 +353,11 @@ class Roofline(Source):
         kind: str = "cpu",
         parts: int = 1,
     ) -> None:
+        super().__init__(model, optimizer, link, parts)
         if parts > 1:
             # Equal layers are one object, by which the counter knows them.
             of_layer = {layer: partial(divided, layer, parts) for layer in model.layers}
-            model = replace(model, layers=[of_layer[layer] for layer in model.layers])
-        super().__init__(model, optimizer, link)
+            self.model = replace(model, layers=[of_layer[layer] for layer in model.layers])
         self._kind, self._given_link, self._parts = kind, link, parts
         self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
         self._set(device, Included())

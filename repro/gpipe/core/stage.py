@@ -261,7 +261,7 @@ class HeldStages:
         return _Saved(inputs, known, watched, self._seeds(*cell))
 
     def _seeds(self, stage: int, i: int) -> list[int]:
-        """For the random state of (step, i, layer): of the stage's layers, and one for the loss.
+        """Seeds of the random state of (step, i, layer): for each of the stage's, then the loss.
 
         They are hashed together, since between two layers this code is in no cache.
         """
