@@ -15,6 +15,7 @@ from repro.cli import doctor
 from repro.cli.main import VERBS, main, print_warnings_once
 from repro.harness import machine, runner
 from repro.harness.frame import all_runs
+from repro.harness.job import Outcome
 from repro.harness.results import load
 
 sys.path.insert(0, str(Path(__file__).parent / "harness"))
@@ -72,6 +73,18 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
     found = found[found["experiment"] == "replay"]
     assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 4), (2, 1), (2, 4)]
     assert set(found["status"]) == {"done"}
+
+
+def test_a_run_that_fails_gives_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    crew = Crew(fail={(2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
+    monkeypatch.setattr(runner, "workers", lambda *_: crew)
+    sweep = ["run", "sweep", "--K", "2", "--M", "1", "4", "--results", str(tmp_path), *QUICK]
+    assert main(sweep) == 1
+    output = capfd.readouterr().out
+    assert "failed (stage 1: RuntimeError: no)" in output
+    assert "failed: timed-K2-M4-" in output
 
 
 @pytest.mark.parametrize(
