@@ -24,6 +24,7 @@ HERE = "-here"  # ends the names of the groups that are measured
 # On one GPU: steps of K=1 against profiles of data sheets. The Transformer has the paper's widths
 # and as many layers as fit without recomputation.
 GPU = "-gpu"  # ends the names of these groups
+LAYER_PASSES = 3
 PROFILES = ("h100", "h200")  # a profile is held against GPUs whose names contain its name
 GPU_MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "amoebanet-d": (AMOEBANET["paper"], 128),
@@ -75,10 +76,13 @@ def on_one_gpu(scale: Scale) -> list[Group]:
     for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
         common = {"model": model, "model_args": args, "K": 1, "N": N, "optimizer": "rmsprop"}
         common |= {"trace": False, "M": MS, "checkpoint": ["always", "never"]}
-        # No table shows the times of single layers yet; a profile can be fitted to them.
-        layers = sweep(**common | {"M": MS[-1], "checkpoint": "always"}, task="calibrate")
+        # The rates that this GPU attains, and the times of its layers, each in one round of its
+        # own: a profile is made of the former, and can be fitted to the latter.
+        alone = common | {"M": MS[-1], "checkpoint": "always"}
+        rates = sweep(**alone, task="roofline", balance="uniform", steps=1)
+        layers = sweep(**alone, task="calibrate", steps=LAYER_PASSES)
         steps = sweep(**common, **in_blocks(scale, 5))
-        groups.append(Group(name=f"{model}{GPU}", runs=(*steps, *layers)))
+        groups.append(Group(name=f"{model}{GPU}", runs=(*steps, *rates, *layers)))
         for profile in PROFILES:
             steps = sweep(**common, fidelity="simulated", profile=profile)
             groups.append(Group(name=simulated_group(model, profile), runs=steps, rounds=1))
