@@ -7,12 +7,11 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, in_blocks, sets, small
-from repro.harness.spec import Experiment, Group, Optimizer, RunSpec, Scale, sweep
+from repro.harness.spec import SIZES_AT, Experiment, Group, Optimizer, RunSpec, Scale, sweep
 from repro.paper.numbers import Peer, lingvo, torchgpipe
 
 NAME = "costs"
 ABOUT = read_about(__file__)
-SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")
 LAYERS_ON_A_V100 = 8  # of a Transformer, in Lingvo's comment on weak scaling
 LINGVO: dict[str, Any] = {"d": 2048, "H": 8192, "heads": 16, "V": 32000, "T": 1024}
 # Optimizers whose state is counted: Lingvo's own settings have Adam, the paper has RMSProp.
@@ -44,7 +43,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     on Tesla P40, its memory table, Lingvo's comments on its GPipe language model, and this machine.
     Scale smoke leaves out what takes minutes to count.
     """
-    if scale in SCALES:
+    if scale in SIZES_AT:
         groups = on_one_gpu(scale)
     elif scale == "smoke":
         groups = [_measured("transformer", TRANSFORMER[scale], scale)]

@@ -4,11 +4,19 @@ from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, controls_at, in_blocks, sets
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, ScheduleName, slug, sweep
+from repro.harness.spec import (
+    SIZES_AT,
+    Experiment,
+    Group,
+    RunSpec,
+    Scale,
+    ScheduleName,
+    slug,
+    sweep,
+)
 
 NAME = "peers"
 ABOUT = read_about(__file__)
-SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")  # besides those of every experiment
 
 
 class Sizes(NamedTuple):
@@ -53,7 +61,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     F:R:B = 1:1:2) and the runtimes the rest. A peer that is not installed is skipped. At scale gpu
     only our library is checked, for several K whose stages share the GPU.
     """
-    if scale in SCALES:
+    if scale in SIZES_AT:
         groups = [Group(name="checks", runs=_shared_checks())]
     else:
         size = SIZES[scale]

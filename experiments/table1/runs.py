@@ -5,6 +5,7 @@ from typing import Any
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET_SMALL, TRANSFORMER_SMALL
 from repro.harness.spec import (
+    SIZES_AT,
     UNLIMITED_MEMORY,
     Checkpoint,
     Experiment,
@@ -70,7 +71,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     """
     models = ["transformer"] if scale == "smoke" else [*PRINTED]
     runs: dict[str, list[RunSpec]] = {}
-    if scale not in ("gpu", "gpu-dry"):  # where nothing is counted again
+    if scale not in SIZES_AT:  # where nothing is counted again
         runs |= {model: _counted(model, scale) for model in models}
         runs |= {f"{model}-laws": _laws(model, scale) for model in models}
     if scale in ("smoke", "laptop"):

@@ -30,17 +30,20 @@ class Source:
     function: Callable[..., Any]  # scale and further parameters -> Experiment
     parameters: tuple[inspect.Parameter, ...] = ()  # those besides the scale
     notice: str = ""  # a line for the user before it is planned
-    scales: tuple[Scale, ...] = ()  # besides those of every experiment: its module's `SCALES`
 
     def build(self, scale: Scale, **values: Any) -> Experiment:
-        """The experiment at a scale; at one that it does not have, with the sizes of another."""
-        known = scale not in SIZES_AT or scale in self.scales
-        experiment = self.function(scale=scale if known else SIZES_AT[scale], **values)
+        """The experiment at a scale; of those of one GPU only at what its `minutes` name.
+
+        Where they do not, it has the sizes of another scale.
+        """
+        experiment = self.function(scale=SIZES_AT.get(scale, scale), **values)
         if not isinstance(experiment, Experiment):
             raise ValueError(
                 f"{self.name}: experiment() returned {type(experiment).__name__}, allowed is an "
                 "Experiment; see experiments/sweep/runs.py for one"
             )
+        if scale in SIZES_AT and scale in experiment.minutes:
+            return self.function(scale=scale, **values)
         return experiment
 
     @property
@@ -165,7 +168,7 @@ def _load(path: Path, name: str) -> Source:
             f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one"
         )
     others = tuple(p for p in parameters.values() if p.name != "scale")
-    return Source(name, function, others, scales=getattr(module, "SCALES", ()))
+    return Source(name, function, others)
 
 
 def _words(value: Any) -> list[str]:

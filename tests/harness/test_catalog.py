@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from repro.harness import catalog
-from repro.harness.spec import SCALES
+from repro.harness.spec import SCALES, SIZES_AT
 
 MINE = '''
 from repro.harness.spec import Experiment, Group, RunSpec
@@ -23,6 +23,15 @@ def test_every_experiment_builds_at_every_scale():
     for name in catalog.names():
         for scale in SCALES:
             assert catalog.find(name).build(scale).name == name
+
+
+def test_an_experiment_has_the_scales_of_one_gpu_that_its_minutes_name():
+    """Table 1 once had not: what it has at scale smoke would have been measured on the GPU."""
+    for name in catalog.names():
+        source = catalog.find(name)
+        for scale, other in SIZES_AT.items():
+            own, borrowed = source.build(scale), source.build(other)
+            assert (own.groups != borrowed.groups) == (scale in own.minutes), (name, scale)
 
 
 def test_a_file_of_ones_own_is_an_experiment_with_its_parameters_as_flags(tmp_path: Path):
