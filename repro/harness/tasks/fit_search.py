@@ -1,9 +1,10 @@
 """A measured fit: the coordinator searches for the largest size that trains.
 
-It starts at the size that is counted to be the largest, and goes up or down from there until one
-size has trained within the memory and the next one up has not. On the way down steps double, since
-a GPU's kernels take workspace that is not counted; then the sizes between are bisected. Every size
-is trained by fresh stages; a stage that runs out of memory is a result here.
+It starts at the size that is counted to be the largest, or at the smallest if none is. It goes up
+or down from there until one size has trained within the memory and the next one up has not. On the
+way down steps double, since a GPU's kernels take workspace that is not counted; then the sizes
+between are bisected. Every size is trained by fresh stages; a stage that runs out of memory is a
+result here.
 """
 
 from collections.abc import Callable
@@ -105,7 +106,8 @@ def search(
     size, above = None, None  # the largest that trains, and the smallest that does not
     try:
         whole = climb.counted(job.spec.memory)
-        wanted = whole.fit.largest
+        # Where nothing is counted to fit, the size next up is tried all the same.
+        wanted = whole.fit.largest or whole.fit.next
         while wanted is not None:
             if climb.trains(wanted):
                 size = wanted
