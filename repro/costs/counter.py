@@ -128,8 +128,10 @@ class Counter:
         return self._fakes.once(key, lambda: self._count_resident(self._fakes.modules[kind]))
 
     def _count_resident(self, module: nn.Module) -> Resident:
-        statistics = Statistics(module.modules())  # allocates buffers that a step uses
-        statistics.restore()
+        with self._fakes.inside():
+            statistics = Statistics(module.modules())  # allocates buffers that a step uses
+            kept = statistics.tensors
+            statistics.restore()
         trained: list[nn.Parameter] = []
         if self._optimizer is not None:
             trained = [p for p in module.parameters() if p.requires_grad]
@@ -140,7 +142,7 @@ class Counter:
             for p in trained
         ]
         state_bytes = sum(state for state, _ in states)
-        buffer_bytes = sum(t.nbytes for t in [*module.buffers(), *statistics.tensors])
+        buffer_bytes = sum(t.nbytes for t in [*module.buffers(), *kept])
         for part in module.modules():
             for name, buffer in part.named_buffers(recurse=False):
                 if not owns(part, name):  # a stage keeps a copy, see `repro.gpipe.exact.buffers`

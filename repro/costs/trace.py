@@ -174,6 +174,9 @@ def trace(
             if parameter.requires_grad:
                 hook = parameter.register_hook(lambda g: added.append(recorder.number(g)))
                 stack.callback(hook.remove)
+        # Else the backward of a GPU's tensors runs in a thread of the device, which does not know
+        # the default device of `FakeLayers.inside`, and may free what it used later.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(recorder)
         stack.enter_context(torch.enable_grad() if graph else torch.no_grad())
         return _traced(module, inputs, recorder, added, graph=graph)
@@ -263,12 +266,12 @@ class _Lead(torch.autograd.Function):
 class _Tail(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, took: Any, *outputs: Tensor) -> Tensor:
-        ctx.metas = [TensorMeta.of(t) for t in outputs]
+        ctx.metas = [(TensorMeta.of(t), t.device) for t in outputs]
         ctx.took = took
         return torch.empty(())
 
     @staticmethod
     def backward(ctx: Any, _grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads = [torch.empty_strided(m.shape, m.layout, dtype=m.dtype) for m in ctx.metas]
+        grads = [meta.room(device) for meta, device in ctx.metas]
         ctx.took(grads)
         return None, *grads
