@@ -7,7 +7,7 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, in_blocks, sets, small
-from repro.harness.spec import SIZES_AT, Experiment, Group, Optimizer, RunSpec, Scale, sweep
+from repro.harness.spec import SIZES_AT, TINY, Experiment, Group, Optimizer, RunSpec, Scale, sweep
 from repro.paper.numbers import Peer, lingvo, torchgpipe
 
 NAME = "costs"
@@ -22,11 +22,11 @@ KS, MS = [1, 2], [1, 4, 32]
 HERE = "-here"  # ends the names of the groups that are measured
 # On one GPU: steps of K=1 against profiles of data sheets. The Transformer has the paper's widths
 # and as many layers as fit without recomputation.
-GPU = "-gpu"  # ends the names of these groups
+GPU, LAYERS = "-gpu", "-layers"  # end the names of the groups with steps, and with single layers
 LAYER_PASSES = 3
 PROFILES = ("h100", "h200")  # a profile is held against GPUs whose names contain its name
 GPU_MODELS: dict[str, tuple[dict[str, Any], int]] = {
-    "amoebanet-d": (AMOEBANET["paper"], 128),
+    "amoebanet-d": (AMOEBANET["paper"], 64),
     "transformer": ({"L": 4}, 32),
 }
 DRY_MODELS: dict[str, tuple[dict[str, Any], int]] = {
@@ -75,13 +75,15 @@ def on_one_gpu(scale: Scale) -> list[Group]:
     for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
         common = {"model": model, "model_args": args, "K": 1, "N": N, "optimizer": "rmsprop"}
         common |= {"trace": False, "M": MS, "checkpoint": ["always", "never"]}
-        # The rates that this GPU attains, and the times of its layers, each in one round of its
-        # own: a profile is made of the former, and can be fitted to the latter.
+        # The rates that this GPU attains, and the times of its layers: a profile is made of the
+        # former, and can be fitted to the latter.
         alone = common | {"M": MS[-1], "checkpoint": "always"}
         rates = sweep(**alone, task="roofline", balance="uniform", steps=1)
         layers = sweep(**alone, task="calibrate", steps=LAYER_PASSES)
-        steps = sweep(**common, **in_blocks(scale, 5))
-        groups.append(Group(name=f"{model}{GPU}", runs=(*steps, *rates, *layers)))
+        groups.append(Group(name=f"{model}{LAYERS}", runs=(*rates, *layers), rounds=1))
+        # The same kernels take as long in every step, so a few blocks do.
+        steps = sweep(**common, warmup=1, steps=1 if scale in TINY else 3)
+        groups.append(Group(name=f"{model}{GPU}", runs=steps, rounds=1))
         for profile in PROFILES:
             steps = sweep(**common, fidelity="simulated", profile=profile)
             groups.append(Group(name=simulated_group(model, profile), runs=steps, rounds=1))

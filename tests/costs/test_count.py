@@ -12,6 +12,7 @@ from repro.costs.counter import Counter, Optimizer
 from repro.costs.stage_memory import Messages, StageMemory, Task, peak_memory
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.core.config import PipelineConfig
+from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.core.microbatch import flatten
 from repro.gpipe.partition.balance import choose
 from repro.harness.allocator import measure
@@ -107,7 +108,7 @@ def test_counted_is_what_the_allocator_says():
     ("M", "checkpoint"), [(1, "never"), (4, "always"), (8, "except_last"), (8, "never")]
 )
 def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
-    """Within 5 % of `max_memory_allocated`, counted on the GPU's operators."""
+    """Within 1 % of the bytes of tensors, counted on the GPU's operators; kernels take more."""
     args, N = GPU_MODELS[name]
     model = build(name, **args)
     data = model.batch(N, 0)
@@ -117,11 +118,14 @@ def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
     own = optimizer(pipe.parameters())
     for _ in range(2):
         (on_gpu,) = pipe.measure_memory(*data, model.loss, own)
+    with LiveBytes(pipe.resident(*data, own), device="cuda") as meter:
+        pipe.train_step(*data, model.loss, own)
     pipe.close()
     (stage,) = memory_of_ranks(
         model.layers, model.loss, data, config, optimizer, Messages(0, 0), "cuda"
     )
-    assert stage.total == pytest.approx(on_gpu, rel=0.05)
+    assert stage.total == pytest.approx(meter.peak, rel=0.01)
+    assert on_gpu >= 0.99 * meter.peak
 
 
 def linear(width: int = 8) -> nn.Module:

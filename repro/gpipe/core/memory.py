@@ -5,6 +5,7 @@ the bytes of all live tensor storages, counted by watching every operator. That 
 measured in a step of its own and never in a timed one.
 """
 
+import re
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,26 @@ from torch.utils._python_dispatch import TorchDispatchMode  # private; imported 
 from repro.gpipe.core.microbatch import flatten
 
 _OVER = "are allowed"  # only the errors of a limit say so
+# Of a GPU's allocator; a list of all processes on the GPU follows.
+_ON_GPU = re.compile(
+    r".* Tried to allocate ([\d.]+) (\w+)\. GPU .* of which ([\d.]+) (\w+) is free\."
+)
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def over_limit(reason: str) -> bool:
-    """Whether a limit caused this out-of-memory error, rather than the machine or /dev/shm."""
-    return _OVER in reason
+def over_limit(reason: str) -> str:
+    """What an out-of-memory error says, if a limit caused it; else "".
+
+    Otherwise the machine did, or /dev/shm. On a GPU there was a limit if it had as much free as was
+    refused.
+    """
+    if _OVER in reason:
+        return reason
+    found = _ON_GPU.match(reason)
+    if found is None:
+        return ""
+    refused, free = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
+    return found[0] if refused <= free else ""
 
 
 class LiveBytes(TorchDispatchMode):
@@ -122,12 +138,5 @@ def capped(device: torch.device, limit: int | None) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(limit / total, device)
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        # torch's own text does not tell a full GPU, which other processes fill, from the limit.
-        reserved = torch.cuda.memory_reserved(device)
-        if torch.cuda.mem_get_info(device)[0] < limit - reserved:
-            raise
-        text = f"{reserved:,} bytes of this process and more were asked for, {limit:,} {_OVER}"
-        raise MemoryError(text) from error
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -78,10 +78,10 @@ class _Climb:
             assert isinstance(record, FitRound)
             (tried,) = record.fit.tried
             self.tell(f"{name}: trains")
-        elif memory.over_limit(outcome.reason):
-            failed = {"args": size.args, "status": "oom", "reason": outcome.reason}
+        elif reason := memory.over_limit(outcome.reason):
+            failed = {"args": size.args, "status": "oom", "reason": reason}
             tried = Tried.model_construct(**failed, peak_bytes=None, allocator_bytes=None)
-            self.tell(f"{name}: out of memory: {outcome.reason}")
+            self.tell(f"{name}: out of memory: {reason}")
         else:
             raise _Stopped(outcome)
         total = [stage.total for stage in size.stages]
