@@ -9,17 +9,16 @@ iterations of Megatron-LM on 2 to 8 A100 GPUs.
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.optimize import least_squares
-
+from repro.costs import curve
 from repro.costs import device as devices
-from repro.costs.device import Amount, Device, Rate
+from repro.costs.curve import where_free
+from repro.costs.device import Amount, Device
 from repro.harness.predict import Roofline, predict
 from repro.harness.spec import RunSpec
 from repro.models import build
@@ -86,49 +85,21 @@ def _source(layers: int, hidden: int, parts: int, device: Device) -> Roofline:
 
 def without_curves(device: Device, fitted: Sequence[str]) -> Device:
     """The device where nothing costs time but what is fitted."""
-    update: dict[str, Any] = {}
-    for name in Device.model_fields:
-        number = getattr(device, name)
-        if name in fitted or name in ("memory", "element_bytes"):
-            continue
-        if isinstance(number, Rate):
-            update[name] = number.model_copy(update={"peak": 1e19})
-        elif isinstance(number, Amount):
-            update[name] = number.model_copy(update={"value": 0.0})
     start = {"launch_s": 1e-5, "link_latency_s": 1e-5, "setup_s": 1e-3}
+    kept: dict[str, Any] = {name: getattr(device, name) for name in fitted}
     for name in start.keys() & set(fitted):
-        update[name] = Amount(value=start[name], source="where the fit begins")
-    return device.model_copy(update=update)
-
-
-def with_numbers(device: Device, fitted: Sequence[str], values: Sequence[float]) -> Device:
-    """The device with these values of the fitted fields, in order."""
-    update: dict[str, Any] = {}
-    for name, value in zip(fitted, values, strict=True):
-        number = getattr(device, name)
-        field = "attainable" if isinstance(number, Rate) else "value"
-        update[name] = number.model_copy(update={field: value})
-    return device.model_copy(update=update)
+        kept[name] = Amount(value=start[name], source="where the fit begins")
+    return where_free(device).model_copy(update=kept)
 
 
 def fit(device: Device, fitted: Sequence[str], rows: Sequence[Iteration]) -> Device:
     """The fields that make the logarithms of steps fit best, where large errors count less."""
-    real = np.log([row.step_s for row in rows])
 
-    def errors(logs: Iterable[float]) -> Any:
-        tried = with_numbers(device, fitted, np.exp([*logs]).tolist())
+    def predicted(tried: Device) -> list[float]:
         _source.cache_clear()
-        return np.log([step_s(row, tried) for row in rows]) - real
+        return [step_s(row, tried) for row in rows]
 
-    numbers = [getattr(device, name) for name in fitted]
-    start = [n.attainable if isinstance(n, Rate) else n.value for n in numbers]
-    # No rate is above its peak.
-    high = [0.0 if isinstance(number, Rate) else np.inf for number in numbers]
-    bounds = -np.inf, high
-    found = least_squares(
-        errors, np.log(start), bounds=bounds, loss="soft_l1", f_scale=0.05, max_nfev=40
-    )
-    return with_numbers(device, fitted, [float(f"{value:.4g}") for value in np.exp(found.x)])
+    return curve.fit(device, fitted, predicted, [row.step_s for row in rows], 0.05)
 
 
 def main(verb: str) -> None:

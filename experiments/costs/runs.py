@@ -23,7 +23,7 @@ HERE = "-here"  # ends the names of the groups that are measured
 # On one GPU: steps of K=1 against profiles of data sheets. The Transformer has the paper's widths
 # and as many layers as fit without recomputation.
 GPU, LAYERS = "-gpu", "-layers"  # end the names of the groups with steps, and with single layers
-LAYER_PASSES = 3
+LAYER_PASSES = 3  # over single layers, besides the first
 PROFILES = ("h100", "h200")  # a profile is held against GPUs whose names contain its name
 GPU_MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "amoebanet-d": (AMOEBANET["paper"], 64),
@@ -52,7 +52,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; 2 devices to measure every cell",
-        minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 8.5, "gpu": 10, "node": 15, "paper": 15},
+        minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 13, "gpu": 10, "node": 15, "paper": 15},
         rounds=sets(scale),
         groups=tuple(groups),
     )
@@ -75,12 +75,9 @@ def on_one_gpu(scale: Scale) -> list[Group]:
     for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
         common = {"model": model, "model_args": args, "K": 1, "N": N, "optimizer": "rmsprop"}
         common |= {"trace": False, "M": MS, "checkpoint": ["always", "never"]}
-        # The rates that this GPU attains, and the times of its layers: a profile is made of the
-        # former, and can be fitted to the latter.
         alone = common | {"M": MS[-1], "checkpoint": "always"}
-        rates = sweep(**alone, task="roofline", balance="uniform", steps=1)
-        layers = sweep(**alone, task="calibrate", steps=LAYER_PASSES)
-        groups.append(Group(name=f"{model}{LAYERS}", runs=(*rates, *layers), rounds=1))
+        layers = sweep(**alone, task="roofline", balance="uniform", steps=LAYER_PASSES)
+        groups.append(Group(name=f"{model}{LAYERS}", runs=layers, rounds=1))
         # The same kernels take as long in every step, so a few blocks do.
         steps = sweep(**common, warmup=1, steps=1 if scale in TINY else 3)
         groups.append(Group(name=f"{model}{GPU}", runs=steps, rounds=1))
@@ -95,11 +92,11 @@ def simulated_group(model: str, profile: str) -> str:
 
 
 def _measured(model: str, args: dict[str, Any], scale: Scale) -> Group:
-    """Steps, and the layer times from the rates that this machine attains in the same round."""
+    """Steps, and the layer times by a device that is fitted to single layers in the same round."""
     common = {"model": model, "model_args": args, "N": 32 if scale == "smoke" else 64, "K": KS}
     common |= {"trace": False}
     Ms = MS[:2] if scale == "smoke" else MS
-    rates = sweep(M=Ms[-1], task="roofline", balance="uniform", steps=1, **common)
+    rates = sweep(M=Ms[-1], task="roofline", balance="uniform", steps=LAYER_PASSES, **common)
     # Six steps of ResNet-50 take fifteen seconds on two CPU cores.
     common |= in_blocks(scale, 2 if model.startswith("timm:") else 6)
     name = f"{model.removeprefix('timm:')}{HERE}"

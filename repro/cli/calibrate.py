@@ -1,7 +1,6 @@
 """`repro calibrate`: measures this machine's device profile, or the layer times of a model."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -14,11 +13,15 @@ from repro.cli.options import json_file, parse_named
 from repro.cli.source import ModelOptions
 from repro.harness import machine
 from repro.harness.catalog import pairs
+from repro.harness.sizes import AMOEBANET, TRANSFORMER
 from repro.harness.spec import RunSpec, slug
 from repro.harness.terminal import show
 from repro.harness.text import seconds, size
 
+FITTED_N = 32  # examples of the largest micro-batch whose layers make a device profile
+
 if TYPE_CHECKING:
+    from repro.costs.device import Device
     from repro.harness.schema import CalibrateRound
 
 
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
 class CalibrateOptions(ModelOptions):
     """Measure this machine's rates, or a model's layer times, for `repro simulate`.
 
-    Without a [MODEL], micro-benchmarks of about ten seconds make a device profile. With a [MODEL],
-    its layers are timed in micro-batches of several sizes, on K processes at once and in turn.
+    Without a [MODEL], a device profile is fitted to the layers of an AmoebaNet-D and a Transformer,
+    in about half a minute. With a [MODEL], its layers are timed in micro-batches of several sizes,
+    on K processes at once and in turn.
     [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
     import:package.module:function, which is code and is run.
     """
@@ -75,25 +79,26 @@ def main(arguments: list[str]) -> int:
 
 
 def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
-    from repro.cli import doctor
-    from repro.costs import bench
     from repro.gpipe import launch
 
     here, path = origin.machine, _file_to_write(options.output or folder / "device.json")
-    rates = launch(bench.measure, here.device, stages=origin.K)
-    source = f"`repro calibrate` on K={origin.K} processes at once"
-    # Of a GPU that stages may share, or of the host, which they do share.
-    memory = int(doctor.memory()[0]) // origin.K
-    if here.device == "cuda":
-        memory = machine.gpu_memory() // math.ceil(origin.K / here.count)
-    device = bench.profile(rates, here.slug, origin.text, source, memory)
+    scale = "node" if here.device == "cuda" else "laptop"
+    sizes = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale] | {"L": 2}}
+    alike: dict[str, Any] = {"task": "roofline", "balance": "uniform", "steps": 2, "K": origin.K}
+    specs = [
+        RunSpec(model=model, model_args=args, N=FITTED_N, M=FITTED_N // 2, **alike).plain()
+        for model, args in sizes.items()
+    ]
+    texts = {"name": here.slug, "title": origin.text}
+    device = launch(fit_device, specs, here.device, texts, stages=origin.K)[0]
     if not machine.torchrun_rank():
         device.save(path)
     return {
         "matrices, convolutions": f"{device.matmul_flops.value / 1e9:,.2f} GFLOP/s",
         "other operators": f"{device.other_flops.value / 1e9:,.2f} G elements/s",
         "memory bandwidth": f"{device.bytes_per_second.value / 1e9:,.2f} GB/s",
-        "launch of an operator": seconds(device.launch_s.value),
+        "an operator on the device": seconds(device.launch_s.value),
+        "an operator on its host": seconds(device.host_s.value),
         "link between stages": f"{device.link.bytes_per_second / 1e9:,.2f} GB/s",
         "latency of a message": seconds(device.link.latency),
         "memory of a stage": size(device.memory.value),
@@ -101,6 +106,16 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[st
         "wrote": f"{path}; in a run's spec it is profile={str(path)!r}",
         "use": f"`repro simulate transformer --device {path} --K {origin.K}`",
     }
+
+
+def fit_device(plain: list[dict[str, Any]], kind: str, texts: dict[str, str]) -> "Device":
+    import torch.distributed as dist
+
+    from repro.harness.job import Job
+    from repro.harness.tasks import calibrate
+
+    jobs = [Job(RunSpec(**each), device=kind) for each in plain]
+    return calibrate.fitted_device(jobs, dist.get_rank(), **texts)[0]
 
 
 def _file_to_write(path: Path) -> Path:

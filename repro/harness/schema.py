@@ -191,12 +191,16 @@ class CalibrateRound(_Round):
 
 
 class RooflineRound(_Round):
-    """Rates that this machine attains, and what the roofline makes of them for a model's layers."""
+    """Seconds of a model's layers alone, and a device that is fitted to them.
+
+    Older records have rates of micro-benchmarks, and no layers that were measured.
+    """
 
     task: Literal["roofline"] = "roofline"
-    device: dict[str, Any]  # the rates as a device profile, see `repro.costs.Device`
-    # Seconds of the layers by that profile; sizes, bytes and link are as in one that was timed.
+    device: dict[str, Any]  # as a profile, see `repro.costs.Device`
+    # Seconds of the layers by that device; sizes, bytes and link are as in one that was timed.
     calibration: Calibration
+    measured: Calibration | None = None
 
 
 class LearnRound(_Round):

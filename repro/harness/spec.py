@@ -102,9 +102,9 @@ class RunSpec(Frozen):
     Attributes:
         task: "train" times steps. "check" holds the library against the unsplit model
             (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
-            "calibrate" times layers for `repro.simulate`. "roofline" measures the rates of K
-            devices (`repro.costs.bench`) and gives the times that layers take by these. "learn"
-            trains for an accuracy or a translation quality, as `training` says.
+            "calibrate" times layers for `repro.simulate`. "roofline" fits a device to such times
+            (`repro.costs.curve`) and gives the times that layers take by it. "learn" trains for
+            an accuracy or a translation quality, as `training` says.
         memory: bytes of each stage. A fit looks for the largest model within it; a simulated run
             takes the largest N, up to the one given.
         profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.

@@ -1,5 +1,7 @@
 """The tasks "calibrate" and "roofline": times of the layers of a model on this machine.
 
+"roofline" also fits a device to them (`repro.costs.curve`), and gives the times by that device.
+
 Processes share memory bandwidth and caches. A layer that is timed alone looks faster than it is
 while the other stages compute, and one that is timed while all compute looks slower than it is
 while others wait. So both are timed. Each process runs the whole chain of layers, forward and back,
@@ -9,7 +11,8 @@ as a stage runs its part: a layer that is timed again and again would find its w
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -17,14 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repro.costs import bench
+from repro.costs import curve
 from repro.costs.device import Device
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
-from repro.gpipe.partition.layer_profile import timed
+from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.gpipe.partition.layer_profile import timed as seconds_of
 from repro.harness.job import Job, Measured
 from repro.harness.predict import Roofline
 from repro.harness.schema import CalibrateRound, RooflineRound
@@ -34,6 +38,7 @@ from repro.harness.tasks.setup import device_of, facts_of
 from repro.models import Model, build
 from repro.simulate.calibration import Calibration, LayerTables
 
+_NO_NEIGHBOUR = LinkSpeed(bytes_per_second=1e15)  # the fastest link that a profile may have
 Pass = list[list[float]]  # seconds of each layer: forward, recompute, backward
 
 
@@ -48,8 +53,15 @@ def sizes(spec: RunSpec) -> list[int]:
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     """Time every layer on this rank, while the other ranks compute and while they wait."""
     began = time.perf_counter()
+    model = build(job.spec.model, **job.spec.arguments)
+    calibration = timed_layers(job, rank, model, alone=job.spec.K > 1)
+    facts = {"balance": [len(model.layers)], **facts_of(model, began)}
+    return Measured(CalibrateRound(calibration=calibration, **facts))
+
+
+def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibration:
+    """Seconds of every layer, the mean over the processes; also `alone`, in turn, if so asked."""
     spec, device = job.spec, device_of(job.device, rank)
-    model = build(spec.model, **spec.arguments)
     wire = ControlChannel(spec.K, rank)
     chain = _Chain(spec, model, wire, device)
 
@@ -57,50 +69,89 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         """Over the processes, as nested lists."""
         return np.mean(wire.all_gather(np.asarray(seconds).tolist()), axis=0).tolist()
 
-    together, alone = [], []  # for each size, for each kind, seconds of each layer
+    together, in_turn = [], []  # for each size, for each kind, seconds of each layer
     for n in sizes(spec):
         passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
         together.append(mean(np.median(passes, axis=0)))
-        if spec.K > 1:
-            alone.append(mean(np.median(chain.in_turn(n, spec.steps), axis=0)))
+        if alone:
+            in_turn.append(mean(np.median(chain.in_turn(n, spec.steps), axis=0)))
     links = Links(wire, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
     speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
-    calibration = Calibration(
+    return Calibration(
         *zip(*together, strict=True),
         sizes=tuple(sizes(spec)),
-        alone=LayerTables(*zip(*alone, strict=True)) if alone else None,
+        alone=LayerTables(*zip(*in_turn, strict=True)) if alone else None,
         update=mean(chain.updates(spec.steps)),
         activations=tuple(onward for onward, _ in chain.sent),
         gradients=tuple(back for _, back in chain.sent),
         link=speed,
         parameters=chain.parameter_bytes(),
     )
-    facts = {"balance": [len(model.layers)], **facts_of(model, began)}
-    return Measured(CalibrateRound(calibration=calibration, **facts))
 
 
 def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
-    """Measure the rates that this machine attains right now, and predict the times of every layer.
+    """Time every layer alone, fit a device to these times, and predict the layers by it.
 
-    Rates of a machine drift, and are lower while more processes share its memory. So they are
-    measured on as many processes as a step has, and in the same round as that step.
+    Rates of a machine drift, and are lower while more processes share its memory. So layers are
+    timed on as many processes as a step has, and in the same round as that step.
     """
     began = time.perf_counter()
     spec = job.spec
-    wire = ControlChannel(spec.K, rank)
-    rates = wire.all_gather(bench.measure(job.device, stages=spec.K))
-    if job.device == "cuda":
-        memory = torch.cuda.mem_get_info(0)[1]
-    else:  # a share of the host's
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // spec.K
-    made_by = f"the task roofline on K={spec.K} processes at once"
-    device = bench.profile(rates, "here", "this machine", made_by, memory)
     model = build(spec.model, **spec.arguments)
+    device, (measured,) = fitted_device([job], rank)
     times = predicted(spec, model, device, job.device)
     facts = {"balance": [len(model.layers)], **facts_of(model, began)}
-    return Measured(RooflineRound(device=device.model_dump(), calibration=times, **facts))
+    record = RooflineRound(
+        device=device.model_dump(), calibration=times, measured=measured, **facts
+    )
+    return Measured(record)
+
+
+def fitted_device(
+    jobs: Sequence[Job], rank: int, **texts: str | float
+) -> tuple[Device, list[Calibration]]:
+    """A device fitted to the layers of several models, and the times of these; on every rank.
+
+    `texts` are fields of the device, such as its name.
+    """
+    models = [build(job.spec.model, **job.spec.arguments) for job in jobs]
+    timed = [
+        timed_layers(job, rank, model, alone=False) for job, model in zip(jobs, models, strict=True)
+    ]
+    K, kind = jobs[0].spec.K, jobs[0].device
+    if kind == "cuda":
+        memory = torch.cuda.mem_get_info(0)[1]
+    else:  # a share of the host's
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // K
+    about = {"name": "here", "title": "this machine", "date": date.today().isoformat()}
+    about |= {"precision": "TF32 products" if kind == "cuda" else "float32", "memory": memory}
+    source = f"fitted to single layers of {', '.join(job.spec.model for job in jobs)}, K={K}"
+    link = timed[0].link if K > 1 else _NO_NEIGHBOUR
+    unknown = Device.measured(source, link, **about | texts, **dict.fromkeys(curve.FITTED, 1.0))
+    sources = [
+        Roofline(unknown, model, job.spec.optimizer, kind=kind)
+        for job, model in zip(jobs, models, strict=True)
+    ]
+
+    def predict(tried: Device) -> list[float]:
+        tables = [
+            source.changed(tried).layers(n, "always")
+            for source, times in zip(sources, timed, strict=True)
+            for n in times.sizes
+        ]
+        kinds = [(each.forward, each.recompute, each.backward) for each in tables]
+        return [seconds for of_kinds in kinds for layers in of_kinds for seconds in layers]
+
+    real = [
+        seconds
+        for times in timed
+        for of_kinds in zip(times.forward, times.recompute, times.backward, strict=True)
+        for layers in of_kinds
+        for seconds in layers
+    ]
+    return curve.of_layers(source, link, predict, real, **about | texts), timed
 
 
 def predicted(spec: RunSpec, model: Model, device: Device, kind: str) -> Calibration:
@@ -172,17 +223,17 @@ class _Chain:
             starts = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
             # A layer may write to its inputs.
             copies = unflatten([t.clone() for t in starts], skeleton)
-            seconds, value = timed(self._device, partial(module, copies))
+            seconds, value = seconds_of(self._device, partial(module, copies))
             took.append(seconds)
             outputs.append(value)
-        seconds, outputs[-1] = timed(self._device, lambda: self._model.loss(value, targets))
+        seconds, outputs[-1] = seconds_of(self._device, lambda: self._model.loss(value, targets))
         took[-1] += seconds
         return took, outputs
 
     def _backward(self, output: Tree) -> float:
         roots = _roots(output)
         gradients = [torch.ones_like(t) for t in roots]
-        return timed(self._device, lambda: torch.autograd.backward(roots, gradients))[0]
+        return seconds_of(self._device, lambda: torch.autograd.backward(roots, gradients))[0]
 
     def updates(self, repeats: int) -> list[float]:
         """Seconds of the optimizer's update of each layer; 0 for a layer without parameters."""
@@ -191,7 +242,7 @@ class _Chain:
             took = [0.0]
             if parameters := [*module.parameters()]:
                 step = OPTIMIZERS[self._spec.optimizer](parameters, lr=self._spec.lr).step
-                took = [timed(self._device, step)[0] for _ in range(repeats)]
+                took = [seconds_of(self._device, step)[0] for _ in range(repeats)]
             found.append(statistics.median(took))
         return found
 
