@@ -82,7 +82,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="sec. 7",
         neurips="sec. 7",
         needs="any machine; one GPU at scale gpu",
-        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 1.1, "gpu": 4},
+        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 1.1, "gpu": 2.7},
         rounds=1,
         groups=(
             Group(name="stages", runs=tuple(stages)),

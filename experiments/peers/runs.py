@@ -75,7 +75,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices; torchgpipe and deepspeed are optional extras",
-        minutes={"smoke": 1, "gpu-dry": 1, "laptop": 21, "gpu": 3, "node": 25, "paper": 25},
+        minutes={"smoke": 1, "gpu-dry": 1, "laptop": 21, "gpu": 1.5, "node": 25, "paper": 25},
         rounds=sets(scale),
         groups=tuple(groups),
     )
