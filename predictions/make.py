@@ -2,8 +2,8 @@
 
     .venv/bin/python -m predictions.make
 
-Numbers come from `repro simulate`, their bars from the recorded experiment `costs`. A file that is
-there already is never written again: `tests/test_predictions.py` refuses changes to it.
+Numbers come from `repro simulate`, their ranges from the recorded experiment `costs`. A file that
+is there already is never written again: `tests/test_predictions.py` refuses changes to it.
 """
 
 import json
@@ -11,14 +11,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import date
-from math import exp
 from pathlib import Path
 from typing import Any
 
-from experiments.costs.cells import SOURCES, cells
-from experiments.costs.error import ErrorBar, error_bar
 from experiments.table2.runs import AMOEBANET_N, KS, MS, TRANSFORMER_N
-from repro.harness.results import load
+from repro.harness.error_bars import profile_error
 from repro.harness.sizes import AMOEBANET, TRANSFORMER
 
 HOME = Path(__file__).parent
@@ -68,7 +65,7 @@ def command(model: str, link: str) -> list[str]:
     ]
 
 
-def predicted(model: str, link: str, throughput: ErrorBar, ratio: ErrorBar) -> list[dict[str, Any]]:
+def predicted(model: str, link: str) -> list[dict[str, Any]]:
     """One entry for each K and M."""
     ran = subprocess.run(
         [sys.executable, "-m", "repro", *command(model, link)],
@@ -86,10 +83,10 @@ def predicted(model: str, link: str, throughput: ErrorBar, ratio: ErrorBar) -> l
             "M": point["M"],
             "N": answer["N"],
             "balance": point["balance"],
-            "examples_per_s": _with_bar(point["throughput"], throughput),
+            "examples_per_s": _with_range(point["throughput"], answer["N"], point, "factor"),
             "over_K2_M1": None
             if point is base
-            else _with_bar(point["throughput"] / base["throughput"], ratio),
+            else _with_range(point["throughput"] / base["throughput"], answer["N"], point, "ratio"),
             "peak_bytes": max(point["peak_bytes"]),
             "fits": max(point["peak_bytes"]) <= answer["memory"],
         }
@@ -97,11 +94,13 @@ def predicted(model: str, link: str, throughput: ErrorBar, ratio: ErrorBar) -> l
     ]
 
 
-def _with_bar(value: float, bar: ErrorBar) -> dict[str, float]:
-    """The value; low and high by the median error, lowest and highest by the worst one."""
-    low, high = bar.ends(value)
-    lowest, highest = value / exp(bar.worst), value * exp(bar.worst)
-    numbers = {"value": value, "low": low, "high": high, "lowest": lowest, "highest": highest}
+def _with_range(value: float, N: int, point: dict[str, Any], of: str) -> dict[str, float]:
+    """The value, and where nine of ten of its setting lie; `of` is a factor of an `ErrorBar`."""
+    bar = profile_error(N / point["M"], point["K"])
+    if bar is None:
+        raise SystemExit("no ranges: `repro run costs --reference` records them")
+    factor = getattr(bar, of)
+    numbers = {"value": value, "low": value / factor, "high": value * factor}
     return {name: float(f"{number:.4g}") for name, number in numbers.items()}
 
 
@@ -110,18 +109,9 @@ def main() -> None:
     path = HOME / f"{date.today().isoformat()}-{DEVICE}.json"
     if path.exists():
         raise SystemExit(f"{path}: is there already, and predictions are not changed")
-    results = load(Path("results/reference"))
-    throughput, ratio = error_bar(results, "absolute"), error_bar(results)
-    if throughput is None or ratio is None:
-        raise SystemExit("no error bars: `repro run costs --reference` records them")
     last_change = ["git", "log", "-1", "--format=%H", "--", *COST_MODEL]
     commit = subprocess.run(last_change, check=True, capture_output=True, text=True).stdout.strip()
-    entries = [
-        entry
-        for model in MODELS
-        for link in LINKS
-        for entry in predicted(model, link, throughput, ratio)
-    ]
+    entries = [entry for model in MODELS for link in LINKS for entry in predicted(model, link)]
     content = {
         "date": date.today().isoformat(),
         "fidelity": "simulated",
@@ -130,8 +120,7 @@ def main() -> None:
         "commands": [" ".join([".venv/bin/repro", *command(m, n)]) for m in MODELS for n in LINKS],
         "links": {name: source for name, (_, source) in LINKS.items()},
         "tested_by": TESTED_BY,
-        "error": {"examples_per_s": vars(throughput), "over_K2_M1": vars(ratio)},
-        "error_over": sorted({SOURCES[source] for source in cells(results)["source"]}),
+        "ranges": "where nine of ten lie, by setting: plots/reference/costs_bars.csv",
         "predictions": entries,
     }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -93,7 +93,8 @@ def test_the_numbers_of_ours_without_a_mark_are_known():
     """One that is new gets a mark, or a line in unmarked.txt."""
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     text = re.sub(r"(?m)^(?:\||#|!\[|\*[^*]).*$|`[^`]*`|\]\([^)]*\)", "", text)
-    text = re.sub(r"(?:\d+ of )?\S*(?: \[[-+\d., ]+\])?\s?<!-- [^>]*-->", "#", text)
+    ends = r" \[[-+\d., ]+\]| \([\d.]+ to [\d.]+\)"
+    text = re.sub(rf"(?:\d+ of )?\S*(?:{ends})?\s?<!-- [^>]*-->", "#", text)
     text = " ".join(text.split())
     numbers = re.finditer(r"(?<![\w.=/^(-])[+-]?\d+(?:\.\d+)?(?![\w.]*\d)", text)
     ours = [

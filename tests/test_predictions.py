@@ -15,6 +15,7 @@ HOME = Path(__file__).parent.parent / "predictions"
 FROZEN = {
     "2026-11-22-h100.json": "af091c0c268d135490bd3a5887f67fc9238b37b4ecd6fc32becd114aea0919cc",
     "2026-11-25-vtrain.json": "65c2a0536d9273a2057e2ed63c99cd2918071ed18e693c6a0f8449477aa91e6a",
+    "2026-11-26-layers.json": "860c3e9940b15cdf696ac3927e31be8c4918fb743bd556972db100e1187a0a0e",
     "2026-11-26-vtrain.json": "70f0369bd4d51888a4e7597c51e37ef1f47e9835c7c24645ffd16931d2d9c8f6",
 }
 

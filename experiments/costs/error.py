@@ -1,58 +1,76 @@
-"""How far the cost model is off, as one number for other experiments to draw as an error bar."""
+"""How far the cost model is off in a setting, for other experiments to show as a range."""
 
-import statistics
-from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, log1p
+from itertools import product
+from math import expm1, log1p, nan
+from typing import Any
+
+import pandas as pd
 
 from experiments.costs.cells import cells
-from experiments.costs.runs import GPU
-from repro.harness.frame import Frame
+from experiments.costs.runs import GPU, HERE
+from repro.harness.error_bars import ANY, DATA_SHEET, FEWEST, FITTED, ErrorBar, setting
+from repro.harness.frame import Frame, select
 from repro.harness.results import Results
-from repro.harness.spec import TINY
+from repro.harness.spec import TINY, RunSpec
 
-
-@dataclass(frozen=True)
-class ErrorBar:
-    """Errors of the cost model over all cells whose step is known.
-
-    An error is |log(predicted / real)|, so that half as fast and twice as fast are equally wrong.
-    Nothing was fitted to these steps, so the same error is to be expected of a step that nobody has
-    measured.
-    """
-
-    median: float  # half of the cells are nearer
-    worst: float  # no cell is farther off
-
-    def ends(self, value: float) -> tuple[float, float]:
-        return value / exp(self.median), value * exp(self.median)
+BARS = "costs_bars"
+OFF = {"step": "absolute", "ratio": "ratio"}  # what is off -> the column of `cells`
 
 
 @lru_cache(maxsize=2)
-def error_bar(results: Results, column: str = "ratio") -> ErrorBar | None:
-    """The error of simulated ratios, or "absolute" of throughput; None without a recorded cell.
+def bars(results: Results) -> Frame:
+    """A line for each source of durations and setting: known steps, and their errors in percent.
 
-    A ratio is over the source's own base cell, such as K=2, M=1. Steps of one GPU do not count
-    there: they vary M and the rule of re-materialization, but not K. Nor do steps of tiny models,
-    which are too short to say anything.
+    An error is |log(predicted / real)|, so that half as fast and twice as fast are equally wrong. A
+    ratio is over the source's own base, such as K=2, M=1. Steps of one GPU do not count there: they
+    vary M and the rule of re-materialization, but not K. Nor do steps of tiny models, which are too
+    short to say anything.
     """
     judged = cells(results)
-    counted = ~judged["scale"].isin(TINY)
-    if column == "ratio":
-        counted &= ~judged["group"].astype(str).str.endswith(GPU)
-    return bar_of(judged.loc[counted, column])
+    judged = judged.loc[~judged["scale"].isin(TINY)]
+    settings = [setting(*at) for at in zip(judged["N"] / judged["M"], judged["K"], strict=True)]
+    groups = judged["group"].astype(str)
+    durations = pd.Series(DATA_SHEET, judged.index).mask(groups.str.endswith(HERE), FITTED)
+    judged = judged.assign(setting=settings, durations=durations)
+    judged["ratio"] = judged["ratio"].mask(groups.str.endswith(GPU))
+    lines = []
+    for kind, name in product((DATA_SHEET, FITTED), (*sorted({*settings}, reverse=True), ANY)):
+        chosen = select(judged, durations=kind)
+        chosen = chosen if name == ANY else select(chosen, setting=name)
+        line: dict[str, Any] = {"durations": kind, "setting": name}
+        for what, column in OFF.items():
+            off = chosen[column].dropna().map(lambda error: abs(log1p(error)))
+            line[f"{what} known"] = len(off)
+            for share, at in {"median": 0.5, "90 %": 0.9}.items():
+                line[f"{what} {share}"] = 100 * expm1(off.quantile(at))
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
-def bar_of(errors: Frame) -> ErrorBar | None:
-    sizes = [abs(log1p(error)) for error in errors.dropna()]
-    return ErrorBar(statistics.median(sizes), max(sizes)) if sizes else None
+def error_bar(results: Results, spec: RunSpec) -> ErrorBar | None:
+    """Where nine of ten ratios by data sheets lie in the run's setting; None where none is known.
+
+    Where fewer than `FEWEST` are known, of any setting.
+    """
+    by_setting = select(bars(results), durations=DATA_SHEET).set_index("setting")
+    known = by_setting["ratio known"]
+    name = setting(spec.N / spec.M / spec.D, spec.K)
+    name = name if known.get(name, 0) >= FEWEST else ANY
+    return ErrorBar(1 + by_setting.at[name, "ratio 90 %"] / 100) if known[name] else None
 
 
-def meaning(bar: ErrorBar | None) -> str:
-    """What the interval around a simulated ratio is, for the end of a note; empty without a bar."""
-    if bar is None:
+def with_range(results: Results, value: float, spec: RunSpec) -> tuple[float, float, float]:
+    """A simulated ratio and the ends of its range, NaN where none is known."""
+    bar = error_bar(results, spec)
+    return value, *(bar.ends(value) if bar else (nan, nan))
+
+
+def meaning(results: Results) -> str:
+    """What the range behind a simulated ratio is, for the end of a note; empty without any."""
+    if not bars(results)["ratio known"].any():
         return ""
     return (
-        "; [low, high] around a simulated ratio is the cost model's median error over the steps of "
-        "`costs`, which test neither tiles nor set-up"
+        "; (low to high) behind a simulated ratio is where nine of ten ratios of its setting in "
+        "`costs_bars` lie, which test neither tiles nor set-up"
     )

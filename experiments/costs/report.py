@@ -1,14 +1,15 @@
 """How far the cost model is off: predicted beside published and measured steps and memory."""
 
 from dataclasses import replace
-from math import expm1, isnan, nan
+from math import expm1, isnan, log1p, nan
 from typing import Any
 
 import pandas as pd
 
 from experiments.costs.cells import SOURCES, cells
-from experiments.costs.error import bar_of
+from experiments.costs.error import BARS, bars
 from experiments.costs.iterations import ITERATIONS, PREDICTIONS, errors
+from experiments.costs.layers import LAYERS, OFF, OFF_SHEET, SHARE, layers
 from experiments.costs.runs import ABOUT, GPU, NAME, lingvo_memory, torchgpipe_memory
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import GIB, Results
@@ -31,7 +32,13 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    return [speed(results), iterations(results), memory(results)]
+    return [
+        speed(results),
+        ranges(results),
+        single_layers(results),
+        iterations(results),
+        memory(results),
+    ]
 
 
 def speed(results: Results) -> Table:
@@ -43,6 +50,20 @@ def speed(results: Results) -> Table:
     table = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()])
     forms = {f"examples/s {fidelity}": ".1f" for fidelity in ("quoted", "measured", "simulated")}
     return framed(results, NAME, table, ABOUT, forms=forms)
+
+
+def ranges(results: Results) -> Table:
+    """The ranges that simulated numbers of other tables have, by setting."""
+    frame = bars(results)
+    forms = dict.fromkeys(frame.columns[2:], ".0f")
+    return framed(results, BARS, frame, ABOUT, forms=forms)
+
+
+def single_layers(results: Results) -> Table:
+    """How far the curve of efficiency is off where it was fitted, and a data sheet beside it."""
+    form = dict.fromkeys((OFF, OFF_SHEET), "+.0f") | {SHARE: ".2f"}
+    forms = form | dict.fromkeys(("F (ms)", "R (ms)", "B (ms)"), ".1f")
+    return framed(results, LAYERS, layers(results), ABOUT, forms=forms)
 
 
 def iterations(results: Results) -> Table:
@@ -74,16 +95,19 @@ def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
-    bars = {column: bar_of(frame[name]) for column, name in ERRORS.items()}
-    if not any(bars.values()):
+    off = {column: frame[name].dropna().map(_size) for column, name in ERRORS.items()}
+    if not any(map(len, off.values())):
         return pd.DataFrame()
     lines = []
-    for which in ("median", "worst"):
+    for which, share in {"median": 0.5, "worst": 1.0}.items():
         line: dict[str, Any] = {"source": source, "model": f"{which} error"}
-        for column, bar in bars.items():
-            line[column] = _percent(expm1(getattr(bar, which)) if bar else nan, ".0f")
+        line |= {column: _percent(expm1(of.quantile(share)), ".0f") for column, of in off.items()}
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def _size(error: float) -> float:
+    return abs(log1p(error))
 
 
 def _percent(error: float, form: str) -> Cell:

@@ -1,11 +1,10 @@
 """Ours for the claims about Table 2: simulated at the paper's size, measured where GPUs ran it."""
 
 from collections.abc import Iterator
-from math import nan
 
 import pandas as pd
 
-from experiments.costs.error import ErrorBar, error_bar
+from experiments.costs.error import with_range
 from experiments.table2 import recorded
 from experiments.table2.runs import NAME
 from repro.claims.all_claims import cell_id, throughput_id
@@ -33,16 +32,15 @@ BASE = (2, 1)
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    bar = error_bar(results)
     for model, cells in recorded.simulated_cells(results).groupby("model"):
         if recorded.HEADLINES[str(model)] not in {*cells["protocol"]}:
             continue
         for place in zip(cells["K"], cells["M"], strict=True):
             if place != BASE:
                 at = throughput_id(NAME, str(model), *place)
-                yield at, _simulated(cells, bar, place, BASE)
+                yield at, _simulated(results, cells, place, BASE)
         for name, M in (("K=8 over K=2", 32), ("M=1 constant", 1)):
-            yield cell_id(NAME, model, name), _simulated(cells, bar, (8, M), (2, M))
+            yield cell_id(NAME, model, name), _simulated(results, cells, (8, M), (2, M))
     cells = {(cell.model, cell.K, cell.M) for cell in table2() if (cell.K, cell.M) != BASE}
     for run in rows_of(results, experiment=NAME, fidelity="measured", status="done"):
         if (run.K, run.M) == (2, 32):
@@ -52,7 +50,7 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
             yield at, _measured(results, run, K=2, M=1)
 
 
-def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: Place) -> Evidence:
+def _simulated(results: Results, cells: pd.DataFrame, above: Place, below: Place) -> Evidence:
     """A quotient of two cells under the headline, and under settings that the paper lacks too."""
     model = cells["model"].iloc[0]
     named, headline = SETTINGS[model], recorded.HEADLINES[model]
@@ -62,18 +60,18 @@ def _simulated(cells: pd.DataFrame, bar: ErrorBar | None, above: Place, below: P
     ours = values.pop(headline)
     runs = select(cells, headline=True).set_index(["K", "M"])
     places = [place for place in dict.fromkeys([above, below, BASE]) if runs.at[place, "done"]]
+    spec = runs.at[above, "spec"]
+    ranged = {setting: with_range(results, value, spec) for setting, value in values.items()}
+    _, *ends = with_range(results, ours, spec)
     return Evidence(
         ours,
         "simulated",
         tuple(runs.at[place, "id"] for place in places),
-        *(bar.ends(ours) if bar else (nan, nan)),
+        *ends,
+        is_range=True,
         papers_size=all(recorded.papers_size(runs.at[place, "spec"]) for place in places),
         setting=named[headline],
-        others={
-            text: (values[name], *(bar.ends(values[name]) if bar else ()))
-            for name, text in named.items()
-            if name in values
-        },
+        others={text: ranged[name] for name, text in named.items() if name in ranged},
         why=NOT_FITTING,
     )
 

@@ -5,7 +5,7 @@ from math import nan
 
 import pandas as pd
 
-from experiments.costs.error import error_bar
+from experiments.costs.error import with_range
 from experiments.table2.runs import BY_FLOPS, NAME, NS
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import Results, Run
@@ -88,9 +88,11 @@ def simulated_cells(results: Results) -> pd.DataFrame:
     lines = printed().merge(frame[keys].drop_duplicates(), on="model")
     frame = lines.merge(frame, how="left", on=[*keys, "K", "M"])
     frame["headline"] = frame["protocol"] == frame["model"].map(HEADLINES.get)
-    bar = error_bar(results)
-    found = zip(frame["ratio"], frame["is_base"], strict=True)
-    ends = [(r, *(bar.ends(r) if bar and not is_base else (nan, nan))) for r, is_base in found]
+    found = zip(frame["ratio"], frame["spec"].where(~frame["is_base"]), strict=True)
+    ends = [
+        with_range(results, r, spec) if isinstance(spec, RunSpec) else (r, nan, nan)
+        for r, spec in found
+    ]
     return with_interval(frame, "ratio", ends)
 
 

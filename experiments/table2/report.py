@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.costs.error import error_bar, meaning
+from experiments.costs.error import meaning, with_range
 from experiments.table2 import recorded
 from experiments.table2.claims import evidence
 from experiments.table2.figures import bars, divided
@@ -21,6 +21,7 @@ from repro.claims.all_claims import CELL as TOLERANCE
 from repro.claims.all_claims import chosen, throughput_id, verdict_on
 from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
+from repro.harness.spec import RunSpec
 from repro.report import figures as generic
 from repro.report.compare import Setting, beside_paper, optimizers, rows_of, settings
 from repro.report.declared import Shown
@@ -52,8 +53,8 @@ def tables(results: Results) -> list[Table]:
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     if beside_paper(results, NAME):
         cells = simulated_cells(results)
-        bar = ", with the median error of the cost model as a line without caps"
-        words = ABOUT.words["bars"].filled(bar=bar if error_bar(results) else "")
+        bar = ", with the range of `costs_bars` as a line without caps"
+        words = ABOUT.words["bars"].filled(bar=bar if meaning(results) else "")
         yield "bars", bars(results), words.note
         yield "divisions", divided(divisions(results, cells)), ABOUT.words["divisions"].note
     yield from generic.figure2(results, [run for run in rows if recorded.is_controlled(run)])
@@ -126,7 +127,7 @@ def sizes(cells: pd.DataFrame) -> str:
 
 def predictions(results: Results, cells: pd.DataFrame) -> Table:
     lines = select(cells, headline=True)
-    bar, ours = error_bar(results), chosen(evidence(results))
+    ours = chosen(evidence(results))
     ids = [throughput_id(NAME, *cell) for cell in zip(*(lines[name] for name in CELL), strict=True)]
     verdicts = pd.Series([verdict_on(name, ours.get(name)) for name in ids], lines.index)
     table = lines[[*CELL, "quoted", "textbook", "ideal", "ratio", "ratio: low", "ratio: high"]]
@@ -144,7 +145,8 @@ def predictions(results: Results, cells: pd.DataFrame) -> Table:
         headings={"predicted": "predicted, simulated"},
         sizes=sizes(cells),
         tolerance=TOLERANCE,
-        bar=meaning(bar),
+        ranges=["predicted"],
+        bar=meaning(results),
     )
 
 
@@ -220,15 +222,17 @@ def divisions(results: Results, cells: pd.DataFrame) -> pd.DataFrame:
 
     These do not need K=2, M=1, the least certain cell of the table.
     """
-    bar = error_bar(results)
     pairs = [((K, MS[-1]), (K, MS[1])) for K in KS[1:]]
     pairs += [((K, M), (KS[1], M)) for M in MS for K in KS[2:]]
     lines = []
     for model, of_model in select(cells, headline=True).groupby("model"):
-        by_place = of_model.set_index(["K", "M"])[["quoted", "ideal", "ratio"]]
+        by_place = of_model.set_index(["K", "M"])
+        numbers = by_place[["quoted", "ideal", "ratio"]]
         for above, under in pairs:
-            quotient = by_place.loc[above] / by_place.loc[under]
-            ends = bar.ends(quotient["ratio"]) if bar else (nan, nan)
+            quotient = numbers.loc[above] / numbers.loc[under]
+            spec, ends = by_place.at[above, "spec"], (nan, nan)
+            if isinstance(spec, RunSpec):
+                _, *ends = with_range(results, quotient["ratio"], spec)
             names = [f"K={K}, M={M}" for K, M in (above, under)]
             lines.append([model, above[0] == under[0], *names, *quotient, *ends])
     columns = ["model", "by_M", "cell", "over", "quoted", "ideal", "ratio"]
@@ -242,5 +246,5 @@ def division(results: Results, cells: pd.DataFrame) -> Table:
     ends = {"headline, simulated": ("headline: low", "headline: high")}
     table[["headline, simulated", "headline: low", "headline: high"]] = lines.filter(like="ratio")
     forms: dict[str, Form] = dict.fromkeys(["quoted", "ideal", "quoted over ideal"], ".3f")
-    bar = meaning(error_bar(results))
-    return framed(results, "table2_divisions", table, ABOUT, forms=LOOK | forms, ends=ends, bar=bar)
+    words = {"ranges": [*ends], "bar": meaning(results)}
+    return framed(results, "table2_divisions", table, ABOUT, forms=LOOK | forms, ends=ends, **words)

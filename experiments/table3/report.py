@@ -7,7 +7,7 @@ from math import inf, nan
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.costs.error import ErrorBar, error_bar, meaning
+from experiments.costs.error import meaning, with_range
 from experiments.table3 import cuts
 from experiments.table3.cuts import SIZES
 from experiments.table3.runs import ABOUT, DEVICE, NAME, THROTTLED, VARIED, M
@@ -67,11 +67,11 @@ def cells(results: Results) -> Frame:
     names = frame["model"].map(model_name)
     alone = ~frame["scaled_down"] & (places == 1)
     frame["title"] = names.where(alone, names + " (" + frame["where"] + ")")
-    if bar := error_bar(results):
-        modelled = (frame["fidelity"] != "measured") & (frame["K"] != 2)
-        ends = frame["ratio"].map(bar.ends)
-        frame["low"] = frame["low"].mask(modelled, ends.str[0])
-        frame["high"] = frame["high"].mask(modelled, ends.str[1])
+    modelled = (frame["fidelity"] != "measured") & (frame["K"] != 2)
+    runs = zip(frame["ratio"], frame["run"], strict=True)
+    ranged = pd.Series([with_range(results, r, run.spec) for r, run in runs], frame.index)
+    frame["low"] = frame["low"].mask(modelled, ranged.str[1])
+    frame["high"] = frame["high"].mask(modelled, ranged.str[2])
     frame["fits"] = [fits(run) is not False for run in frame["run"]]
     frame["free_step_s"] = frame["run"].map(_free_step)
     alike = [*SERIES, "fidelity"]
@@ -115,7 +115,8 @@ def throughput(results: Results, frame: Frame) -> Table:
     table["textbook over K=2"] = found["K"].map(textbook) / textbook[2]
     ideal = {K: ideal_over_k1(K, M, "gpipe", "always") for K in KS}
     table["ideal over K=2"] = found["K"].map(ideal) / ideal[2]
-    words = {"M": M, "device": DEVICE, "bar": meaning(error_bar(results)), "tolerance": CELL}
+    words = {"M": M, "device": DEVICE, "bar": meaning(results), "tolerance": CELL}
+    words["ranges"] = [name for name in ends if "measured" not in name]
     return framed(results, NAME, table, ABOUT, forms=forms, headings=headings, ends=ends, **words)
 
 
@@ -133,7 +134,6 @@ def evidence_of(results: Results, frame: Frame) -> Iterator[tuple[str, Evidence]
     NaN where a model does not fit its device. A modelled cell has the same cell under other cuts
     and mini-batches beside it.
     """
-    bar = error_bar(results)
     frame = select(frame, scaled_down=False, done=True, done_at_k2=True, K=[*KS[1:]])
     for _, line in frame.iterrows():
         model, K = line["model"], line["K"]
@@ -143,6 +143,7 @@ def evidence_of(results: Results, frame: Frame) -> Iterator[tuple[str, Evidence]
             line["fidelity"],
             (line["id"], line["id_at_k2"]),
             *line[["low", "high"]],
+            is_range=line["fidelity"] != "measured",
             papers_size=True,
             why=NOT_FITTING,
         )
@@ -151,21 +152,19 @@ def evidence_of(results: Results, frame: Frame) -> Iterator[tuple[str, Evidence]
             setting = cuts.named("time", line["N"])
             others = cuts.settings(results, model, K)
             others.pop(setting, None)
-            with_bars = {name: with_bar(ratio, bar) for name, ratio in others.items()}
-            found = replace(about, setting=setting, others=with_bars)
+            ranged = {
+                name: with_range(results, ratio, line["run"].spec) for name, ratio in others.items()
+            }
+            found = replace(about, setting=setting, others=ranged)
         yield throughput_id(NAME, model, K, M), found
         if (line["fidelity"], K) == ("simulated", max(KS)):
-            faster = with_bar(line["step_s"] / line["free_step_s"], bar)
+            faster = with_range(results, line["step_s"] / line["free_step_s"], line["run"].spec)
             saved, low, high = (100 - 100 / each for each in faster)
             saved = saved if fitting else nan
             yield (
                 cell_id(NAME, model, "slow links"),
                 replace(about, value=saved, low=low, high=high),
             )
-
-
-def with_bar(value: float, bar: ErrorBar | None) -> tuple[float, float, float]:
-    return value, *(bar.ends(value) if bar else (nan, nan))
 
 
 def throttled(results: Results) -> Frame:

@@ -108,6 +108,7 @@ class Evidence:
     # Each other setting -> its value, then the ends of its interval if there is one.
     others: Mapping[str, Sequence[float]] = field(default_factory=dict)
     why: str = ""  # why there is no value
+    is_range: bool = False  # whether `low` and `high` are where a simulated number is expected
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ def main(arguments: list[str]) -> int:
         "model_args": of.model_args,
         "on": of.on,
         **same(question, "model", "devices", "memory", "batch", "optimizer"),
-        "error_factor": advice.error and advice.error.factor,
         "one_device_bytes": advice.one_device_bytes,
         "simulated_plans": advice.examined,
         **{
@@ -139,7 +138,8 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
         why_not = f"does not fit: {over} on {holder} {plan.fullest}"
     else:
         why_not = "" if plan is best else why_slower(plan, best)
-    low, high = advice.error.ends(plan.step_s) if advice.error else (None, None)
+    error = advice.error(plan)
+    low, high = error.ends(plan.step_s) if error else (None, None)
     named = same(spec, "library", "schedule", "K", "D", "tensor_parallel", "zero")
     return {
         "method": name_of(**named),
@@ -159,7 +159,7 @@ def _for_terminal(
 ) -> dict[str, Any]:
     from repro.costs.units import readable
 
-    plans, reference, error = fields["plans"], fields["reference"], advice.error
+    plans, reference, error = fields["plans"], fields["reference"], advice.error(advice.plans[0])
     lines = [{"": str(rank), **plan} for rank, plan in enumerate(plans, 1)]
     if reference is not None and reference not in plans:
         lines.append({"": "ref", **reference})
@@ -181,10 +181,10 @@ def _for_terminal(
         ],
     }
     if error is not None:
-        ratios = f"; half of the ratios of two within {error.ratio - 1:.0%}" if error.ratio else ""
+        ratios = f"; of ratios of two, within {error.ratio - 1:.0%}" if error.ratio else ""
         found["step low, high"] = (
-            f"the step divided and multiplied by {error.factor:.2f}; half of {error.source} were "
-            f"predicted at least so well{ratios}"
+            f"of the best, the step divided and multiplied by {error.factor:.2f}: nine of ten of "
+            f"{error.source} were predicted so well{ratios}"
         )
     found["layers of the best"] = "+".join(map(str, plans[0]["balance"]))
     found["to measure it"] = fields["command"]

@@ -102,5 +102,5 @@ def of_layers(
         return np.asarray(predict(tried))[timed].tolist()
 
     fitted = fit(begin, FITTED, of_timed, seconds.tolist(), near=0.1)
-    values = {name: getattr(fitted, name).value for name in FITTED}
+    values = {name: float(f"{getattr(fitted, name).value:.4g}") for name in FITTED}
     return Device.measured(source, link, **texts, **values)

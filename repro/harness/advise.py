@@ -87,7 +87,11 @@ class Advice:
     do_not_fit: tuple[Plan, ...]
     one_device_bytes: int  # needed without a pipeline and without recomputation
     examined: int  # plans that were simulated
-    error: ErrorBar | None  # how far such steps were off where the true length is known
+    timed: bool  # whether the layers were timed, and not computed from a device's profile
+
+    def error(self, plan: Plan) -> ErrorBar | None:
+        """How far steps of the plan's setting were off where their true length is known."""
+        return calibration_error() if self.timed else profile_error(plan.examples, plan.spec.K)
 
 
 def why_slower(plan: Plan, best: Plan) -> str:
@@ -186,7 +190,7 @@ class Question:
             tuple(sorted(others, key=lambda plan: -plan.devices)),
             self._peaks(self._one_device, (self._L,))[0],
             self.examined,
-            calibration_error() if self._timed else profile_error(),
+            self._timed is not None,
         )
 
     def _examine(self, specs: list[RunSpec], top: int) -> tuple[dict[Family, Plan], list[Plan]]:

@@ -32,6 +32,9 @@ FORMS: tuple[tuple[str, Form], ...] = (
 # `beside_paper`.
 _OF_PAPER = re.compile(r"\b(quoted|verdict)\b")
 LOW, HIGH = ": low", ": high"
+# Behind a number: where the same would be measured again in 95 % of cases, and where nine of ten
+# simulated numbers of its setting would be.
+INTERVAL, RANGE = " [{}, {}]", " ({} to {})"
 
 
 def framed(
@@ -43,6 +46,7 @@ def framed(
     forms: Mapping[str, Form] | None = None,
     headings: Mapping[str, str] | None = None,
     ends: Mapping[str, tuple[str, str]] | None = None,
+    ranges: Collection[str] = (),
     hidden: Collection[str] = (),
     keep_where: bool = False,
     origin: str = "",
@@ -58,6 +62,7 @@ def framed(
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
         headings: column -> what a reader sees above it, where that is not its name.
         ends: column -> those of the ends of its interval, where these are not `X: low`, `X: high`.
+        ranges: columns whose ends are where a simulated number is expected, and no interval.
         hidden: columns of the csv file alone.
         origin: what was run.
         values: for the braces in title and note.
@@ -71,7 +76,8 @@ def framed(
         frame = frame.drop(columns=[column for column in frame if _OF_PAPER.search(str(column))])
         sentences = re.split(r"(?<=\.) ", note)
         note = " ".join(sentence for sentence in sentences if not _OF_PAPER.search(sentence))
-    frames = in_two(frame, forms=forms, headings=headings, ends=ends, hidden=hidden)
+    words_of = {"forms": forms, "headings": headings, "ends": ends}
+    frames = in_two(frame, **words_of, ranges=ranges, hidden=hidden)
     return Table(name, words.title, note, *frames, about.experiment, runs, origin)
 
 
@@ -81,6 +87,7 @@ def in_two(
     forms: Mapping[str, Form] | None = None,
     headings: Mapping[str, str] | None = None,
     ends: Mapping[str, tuple[str, str]] | None = None,
+    ranges: Collection[str] = (),
     hidden: Collection[str] = (),
 ) -> tuple[Frame, Frame]:
     """What a reader sees of a frame, and what the csv file holds of it."""
@@ -93,7 +100,9 @@ def in_two(
         named = next(form for pattern, form in FORMS if re.search(pattern, column))
         form = (forms or {}).get(column, named)
         interval = intervals.get(column, ())
-        cells = [_cell(form, *line) for line in frame[[column, *interval]].itertuples(index=False)]
+        around = RANGE if column in ranges else INTERVAL
+        lines = frame[[column, *interval]].itertuples(index=False)
+        cells = [_cell(form, *line, around=around) for line in lines]
         data[column] = [cell.value for cell in cells]
         for end, values in zip(interval, ("low", "high"), strict=False):
             data[end] = [getattr(cell, values) for cell in cells]
@@ -144,22 +153,26 @@ def met_or_missed(value: float, *, at_least: float = -inf, at_most: float = inf)
     return f"{goal}: met" if missed_by <= 0 else f"{goal}: missed by {missed_by:.2g}"
 
 
-def _cell(form: Form, value: Any, low: float = nan, high: float = nan) -> Cell:
+def _cell(
+    form: Form, value: Any, low: float = nan, high: float = nan, around: str = INTERVAL
+) -> Cell:
     if isinstance(value, Cell):
         return value
     if value is None or value != value:  # NaN
         return Cell()
     if hasattr(value, "item"):
         value = value.item()  # a number of numpy's
-    return Cell(value, text_of(form, value, low, high), low, high)
+    return Cell(value, text_of(form, value, low, high, around), low, high)
 
 
-def text_of(form: Form, value: Any, low: float = nan, high: float = nan) -> str:
+def text_of(
+    form: Form, value: Any, low: float = nan, high: float = nan, around: str = INTERVAL
+) -> str:
     if form == RATIO and value == low == high == 1:
         return "1 (baseline)"
     text = in_form(form, value)
     if not isnan(low):
-        text += f" [{in_form(form, low)}, {in_form(form, high)}]"
+        text += around.format(in_form(form, low), in_form(form, high))
         if form == RATIO and low <= 1 <= high:
             text += " ~"
     return text

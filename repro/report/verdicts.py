@@ -19,7 +19,7 @@ from repro.harness.results import Results
 from repro.io.untrusted import LARGE, read_text
 from repro.report.compare import beside_paper, without_tiny
 from repro.report.declared import report_of
-from repro.report.framed import in_two
+from repro.report.framed import INTERVAL, RANGE, in_two
 from repro.report.table import EMPTY, Cell, Table, unguarded
 from repro.report.texts import FIDELITIES, TABLES
 
@@ -202,7 +202,8 @@ def _line(judged: Judged) -> dict[str, Any]:
     if ours is not None:
         text = _amount(claim, ours.value)
         if not isnan(ours.value + ours.low):
-            text += f" [{_number(ours.low)}, {_number(ours.high)}]"
+            around = RANGE if ours.is_range else INTERVAL
+            text += around.format(_number(ours.low), _number(ours.high))
         cell = Cell(ours.value, text, ours.low, ours.high)
     line: dict[str, Any] = {"id": claim.id, "exhibit": claim.exhibit, "version": claim.version}
     line |= {"claim": claim.text, "paper": Cell(claim.value, _printed(claim)), "unit": claim.unit}

@@ -1,19 +1,32 @@
-"""The errors of the cost model; the reference's tables hold those of recorded steps."""
+"""In which range simulated numbers lie; the reference's tables hold those of recorded steps."""
 
-from math import log, nan
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from experiments.costs.error import ErrorBar, bar_of
+from experiments.costs import error
+from repro.harness.spec import RunSpec
 
 
-def test_the_error_bar_is_of_logarithms_and_counts_no_base():
-    """Half as fast and twice as fast are equally wrong."""
-    bar = bar_of(pd.Series([nan, 1.0, -0.5, 0.25, 0.0]))
-    assert bar is not None
-    assert bar.worst == pytest.approx(log(2))
-    assert bar.median == pytest.approx((log(2) + log(1.25)) / 2)
-    assert bar_of(pd.Series([nan] * 5)) is None
-    low, high = ErrorBar(log(1.5), log(2)).ends(3.0)
-    assert (low, high) == (pytest.approx(2.0), pytest.approx(4.5))
+def spec(M: int) -> RunSpec:
+    return RunSpec(model="timed", model_args={"L": 1}, K=1, M=M, N=64)
+
+
+def test_a_range_is_of_its_setting_or_of_any(monkeypatch: pytest.MonkeyPatch):
+    """Half as fast and twice as fast are equally wrong; a base and tiny models do not count."""
+    small: dict[str, Any] = {"N": 64, "M": 32, "K": 1, "group": "p40", "scale": "laptop"}
+    lines = [small | {"absolute": 0.1, "ratio": off} for off in (None, 1.0, -0.5, 1.0, -0.5, 1.0)]
+    lines += [small | {"M": 1, "absolute": 0.1, "ratio": 0.25}] * 3
+    lines += [small | {"scale": "smoke", "absolute": 9.0, "ratio": 9.0}]
+    monkeypatch.setattr(error, "cells", lambda _: pd.DataFrame(lines))
+    error.bars.cache_clear()
+    results: Any = None
+    known = error.bars(results).iloc[:3].set_index("setting")
+    assert list(known["ratio known"]) == [5, 3, 8]
+    assert known.at["micro-batch at most 4, K at most 2", "ratio median"] == pytest.approx(100)
+    assert error.with_range(results, 3.0, spec(32)) == pytest.approx((3.0, 1.5, 6.0))
+    # Three are too few, so the range is that of all eight.
+    assert error.with_range(results, 3.0, spec(1)) == pytest.approx((3.0, 1.5, 6.0))
+    assert known.at["micro-batch above 4, K at most 2", "ratio 90 %"] == pytest.approx(25)
+    error.bars.cache_clear()

@@ -1,0 +1,86 @@
+"""Fit the profile h200-torch to single layers that were timed on one H200.
+
+    .venv/bin/python -m predictions.h200   # also writes predictions/2026-11-26-layers.json
+
+The profile is repro/costs/devices/h200-torch.json. The fit sees every second size of the
+micro-batch. The other file has the seconds of all sizes by this profile and by the data sheet's,
+since counting so large a model takes longer than the whole report.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from repro.costs import curve
+from repro.costs import device as devices
+from repro.costs.device import Device
+from repro.harness.predict import Roofline
+from repro.harness.results import load
+from repro.harness.schema import CalibrateRound
+from repro.models import build
+
+ROOT = Path(__file__).parents[1]
+MACHINE, NAME, DATE = "1x-h200", "h200-torch", "2026-11-26"
+SOURCE = "fitted to layers of AmoebaNet-D and a Transformer, timed on one H200, predictions/h200.py"
+
+
+def main() -> None:
+    """Fit the profile and write it."""
+    sheet = devices.load("h200")
+    timed = [
+        (run.spec, round_.record.calibration)
+        for run in load(ROOT / "results/reference").runs
+        for round_ in run.rounds
+        if run.machine == MACHINE and isinstance(round_.record, CalibrateRound)
+    ]
+    sources = [
+        Roofline(sheet, build(spec.model, **spec.arguments), spec.optimizer) for spec, _ in timed
+    ]
+
+    def predict(tried: Device) -> list[float]:
+        tables = [
+            source.changed(tried).layers(n, "always")
+            for source, (_, times) in zip(sources, timed, strict=True)
+            for n in times.sizes[::2]
+        ]
+        kinds = [(each.forward, each.recompute, each.backward) for each in tables]
+        return [seconds for of_kinds in kinds for layers in of_kinds for seconds in layers]
+
+    real = [
+        seconds
+        for _, times in timed
+        for of_size in [*zip(times.forward, times.recompute, times.backward, strict=True)][::2]
+        for layers in of_size
+        for seconds in layers
+    ]
+    texts: dict[str, Any] = {"name": NAME, "title": f"{sheet.title}, as PyTorch attains it"}
+    texts |= {"precision": sheet.precision, "date": DATE, "memory": sheet.memory.value}
+    fitted = curve.of_layers(SOURCE, sheet.link, predict, real, **texts)
+    # What no layer shows is as on the data sheet.
+    kept = {
+        name: getattr(sheet, name)
+        for name in Device.model_fields
+        if name not in curve.FITTED and (name not in texts or name == "memory")
+    }
+    fitted = fitted.model_copy(update=kept)
+    fitted.save(ROOT / f"repro/costs/devices/{NAME}.json")
+    profiles = {NAME: fitted, sheet.name: sheet}
+    seconds = {
+        spec.model: {
+            n: {name: _total(source.changed(of), n) for name, of in profiles.items()}
+            for n in times.sizes
+        }
+        for source, (spec, times) in zip(sources, timed, strict=True)
+    }
+    path = Path(__file__).with_name(f"{DATE}-layers.json")
+    path.write_text(json.dumps({MACHINE: seconds}) + "\n", encoding="utf-8")
+
+
+def _total(source: Roofline, n: int) -> float:
+    """Seconds of F, R and B over all layers."""
+    of = source.layers(n, "always")
+    return round(sum((*of.forward, *of.recompute, *of.backward)), 6)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""A device that is fitted to seconds of layers predicts those of other micro-batches."""
+
+from typing import Any
+
+import pytest
+
+from repro.costs import curve, device
+from repro.costs.device import Device
+from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.harness.predict import Roofline
+from repro.models import build
+
+ARGS: dict[str, Any] = {"L": 2, "d": 64, "H": 128, "heads": 2, "V": 64, "T": 16}
+TEXTS: dict[str, Any] = {"title": "x", "precision": "float32", "date": "2026-11-26", "memory": 1e9}
+
+
+def seconds(source: Roofline, of: Device, sizes: tuple[int, ...]) -> list[float]:
+    tables = [source.changed(of).layers(n, "always") for n in sizes]
+    return [each for table in tables for each in (*table.forward, *table.backward)]
+
+
+def test_the_curve_of_a_known_device_is_found():
+    numbers = {"matmul_flops": 1e11, "other_flops": 1e9, "bytes_per_second": 1e10}
+    numbers |= dict.fromkeys(curve.HALVES, 1e5) | {"launch_s": 1e-6, "host_s": 1e-5}
+    real = Device.measured("a test", LinkSpeed(0.0, 1e9), name="real", **TEXTS, **numbers)
+    source = Roofline(real, build("transformer", **ARGS), "sgd")
+    seen = seconds(source, real, (1, 4, 16, 64))
+    found = curve.of_layers(
+        "a test",
+        real.link,
+        lambda d: seconds(source, d, (1, 4, 16, 64)),
+        seen,
+        name="found",
+        **TEXTS,
+    )
+    others = seconds(source, real, (2, 32))
+    assert seconds(source, found, (2, 32)) == pytest.approx(others, rel=0.1)
+    constant = device.load("v100")
+    assert seconds(source, constant, (2, 32)) != pytest.approx(others, rel=0.1)
