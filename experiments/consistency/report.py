@@ -26,7 +26,7 @@ CLOSEST = 1e-7  # losses are of about 3, so float32 hardly tells less
 NORMS = {"amoebanet-b": "batch norm", "translation": "layer norm"}
 WITHOUT = "translation"  # batch norm
 OF_A_CHANGE = ["where", "model", "change"]
-SHOWN = Shown(NAME)
+SHOWN = Shown(NAME, "where | model | change | seeds | identical | relative distance | verdict")
 
 
 def tables(results: Results) -> list[Table]:

@@ -101,7 +101,8 @@ def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for which, share in {"median": 0.5, "worst": 1.0}.items():
         line: dict[str, Any] = {"source": source, "model": f"{which} error"}
-        line |= {column: _percent(expm1(of.quantile(share)), ".0f") for column, of in off.items()}
+        for column, of in off.items():
+            line[column] = _percent(expm1(float(of.quantile([share]).iloc[0])), ".0f")
         lines.append(line)
     return pd.DataFrame(lines)
 
