@@ -11,7 +11,7 @@ before ours is held against it. `Evidence` says how our value came to be. `judge
 - *arithmetic*: within the tolerance, and so is a formula, whatever a device does.
 - *not identified*: within the tolerance under some settings or readings that the paper does not
   print, and outside under others.
-- *cannot tell*: our error bar or interval crosses an end of the tolerance.
+- *cannot tell*: our range or interval crosses an end of the tolerance.
 - *misprinted*: the audit shows that another number was meant.
 - *not reproduced*: outside the tolerance.
 - *not tested here*: no result, or one that says nothing about the claim.

@@ -72,7 +72,7 @@ FIDELITIES = {
     "counted": "#805326",
 }
 QUOTED = FIDELITIES["quoted"]
-# A 95 % interval has caps. The median error of a cost model has none: half of all cases exceed it.
+# A 95 % interval has caps. The range of a simulated number has none: one of ten cases exceeds it.
 MODEL_ERROR = {"ecolor": "#222222", "capsize": 0, "elinewidth": 1.2}
 THEORY = "#222222"  # the ideal, nobody's run: lines, and bars that are not filled
 
