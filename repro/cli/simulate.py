@@ -8,6 +8,7 @@ from repro.cli.answers import same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.gpipe.schedule import collector
+from repro.harness.error_bars import step_error
 from repro.harness.spec import Checkpoint, Partitioner, ScheduleName, sweep
 from repro.harness.text import number, size
 
@@ -66,10 +67,15 @@ def main(arguments: list[str]) -> int:
     points = []
     for K, M in dict.fromkeys(product(options.K, options.M)):
         step, base = steps[K, M], steps[1, M]
+        n = options.N / options.D / M
+        error = None if of.waits else step_error(n, K, timed=of.calibration is not None)
+        low, high = error.ends(step.step_s) if error else (None, None)
         point = {
             "K": K,
             "M": M,
             "step_s": step.step_s,
+            "step_low_s": low,
+            "step_high_s": high,
             "throughput": options.N / step.step_s,
             "unit": of.model.unit,
             "speedup_vs_k1": base.step_s / step.step_s,
@@ -125,7 +131,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
     assumed = "I and W take half of a backward each, assumed: layers are timed with whole ones"
     times = [
         {
-            **{name: point[name] for name in ("K", "M", "step_s")},
+            **{name: point[name] for name in ("K", "M", "step_s", "step_low_s", "step_high_s")},
             f"throughput ({point['unit']})": number(point["throughput"]),
             "speedup over K=1": point["speedup_vs_k1"],
             f"speedup over K={first['K']}, M={first['M']}": point["speedup_vs_first"],

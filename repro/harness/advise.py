@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.costs.units import readable
 from repro.gpipe.schedule import kinds
-from repro.harness.error_bars import ErrorBar, calibration_error, profile_error
+from repro.harness.error_bars import ErrorBar, step_error
 from repro.harness.predict import Calibrated, Source, predict
 from repro.harness.sizes import in_blocks
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
@@ -91,7 +91,7 @@ class Advice:
 
     def error(self, plan: Plan) -> ErrorBar | None:
         """How far steps of the plan's setting were off where their true length is known."""
-        return calibration_error() if self.timed else profile_error(plan.examples, plan.spec.K)
+        return step_error(plan.examples, plan.spec.K, timed=self.timed)
 
 
 def why_slower(plan: Plan, best: Plan) -> str:

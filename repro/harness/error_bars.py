@@ -30,8 +30,13 @@ class ErrorBar:
         return value / self.factor, value * self.factor
 
 
-def profile_error(examples: float, K: int) -> ErrorBar | None:
-    """Of steps by a data sheet's profile, in this setting; None without the table `costs_bars`."""
+def step_error(examples: float, K: int, *, timed: bool) -> ErrorBar | None:
+    """Of a step in this setting by layers that were timed here, else by a data sheet's profile."""
+    return _timed_error() if timed else _profile_error(examples, K)
+
+
+def _profile_error(examples: float, K: int) -> ErrorBar | None:
+    """By a data sheet's profile; None without the table `costs_bars`."""
     rows = [row for row in _rows("costs_bars") if row["durations"] == DATA_SHEET]
     known = {row["setting"]: row for row in rows}
     row = known.get(setting(examples, K), {})
@@ -43,8 +48,8 @@ def profile_error(examples: float, K: int) -> ErrorBar | None:
     return ErrorBar(step, f"the steps of `costs` by data sheets, {row['setting']}", ratio)
 
 
-def calibration_error() -> ErrorBar | None:
-    """Of steps by layers that were timed here: the rows of `simulator`; None without them."""
+def _timed_error() -> ErrorBar | None:
+    """By layers that were timed here: of the rows of `simulator`; None without them."""
     errors = [row["error over measured (%) mixed"] for row in _rows("simulator")]
     sizes = sorted(abs(log1p(float(error) / 100)) for error in errors if error)
     if not sizes:
