@@ -38,7 +38,7 @@ LINES = {
     "gpipe": 8641,  # plain layers; kept memory; limits in torch's words; what a waiting rank does
     "harness": 7422,  # runs measured together, in blocks; divided layers; fitted devices; ranges
     "experiments": 6456,  # peers by schedule; clock; iterations; layers; ranges; cuts of tables
-    "cli": 2683,  # which layers make a profile; ranges; a simulated step's replicas and tensor parallelism
+    "cli": 2683,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
     "report": 2318,  # controls, widths of intervals, ranges, tables of files, new words of verdicts
     "costs": 1981,  # rates that grow with the work and their fit; the host's time
     "methods": 2032,  # the bare loop; plain encoder layers; a part that is only counted
