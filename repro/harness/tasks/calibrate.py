@@ -34,7 +34,7 @@ from repro.harness.predict import Roofline
 from repro.harness.schema import CalibrateRound, RooflineRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.harness.tasks.setup import device_of, facts_of
+from repro.harness.tasks.setup import device_of, drawn_on, facts_of
 from repro.models import Model, build
 from repro.simulate.calibration import Calibration, LayerTables
 
@@ -182,8 +182,9 @@ class _Chain:
         self, spec: RunSpec, model: Model, wire: ControlChannel, device: torch.device
     ) -> None:
         self._spec, self._model, self._wire, self._device = spec, model, wire, device
+        layers = drawn_on(device, model).layers
         self._modules = [
-            build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)
+            build_layer(layer, index, spec.seed, device) for index, layer in enumerate(layers)
         ]
         # Bytes of an example behind each layer but the last: activations, and their gradients.
         self.sent: list[tuple[float, float]] = []

@@ -16,7 +16,7 @@ from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.harness.tasks.setup import config_of, facts_of, setup_of
+from repro.harness.tasks.setup import config_of, device_of, drawn_on, facts_of, setup_of
 from repro.methods.own import Own
 from repro.models import build
 
@@ -26,7 +26,7 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     if spec.fidelity == "counted":
         return Measured(counted(job))
     began = time.perf_counter()
-    model = build(spec.model, **spec.arguments)
+    model = drawn_on(device_of(job.device, rank), build(spec.model, **spec.arguments))
     batch = model.batch(spec.N, spec.seed)
     method = Own(setup_of(job, model, batch[0], rank, groups))
     with closing(method):

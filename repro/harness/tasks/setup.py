@@ -1,6 +1,7 @@
 """What the tasks of a worker share: the setup of a method, process groups, devices."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from repro.costs.counter import Counter
 from repro.gpipe import PipelineConfig
@@ -45,6 +47,33 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
         allow_nonfinite=job.allow_nonfinite,
         zero=spec.zero is not None,
     )
+
+
+def drawn_on(device: torch.device, model: Model) -> Model:
+    """The model for runs of which only time or memory is read: on a GPU, its weights are any.
+
+    They are drawn there, since the CPU draws a billion in half a minute.
+    """
+    if device.type == "cpu":
+        return model
+    layers = [
+        layer if isinstance(layer, nn.Module) else partial(_drawn, layer, index, device)
+        for index, layer in enumerate(model.layers)
+    ]
+    return replace(model, layers=layers)
+
+
+def _drawn(layer: Callable[[], nn.Module], index: int, device: torch.device) -> nn.Module:
+    with torch.device("meta"):
+        module = layer()
+    module.to_empty(device=device)
+    draw = torch.Generator(device).manual_seed(index)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.02, generator=draw)
+        for buffer in module.buffers():
+            buffer.zero_()
+    return module
 
 
 def config_of(spec: RunSpec) -> PipelineConfig:

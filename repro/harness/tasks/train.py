@@ -26,7 +26,7 @@ from repro.harness.job import Job, Measured, Work
 from repro.harness.schema import TrainRound
 from repro.harness.spec import SLOWED
 from repro.harness.tasks.emulate import in_device_seconds, stand_in
-from repro.harness.tasks.setup import facts_of, setup_of
+from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
 from repro.harness.vary import same_cut
 from repro.methods import make
 from repro.models import build
@@ -95,7 +95,8 @@ class Training:
         if job.simulated:
             (model, throttle), examples = stand_in(job), spec.M
         else:
-            model, throttle, examples = build(spec.model, **spec.arguments), None, spec.N
+            model = drawn_on(device_of(job.device, rank), build(spec.model, **spec.arguments))
+            throttle, examples = None, spec.N
         self._batch = model.batch(examples, spec.seed)
         if spec.D > 1:
             replica = rank // (spec.K * (spec.tensor_parallel or 1))
