@@ -4,7 +4,7 @@
 
 The profile is repro/costs/devices/h200-torch.json. The fit sees every second size of the
 micro-batch. The other file has the seconds of all sizes by this profile and by the data sheet's,
-since counting so large a model takes longer than the whole report.
+since counting so large a model takes as long as the whole report.
 """
 
 import json
@@ -17,6 +17,7 @@ from repro.costs.device import Device
 from repro.harness.predict import Roofline
 from repro.harness.results import load
 from repro.harness.schema import CalibrateRound
+from repro.harness.tasks.calibrate import fit_to_layers
 from repro.models import build
 
 ROOT = Path(__file__).parents[1]
@@ -37,25 +38,10 @@ def main() -> None:
         Roofline(sheet, build(spec.model, **spec.arguments), spec.optimizer) for spec, _ in timed
     ]
 
-    def predict(tried: Device) -> list[float]:
-        tables = [
-            source.changed(tried).layers(n, "always")
-            for source, (_, times) in zip(sources, timed, strict=True)
-            for n in times.sizes[::2]
-        ]
-        kinds = [(each.forward, each.recompute, each.backward) for each in tables]
-        return [seconds for of_kinds in kinds for layers in of_kinds for seconds in layers]
-
-    real = [
-        seconds
-        for _, times in timed
-        for of_size in [*zip(times.forward, times.recompute, times.backward, strict=True)][::2]
-        for layers in of_size
-        for seconds in layers
-    ]
     texts: dict[str, Any] = {"name": NAME, "title": f"{sheet.title}, as PyTorch attains it"}
     texts |= {"precision": sheet.precision, "date": DATE, "memory": sheet.memory.value}
-    fitted = curve.of_layers(SOURCE, sheet.link, predict, real, **texts)
+    timed_layers = [times for _, times in timed]
+    fitted = fit_to_layers(SOURCE, sheet.link, sources, timed_layers, every=2, **texts)
     # What no layer shows is as on the data sheet.
     kept = {
         name: getattr(sheet, name)

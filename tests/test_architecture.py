@@ -35,12 +35,12 @@ ALLOWED = {
 # What each is to come to: gpipe 7600, experiments 6800, harness 5000, costs and simulate 2500,
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
-    "gpipe": 8641,  # plain layers; kept memory; limits in torch's words; what a waiting rank does
-    "harness": 7453,  # runs measured together, in blocks; divided layers; fitted devices; ranges
-    "experiments": 6456,  # peers by schedule; clock; iterations; layers; ranges; cuts of tables
-    "cli": 2683,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
+    "gpipe": 8649,  # plain layers; kept memory; limits in torch's words; what a waiting rank does
+    "harness": 7480,  # runs measured together, in blocks; divided layers; fitted devices; ranges
+    "experiments": 6462,  # peers by schedule; clock; iterations; layers; ranges; cuts of tables
+    "cli": 2692,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
     "report": 2318,  # controls, widths of intervals, ranges, tables of files, new words of verdicts
-    "costs": 1981,  # rates that grow with the work and their fit; the host's time
+    "costs": 1986,  # rates that grow with the work and their fit; the host's time
     "methods": 2032,  # the bare loop; plain encoder layers; a part that is only counted
     "models": 1551,  # U-Net, a model that no profile has seen
     "data": 1134,

@@ -2,14 +2,23 @@
 
 from functools import lru_cache
 from itertools import product
-from math import expm1, log1p, nan
+from math import expm1, nan
 from typing import Any
 
 import pandas as pd
 
 from experiments.costs.cells import cells
 from experiments.costs.runs import GPU, HERE
-from repro.harness.error_bars import ANY, DATA_SHEET, FEWEST, FITTED, ErrorBar, setting
+from repro.harness.error_bars import (
+    ANY,
+    DATA_SHEET,
+    FEWEST,
+    LAYERS,
+    ErrorBar,
+    nine_of_ten,
+    off,
+    setting,
+)
 from repro.harness.frame import Frame, select
 from repro.harness.results import Results
 from repro.harness.spec import TINY, RunSpec
@@ -31,19 +40,19 @@ def bars(results: Results) -> Frame:
     judged = judged.loc[~judged["scale"].isin(TINY)]
     settings = [setting(*at) for at in zip(judged["N"] / judged["M"], judged["K"], strict=True)]
     groups = judged["group"].astype(str)
-    durations = pd.Series(DATA_SHEET, judged.index).mask(groups.str.endswith(HERE), FITTED)
+    durations = pd.Series(DATA_SHEET, judged.index).mask(groups.str.endswith(HERE), LAYERS)
     judged = judged.assign(setting=settings, durations=durations)
     judged["ratio"] = judged["ratio"].mask(groups.str.endswith(GPU))
     lines = []
-    for kind, name in product((DATA_SHEET, FITTED), (*sorted({*settings}, reverse=True), ANY)):
+    for kind, name in product((DATA_SHEET, LAYERS), (*sorted({*settings}, reverse=True), ANY)):
         chosen = select(judged, durations=kind)
         chosen = chosen if name == ANY else select(chosen, setting=name)
         line: dict[str, Any] = {"durations": kind, "setting": name}
         for what, column in OFF.items():
-            off = chosen[column].dropna().map(lambda error: abs(log1p(error)))
-            line[f"{what} known"] = len(off)
-            for share, at in {"median": 0.5, "90 %": 0.9}.items():
-                line[f"{what} {share}"] = 100 * expm1(off.quantile(at))
+            sizes = chosen[column].dropna().map(off)
+            line[f"{what} known"] = len(sizes)
+            line[f"{what} median"] = 100 * expm1(sizes.median())
+            line[f"{what} 90 %"] = 100 * expm1(nine_of_ten([*sizes]))
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -68,7 +77,7 @@ def with_range(results: Results, value: float, spec: RunSpec) -> tuple[float, fl
 
 def meaning(results: Results) -> str:
     """What the range behind a simulated ratio is, for the end of a note; empty without any."""
-    if not bars(results)["ratio known"].any():
+    if not select(bars(results), durations=DATA_SHEET)["ratio known"].any():
         return ""
     return (
         "; (low to high) behind a simulated ratio is where nine of ten ratios of its setting in "

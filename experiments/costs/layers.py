@@ -25,7 +25,7 @@ def layers(results: Results) -> Frame:
     """A line for each model, number of processes and size: sums over the layers, in ms.
 
     Medians over rounds. The error is that of F + R + B: by the device that was fitted in the round,
-    or by the profiles of one GPU, whose seconds stand in `PREDICTIONS`.
+    or, of the one GPU whose first record has none, by profiles whose seconds are in `PREDICTIONS`.
     """
     lines = []
     for line in runs_frame(results, NAME, done=True).to_dict("records"):
@@ -50,7 +50,7 @@ def _sizes(run: Run, record: object) -> list[dict[str, Any]]:
         timed = record.calibration if isinstance(record, CalibrateRound) else None
     if timed is None:
         return []
-    by_profile = _predicted().get(run.machine, {}).get(run.model, {})
+    by_profile = _predicted().get(run.machine, {}).get(run.model, {}) if fitted is None else {}
     lines = []
     for index, n in enumerate(timed.sizes):
         F, R, B = (sum(table[index]) for table in (timed.forward, timed.recompute, timed.backward))

@@ -1,7 +1,7 @@
 """How far the cost model is off: predicted beside published and measured steps and memory."""
 
 from dataclasses import replace
-from math import expm1, isnan, log1p, nan
+from math import expm1, isnan, nan
 from typing import Any
 
 import pandas as pd
@@ -11,6 +11,7 @@ from experiments.costs.error import BARS, bars
 from experiments.costs.iterations import ITERATIONS, PREDICTIONS, errors
 from experiments.costs.layers import LAYERS, OFF, OFF_SHEET, SHARE, layers
 from experiments.costs.runs import ABOUT, GPU, NAME, lingvo_memory, torchgpipe_memory
+from repro.harness.error_bars import off
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import GIB, Results
 from repro.report.declared import Shown
@@ -95,20 +96,16 @@ def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
-    off = {column: frame[name].dropna().map(_size) for column, name in ERRORS.items()}
-    if not any(map(len, off.values())):
+    sizes = {column: frame[name].dropna().map(off) for column, name in ERRORS.items()}
+    if not any(map(len, sizes.values())):
         return pd.DataFrame()
     lines = []
-    for which, share in {"median": 0.5, "worst": 1.0}.items():
+    for which, of_sizes in {"median": pd.Series.median, "worst": pd.Series.max}.items():
         line: dict[str, Any] = {"source": source, "model": f"{which} error"}
-        for column, of in off.items():
-            line[column] = _percent(expm1(float(of.quantile([share]).iloc[0])), ".0f")
+        for column, of in sizes.items():
+            line[column] = _percent(expm1(of_sizes(of)), ".0f")
         lines.append(line)
     return pd.DataFrame(lines)
-
-
-def _size(error: float) -> float:
-    return abs(log1p(error))
 
 
 def _percent(error: float, form: str) -> Cell:

@@ -181,11 +181,7 @@ def _for_terminal(
         ],
     }
     if error is not None:
-        ratios = f"; of ratios of two, within {error.ratio - 1:.0%}" if error.ratio else ""
-        found["step low, high"] = (
-            f"of the best, the step divided and multiplied by {error.factor:.2f}: nine of ten of "
-            f"{error.source} were predicted so well{ratios}"
-        )
+        found["step low, high"] = f"of the best, {error}"
     found["layers of the best"] = "+".join(map(str, plans[0]["balance"]))
     found["to measure it"] = fields["command"]
     if saved is not None:

@@ -1,6 +1,7 @@
 """`repro calibrate`: measures this machine's device profile, or the layer times of a model."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -18,11 +19,12 @@ from repro.harness.spec import RunSpec, slug
 from repro.harness.terminal import show
 from repro.harness.text import seconds, size
 
-FITTED_N = 32  # examples of the largest micro-batch whose layers make a device profile
-
 if TYPE_CHECKING:
     from repro.costs.device import Device
     from repro.harness.schema import CalibrateRound
+
+
+_FITTED_N = 32  # examples of the largest micro-batch whose layers make a device profile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ class Origin(NamedTuple):
         kind = "one thread each" if here.device == "cpu" else f"{here.count} GPUs"
         shared = f"; only {here.count} devices, so they share them" if here.count < self.K else ""
         at_once = f"K={self.K} processes at once, {kind}"
-        return f"{here.kind}, {at_once}, float32, torch {here.torch}{shared}"
+        return f"{here.kind}, {at_once}, {here.precision or 'float32'}, torch {here.torch}{shared}"
 
 
 def main(arguments: list[str]) -> int:
@@ -79,6 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
+    from repro.cli import doctor
     from repro.gpipe import launch
 
     here, path = origin.machine, _file_to_write(options.output or folder / "device.json")
@@ -86,10 +89,14 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[st
     sizes = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale] | {"L": 2}}
     alike: dict[str, Any] = {"task": "roofline", "balance": "uniform", "steps": 2, "K": origin.K}
     specs = [
-        RunSpec(model=model, model_args=args, N=FITTED_N, M=FITTED_N // 2, **alike).plain()
+        RunSpec(model=model, model_args=args, N=_FITTED_N, M=_FITTED_N // 2, **alike).plain()
         for model, args in sizes.items()
     ]
-    texts = {"name": here.slug, "title": origin.text}
+    # Of a GPU that stages may share, or of the host, which they do share.
+    memory = int(doctor.memory()[0]) // origin.K
+    if here.device == "cuda":
+        memory = machine.gpu_memory() // math.ceil(origin.K / here.count)
+    texts = {"name": here.slug, "title": origin.text, "memory": memory}
     device = launch(fit_device, specs, here.device, texts, stages=origin.K)[0]
     if not machine.torchrun_rank():
         device.save(path)
@@ -108,12 +115,15 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[st
     }
 
 
-def fit_device(plain: list[dict[str, Any]], kind: str, texts: dict[str, str]) -> "Device":
+def fit_device(plain: list[dict[str, Any]], kind: str, texts: dict[str, Any]) -> "Device":
     import torch.distributed as dist
 
     from repro.harness.job import Job
     from repro.harness.tasks import calibrate
+    from repro.harness.tasks.run import choose_kernels
 
+    if kind == "cuda":
+        choose_kernels(exact=False)
     jobs = [Job(RunSpec(**each), device=kind) for each in plain]
     return calibrate.fitted_device(jobs, dist.get_rank(), **texts)[0]
 
@@ -171,7 +181,10 @@ def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
     from repro.harness.job import Job
     from repro.harness.schema import CalibrateRound
     from repro.harness.tasks import calibrate
+    from repro.harness.tasks.run import choose_kernels
 
+    if kind == "cuda":
+        choose_kernels(exact=False)
     record = calibrate.run(Job(RunSpec(**plain), device=kind), dist.get_rank(), []).record
     assert isinstance(record, CalibrateRound)
     return record

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     for K, M in dict.fromkeys(product(options.K, options.M)):
         step, base = steps[K, M], steps[1, M]
         n = options.N / options.D / M
-        error = None if of.waits else step_error(n, K, timed=of.calibration is not None)
+        error = step_error(n, K, of.source.durations)
         low, high = error.ends(step.step_s) if error else (None, None)
         point = {
             "K": K,

@@ -22,7 +22,7 @@ HALVES = {  # -> the rate at which this work is done
 }
 EACH = ("launch_s", "host_s")  # what an operator takes besides its work: on the device, on the host
 FITTED = (*RATES, *HALVES, *EACH)
-_ABOVE = 3.0  # the greatest rate over the one that a whole layer attains
+_ABOVE = 3.0  # the greatest rate over the most that a whole layer attains
 Seconds = Callable[[Device], Sequence[float]]  # what the cost model predicts for a device
 
 
@@ -74,7 +74,7 @@ def of_layers(
 ) -> Device:
     """A device made of the seconds of single layers alone; `texts` as for `Device.measured`.
 
-    The fit begins where each rate is a bit above what any layer attains, and what an operator takes
+    The fit begins where each rate is twice what any layer attains, and what an operator takes
     besides its work is the least for each operator of a layer.
     """
     numbers = dict.fromkeys(FITTED, 1.0)

@@ -141,6 +141,11 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         return cls.of(plain)
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether its rates are fitted to what was timed, and not those of a data sheet."""
+        return "fitted to" in self.matmul_flops.attainable_source
+
+    @property
     def link(self) -> LinkSpeed:
         """To a neighbouring stage, one way."""
         return LinkSpeed(

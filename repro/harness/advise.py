@@ -87,11 +87,11 @@ class Advice:
     do_not_fit: tuple[Plan, ...]
     one_device_bytes: int  # needed without a pipeline and without recomputation
     examined: int  # plans that were simulated
-    timed: bool  # whether the layers were timed, and not computed from a device's profile
+    durations: str  # where they come from, see `error_bars`
 
     def error(self, plan: Plan) -> ErrorBar | None:
         """How far steps of the plan's setting were off where their true length is known."""
-        return step_error(plan.examples, plan.spec.K, timed=self.timed)
+        return step_error(plan.examples, plan.spec.K, self.durations)
 
 
 def why_slower(plan: Plan, best: Plan) -> str:
@@ -190,7 +190,7 @@ class Question:
             tuple(sorted(others, key=lambda plan: -plan.devices)),
             self._peaks(self._one_device, (self._L,))[0],
             self.examined,
-            self._timed is not None,
+            self.source.durations,
         )
 
     def _examine(self, specs: list[RunSpec], top: int) -> tuple[dict[Family, Plan], list[Plan]]:

@@ -1,15 +1,28 @@
 """How far predicted steps were off, from the reference tables, for what is predicted anew."""
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log1p
+from math import ceil, exp, isnan, log1p, nan
 from pathlib import Path
 
 _TABLES = Path(__file__).resolve().parents[2] / "plots/reference"
 SMALL, FEW = 4, 2  # examples of a small micro-batch, and a small K
 FEWEST = 5  # known steps that make a range of their own
 ANY = "any"  # setting
-DATA_SHEET, FITTED = "data sheet", "layers timed here"  # where the durations come from
+# Where durations come from: in `costs` data sheets, or a device that is fitted to the model's own
+# layers in the round of the step; or a calibration, that is these layers themselves.
+DATA_SHEET, LAYERS, CALIBRATED = "data sheet", "layers timed here", "calibration"
+
+
+def off(error: float) -> float:
+    """The size of predicted over real minus 1: half as fast and twice as fast are equally wrong."""
+    return abs(log1p(error))
+
+
+def nine_of_ten(sizes: Sequence[float]) -> float:
+    """The smallest that nine of ten, or more, do not exceed; NaN of none."""
+    return sorted(sizes)[ceil(0.9 * len(sizes)) - 1] if len(sizes) else nan
 
 
 def setting(examples: float, K: int) -> str:
@@ -29,33 +42,31 @@ class ErrorBar:
     def ends(self, value: float) -> tuple[float, float]:
         return value / self.factor, value * self.factor
 
+    def __str__(self) -> str:
+        """For a user, of one step."""
+        ratios = f"; of ratios of two, within {self.ratio - 1:.0%}" if self.ratio else ""
+        return (
+            f"the step divided and multiplied by {self.factor:.2f}: nine of ten of {self.source} "
+            f"were predicted so well{ratios}"
+        )
 
-def step_error(examples: float, K: int, *, timed: bool) -> ErrorBar | None:
-    """Of a step in this setting by layers that were timed here, else by a data sheet's profile."""
-    return _timed_error() if timed else _profile_error(examples, K)
 
-
-def _profile_error(examples: float, K: int) -> ErrorBar | None:
-    """By a data sheet's profile; None without the table `costs_bars`."""
-    rows = [row for row in _rows("costs_bars") if row["durations"] == DATA_SHEET]
-    known = {row["setting"]: row for row in rows}
-    row = known.get(setting(examples, K), {})
-    if min(int(row.get(f"{of} known", 0)) for of in ("step", "ratio")) < FEWEST:
-        row = known.get(ANY, {})
-    if not row:
+def step_error(examples: float, K: int, durations: str) -> ErrorBar | None:
+    """Of a step in this setting with durations of this origin; None where none is known."""
+    if durations == CALIBRATED:
+        errors = [float(row["error over measured (%) mixed"] or nan) for row in _rows("simulator")]
+        sizes = [off(error / 100) for error in errors if not isnan(error)]
+        known = "the steps of `simulator`, whose layers were timed"
+        return ErrorBar(exp(nine_of_ten(sizes)), known) if sizes else None
+    rows = {row["setting"]: row for row in _rows("costs_bars") if row["durations"] == durations}
+    if ANY not in rows:
         return None
-    step, ratio = (1 + float(row[f"{of} 90 %"]) / 100 for of in ("step", "ratio"))
-    return ErrorBar(step, f"the steps of `costs` by data sheets, {row['setting']}", ratio)
-
-
-def _timed_error() -> ErrorBar | None:
-    """By layers that were timed here: of the rows of `simulator`; None without them."""
-    errors = [row["error over measured (%) mixed"] for row in _rows("simulator")]
-    sizes = sorted(abs(log1p(float(error) / 100)) for error in errors if error)
-    if not sizes:
-        return None
-    # Of few steps the greatest error.
-    return ErrorBar(exp(sizes[int(0.9 * len(sizes))]), "the measured steps of `simulator`")
+    row = rows.get(setting(examples, K), rows[ANY])
+    row = row if int(row["step known"]) >= FEWEST else rows[ANY]
+    named = "any setting" if row is rows[ANY] else row["setting"]
+    # Ratios of two steps may be of two settings.
+    step, ratio = 1 + float(row["step 90 %"]) / 100, 1 + float(rows[ANY]["ratio 90 %"]) / 100
+    return ErrorBar(step, f"the steps of `costs` by data sheets with {named}", ratio)
 
 
 def _rows(table: str) -> list[dict[str, str]]:

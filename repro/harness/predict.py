@@ -27,6 +27,7 @@ from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, addi
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.error_bars import CALIBRATED, DATA_SHEET
 from repro.harness.job import Measured
 from repro.harness.schema import CalibrateRound, RooflineRound, TrainRound
 from repro.harness.spec import RunSpec
@@ -97,6 +98,7 @@ class Source:
 
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
     stored = 1.0  # bytes of an element that is sent, over those of float32, in which is counted
+    durations = ""  # where they come from, by which their error is known, see `error_bars`
 
     def __init__(
         self,
@@ -299,6 +301,8 @@ class Known(Source):
 class Calibrated(Source):
     """Layers with the times of a calibration; without a model only times are known."""
 
+    durations = CALIBRATED
+
     def __init__(
         self,
         calibration: Calibration,
@@ -364,6 +368,7 @@ class Roofline(Source):
 
     def _set(self, device: Device, included: Included) -> None:
         self.device, self.included = device, included
+        self.durations = "" if device.is_fitted else DATA_SHEET
         self.memory, self.stored = device.memory.value, device.element_bytes.value / 4
         self.link = (self._given_link or device.link) if included.link else FREE
 

@@ -9,6 +9,7 @@ import re
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # private; imported 
 from repro.gpipe.core.microbatch import flatten
 
 _OVER = "are allowed"  # only the errors of a limit say so
-# Of a GPU's allocator; a list of all processes on the GPU follows.
-_ON_GPU = re.compile(
-    r".* Tried to allocate ([\d.]+) (\w+)\. GPU .* of which ([\d.]+) (\w+) is free\."
+# What a GPU's allocator says, first before a list of all processes on the GPU and then behind it.
+_REFUSED = re.compile(r".* Tried to allocate (\S+ \w+)\. GPU .* of which (\S+ \w+) is free\.", re.S)
+_ALLOWED = re.compile(
+    r"(\S+ \w+) allowed; Of the allocated memory (\S+ \w+) is allocated .* (\S+ \w+) is reserved"
 )
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -29,15 +31,21 @@ def over_limit(reason: str) -> str:
     """What an out-of-memory error says, if a limit caused it; else "".
 
     Otherwise the machine did, or /dev/shm. On a GPU there was a limit if it had as much free as was
-    refused.
+    refused, or if that and what the process has are more than is allowed.
     """
     if _OVER in reason:
         return reason
-    found = _ON_GPU.match(reason)
+    found = _REFUSED.match(reason)
     if found is None:
         return ""
-    refused, free = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
-    return found[0] if refused <= free else ""
+    refused, free = map(_bytes, found.groups())
+    allowed, *held = map(_bytes, shown.groups()) if (shown := _ALLOWED.search(reason)) else [inf]
+    return found[0] if refused <= free or refused + sum(held) > allowed else ""
+
+
+def _bytes(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * _UNITS.get(unit, inf)
 
 
 class LiveBytes(TorchDispatchMode):

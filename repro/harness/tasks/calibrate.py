@@ -8,10 +8,9 @@ while others wait. So both are timed. Each process runs the whole chain of layer
 as a stage runs its part: a layer that is timed again and again would find its weights in the cache.
 """
 
-import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from functools import partial
 from typing import Any
@@ -92,7 +91,7 @@ def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibrati
 
 
 def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
-    """Time every layer alone, fit a device to these times, and predict the layers by it.
+    """Time single layers on K processes at once, fit a device to them, and predict them by it.
 
     Rates of a machine drift, and are lower while more processes share its memory. So layers are
     timed on as many processes as a step has, and in the same round as that step.
@@ -100,8 +99,8 @@ def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
     began = time.perf_counter()
     spec = job.spec
     model = build(spec.model, **spec.arguments)
-    device, (measured,) = fitted_device([job], rank)
-    times = predicted(spec, model, device, job.device)
+    device, (measured,) = fitted_device([job], rank, memory=0.0)  # of which nothing is asked
+    times = predicted(spec, model, device, job.device) if rank == 0 else measured
     facts = {"balance": [len(model.layers)], **facts_of(model, began)}
     record = RooflineRound(
         device=device.model_dump(), calibration=times, measured=measured, **facts
@@ -112,46 +111,58 @@ def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
 def fitted_device(
     jobs: Sequence[Job], rank: int, **texts: str | float
 ) -> tuple[Device, list[Calibration]]:
-    """A device fitted to the layers of several models, and the times of these; on every rank.
+    """A device fitted to the layers of several models, on rank 0, and the times of these.
 
-    `texts` are fields of the device, such as its name.
+    `texts` are fields of the device: its memory, and its name and title if it is kept.
     """
     models = [build(job.spec.model, **job.spec.arguments) for job in jobs]
     timed = [
         timed_layers(job, rank, model, alone=False) for job, model in zip(jobs, models, strict=True)
     ]
     K, kind = jobs[0].spec.K, jobs[0].device
-    if kind == "cuda":
-        memory = torch.cuda.mem_get_info(0)[1]
-    else:  # a share of the host's
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // K
-    about = {"name": "here", "title": "this machine", "date": date.today().isoformat()}
-    about |= {"precision": "TF32 products" if kind == "cuda" else "float32", "memory": memory}
+    about: dict[str, Any] = {"name": "here", "title": "this machine"}
+    about |= {"date": date.today().isoformat()}
+    about |= {"precision": "TF32 products" if kind == "cuda" else "float32"} | texts
     source = f"fitted to single layers of {', '.join(job.spec.model for job in jobs)}, K={K}"
     link = timed[0].link if K > 1 else _NO_NEIGHBOUR
-    unknown = Device.measured(source, link, **about | texts, **dict.fromkeys(curve.FITTED, 1.0))
+    unknown = Device.measured(source, link, **about, **dict.fromkeys(curve.FITTED, 1.0))
+    if rank:
+        return unknown, timed
     sources = [
         Roofline(unknown, model, job.spec.optimizer, kind=kind)
         for job, model in zip(jobs, models, strict=True)
     ]
+    return fit_to_layers(source, link, sources, timed, **about), timed
+
+
+def fit_to_layers(
+    text: str,
+    link: LinkSpeed,
+    sources: Sequence[Roofline],
+    timed: Sequence[Calibration],
+    every: int = 1,
+    **about: Any,
+) -> Device:
+    """A device fitted to F, R and B of each layer of each model, in every `every`-th size."""
 
     def predict(tried: Device) -> list[float]:
         tables = [
             source.changed(tried).layers(n, "always")
             for source, times in zip(sources, timed, strict=True)
-            for n in times.sizes
+            for n in times.sizes[::every]
         ]
-        kinds = [(each.forward, each.recompute, each.backward) for each in tables]
-        return [seconds for of_kinds in kinds for layers in of_kinds for seconds in layers]
+        return _flat((each.forward, each.recompute, each.backward) for each in tables)
 
     real = [
-        seconds
+        of_size
         for times in timed
-        for of_kinds in zip(times.forward, times.recompute, times.backward, strict=True)
-        for layers in of_kinds
-        for seconds in layers
+        for of_size in [*zip(times.forward, times.recompute, times.backward, strict=True)][::every]
     ]
-    return curve.of_layers(source, link, predict, real, **about | texts), timed
+    return curve.of_layers(text, link, predict, _flat(real), **about)
+
+
+def _flat(sizes: Iterable[Sequence[Sequence[float]]]) -> list[float]:
+    return [seconds for of_size in sizes for layers in of_size for seconds in layers]
 
 
 def predicted(spec: RunSpec, model: Model, device: Device, kind: str) -> Calibration:

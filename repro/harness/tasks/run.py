@@ -34,7 +34,7 @@ def run(work: Work, rank: int, at: Callable[[int], object] = lambda _: None) -> 
     jobs, first = work.jobs, work.jobs[0]
     groups = [groups_of(job.spec) for job in jobs]
     if first.device == "cuda":
-        _choose_kernels(exact=first.spec.task in ("check", "learn"))
+        choose_kernels(exact=first.spec.task in ("check", "learn"))
     measured: list[Measured] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,7 +59,7 @@ def run(work: Work, rank: int, at: Callable[[int], object] = lambda _: None) -> 
     return measured if rank == 0 else []
 
 
-def _choose_kernels(*, exact: bool) -> None:
+def choose_kernels(*, exact: bool) -> None:
     """Float32 and deterministic kernels to compare results, TF32 (`Machine.precision`) to time."""
     torch.set_float32_matmul_precision("highest" if exact else "high")
     torch.backends.cudnn.allow_tf32 = not exact
