@@ -37,7 +37,7 @@ ALLOWED = {
 LINES = {
     "gpipe": 8649,  # plain layers; kept memory; limits in torch's words; what a waiting rank does
     "harness": 7480,  # runs measured together, in blocks; divided layers; fitted devices; ranges
-    "experiments": 6462,  # peers by schedule; clock; iterations; layers; ranges; cuts of tables
+    "experiments": 6463,  # peers by schedule; clock; iterations; layers; ranges; cuts of tables
     "cli": 2692,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
     "report": 2318,  # controls, widths of intervals, ranges, tables of files, new words of verdicts
     "costs": 1986,  # rates that grow with the work and their fit; the host's time

@@ -25,7 +25,7 @@ from repro.harness.spec import RunSpec
 from repro.report import figures as generic
 from repro.report.compare import Setting, beside_paper, optimizers, rows_of, settings
 from repro.report.declared import Shown
-from repro.report.framed import RATIO, Form, framed, text_of
+from repro.report.framed import RANGE, RATIO, Form, framed, text_of
 from repro.report.ratio import MARKS, ideal_over_k2m1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
@@ -86,8 +86,9 @@ def table2(results: Results, cells: pd.DataFrame) -> Table:
                     line[f"K={K} simulated"] = _simulated(headline, (model, K, M))
                 line[f"K={K} ideal"] = f"{ideal_over_k2m1(K, M, *setting.plan):.2f}"
             lines.append(line)
-    origin = _what_was_run(results, found, cells)
-    return framed(results, NAME, pd.DataFrame(lines), ABOUT, origin=origin, marks=MARKS)
+    origin, bar = _what_was_run(results, found, cells), meaning(results) if len(cells) else ""
+    table = pd.DataFrame(lines)
+    return framed(results, NAME, table, ABOUT, origin=origin, marks=MARKS, bar=bar)
 
 
 def _measured(results: Results, run: Run | None) -> str:
@@ -102,8 +103,8 @@ def _simulated(headline: pd.DataFrame, cell: tuple[str, int, int]) -> str:
         return NOT_RUN
     if headline.at[cell, "is_base"]:
         return "1 (baseline)"
-    ratio = headline.at[cell, "ratio"]
-    return "nothing fits" if isnan(ratio) else f"{ratio:.2f}"
+    ratio, low, high = (headline.at[cell, name] for name in ("ratio", "ratio: low", "ratio: high"))
+    return "nothing fits" if isnan(ratio) else text_of(".2f", ratio, low, high, RANGE)
 
 
 def _what_was_run(results: Results, found: list[Setting], cells: pd.DataFrame) -> str:
