@@ -64,8 +64,11 @@ def drawn_on(device: torch.device, model: Model) -> Model:
 
 
 def _drawn(layer: Callable[[], nn.Module], index: int, device: torch.device) -> nn.Module:
+    counted = torch.empty(0).is_meta  # asked for a layer without memory
     with torch.device("meta"):
         module = layer()
+    if counted:
+        return module
     module.to_empty(device=device)
     draw = torch.Generator(device).manual_seed(index)
     with torch.no_grad():
