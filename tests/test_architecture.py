@@ -36,11 +36,11 @@ ALLOWED = {
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
     "gpipe": 8649,  # plain layers; kept memory; limits in torch's words; what a waiting rank does
-    "harness": 7483,  # runs measured together, in blocks; divided layers; fitted devices; ranges
+    "harness": 7484,  # runs measured together, in blocks; divided layers; fitted devices; ranges
     "experiments": 6463,  # peers by schedule; clock; iterations; layers; ranges; cuts of tables
-    "cli": 2692,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
+    "cli": 2696,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
     "report": 2318,  # controls, widths of intervals, ranges, tables of files, new words of verdicts
-    "costs": 1986,  # rates that grow with the work and their fit; the host's time
+    "costs": 1987,  # rates that grow with the work and their fit; the host's time
     "methods": 2032,  # the bare loop; plain encoder layers; a part that is only counted
     "models": 1551,  # U-Net, a model that no profile has seen
     "data": 1134,

@@ -11,6 +11,7 @@ from repro.cli.options import json_file, parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import catalog, machine
+from repro.harness.error_bars import UNKNOWN
 
 if TYPE_CHECKING:
     from repro.harness.advise import Advice, Plan, Question
@@ -180,8 +181,7 @@ def _for_terminal(
             for line in lines
         ],
     }
-    if error is not None:
-        found["step low, high"] = f"of the best, {error}"
+    found["step low, high"] = f"of the best, {error}" if error else UNKNOWN
     found["layers of the best"] = "+".join(map(str, plans[0]["balance"]))
     found["to measure it"] = fields["command"]
     if saved is not None:

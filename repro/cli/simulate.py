@@ -8,7 +8,7 @@ from repro.cli.answers import same, tell
 from repro.cli.options import parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.gpipe.schedule import collector
-from repro.harness.error_bars import step_error
+from repro.harness.error_bars import UNKNOWN, step_error
 from repro.harness.spec import Checkpoint, Partitioner, ScheduleName, sweep
 from repro.harness.text import number, size
 
@@ -140,6 +140,9 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         }
         for point in points
     ]
+    spec = drawn.spec
+    error = step_error(spec.N / spec.D / spec.M, spec.K, of.source.durations)
+    known = f"at K={spec.K}, M={spec.M}, {error}" if error else UNKNOWN
     shares = [{"K": point["K"], "M": point["M"], **point["breakdown"]} for point in points]
     title = f"the step at K={drawn.spec.K}, M={drawn.spec.M}: {LEGEND}"
     picture = {title: gantt(timeline, 72)} if timeline.ranks <= _MOST_DRAWN else {}
@@ -150,6 +153,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         "memory": of.memory and size(of.memory),
         "assumed": assumed if timeline.busy(kinds="IW") else None,
         "points": times,
+        "step low, high": None if of.waits else known,
         "shares of K x step, of which bubble, imbalance and transfer are idle": shares,
         **picture,
     }

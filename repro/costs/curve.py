@@ -103,4 +103,5 @@ def of_layers(
 
     fitted = fit(begin, FITTED, of_timed, seconds.tolist(), near=0.1)
     values = {name: float(f"{getattr(fitted, name).value:.4g}") for name in FITTED}
+    values |= {name: round(values[name], 9) for name in EACH}  # less than a nanosecond is none
     return Device.measured(source, link, **texts, **values)

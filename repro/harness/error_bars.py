@@ -10,6 +10,7 @@ _TABLES = Path(__file__).resolve().parents[2] / "plots/reference"
 SMALL, FEW = 4, 2  # examples of a small micro-batch, and a small K
 FEWEST = 5  # known steps that make a range of their own
 ANY = "any"  # setting
+UNKNOWN = "not known: no step by this profile stands in `costs`; ratios are more certain"
 # Where durations come from: in `costs` data sheets, or a device that is fitted to the model's own
 # layers in the round of the step; or a calibration, that is these layers themselves.
 DATA_SHEET, LAYERS, CALIBRATED = "data sheet", "layers timed here", "calibration"
@@ -63,10 +64,10 @@ def step_error(examples: float, K: int, durations: str) -> ErrorBar | None:
         return None
     row = rows.get(setting(examples, K), rows[ANY])
     row = row if int(row["step known"]) >= FEWEST else rows[ANY]
-    named = "any setting" if row is rows[ANY] else row["setting"]
+    named = "" if row is rows[ANY] else f" with {row['setting']}"
     # Ratios of two steps may be of two settings.
     step, ratio = 1 + float(row["step 90 %"]) / 100, 1 + float(rows[ANY]["ratio 90 %"]) / 100
-    return ErrorBar(step, f"the steps of `costs` by data sheets with {named}", ratio)
+    return ErrorBar(step, f"the steps of `costs` by data sheets{named}", ratio)
 
 
 def _rows(table: str) -> list[dict[str, str]]:
