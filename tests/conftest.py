@@ -1,6 +1,7 @@
 """Tests that need what this machine lacks skip themselves, with the reason."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,12 +12,12 @@ from repro.io.temporary import own_folder
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def own_temporary() -> Iterator[Path]:
     """Where tests and what they start put temporary files; nothing of ours is left there.
 
     A process that a test has killed leaves its folder, which the next one removes.
     """
-    folder = tmp_path_factory.mktemp("t")
+    folder = Path(tempfile.mkdtemp(prefix="t-"))  # short, as the path of a socket must be
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", str(folder))
@@ -26,6 +27,7 @@ def own_temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     # The server that processes are forked from keeps one until this program ends.
     left = [path.name.split("-")[2] for path in folder.glob("gpipe-*")]
     assert left in ([], [str(os.getpid())])
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
