@@ -80,6 +80,6 @@ def meaning(results: Results) -> str:
     if not select(bars(results), durations=DATA_SHEET)["ratio known"].any():
         return ""
     return (
-        "; (low to high) behind a simulated ratio is where nine of ten ratios of its setting in "
-        "`costs_bars` lie, which test neither tiles nor set-up"
+        "; (low to high) after a simulated ratio: nine of ten known ratios of its setting were "
+        "predicted so well (`costs_bars`), and none of them tests tiles or set-up"
     )

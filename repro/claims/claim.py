@@ -175,7 +175,8 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
     if None in outcomes:
         which = {setting for (setting, _), holds in held.items() if holds is None}
         named = f" with {_some(sorted(which))}" if len(values) > 1 else ""
-        return Verdict("cannot tell", f"the interval crosses an end{named}")
+        what = "range" if evidence.is_range else "interval"
+        return Verdict("cannot tell", f"the {what} crosses an end{named}")
     if claim.implied or claim.fitted:
         return Verdict("implied" if claim.implied else "fitted", claim.implied or claim.fitted)
     if claim.agrees(claim.no_effect):

@@ -1,7 +1,7 @@
 """The numbers of a device, fitted to seconds that were measured of what the cost model predicts.
 
 An operator attains more of its rate the more work it has (`repro.costs.roofline`). How much more is
-seen where layers are timed alone, in micro-batches of several sizes.
+seen where single layers are timed, in micro-batches of several sizes.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -10,7 +10,7 @@ _TABLES = Path(__file__).resolve().parents[2] / "plots/reference"
 SMALL, FEW = 4, 2  # examples of a small micro-batch, and a small K
 FEWEST = 5  # known steps that make a range of their own
 ANY = "any"  # setting
-UNKNOWN = "not known: no step by this profile stands in `costs`; ratios are more certain"
+UNKNOWN = "not known: no step by such a profile has been held against a measured one"
 # Where durations come from: in `costs` data sheets, or a device that is fitted to the model's own
 # layers in the round of the step; or a calibration, that is these layers themselves.
 DATA_SHEET, LAYERS, CALIBRATED = "data sheet", "layers timed here", "calibration"

@@ -191,7 +191,7 @@ class CalibrateRound(_Round):
 
 
 class RooflineRound(_Round):
-    """Seconds of a model's layers alone, and a device that is fitted to them.
+    """Seconds of single layers of a model, and a device that is fitted to them.
 
     Older records have rates of micro-benchmarks, and no layers that were measured.
     """

@@ -32,8 +32,8 @@ FORMS: tuple[tuple[str, Form], ...] = (
 # `beside_paper`.
 _OF_PAPER = re.compile(r"\b(quoted|verdict)\b")
 LOW, HIGH = ": low", ": high"
-# Behind a number: where the same would be measured again in 95 % of cases, and where nine of ten
-# simulated numbers of its setting would be.
+# Behind a number: the ends of its 95 % interval, or of the range within which nine of ten simulated
+# numbers of its setting were right.
 INTERVAL, RANGE = " [{}, {}]", " ({} to {})"
 
 

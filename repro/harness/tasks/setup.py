@@ -50,7 +50,7 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
 
 
 def drawn_on(device: torch.device, model: Model) -> Model:
-    """The model for runs of which only time or memory is read: on a GPU, its weights are any.
+    """The model with other weights on a GPU, for runs of which only time or memory is read.
 
     They are drawn there, since the CPU draws a billion in half a minute.
     """
