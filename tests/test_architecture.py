@@ -41,7 +41,7 @@ LINES = {
     "cli": 2696,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
     "report": 2318,  # controls, widths of intervals, ranges, tables of files, new words of verdicts
     "costs": 1987,  # rates that grow with the work and their fit; the host's time
-    "methods": 2032,  # the bare loop; plain encoder layers; a part that is only counted
+    "methods": 2031,  # the bare loop; plain encoder layers; a part that is only counted
     "models": 1551,  # U-Net, a model that no profile has seen
     "data": 1134,
     "train": 834,

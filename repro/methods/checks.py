@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe.core.layers import Layer
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves, split
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.methods.method import Method, Setup
 
@@ -103,7 +103,7 @@ def _evaluation(method: Method, setup: Setup, inputs: Tree, targets: Tree, state
     model.load_state_dict({name: state[name] for name in model.state_dict()})
     model.eval()
     with torch.no_grad():
-        unsplit = gather([model(part) for part in method.cut(_placed(setup, inputs))])
+        unsplit = gather([model(part) for part in method.cut(setup.placed(inputs))])
     outputs = [part for part in method.gather(result.outputs) if part is not None][-1]
     actual, expected = (
         {str(n): tensor.cpu() for n, tensor in enumerate(flatten(tree)[0])}
@@ -148,7 +148,7 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tup
             lambda _norm, inputs, name=name: seen[name].append(inputs[0].detach())
         )
     loss = 0.0
-    parts, target_parts = (method.cut(_placed(setup, tree)) for tree in (inputs, targets))
+    parts, target_parts = (method.cut(setup.placed(tree)) for tree in (inputs, targets))
     shares = setup.shares(target_parts)
     for part, target, share in zip(parts, target_parts, shares, strict=True):
         part_of_loss = setup.loss(model(part), target) * share
@@ -161,11 +161,6 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tup
         for key, value in (("running_mean", values.mean(1)), ("running_var", values.var(1))):
             running[f"{name}.{key}"] = before[f"{name}.{key}"].lerp(value, factor).cpu()
     return {**_gradients_of(model), "loss": torch.tensor(loss)}, running
-
-
-def _placed(setup: Setup, tree: Tree) -> Tree:
-    """A tree on the device of the unsplit model."""
-    return map_leaves(Tensor, lambda t: t.to(setup.device), tree)
 
 
 def _unsplit(setup: Setup) -> nn.Sequential:

@@ -71,6 +71,10 @@ class Setup:
         layers = {str(n): build(self.layers[n], n, self.seed, self.device) for n in numbers}
         return nn.Sequential(OrderedDict(layers))
 
+    def placed(self, tree: Tree) -> Tree:
+        """The tree on the device of this process."""
+        return map_leaves(Tensor, lambda t: t.to(self.device), tree)
+
     def shares(self, targets: Sequence[Tree]) -> list[float]:
         """The share of each micro-batch in the mean over the mini-batch."""
         weight = self.loss.weight if isinstance(self.loss, Weighted) else batch_size
@@ -148,7 +152,7 @@ class Method(ABC):
         """Release threads and connections."""
 
     def _to_device(self, tree: Tree) -> Tree:
-        return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
+        return self._setup.placed(tree)
 
     def _now(self) -> float:
         if self._setup.device.type == "cuda":
