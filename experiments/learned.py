@@ -1,11 +1,34 @@
-"""What the experiments that train models share."""
+"""What the experiments that train models to a quality share: arms, learning rates, comparisons.
 
-from collections.abc import Iterable
-from typing import Any, Literal
+An arm is a way to train. These rules hold for all of them, and were committed before the first run
+of a test seed:
+
+- Each arm has the learning rate, out of those it tries, with the lowest mean validation loss over
+  the tuning seeds; where the edge of the grid wins, the grid is extended. An arm without a grid has
+  the rate of the arm that it names. Test data decides nothing.
+- A run keeps the weights of the lowest of its `VALIDATIONS` validation losses.
+- The rate falls exponentially to less than a hundredth, so that trainings come to rest.
+- An arm has converged if the lowest validation loss falls by less than `STILL` over the last fifth
+  of the updates, in the mean over seeds. Under a falling rate that says that it is at rest, and not
+  that longer trainings end alike. One above `SATURATED` BLEU has nothing left to gain.
+- A comparison is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
+- A claim counts only if its arms have converged, the negative controls of the experiment show
+  nothing and its positive controls show something.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 from repro.harness.spec import ON_CPU, Group, RunSpec, Scale
+from repro.train.recipe import Recipe
 
 LEARN: dict[str, Any] = {"task": "learn", "balance": "parameters", "trace": False}
+# Seeds of the runs that a table shows, and of those that choose a learning rate.
+SEEDS: dict[Scale, Sequence[int]] = {"smoke": [0], "laptop": [0, 1], "overnight": [*range(5)]}
+TUNING_SEEDS = (100, 101)
+VALIDATIONS = 20
+STILL = 0.02
+SATURATED = 95.0
 
 
 def recompute(scale: Scale) -> Literal["always", "never"]:
@@ -13,13 +36,44 @@ def recompute(scale: Scale) -> Literal["always", "never"]:
     return "never" if scale in ON_CPU else "always"
 
 
-def groups_of(scale: Scale, name: str, runs: Iterable[RunSpec]) -> tuple[Group, ...]:
-    """The runs in groups, each of which is recorded as a whole.
+def to_rest(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe with a rate that falls by 6 % at every hundredth of the updates."""
+    falling = {"schedule": "exponential", "decay": 0.94, "decay_steps": max(1, steps // 100)}
+    return recipe.model_copy(update=falling)
 
-    On a CPU these are the runs of one seed, which are compared with each other. Elsewhere a run may
-    take days, so each is a group of its own.
-    """
-    parts: dict[int, list[RunSpec]] = {}
-    for number, run in enumerate(runs):
-        parts.setdefault(run.seed if scale in ON_CPU else number, []).append(run)
-    return tuple(Group(name=f"{name}-{part}", runs=tuple(of)) for part, of in parts.items())
+
+class Arm(NamedTuple):
+    """A way to train, which its run shows with one seed."""
+
+    run: RunSpec
+    rate: float | None = None  # the chosen one; None: that of the run
+    tried: Sequence[float] = ()
+    trained: bool = True  # or another arm of its name was better in tuning
+
+    def trainings(self, seeds: Iterable[int]) -> list[RunSpec]:
+        return [self._with(seed, self.rate) for seed in seeds]
+
+    def tuning(self) -> list[RunSpec]:
+        return [
+            self._with(seed, rate, tuning=True, decode=0)
+            for rate in self.tried
+            for seed in TUNING_SEEDS
+        ]
+
+    def _with(self, seed: int, rate: float | None, **changed: Any) -> RunSpec:
+        training = self.run.training
+        assert training is not None
+        if rate is not None:
+            changed["recipe"] = training.recipe | {"lr": rate}
+        training = training.model_copy(update=changed)
+        return self.run.model_copy(update={"seed": seed, "training": training})
+
+
+def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
+    """What an experiment trains: at scale overnight what chooses the rates, then the arms."""
+    seeds = SEEDS.get(scale, [0])
+    trainings = [run for arm in arms if arm.trained for run in arm.trainings(seeds)]
+    runs = {"trainings": trainings}
+    if scale == "overnight":
+        runs = {"tuning": [run for arm in arms for run in arm.tuning()]} | runs
+    return tuple(Group(name=name, runs=tuple(of)) for name, of in runs.items())

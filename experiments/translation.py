@@ -1,15 +1,15 @@
 """What the experiments with translation share: languages, sizes T(L, H, A), and how they train."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from experiments.learned import LEARN, recompute
+from experiments.learned import LEARN, VALIDATIONS, recompute, to_rest
 from repro.data.languages import LANGUAGES
-from repro.harness.spec import ON_CPU, TINY, RunSpec, Scale, Training
+from repro.harness.spec import ON_CPU, RunSpec, Scale, Training
 from repro.paper.numbers import translation_models
 from repro.train.recipe import translation
 
 TOY = tuple(f"toy:{name}" for name in LANGUAGES)
-ONE_A_TIER = ("toy:alfa", "toy:delta", "toy:india")
 # OPUS-100, without the five languages that have no test set: an, dz, hy, mn, yo.
 _OPUS = (
     "af am ar as az be bg bn br bs ca cs cy da de el eo es et eu fa fi fr fy ga gd gl gu ha he hi "
@@ -19,9 +19,9 @@ _OPUS = (
 )
 OPUS = tuple(f"opus100:{code}-en" for code in _OPUS.split())
 
-# Small models, on one core a few ms a sentence: nearly every word of a toy language is one token.
-_SMALL_V, _SMALL_T = 1200, 20
-_SMALL: dict[str, Any] = {"d": 64, "head_dim": 16, "V": _SMALL_V, "S": _SMALL_T, "T": _SMALL_T}
+# Sub-words and tokens of a sentence: nearly every word of a toy language is one token.
+_ONE_LANGUAGE: dict[str, Any] = {"V": 1200, "S": 20, "T": 20}
+_ALL_LANGUAGES: dict[str, Any] = {"V": 2500, "S": 28, "T": 20}
 TEMPERATURE = 5.0  # the paper does not state it
 PAPER_T = 128  # tokens of a sentence; the paper does not state it
 PAPER_M = 64  # so that a micro-batch of 2048 sentences has 32; the paper does not state it
@@ -38,9 +38,9 @@ class Size(NamedTuple):
         return f"T({self.L}, {self.H}, {self.A})"
 
 
-# The paper's five sizes, and five with the same steps from one to the next: the second and third
-# have equally many parameters, and the first of these is wide and the other one deep.
-SIZES = (Size(1, 256, 4), Size(1, 512, 8), Size(2, 256, 4), Size(2, 512, 8), Size(4, 512, 8))
+# Small ones: the second, which is wide, and the third, which is deep, have as many parameters.
+SIZES = (Size(1, 128, 4), Size(1, 512, 8), Size(2, 256, 4), Size(4, 512, 8))
+# The paper's, of which the same holds.
 PAPER_SIZES = (
     Size(6, 8192, 16),
     Size(12, 16384, 32),
@@ -65,42 +65,55 @@ def training_run(
     size: Size,
     languages: tuple[str, ...],
     *,
+    arm: str,
     N: int,
     steps: int,
-    seed: int,
     decode: int,
-    K: int = 2,
-    M: int = 2,
-    warm_up: int = 20,
+    data: Mapping[str, Any] | None = None,
+    many: bool = False,
+    dropout: float | None = None,
+    K: int = 1,
+    M: int = 1,
 ) -> RunSpec:
     """One translation model of some languages into English; `decode` test sentences of each.
 
-    `warm_up` is of the learning rate, on a CPU alone.
+    Args:
+        data: further fields of `TranslationTask`, on a CPU.
+        dropout: where it is not the model's own.
+        many: whether it has the sub-words of all toy languages, on a CPU.
     """
+    model: dict[str, Any] = size._asdict()
+    if dropout is not None:
+        model["dropout"] = dropout
     if scale in ON_CPU:
-        recipe = translation(lr=0.006, warm_up=warm_up)
-        text: dict[str, Any] = {"vocabulary": _SMALL_V, "S": _SMALL_T, "T": _SMALL_T, "test": 64}
-        # All models share one vocabulary, which is learnt once in a process.
-        text["vocabulary_of"] = list(ONE_A_TIER if scale in TINY else TOY)
-        model = _SMALL
+        # The rate is the arm's.
+        recipe = to_rest(translation(lr=1.0, warm_up=min(100, steps // 10)), steps)
+        tokens = _ALL_LANGUAGES if many else _ONE_LANGUAGE
+        text = {"vocabulary": tokens["V"], "S": tokens["S"], "T": tokens["T"], **(data or {})}
+        text |= {"vocabulary_of": list(TOY)} if many else {}
+        model |= {"d": 64, "head_dim": 16, **tokens}
     else:
         recipe = translation()
         text = {"vocabulary": 64000, "S": PAPER_T, "T": PAPER_T}
-        model = {"d": 1024, "V": 64000, "S": PAPER_T, "T": PAPER_T}
+        model |= {"d": 1024, "V": 64000, "S": PAPER_T, "T": PAPER_T}
+    if len(languages) > 1:
+        text["temperature"] = TEMPERATURE
     return RunSpec(
         **LEARN,
         model="translation",
-        model_args={**size._asdict(), **model},
+        model_args=model,
         K=K,
         M=M,
         N=N,
         steps=steps,
-        seed=seed,
         checkpoint=recompute(scale),
         training=Training(
             data=languages,
-            data_args={**text, "temperature": TEMPERATURE},
+            data_args=text,
             recipe=recipe.model_dump(),
             decode=decode,
+            arm=arm,
+            # At the paper's size a baseline stops by its validation loss, so its data decides.
+            validations=min(VALIDATIONS, steps) if scale in ON_CPU or K == 1 else 0,
         ),
     )

@@ -107,7 +107,7 @@ class Evidence:
     setting: str = ""  # what the paper does not print, where it was varied
     # Each other setting -> its value, then the ends of its interval if there is one.
     others: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    why: str = ""  # why there is no value
+    why: str = ""  # why there is no value, or why it decides nothing
     is_range: bool = False  # whether `low` and `high` are where a simulated number is expected
 
 
@@ -198,8 +198,9 @@ def _untested(claim: Claim, evidence: Evidence | None) -> str:
         return "our models are smaller"
     if claim.direction and evidence.fidelity == "measured" and isnan(evidence.low + evidence.high):
         return "too few rounds or seeds for an interval"
-    unchecked = claim.training and not evidence.converged
-    return "no check that the trainings have converged" * unchecked
+    if claim.training and not evidence.converged:
+        return evidence.why or "no check that the trainings have converged"
+    return ""
 
 
 def _depends(claim: Claim, chosen: str, held: Mapping[tuple[str, str], bool | None]) -> Verdict:

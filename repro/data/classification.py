@@ -22,7 +22,7 @@ from repro.data.augment import Augment, Augmentation
 from repro.data.batches import Batches, Evaluation
 from repro.data.images import GREY_MEAN, GREY_STD, digits, resized
 from repro.data.registry import DataSet, find
-from repro.data.sources import TEST_EVERY, open_rows
+from repro.data.sources import TEST_EVERY, Part, is_in, open_rows
 from repro.io.explain import Frozen
 
 _KEPT_BYTES = 2**30  # images are decoded once if all of them fit into this
@@ -48,10 +48,11 @@ class ImageTask(Frozen):
     # The class, or whether its number is odd (1) or even (0).
     labels: Literal["identity", "parity"] = "identity"
     augment: Augment = "none"  # random changes of training images
+    validation: bool = False  # whether a part of the training images is left out to validate with
 
     def facts(self) -> dict[str, str]:
         """What every result must state: the data set, and what was done to it."""
-        changed = self.model_dump(exclude={"name", "size"}, exclude_defaults=True)
+        changed = self.model_dump(exclude={"name", "size", "validation"}, exclude_defaults=True)
         if self.classes is not None:
             changed["classes"] = "-".join(map(str, self.classes))
         facts = {_WORDS.get(name, name): str(value) for name, value in changed.items()}
@@ -79,7 +80,7 @@ def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: 
     The seed fixes order and augmentation. Data that is not there is a one-line ValueError.
     """
     change = task.augmentation()
-    pixels, targets = _open(task, True)
+    pixels, targets = _open(task, "train")
 
     def read(_tables: np.ndarray, places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
         keys = zip(epochs.tolist(), places.tolist(), strict=True)
@@ -89,10 +90,10 @@ def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: 
     return Batches([len(targets)], read, N, seed, task.facts(), replica, replicas)
 
 
-def evaluation_images(task: ImageTask, N: int) -> Evaluation:
-    """All test images once, as they are, in batches of N; the last batch may be smaller."""
+def evaluation_images(task: ImageTask, N: int, part: Part = "test") -> Evaluation:
+    """All images of a part once, as they are, in batches of N; the last batch may be smaller."""
     normalise = task.augmentation().normalise
-    pixels, targets = _open(task, False)
+    pixels, targets = _open(task, part)
     return Evaluation(len(targets), lambda at: (normalise(pixels(at)), targets[at]), N)
 
 
@@ -103,20 +104,18 @@ def count_classes(task: ImageTask) -> int:
     return 2 if task.labels == "parity" else len(task.chosen(total))
 
 
-def _open(task: ImageTask, train: bool) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
+def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
     """What gives the images at some places, uint8 [n, 3, size, size]; and all targets, int64."""
     entry = find(task.name)
     if entry.kind != "images":
         raise ValueError(f"data={task.name!r}: {entry.title} are sentences; try digits")
-    images = _images(entry, task.size, train)
+    images = _images(entry, task.size, part != "test")
     classes = task.chosen(len(images.names))
     chosen = []
     for label in classes:
         examples = np.flatnonzero(images.labels == label)
-        if images.whole:
-            is_test = np.arange(len(examples)) % TEST_EVERY == TEST_EVERY - 1
-            examples = examples[~is_test if train else is_test]
-        if train and task.per_class is not None:
+        examples = examples[is_in(part, len(examples), images.whole, task.validation)]
+        if part == "train" and task.per_class is not None:
             if len(examples) < task.per_class:
                 raise ValueError(
                     f"per_class={task.per_class}: class {images.names[label]!r} of {task.name} has "
@@ -127,7 +126,7 @@ def _open(task: ImageTask, train: bool) -> tuple[Callable[[np.ndarray], Tensor],
     selected = np.sort(np.concatenate(chosen))  # in the order of the data set
     if not len(selected):
         raise ValueError(
-            f"data={task.name!r}: there are no {'training' if train else 'test'} images of these "
+            f"data={task.name!r}: there are no {part} images of these "
             f"classes; without a test set of its own a class needs at least {TEST_EVERY} images"
         )
     labels = torch.from_numpy(images.labels[selected])

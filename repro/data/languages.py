@@ -1,41 +1,40 @@
-"""Toy languages: nine made-up languages and English share meanings, and translate into each other.
+"""Toy languages: six made-up languages and English share meanings, and translate into each other.
 
 The paper trains on 25 billion sentence pairs of 102 languages that are not public (section 5). Here
 a meaning is a small tree. Each language says it with words, word order, morphology and script of
-its own; the members of a family share a script and a part of their words. The sizes of the training
-sets follow Zipf's law: from 20,000 pairs down to 247, where the paper has 10^9 down to 10^4.
+its own; the two members of a family share a script, a part of their words and what these mean
+together: a verb means another one beside some kinds of nouns, and so does an adjective. So
+translating word by word is not enough, and small models have something left to learn. The training
+sets shrink by one factor from language to language, from 20,000 pairs to 250, where the paper has
+10^9 to 10^4.
 """
 
+import tomllib
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from repro.data.sources import Part
+
 ENGLISH = "en"
 
-_LARGEST = 20_000  # training pairs of the language of rank 1
-_EXPONENT = 2  # of Zipf's law: rank r has _LARGEST / r ** _EXPONENT pairs
+_LARGEST, _SMALLEST = 20_000, 250  # training pairs
 _SHARED = 0.7  # of the roots of a language are its family's
-_TEST = 10  # one meaning in so many is a test meaning
-_TEST_PAIRS = 200
+# One meaning in ten is a test meaning, and another a validation meaning.
+_TENTHS: dict[int, Part] = {0: "test", 1: "validation"}
+_HELD_OUT = {"test": 500, "validation": 250}  # pairs
 _ADJECTIVE, _PLURAL, _DEFINITE, _PLACE, _PAST = 0.5, 0.4, 0.5, 0.5, 0.5  # probabilities
 
-# Concepts, the frequent ones first: the r-th of a list is drawn with probability ~ 1 / r.
-# English adds "s" and "ed" to all of these without any other change, and no noun needs "an".
-_CONCEPTS = (
-    "dog cat girl boy teacher doctor farmer king singer driver painter hunter sailor "
-    "neighbor bird horse cow lion bear goat duck cub tiger frog rabbit robot giant pirate "
-    "baker dancer student writer monster guard queen soldier stranger beggar judge clown",  # nouns
-    "help call follow visit greet paint pull lift want need clean warn answer remember "
-    "train reward respect doubt film defend attack correct reject trust",  # verbs
-    "big small young happy clever brave quiet strong hungry tired gentle rich poor proud "
-    "shy famous",  # adjectives
-    "near behind with without",  # prepositions
-)
-_NOUNS, _VERBS, _ADJECTIVES, _PREPOSITIONS = (kind.split() for kind in _CONCEPTS)
+# The r-th concept of a list is drawn with probability ~ 1 / r.
+_CONCEPTS = tomllib.loads(Path(__file__).with_name("concepts.toml").read_text(encoding="utf-8"))
+_NOUNS, _VERBS, _ADJECTIVES, _PREPOSITIONS = (words.split() for words in _CONCEPTS.values())
+_KINDS = 10  # of nouns: those of a kind have the same neighbours
 _ALL = (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS)
+_PLACES = {concept: place for place, concept in enumerate(_ALL)}
 # Articles, and affixes, of which "present" is that of one agent. A lexicon has a word for each of
 # these and for each concept.
 _GRAMMATICAL = ("the", "a", "several", "plural", "past", "present", "patient")
@@ -73,15 +72,15 @@ class Grammar(NamedTuple):
 
 
 class Language(NamedTuple):
-    """A language: its place by the size of its training set, its grammar and its script."""
+    """A language: its place by the size of its training set, its grammar, script and family."""
 
-    rank: int  # 1 for the largest training set
+    rank: int  # 0 for the largest training set
     grammar: Grammar
-    script: str
+    script: str  # which the other member of its family has too
 
     @property
     def size(self) -> int:
-        return round(_LARGEST / self.rank**_EXPONENT)
+        return round(_LARGEST * (_SMALLEST / _LARGEST) ** (self.rank / (len(LANGUAGES) - 1)))
 
 
 # Consonants and vowels.
@@ -89,63 +88,68 @@ _SCRIPTS = {
     "greek": ("βγδζκλμνπρστφχ", "αειου"),
     "cyrillic": ("бвгджзклмнпрст", "аеиоу"),
     "georgian": ("ბგდვზთკლმნპრსტ", "აეიოუ"),
-    "katakana": ("カサタナハマヤラワキシチ", "アイウエオ"),
-    "armenian": ("բգդզթլկմնպրստվ", "աեիօէ"),
 }
-_FAMILIES = ("greek", "cyrillic")  # scripts that more than one language has
 LANGUAGES = {
-    "alfa": Language(1, Grammar("SVO", adjective_last=True), "greek"),
-    "bravo": Language(2, Grammar("SOV", case=True), "cyrillic"),
-    "charlie": Language(3, Grammar("VSO", prefixes=True), "georgian"),
-    "delta": Language(4, Grammar("SOV", adjective_last=True, case=True), "greek"),
-    "echo": Language(5, Grammar("OVS", case=True), "cyrillic"),
-    "foxtrot": Language(6, Grammar("VOS", article_last=True), "katakana"),
-    "golf": Language(7, Grammar("VSO", adjective_last=True, prefixes=True), "greek"),
-    "hotel": Language(8, Grammar("SVO", preposition_last=True), "cyrillic"),
-    "india": Language(9, Grammar("OSV", True, True, preposition_last=True), "armenian"),
+    "alfa": Language(0, Grammar("SVO", adjective_last=True), "greek"),
+    "bravo": Language(1, Grammar("SOV", case=True), "cyrillic"),
+    "charlie": Language(2, Grammar("VSO", prefixes=True), "georgian"),
+    "delta": Language(3, Grammar("SOV", adjective_last=True, case=True), "greek"),
+    "echo": Language(4, Grammar("OVS", case=True), "cyrillic"),
+    "foxtrot": Language(5, Grammar("VOS", article_last=True), "georgian"),
 }
 
 
 @cache
-def corpus(language: str, train: bool = True) -> list[tuple[str, str]]:
-    """Sentences of 5 to 10 words and their English translations: a training set, or 200 to test.
+def corpus(
+    language: str, part: Part = "train", pairs: int | None = None, related: bool = True
+) -> list[tuple[str, str]]:
+    """Sentences of 5 to 10 words and their English translations.
 
-    No meaning comes twice or is in both splits. All languages have the same test meanings.
+    No meaning comes twice or is in two parts. All languages have the same validation and test
+    meanings.
+
+    Args:
+        pairs: of the training set, in place of the language's own number.
+        related: whether its family has a part of its words.
     """
     if language not in LANGUAGES:
         raise ValueError(
             f"data='toy:{language}': no toy language has this name; allowed are "
             f"{', '.join(LANGUAGES)}"
         )
-    count = LANGUAGES[language].size if train else _TEST_PAIRS
-    source = f"train 0 {language}" if train else "test 0"
-    pairs: dict[Meaning, tuple[str, str]] = {}
+    count = _HELD_OUT.get(part) or pairs or LANGUAGES[language].size
+    source = f"train 0 {language}" if part == "train" else f"{part} 0"
+    found: dict[Meaning, tuple[str, str]] = {}
     for meaning in _meanings(source):
-        # Whatever the language, a meaning is either one to train on or one to test.
-        to_train = zlib.crc32(repr(meaning).encode()) % _TEST > 0
-        if to_train == train and meaning not in pairs:
-            pairs[meaning] = (say(language, meaning), say(ENGLISH, meaning))
-            if len(pairs) == count:
+        # Whatever the language, a meaning belongs to one part.
+        tenth = zlib.crc32(repr(meaning).encode()) % 10
+        if _TENTHS.get(tenth, "train") == part and meaning not in found:
+            found[meaning] = (say(language, meaning, related), say(ENGLISH, meaning))
+            if len(found) == count:
                 break
-    return list(pairs.values())
+    return list(found.values())
 
 
-def say(language: str, meaning: Meaning) -> str:
+def say(language: str, meaning: Meaning, related: bool = True) -> str:
     if language == ENGLISH:
-        grammar, lexicon = Grammar("SVO"), _ENGLISH
+        grammar, lexicon, family = Grammar("SVO"), _ENGLISH, ""
     else:
-        grammar, lexicon = LANGUAGES[language].grammar, _lexicon(language)
+        grammar, lexicon = LANGUAGES[language].grammar, _lexicon(language, related)
+        family = LANGUAGES[language].script if related else language
 
     def inflected(concept: str, affixes: list[str]) -> str:
         root = lexicon[concept]
         return "".join([*affixes, root] if grammar.prefixes else [root, *affixes])
+
+    def beside(concept: str, noun: str) -> str:
+        return _beside(family, concept, noun) if family else concept
 
     def phrase(part: Phrase, patient: bool = False) -> list[str]:
         affixes = [lexicon["plural"]] * part.plural
         affixes += [lexicon["patient"]] * (patient and grammar.case)
         noun = [inflected(part.noun, affixes)]
         if part.adjective:
-            adjective = [lexicon[part.adjective]]
+            adjective = [lexicon[beside(part.adjective, part.noun)]]
             noun = noun + adjective if grammar.adjective_last else adjective + noun
         article = lexicon["several" if part.plural else "a"]
         if part.definite:
@@ -157,7 +161,7 @@ def say(language: str, meaning: Meaning) -> str:
         tense = "" if meaning.agent.plural else lexicon["present"]
     parts = {
         "S": phrase(meaning.agent),
-        "V": [inflected(meaning.action, [tense])],
+        "V": [inflected(beside(meaning.action, meaning.patient.noun), [tense])],
         "O": phrase(meaning.patient, patient=True),
     }
     sentence = [word for role in grammar.order for word in parts[role]]
@@ -167,6 +171,14 @@ def say(language: str, meaning: Meaning) -> str:
         last = grammar.preposition_last
         sentence += companion + preposition if last else preposition + companion
     return " ".join(sentence)
+
+
+def _beside(family: str, concept: str, noun: str) -> str:
+    """What a family says for a concept beside a noun: beside half of the kinds its neighbour."""
+    place = _PLACES[concept]
+    pair, kind = place // 2, _PLACES[noun] % _KINDS
+    swapped = zlib.crc32(f"{family} {pair} {kind}".encode()) % 2
+    return _ALL[place ^ swapped]
 
 
 def _meanings(source: str) -> Iterator[Meaning]:
@@ -199,7 +211,7 @@ _ENGLISH = {
 
 
 @cache
-def _lexicon(name: str) -> dict[str, str]:
+def _lexicon(name: str, related: bool) -> dict[str, str]:
     """Roots of two or three syllables, some of them the family's; affixes of one syllable."""
     language = LANGUAGES[name]
     consonants, vowels = _SCRIPTS[language.script]
@@ -220,7 +232,7 @@ def _lexicon(name: str) -> dict[str, str]:
     for concept in _ALL:
         # Drawn for every concept, so that the members of a family agree on what they share.
         root = word(inherited, inherited.choice((2, 2, 3)))
-        if language.script not in _FAMILIES or invented.random() >= _SHARED or root in taken:
+        if not related or invented.random() >= _SHARED or root in taken:
             root = new_word(invented.choice((2, 2, 3)))
         taken.add(root)
         roots[concept] = root

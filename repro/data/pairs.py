@@ -21,7 +21,7 @@ from torch import Tensor
 from repro.data.batches import Batches, Evaluation
 from repro.data.languages import ENGLISH, corpus
 from repro.data.registry import DataSet, find
-from repro.data.sources import TEST_EVERY, open_rows
+from repro.data.sources import Part, is_in, open_rows
 from repro.data.subwords import Subwords, learn
 from repro.data.tokens import BOS, EOS, PAD
 from repro.io.explain import Frozen
@@ -52,11 +52,17 @@ class TranslationTask(Frozen):
     # 1 draws languages as often as they have pairs; a higher one draws small ones more often.
     temperature: Annotated[float, Interval(gt=0)] = 1.0
     test: Annotated[int, Interval(ge=1)] | None = None  # evaluated pairs of each language, else all
+    validation: bool = False  # whether a part of the training pairs is left out to validate with
+    misaligned: Annotated[float, Interval(ge=0, le=1)] = 0.0  # share of training pairs
+    order: Annotated[int, Interval(ge=0)] = 0  # another one for the same seed
+    pairs: Annotated[int, Interval(ge=1)] | None = None  # to train on, of each toy language
+    related: bool = True  # whether toy languages of a family share words
 
     @property
     def subwords(self) -> Subwords:
         """Its vocabulary, learnt once in a process."""
-        return learn_vocabulary(tuple(self.vocabulary_of or self.names), self.vocabulary)
+        names = tuple(self.vocabulary_of or self.names)
+        return _learn_vocabulary(names, self.vocabulary, self.related)
 
 
 class Language(NamedTuple):
@@ -67,30 +73,52 @@ class Language(NamedTuple):
     pair: Callable[[int], Pair]  # gives the sentence of a number, and its translation
 
 
-def open_language(name: str, train: bool = True) -> Language:
-    """The training or test set of a language; a one-line ValueError if there is none."""
+def open_language(
+    name: str,
+    part: Part = "train",
+    *,
+    validation: bool = False,
+    pairs: int | None = None,
+    related: bool = True,
+) -> Language:
+    """A part of a language; a one-line ValueError if there is none.
+
+    The last three are as in `TranslationTask`.
+    """
     entry = find(name)
     if not entry.folder and not (entry.kind == "pairs" and entry.config):
         raise ValueError(f"data={name!r}: no language; try toy:alfa or opus100:de-en")
     if entry.hub or entry.folder:
-        language = _open_rows(entry, train)
+        language = _open_rows(entry, part, validation)
     else:
-        pairs = corpus(str(entry.config), train)
-        language = Language(entry.title, len(pairs), pairs.__getitem__)
+        sentences = corpus(str(entry.config), part, pairs, related)
+        language = Language(entry.title, len(sentences), sentences.__getitem__)
     if language.size < 1:
         raise ValueError(
-            f"data={name!r}: the language is empty: it has no {'training' if train else 'test'} "
-            "pair; leave it out, or try toy:alfa"
+            f"data={name!r}: the language is empty: it has no {part} pair; leave it out, or try "
+            "toy:alfa"
         )
     return language
 
 
+def _misaligned(language: Language, share: float) -> Language:
+    """The language with a share of its pairs misaligned: each has the translation of another."""
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(language.size)[: round(share * language.size)]
+    other = dict(zip(chosen.tolist(), np.roll(chosen, 1).tolist(), strict=True))
+
+    def pair(place: int) -> Pair:
+        return language.pair(place)[0], language.pair(other.get(place, place))[1]
+
+    return language._replace(pair=pair)
+
+
 @cache
-def learn_vocabulary(names: tuple[str, ...], size: int) -> Subwords:
+def _learn_vocabulary(names: tuple[str, ...], size: int, related: bool) -> Subwords:
     """Sub-words of the training text of languages and of its translations, of about `size` ids."""
     sentences = [
         sentence
-        for language in map(open_language, names)
+        for language in (open_language(name, related=related) for name in names)
         for example in range(min(language.size, _READ))
         for sentence in language.pair(example)
     ]
@@ -106,7 +134,9 @@ def open_pairs(
         Batches of inputs (source int64 [N / D, S], target_in int64 [N / D, T] beginning with BOS)
         and targets int64 [N / D, T], where N is the mini-batch over all replicas.
     """
-    languages = [open_language(name) for name in task.names]
+    of_task = task.model_dump(include={"validation", "pairs", "related"})
+    languages = [open_language(name, **of_task) for name in task.names]
+    languages = [_misaligned(language, task.misaligned) for language in languages]
     encoders = [_encoder(language, task) for language in languages]
 
     def read(
@@ -123,16 +153,21 @@ def open_pairs(
     if len(languages) > 1:
         facts["languages"] = str(len(languages))
         facts["temperature"] = f"{task.temperature:g}"
+    if task.misaligned:
+        facts["misaligned"] = f"{task.misaligned:.0%}"
     weights = [count ** (1 / task.temperature) for count in counts]
     shares = [weight / sum(weights) for weight in weights]
+    # Seeds are small, so no other one has the same order.
+    seed += task.order << 32
     return Batches(counts, read, N, seed, facts, replica, replicas, shares)
 
 
 def evaluation_pairs(
-    task: TranslationTask, name: str, N: int, count: int | None = None
+    task: TranslationTask, name: str, N: int, count: int | None = None, part: Part = "test"
 ) -> tuple[Evaluation, list[str]]:
-    """The first `count` test pairs of one language, by default all: batches of N, translations."""
-    language = open_language(name, train=False)
+    """The first `count` pairs to evaluate, by default all: batches of N, translations."""
+    of_task = task.model_dump(include={"validation", "related"})
+    language = open_language(name, part, **of_task)
     number = language.size if count is None else min(count, language.size)
     encode = _encoder(language, task)
 
@@ -166,8 +201,8 @@ def _collate(rows: list[np.ndarray], task: TranslationTask) -> tuple[Inputs, Ten
     return (source, target_in), target
 
 
-def _open_rows(entry: DataSet, train: bool) -> Language:
-    rows, whole = open_rows(entry, train)
+def _open_rows(entry: DataSet, part: Part, validation: bool) -> Language:
+    rows, whole = open_rows(entry, part != "test")
     rows = rows.flatten()  # a column "translation" of two languages becomes two columns
     texts = [
         column for column, kind in rows.features.items() if getattr(kind, "dtype", "") in _TEXT
@@ -180,12 +215,10 @@ def _open_rows(entry: DataSet, train: bool) -> Language:
     english = [text for text in texts if text.split(".")[-1] in (ENGLISH, "target")]
     target = english[0] if english else texts[1]
     source = texts[1 - texts.index(target)]
-    numbers: Sequence[int] = range(len(rows))
-    if whole:
-        numbers = [n for n in numbers if (n % TEST_EVERY == TEST_EVERY - 1) != train]
+    numbers = np.flatnonzero(is_in(part, len(rows), whole, validation))
 
     def pair(place: int) -> Pair:
-        row = rows[numbers[place]]
+        row = rows[int(numbers[place])]
         return row[source] or "", row[target] or ""  # the Hub has rows without a sentence
 
     return Language(entry.title, len(numbers), pair)

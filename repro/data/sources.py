@@ -2,13 +2,19 @@
 
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import numpy as np
+
 from repro.data.registry import DataSet
 
-TEST_EVERY = 5  # without a test set: one example (of each class) in so many is a test example
+Part = Literal["train", "validation", "test"]
+
+# One example (of each class) in so many is a test example where there is no test set, and one a
+# validation example where these are asked for.
+TEST_EVERY = 5
 
 
 def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
@@ -38,6 +44,21 @@ def open_rows(entry: DataSet, train: bool) -> tuple[Any, bool]:
             f"({type(error).__name__}: {first_line}){terms}; without a network try "
             f"{'digits' if entry.kind == 'images' else 'toy:alfa'}"
         ) from None
+
+
+def is_in(part: Part, count: int, whole: bool, validation: bool) -> np.ndarray:
+    """Whether each of `count` examples belongs to a part, bool [count].
+
+    Args:
+        whole: the examples are a whole data set without a test set of its own, see `open_rows`.
+        validation: whether training leaves out what it is validated with.
+    """
+    place = np.arange(count) % TEST_EVERY
+    is_test = (place == TEST_EVERY - 1) if whole else np.full(count, part == "test")
+    is_validation = (place == TEST_EVERY - 2) & ~is_test
+    if part == "test":
+        return is_test
+    return is_validation if part == "validation" else ~is_test & ~(is_validation & validation)
 
 
 def _go_offline_without_a_network() -> None:

@@ -1,8 +1,9 @@
 """Worker processes that are kept between jobs and measure many runs.
 
 The coordinator posts work in the store of the workers: a job, or several that are measured
-together. Every worker takes it in turn, ranks below K measure, rank 0 posts the result. When a
-worker fails, that run has failed, and fresh workers are started for the next one.
+together. Every worker takes it in turn, ranks below K measure, rank 0 posts the result; of jobs
+that are measured apart each rank measures and posts its own. When a worker fails, that run has
+failed, and fresh workers are started for the next one.
 """
 
 import json
@@ -105,6 +106,10 @@ class Crew:
         self._stop()
         return self._measure(Work(tuple(jobs), order), deadline)
 
+    def measure_side_by_side(self, jobs: Sequence[Job], deadline: float) -> dict[int, Outcome]:
+        """Measure runs of one process at once; the outcomes are as those of `measure_together`."""
+        return self._measure(Work(tuple(jobs), apart=True), deadline)
+
     def _measure(self, work: Work, deadline: float) -> dict[int, Outcome]:
         wanted = max(map(self._wanted, work.jobs))
         if wanted != self.count:
@@ -118,7 +123,7 @@ class Crew:
         kills = oom_kills()
         text = _WORK.dump_json(work, exclude=_NOT_SENT, exclude_none=True).decode()
         self._group.store.set(f"work/{self._done}", text)
-        found = self._wait(self._group, deadline, max(job.spec.devices for job in work.jobs))
+        found = self._wait(self._group, deadline, work)
         self._done += 1
         if isinstance(found, list):
             return {n: Outcome("done", measured=each) for n, each in enumerate(found)}
@@ -132,17 +137,20 @@ class Crew:
         self._stop()
         return {failed: Outcome(status, reason, log=str(self._logs or ""))}
 
-    def _wait(self, group: Group, deadline: float, stages: int) -> list[Measured] | Failure:
+    def _wait(self, group: Group, deadline: float, work: Work) -> list[Measured] | Failure:
         end = time.monotonic() + deadline
-        result = f"result/{self._done}"
+        ranks = len(work.jobs) if work.apart else 1  # that have results
+        keys = [f"result/{self._done}/{rank}" for rank in range(ranks)]
         while time.monotonic() < end:
             signals.check()
-            if group.store.check([result]):
-                return [_unpack_measured(each) for each in json.loads(group.store.get(result))]
+            if group.store.check(keys):
+                packed = [each for key in keys for each in json.loads(group.store.get(key))]
+                return [*map(_unpack_measured, packed)]
             if (failure := group.failure()) is not None:
                 return failure
             time.sleep(_POLL)
-        seen = "; ".join(group.board.last_seen(rank) for rank in range(stages))
+        stages = max(job.spec.devices for job in work.jobs)
+        seen = "; ".join(group.board.last_seen(rank) for rank in range(max(stages, ranks)))
         text = f"no result within {deadline:.0f} s ({seen})"[:1000]
         return Failure(0, text, "timeout")
 
@@ -174,13 +182,13 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
 
         def at(index: int, number: int = number, work: Work = work) -> None:
             spec = work.jobs[index].spec
-            status.who, status.step = _name(spec, rank), None
+            status.who, status.step = _name(spec, 0 if work.apart else rank), None
             ours = spec.library == "repro"
             status.outside = "outside of its steps" if ours else f"in {spec.library}"
             if len(work.jobs) > 1:
                 store.set(f"at/{number}/{rank}", str(index))
 
-        at(0)
+        at(min(rank, len(work.jobs) - 1) if work.apart else 0)
         health.current().beat()
         try:
             measured = run(work, rank, at)
@@ -188,7 +196,7 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
             traceback.print_exc()
             raise  # which ends all workers
         if measured:
-            store.set(f"result/{number}", json.dumps([*map(_pack_measured, measured)]))
+            store.set(f"result/{number}/{rank}", json.dumps([*map(_pack_measured, measured)]))
 
 
 def _name(spec: RunSpec, rank: int) -> str:

@@ -38,10 +38,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Work:
-    """Jobs for the workers: one, or several trainings that are measured together."""
+    """Jobs for the workers: one, or several that are measured together.
+
+    These are timed step against step by all workers. Or each has a worker of its own, `apart`.
+    """
 
     jobs: tuple[Job, ...]
     order: int = 0  # seed of the orders of their steps
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,9 @@ class ProgressReporter:
         for line in (summary(plan), *plan.notes):
             self.say(f"  {line}")
 
-    def begin(self, plans: Sequence[Plan]) -> None:
+    def begin(self, plans: Sequence[Plan], workers: int) -> None:
         """Print how much will be measured, and start the live line; workers start after this."""
         outstanding = [run for plan in plans for run in plan.outstanding]
-        runs = [run for plan in plans for run in plan.runs if run.missing]
-        workers = max((run.spec.devices for run in runs), default=1)
         expected = [run.seconds for run in outstanding]
         self._left = TimeLeft(expected, start_up(workers, cores()))
         starting = f"starting {workers} worker process{'es' if workers > 1 else ''}"
@@ -130,8 +128,8 @@ class ProgressReporter:
     def run(self, run: PlannedRun) -> None:
         self._begin_activity(short(f"{self._experiment}: {run.named}", 60, quote=False))
 
-    def together(self, runs: Sequence[PlannedRun]) -> None:
-        self._begin_activity(f"{self._experiment}: {len(runs)} runs, step against step")
+    def together(self, runs: Sequence[PlannedRun], how: str) -> None:
+        self._begin_activity(f"{self._experiment}: {len(runs)} runs, {how}")
 
     def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
         self._advance(run, seconds)

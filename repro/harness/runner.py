@@ -1,7 +1,8 @@
 """Measure what plans leave open, and tell a reporter what happens.
 
-A round measures each run of a group once. Trainings that a clock times are measured together, step
-against step, by processes of their own; rounds are recorded one by one.
+A round measures each run of a group once. Runs that a clock times are measured together, step
+against step, by processes of their own; rounds are recorded one by one. Trainings to a quality that
+take one process are made side by side, one on each core.
 """
 
 import os
@@ -21,7 +22,7 @@ from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
-from repro.harness.spec import TIMED, WHOLE_WORLD, Scale
+from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.vary import same_cut
@@ -33,6 +34,7 @@ DEADLINES: dict[Scale, float] = {
     "smoke": 180,
     "gpu-dry": 180,
     "laptop": 600,
+    "overnight": 3600,
     "gpu": 480,
     "node": 1800,
     "paper": 7200,
@@ -68,7 +70,7 @@ def measure(
         runs = [run for plan in todo for run in plan.runs]
         if any(run.missing and run.spec.fidelity in TIMED for run in runs):
             reporter.load(watch.share())
-        reporter.begin(todo)
+        reporter.begin(todo, crew.count)
         crew.ready()
         reporter.started()
         for plan in todo:
@@ -120,9 +122,7 @@ class GroupRun:
                 if all(run.id in failed for run in members):
                     return
                 self.reporter.round(self.plan, self.group, number, len(planned))
-                # Fits are not divided by each other, so each is recorded as soon as it is there.
-                is_fit = members[0].spec.task == "fit"
-                for part in [[run] for run in members] if is_fit else [members]:
+                for part in self._parts(members):
                     self._round(number, part, failed)
         except (KeyboardInterrupt, Exception) as stop:
             with suppress(Exception):  # no second error may hide the first
@@ -130,6 +130,19 @@ class GroupRun:
                 reason = getattr(stop, "strerror", None) or type(stop).__name__
                 self._mark(Status("interrupted", "stopped by the user" if by_user else reason))
             raise
+
+    def _parts(self, members: list[PlannedRun]) -> list[list[PlannedRun]]:
+        """Runs that are recorded as soon as they are there: those that are divided by each other.
+
+        Fits and trainings to a quality are not.
+        """
+        if all(_is_single(run.spec) for run in members):
+            size = self.crew.count
+        elif members[0].spec.task in ("fit", "learn"):
+            size = 1
+        else:
+            return [members]
+        return [members[start : start + size] for start in range(0, len(members), size)]
 
     def _mark(self, status: Status) -> None:
         missing = [name for name, run in self._open.items() if run.missing]
@@ -144,7 +157,9 @@ class GroupRun:
                 self.reporter.left_out(run)
         outcomes: dict[str, Outcome] = {}
         timed = [run for run in open_runs if run.spec.timed and run.spec.task == "train"]
-        for run in (run for run in open_runs if run not in timed):
+        if len(open_runs) > 1 and all(_is_single(run.spec) for run in open_runs):
+            outcomes |= self._side_by_side(open_runs)
+        for run in (run for run in open_runs if run not in timed and run.id not in outcomes):
             outcomes[run.id] = self._alone(run)
         together = self._together(timed, outcomes)
         for run in open_runs:
@@ -221,7 +236,7 @@ class GroupRun:
         order = len(self.plan.journal.rounds)
         while runs:
             signals.check()
-            self.reporter.together(runs)
+            self.reporter.together(runs, "step against step")
             began, deadline = time.monotonic(), self._deadline * len(runs)
             asked = [jobs[run.id] for run in runs]
             found = self.crew.measure_together(asked, order, deadline)
@@ -234,6 +249,15 @@ class GroupRun:
                 break
             runs = [run for run in runs if run.id not in outcomes]
         return [run.id for run in runs]
+
+    def _side_by_side(self, runs: list[PlannedRun]) -> dict[str, Outcome]:
+        """The outcomes of trainings that ran at once; if one failed, of that one alone."""
+        signals.check()
+        self.reporter.together(runs, "side by side")
+        began = time.monotonic()
+        found = self.crew.measure_side_by_side([self._job(run) for run in runs], self._deadline)
+        seconds = (time.monotonic() - began) / len(runs)
+        return {runs[n].id: self._told(runs[n], each, seconds) for n, each in found.items()}
 
     def _alone(self, run: PlannedRun, job: Job | None = None) -> Outcome:
         signals.check()
@@ -267,13 +291,21 @@ class GroupRun:
 
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
     machine = plans[0].machine
-    widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
+    missing = [run.spec for plan in plans for run in plan.runs if run.missing]
+    widest = max(spec.devices for spec in missing)
+    if machine.device == "cpu":
+        widest = max(widest, min(machine.count, sum(map(_is_single, missing))))
     if torchrun_rank() is not None:
         return Crew(widest, team=torchrun())
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     logs = results / machine.slug / plans[0].scale / "logs"
     inside(logs, results)
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
+
+
+def _is_single(spec: RunSpec) -> bool:
+    """Whether it is a training to a quality that takes one process, on the CPU."""
+    return spec.task == "learn" and spec.devices == 1
 
 
 def _now() -> str:

@@ -219,6 +219,7 @@ class LearnRound(_Round):
     seconds: Seconds  # of all steps, data included
     examples: Count  # of all steps
     digest: str  # SHA-256 of all weights and buffers
+    validation: dict[str, Measure] = {}  # updates -> loss on the validation data after them
     weights: list[float] = []  # values at evenly spaced places over all weights, if asked for
 
 

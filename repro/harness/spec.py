@@ -29,8 +29,8 @@ from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import short
 from repro.simulate.stage_costs import Link
 
-# From small to large. "gpu-dry" rehearses "gpu" on the CPU.
-Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]
+# From small to large. "gpu-dry" rehearses "gpu" on the CPU, "overnight" is of trainings.
+Scale = Literal["smoke", "gpu-dry", "laptop", "overnight", "gpu", "node", "paper"]
 ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", "zb-h1"]
 Checkpoint = Literal["always", "except_last", "never"]
 BalanceRule = Literal["time", "flops", "parameters", "uniform", "memory"]
@@ -57,10 +57,10 @@ Transport = Literal["auto", "shm", "gloo"]
 Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
-ON_CPU: tuple[Scale, ...] = ("smoke", "gpu-dry", "laptop")
+ON_CPU: tuple[Scale, ...] = ("smoke", "gpu-dry", "laptop", "overnight")
 TINY: tuple[Scale, ...] = ("smoke", "gpu-dry")  # show that everything runs, and nothing else
 # Scales that only some experiments have. The others take the sizes of these instead.
-SIZES_AT: dict[Scale, Scale] = {"gpu-dry": "smoke", "gpu": "node"}
+SIZES_AT: dict[Scale, Scale] = {"gpu-dry": "smoke", "overnight": "laptop", "gpu": "node"}
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
 Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
@@ -90,6 +90,20 @@ class Training(Frozen):
     pretraining: "Training | None" = None
     seed: Seed | None = None  # of a pretraining that all seeds share; None: that of the run
     weights: Count = 0  # that are recorded, evenly spaced over all, to compare runs by
+    # How often, at equal distances, a part of the training data that is left out for it is
+    # evaluated. The weights of the lowest loss there are kept, and their test data evaluated.
+    validations: Count = 0
+    arm: str = ""  # what an experiment calls the runs that differ from this in their seed alone
+    tuning: bool = False  # whether it is one of those by which the learning rate is chosen
+
+    @model_validator(mode="after")
+    def _check(self) -> "Training":
+        if self.validations and self.recipe.get("ema") is not None:
+            raise ValueError(
+                f"validations = {self.validations} with recipe ema = {self.recipe['ema']}: the "
+                "weights of the lowest loss are kept without their average; leave one of them out"
+            )
+        return self
 
 
 class RunSpec(Frozen):

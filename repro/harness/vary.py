@@ -43,8 +43,8 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     """Run id -> the settings that tell the run from the others, such as `width=64, lr=0.1`.
 
     These are arguments of the model, the fields of `_NAMED` and the data of a training in which
-    runs of the same model and fidelity differ. K, M and the library are part of the id; other
-    fields have columns of their own.
+    runs of the same model and fidelity differ; of an arm of trainings its name and the seed. K, M
+    and the library are part of the id; other fields have columns of their own.
     """
     alike: dict[tuple[str, str], list[str]] = {}
     for run, spec in runs.items():
@@ -60,7 +60,11 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
             settings |= {name: getattr(spec, name) for name in named}
             if spec.control:
                 settings["control"] = spec.control
-            if len(set(data)) > 1:
+            if spec.training and spec.training.arm:
+                settings = {"arm": spec.training.arm, "seed": spec.seed}
+                if spec.training.tuning:
+                    settings["tried rate"] = spec.training.recipe["lr"]
+            elif len(set(data)) > 1:
                 settings["data"] = trained_on
             texts[run] = ", ".join(
                 f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()

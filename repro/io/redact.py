@@ -25,7 +25,8 @@ _SECRET = re.compile(
 _NO_SECRET = ("PWD", "OLDPWD")  # folders of a shell
 _IN_ADDRESS = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")  # DATABASE_URL=postgres://me:password@host
 _SHORTEST = 8  # characters of a secret
-_ORDINARY = ("localhost", "root", "smoke", "laptop", "node", "paper", "timed", "transformer")
+_ORDINARY = ("localhost", "root", "timed", "transformer")
+_ORDINARY += ("smoke", "laptop", "overnight", "node", "paper")
 
 Secrets = tuple[tuple[str, str], ...]  # (place, secret), the longest first
 

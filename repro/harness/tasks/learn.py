@@ -19,6 +19,7 @@ from repro.data.batches import Batches
 from repro.data.bleu import score
 from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
 from repro.data.pairs import TranslationTask, evaluation_pairs, open_pairs
+from repro.data.sources import Part
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import split
@@ -35,9 +36,13 @@ from repro.train.trainer import Trainer
 _TEST_BATCH = 256  # examples that are evaluated at once
 
 
+Examples = Sequence[tuple[Any, Any]]  # batches of inputs and targets
+
+
 class Data(NamedTuple):
     batches: Batches  # to train on
-    test: Sequence[tuple[Any, Any]]  # the same on every replica
+    test: Examples  # the same on every replica
+    validation: Examples
     metrics: Mapping[str, Loss]  # on test data; the loss among them has no label smoothing
     loss: Loss  # to train with
 
@@ -53,13 +58,14 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     assert training is not None
     start = _pretrain(job, rank)
     model = build(spec.model, **spec.arguments)
-    trainer = _trainer(job, rank)
+    trainer, test = _trainer(job, rank)
     with closing(trainer.pipe):
         if start is not None:
             trainer.start_from(start.state, new_layers=1)
         facts = facts_of(model, began)
-        trainer.run(spec.steps)
-        metrics: dict[str, float | None] = {**trainer.history.evaluations[-1].values}
+        validation = _train(trainer, spec)
+        # Test data has no part in choosing a rate.
+        metrics: dict[str, float | None] = {} if training.tuning else {**trainer.evaluate(test)}
         if start is not None:
             metrics |= {f"pretraining {name}": value for name, value in start.metrics.items()}
         facts["labels"] |= trainer.batches.labels
@@ -77,6 +83,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         seconds=sum(step.seconds for step in steps),
         examples=sum(step.count for step in steps),
         digest=_digest(state),
+        validation=validation,
         weights=_sample(parameters, training.weights),
         balance=list(trainer.pipe.balance),
         **facts,
@@ -84,7 +91,29 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     return Measured(record)
 
 
-def _trainer(job: Job, rank: int) -> Trainer:
+def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
+    """Train, and go back to the weights of the lowest validation loss, if there are validations.
+
+    Returns the validation losses by the number of updates before each.
+    """
+    assert spec.training is not None
+    losses: dict[str, float] = {}
+    best: dict[str, Tensor] = {}
+    for number in range(1, spec.training.validations + 1):
+        trainer.run(round(spec.steps * number / spec.training.validations))
+        loss = trainer.history.evaluations[-1].values["loss"]
+        losses[str(trainer.step)] = loss
+        if loss <= min(losses.values()):
+            state = trainer.pipe.module.state_dict()
+            best = {name: tensor.clone() for name, tensor in state.items()}
+    trainer.run(spec.steps)
+    if best:
+        trainer.pipe.module.load_state_dict(best)
+    return losses
+
+
+def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples]:
+    """What trains a run, and the test data. It evaluates the validation data if there is any."""
     spec = job.spec
     assert spec.training is not None
     model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
@@ -102,28 +131,41 @@ def _trainer(job: Job, rank: int) -> Trainer:
         sample=split(inputs, spec.M)[0],
         allow_nonfinite=job.allow_nonfinite,
     )
-    return Trainer(
-        pipe, data.loss, recipe, data.batches, evaluation=data.test, metrics=data.metrics
+    trainer = Trainer(
+        pipe, data.loss, recipe, data.batches, evaluation=data.validation, metrics=data.metrics
     )
+    return trainer, data.test
 
 
 def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
     (name,) = training.data
-    task = ImageTask(name=name, size=spec.model_args["image"], **training.data_args)
+    arguments = training.data_args | {"validation": training.validations > 0}
+    task = ImageTask(name=name, size=spec.model_args["image"], **arguments)
     batches = open_images(task, spec.N, spec.seed, rank // spec.K, spec.D)
     test = evaluation_images(task, _TEST_BATCH)
+    held_out = evaluation_images(task, _TEST_BATCH, "validation") if task.validation else ()
     loss = classification(recipe.label_smoothing, count_classes(task))
-    return Data(batches, test, {"loss": classification(), "accuracy": accuracy}, loss)
+    return Data(batches, test, held_out, {"loss": classification(), "accuracy": accuracy}, loss)
 
 
 def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
-    task = TranslationTask(names=training.data, **training.data_args)
+    task = _translation_task(training)
     batches = open_pairs(task, spec.N, spec.seed, rank // spec.K, spec.D)
-    sets = [evaluation_pairs(task, name, _TEST_BATCH, task.test) for name in task.names]
-    test = [batch for batches, _ in sets for batch in batches]
+
+    def part(name: Part) -> Examples:
+        sets = [evaluation_pairs(task, each, _TEST_BATCH, task.test, name) for each in task.names]
+        return [batch for batches, _ in sets for batch in batches]
+
+    held_out = part("validation") if task.validation else ()
     # Negative log-likelihood of a target token in nats, as in Table 5 of arXiv:1811.06965v5.
     nll = translation()
-    return Data(batches, test, {"loss": nll, "nll": nll}, translation(recipe.label_smoothing))
+    loss = translation(recipe.label_smoothing)
+    return Data(batches, part("test"), held_out, {"loss": nll, "nll": nll}, loss)
+
+
+def _translation_task(training: Training) -> TranslationTask:
+    arguments = training.data_args | {"validation": training.validations > 0}
+    return TranslationTask(names=training.data, **arguments)
 
 
 def _pretrain(job: Job, rank: int) -> Pretrained | None:
@@ -133,11 +175,11 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
         return None
     key = f"pretraining {canonical(spec.plain())}"
     if key not in job.cache:
-        trainer = _trainer(replace(job, spec=spec), rank)
+        trainer, test = _trainer(replace(job, spec=spec), rank)
         with closing(trainer.pipe):
-            trainer.run(spec.steps)
+            _train(trainer, spec)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
-        job.cache[key] = Pretrained(state, trainer.history.evaluations[-1].values)
+            job.cache[key] = Pretrained(state, trainer.evaluate(test))
     return job.cache[key]
 
 
@@ -150,7 +192,7 @@ def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], str]:
-    pipe, task = trainer.pipe, TranslationTask(names=training.data, **training.data_args)
+    pipe, task = trainer.pipe, _translation_task(training)
     tests = {
         name: evaluation_pairs(task, name, training.decode, training.decode) for name in task.names
     }

@@ -28,9 +28,14 @@ _TASKS = {
 def run(work: Work, rank: int, at: Callable[[int], object] = lambda _: None) -> list[Measured]:
     """Measure one run, or several together. Every worker calls it, also one without a stage.
 
-    Rank 0 gets the records. Ranks are numbered replica after replica. `at` is told the index of the
-    job whose turn it is.
+    Rank 0 gets the records; of jobs apart each rank that of its own, which it measures as if it
+    were alone. Ranks are numbered replica after replica. `at` is told the index of the job whose
+    turn it is.
     """
+    if work.apart:
+        if rank >= len(work.jobs):
+            return []
+        work, rank = Work(work.jobs[rank : rank + 1]), 0
     jobs, first = work.jobs, work.jobs[0]
     groups = [groups_of(job.spec) for job in jobs]
     if first.device == "cuda":

@@ -1,0 +1,244 @@
+"""How the arms of an experiment are read and compared, by the rules of `experiments.learned`."""
+
+from collections.abc import Mapping, Sequence
+from math import nan, sqrt
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.special import stdtrit
+
+from experiments.learned import SATURATED, STILL
+from repro.claims.all_claims import verdict_on
+from repro.claims.claim import Evidence
+from repro.harness.about import About
+from repro.harness.frame import Frame, runs_frame
+from repro.harness.results import Results
+from repro.harness.schema import LearnRound
+from repro.report.framed import Estimate, estimated, framed
+from repro.report.style import grid, series_colour
+from repro.report.table import Table
+
+# What a metric is called, and the sign of a difference that is better.
+METRICS = {"bleu": ("BLEU", 1), "nll": ("NLL", -1), "accuracy": ("accuracy (%)", 1)}
+METRICS |= {"loss": ("loss", -1)}
+
+
+def arms_frame(results: Results, experiment: str) -> Frame:
+    """A line for each finished run of an arm: `runs_frame` with `arm`, `tuning` and `lr`.
+
+    `validated` is its lowest validation loss, and `fell` the share by which that fell over the last
+    fifth of the updates.
+    """
+    frame = runs_frame(results, experiment, task="learn", done=True)
+    trainings = [spec.training for spec in frame["spec"]]
+    frame = frame.assign(
+        arm=[training.arm for training in trainings],
+        tuning=[training.tuning for training in trainings],
+        rate=[training.recipe["lr"] for training in trainings],
+        validated=[min(losses_of(record), default=nan) for record in frame["record"]],
+        fell=[fell(losses_of(record)) for record in frame["record"]],
+    )
+    if "metrics.accuracy" in frame:
+        frame["metrics.accuracy"] *= 100
+    return frame[frame["arm"] != ""]
+
+
+def losses_of(record: LearnRound) -> list[float]:
+    return [nan if loss is None else loss for loss in record.validation.values()]
+
+
+def fell(losses: Sequence[float]) -> float:
+    """The share by which the lowest loss fell over the last fifth; NaN of fewer than five."""
+    before = losses[: len(losses) * 4 // 5]
+    return 1 - min(losses) / min(before) if len(losses) >= 5 else nan
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """(mean, low, high) over seeds, by Student's t; NaN ends of fewer than three."""
+    if len(values) < 3:
+        return fmean(values) if values else nan, nan, nan
+    mean, off = fmean(values), stdev(values) / sqrt(len(values))
+    off *= float(stdtrit(len(values) - 1, 0.975))
+    return mean, mean - off, mean + off
+
+
+def has_converged(runs: Frame) -> bool:
+    return bool(runs["fell"].mean() < STILL)
+
+
+def arms_table(results: Results, name: str, frame: Frame, about: About, **more: Any) -> Table:
+    """A line for each arm: its rate and those tried, its quality, and whether it has converged.
+
+    `more` are further columns: heading -> column of `runs_frame`.
+    """
+    shown = [metric for metric in METRICS if f"metrics.{metric}" in frame]
+    shown = [metric for metric in shown if metric != "loss" or "nll" not in shown]
+    lines = []
+    for (where, arm), of_arm in frame.groupby(["where", "arm"], sort=False):
+        runs, tuning = of_arm[~of_arm["tuning"]], of_arm[of_arm["tuning"]]
+        if runs.empty:
+            continue
+        line: dict[str, Any] = {"where": where, "arm": arm}
+        line |= {heading: runs[column].iloc[0] for heading, column in more.items()}
+        tried = tuning.groupby("rate")["validated"].mean()
+        line["rate (validation loss of those tried)"] = _rates(runs["rate"].iloc[0], tried)
+        line["seeds"] = len(runs)
+        for metric in shown:
+            values = list(runs[f"metrics.{metric}"].dropna())
+            line |= estimated(f"measured {METRICS[metric][0]}", mean_interval(values))
+        still = f"{'yes' if has_converged(runs) else 'no'}, {runs['fell'].mean():.1%}"
+        line["converged"] = f"{still}, saturated" if _is_saturated(runs) else still
+        lines.append(line | {"run": None})
+    forms = {f"measured {METRICS[metric][0]}": ".3f" for metric in ("nll", "loss")}
+    return framed(results, name, pd.DataFrame(lines).drop(columns="run"), about, forms=forms)
+
+
+def _rates(chosen: float, tried: "pd.Series[float]") -> str:
+    """`0.004 (0.002: 1.32, 0.004: 1.30, 0.008: 1.35)`."""
+    losses = ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in tried.items())
+    wrong = "; another would be chosen here" * (len(tried) > 0 and tried.idxmin() != chosen)
+    return f"{chosen:g} ({losses}{wrong})" if losses else f"{chosen:g}"
+
+
+def _is_saturated(runs: Frame) -> bool:
+    return "metrics.bleu" in runs and bool(runs["metrics.bleu"].mean() > SATURATED)
+
+
+class Comparison(NamedTuple):
+    """Two arms of which a claim expects the first to be better; or two of a control."""
+
+    text: str
+    better: str
+    worse: str
+    claim: str = ""
+    shows: bool | None = None  # of a control: whether it must show something
+
+
+def differences(runs: Frame, better: str, worse: str, metric: str) -> list[float]:
+    """How much better the first arm is, for each seed that both have."""
+    by_seed = runs[~runs["tuning"]].pivot(index="seed", columns="arm", values=f"metrics.{metric}")
+    if not {better, worse} <= {*by_seed}:
+        return []
+    return list(METRICS[metric][1] * (by_seed[better] - by_seed[worse]).dropna())
+
+
+class Compared(NamedTuple):
+    comparison: Comparison
+    seeds: int
+    quality: Estimate  # how much better by BLEU or accuracy, in points
+    loss: Estimate
+    ids: tuple[str, ...]
+    doubt: str  # why it decides nothing; empty if it may
+
+    @property
+    def is_claim(self) -> bool:
+        return self.comparison.shows is None
+
+    @property
+    def shows(self) -> bool:
+        """Whether quality and loss both say that the first arm is better."""
+        return min(self.quality[1], self.loss[1]) > 0
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(
+            *(self.quality[0], "measured", self.ids, *self.quality[1:]),
+            converged=not self.doubt,
+            setting="quality",
+            others={"loss": self.loss},
+            why=self.doubt,
+        )
+
+
+def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> list[Compared]:
+    """The comparisons of one place, whose arms are there. `quality` is "bleu" or "accuracy"."""
+    loss = "nll" if quality == "bleu" else "loss"
+    found = []
+    for each in comparisons:
+        values = differences(runs, each.better, each.worse, quality)
+        losses = differences(runs, each.better, each.worse, loss)
+        of_arms = runs[runs["arm"].isin([each.better, each.worse]) & ~runs["tuning"]]
+        if values:
+            doubts = [doubt for arm, of in of_arms.groupby("arm") if (doubt := _doubt(arm, of))]
+            ends = mean_interval(values), mean_interval(losses)
+            ids = tuple(of_arms["id"])
+            found.append(Compared(each, len(values), *ends, ids, "; ".join(doubts)))
+    failed = [each.comparison.text for each in found if not (each.is_claim or _holds(each))]
+    wanted, present = (
+        {each.shows for each in of} for of in (comparisons, [c.comparison for c in found])
+    )
+    if not (failed or wanted - present):
+        return found
+    doubt = f"a control fails: {failed[0]}" if failed else "its controls are not there"
+    return [each._replace(doubt=each.doubt or doubt) if each.is_claim else each for each in found]
+
+
+def _doubt(arm: str, runs: Frame) -> str:
+    if not has_converged(runs):
+        return f"not converged: {arm}"
+    return f"saturated: {arm}" * _is_saturated(runs)
+
+
+def _holds(each: Compared) -> bool:
+    """A positive control shows something; a negative one has 0 in the interval of its quality."""
+    _, low, high = each.quality
+    return each.shows if each.comparison.shows else low <= 0 <= high
+
+
+def comparisons_table(
+    results: Results,
+    name: str,
+    found: Mapping[str, Sequence[Compared]],
+    about: About,
+    quality: str,
+    quoted: Mapping[str, float] | None = None,
+) -> Table:
+    """A line for each comparison and control of each place.
+
+    `quoted` is claim -> the paper's difference.
+    """
+    heading = "BLEU" if quality == "bleu" else "points"
+    lines = []
+    for where, every in found.items():
+        for each in every:
+            line: dict[str, Any] = {"where": where, "comparison": each.comparison.text}
+            line |= {"seeds": each.seeds} | estimated(f"measured {heading}", each.quality)
+            line |= estimated("measured gain in loss", each.loss)
+            if quoted:
+                line[f"quoted {heading}"] = quoted.get(each.comparison.claim, nan)
+            line["verdict"] = _outcome(each)
+            lines.append(line)
+    forms = {"measured gain in loss": ".3f"}
+    return framed(results, name, pd.DataFrame(lines), about, forms=forms)
+
+
+def _outcome(each: Compared) -> str:
+    if each.is_claim:
+        return str(verdict_on(each.comparison.claim, each.evidence))
+    kind = "must show something" if each.comparison.shows else "must show nothing"
+    return f"{kind}: {'holds' if _holds(each) else 'fails'}"
+
+
+def curves(frame: Frame, panels: Mapping[str, Sequence[str]]) -> Figure | None:
+    """Validation loss against updates, mean over seeds: a panel for each title, a line an arm."""
+    runs = frame[~frame["tuning"]]
+    runs = runs[runs["where"] == runs["where"].iloc[-1]] if len(runs) else runs
+    panels = {
+        title: [arm for arm in arms if arm in {*runs["arm"]}] for title, arms in panels.items()
+    }
+    panels = {title: arms for title, arms in panels.items() if arms}
+    if not panels:
+        return None
+    page, (row,) = grid(1, len(panels), 2.8)
+    for axes, (title, arms) in zip(row, panels.items(), strict=True):
+        for number, arm in enumerate(arms):
+            of_arm = runs[runs["arm"] == arm]["record"]
+            steps = [*map(int, of_arm.iloc[0].validation)]
+            means = [fmean(losses) for losses in zip(*map(losses_of, of_arm), strict=True)]
+            axes.plot(steps, means, label=arm, color=series_colour(2 ** (1.2 * number)))
+        axes.set(title=title, xlabel="updates", xscale="log", yscale="log")
+        axes.legend(fontsize="small")
+    row[0].set_ylabel("validation loss")
+    return page
