@@ -1,7 +1,7 @@
 """How the arms of an experiment are read and compared, by the rules of `experiments.learned`."""
 
-from collections.abc import Mapping, Sequence
-from math import nan, sqrt
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan, nan, sqrt
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -88,11 +88,18 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
         for metric in shown:
             values = list(runs[f"metrics.{metric}"].dropna())
             line |= estimated(f"measured {METRICS[metric][0]}", mean_interval(values))
-        still = f"{'yes' if has_converged(runs) else 'no'}, {runs['fell'].mean():.1%}"
-        line["converged"] = f"{still}, saturated" if _is_saturated(runs) else still
-        lines.append(line | {"run": None})
+        line["converged"] = _converged(runs)
+        lines.append(line)
     forms = {f"measured {METRICS[metric][0]}": ".3f" for metric in ("nll", "loss")}
-    return framed(results, name, pd.DataFrame(lines).drop(columns="run"), about, forms=forms)
+    return framed(results, name, pd.DataFrame(lines), about, forms=forms)
+
+
+def _converged(runs: Frame) -> str:
+    """`yes, 0.8 %`: whether an arm has, and by how much its validation loss fell at the end."""
+    by = runs["fell"].mean()
+    word = "yes" if has_converged(runs) else "no"
+    text = word if isnan(by) else f"{word}, {100 * by:.1f} %"
+    return f"{text}, saturated" if _is_saturated(runs) else text
 
 
 def _rates(chosen: float, tried: "pd.Series[float]") -> str:
@@ -107,21 +114,41 @@ def _is_saturated(runs: Frame) -> bool:
 
 
 class Comparison(NamedTuple):
-    """Two arms of which a claim expects the first to be better; or two of a control."""
+    """What a claim or a control expects to be above 0.
+
+    `difference` takes the qualities of one seed, larger ones better: a line for each arm, a column
+    for each language, or one.
+    """
 
     text: str
-    better: str
-    worse: str
+    arms: Sequence[str]  # that it needs
+    difference: Callable[[Frame], float]
     claim: str = ""
     shows: bool | None = None  # of a control: whether it must show something
 
 
-def differences(runs: Frame, better: str, worse: str, metric: str) -> list[float]:
-    """How much better the first arm is, for each seed that both have."""
-    by_seed = runs[~runs["tuning"]].pivot(index="seed", columns="arm", values=f"metrics.{metric}")
-    if not {better, worse} <= {*by_seed}:
-        return []
-    return list(METRICS[metric][1] * (by_seed[better] - by_seed[worse]).dropna())
+def over(
+    better: str, worse: str, claim: str = "", *, shows: bool | None = None, text: str = ""
+) -> Comparison:
+    """One arm minus another, in the mean over languages."""
+
+    def difference(quality: Frame) -> float:
+        return (quality.loc[better] - quality.loc[worse]).mean()
+
+    return Comparison(text or f"{better} over {worse}", [better, worse], difference, claim, shows)
+
+
+def differences(runs: Frame, comparison: Comparison, metric: str) -> list[float]:
+    """The difference for each seed that has all arms; `runs` are those of the test seeds."""
+    columns = [name for name in runs if str(name).startswith(f"metrics.{metric} ")]
+    columns = columns or [f"metrics.{metric}"]
+    found = []
+    for _, of_seed in runs.groupby("seed"):
+        quality = METRICS[metric][1] * of_seed.set_index("arm")[columns]
+        quality.columns = [name.removeprefix(f"metrics.{metric}").strip() for name in columns]
+        if {*comparison.arms} <= {*quality.index}:
+            found.append(float(comparison.difference(quality)))
+    return found
 
 
 class Compared(NamedTuple):
@@ -155,11 +182,12 @@ class Compared(NamedTuple):
 def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> list[Compared]:
     """The comparisons of one place, whose arms are there. `quality` is "bleu" or "accuracy"."""
     loss = "nll" if quality == "bleu" else "loss"
+    runs = runs[~runs["tuning"]]
     found = []
     for each in comparisons:
-        values = differences(runs, each.better, each.worse, quality)
-        losses = differences(runs, each.better, each.worse, loss)
-        of_arms = runs[runs["arm"].isin([each.better, each.worse]) & ~runs["tuning"]]
+        values = differences(runs, each, quality)
+        losses = differences(runs, each, loss)
+        of_arms = runs[runs["arm"].isin(each.arms)]
         if values:
             doubts = [doubt for arm, of in of_arms.groupby("arm") if (doubt := _doubt(arm, of))]
             ends = mean_interval(values), mean_interval(losses)
@@ -181,10 +209,9 @@ def _doubt(arm: str, runs: Frame) -> str:
     return f"saturated: {arm}" * _is_saturated(runs)
 
 
-def _holds(each: Compared) -> bool:
-    """A positive control shows something; a negative one has 0 in the interval of its quality."""
-    _, low, high = each.quality
-    return each.shows if each.comparison.shows else low <= 0 <= high
+def _holds(control: Compared) -> bool:
+    """Whether it shows something, as a claim would, exactly where it must."""
+    return control.shows == control.comparison.shows
 
 
 def comparisons_table(

@@ -1,21 +1,28 @@
-"""Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines by tier, and three claims."""
+"""Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines by tier, and its claims."""
 
-from collections.abc import Iterator, Mapping
-from math import nan
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figure3.runs import ABOUT, BILINGUAL, DEEP, NAME, WIDE
-from experiments.translation import PAPER_SIZES, Size, size_of
-from repro.claims.all_claims import verdict_on
+from experiments.compared import (
+    Compared,
+    Comparison,
+    arms_frame,
+    arms_table,
+    compared,
+    comparisons_table,
+    curves,
+    mean_interval,
+    over,
+)
+from experiments.figure3.runs import ABOUT, DEEP, HALF, NAME, UNRELATED, WIDE, alone
+from experiments.translation import PAPER_SIZES, SIZES, TOY
 from repro.claims.claim import Evidence
-from repro.harness.frame import Frame, runs_frame
+from repro.harness.frame import Frame
 from repro.harness.results import Results, Run
-from repro.harness.spec import RunSpec
-from repro.harness.statistics import mean_interval
 from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
@@ -24,184 +31,163 @@ from repro.report.style import SOFT, dots, grid, series_colour
 from repro.report.table import Table
 
 SHOWN = Shown(f"{NAME}_claims")
-TIERS = ("high", "middle", "low")
-SIZE = "size: largest minus smallest"
-TRANSFER = "transfer: gain in the low tier minus the high tier"
-DEPTH = "depth: deep minus wide, {} tier"
-RETURNS = "returns: smallest to deep minus deep to largest"
-# The claim that a difference is held against.
-CLAIMS = {
-    SIZE: "figure3/size",
-    TRANSFER: "figure3/transfer",
-    DEPTH.format("low"): "figure3/depth",
-    DEPTH.format("high"): "figure3/rich",
-    RETURNS: "figure3/returns",
+TIERS = ("high", "middle", "low")  # thirds of the languages, by their data
+ALL = "all"
+OWN = "own"  # the baseline of each language, a line beside those of the sizes
+# Claim -> what it says of qualities or gains by size (small ones first) and tier.
+_SENTENCES: dict[str, tuple[str, Callable[[Frame], float]]] = {
+    "figure3/size": (
+        "size: largest minus smallest",
+        lambda q: q[ALL].iloc[-1] - q[ALL].iloc[0],
+    ),
+    "figure3/transfer": (
+        "transfer: gain of the largest over the baselines, low tier minus high tier",
+        lambda q: q["low"].iloc[-1] - q["high"].iloc[-1],
+    ),
+    "figure3/depth": (
+        "depth: deep minus wide, low tier",
+        lambda q: q["low"].iloc[DEEP] - q["low"].iloc[WIDE],
+    ),
+    "figure3/rich": (
+        "depth: deep minus wide, high tier",
+        lambda q: q["high"].iloc[DEEP] - q["high"].iloc[WIDE],
+    ),
+    "figure3/returns": (
+        "returns: smallest to deep minus deep to largest",
+        lambda q: 2 * q[ALL].iloc[DEEP] - q[ALL].iloc[0] - q[ALL].iloc[-1],
+    ),
+    "figure3/who": (
+        "who gains from size: largest minus smallest, high tier minus low tier",
+        lambda q: (q["high"] - q["low"]).iloc[-1] - (q["high"] - q["low"]).iloc[0],
+    ),
 }
 
 
+def gains(quality: Frame, languages: Sequence[str] = TOY) -> Frame:
+    """Over the baselines, of one seed: a line for each size, a column for each tier and for all."""
+    own = pd.Series({language: quality.loc[alone(language), language] for language in languages})
+    sizes = quality.loc[[str(size) for size in SIZES], [*languages]]
+    found = (sizes - own).T.groupby([tier_of(language) for language in languages]).mean().T
+    return found.assign(**{ALL: (sizes - own).mean(axis=1)})
+
+
+def tier_of(language: str) -> str:
+    return TIERS[TOY.index(language) * len(TIERS) // len(TOY)]
+
+
+def comparisons() -> list[Comparison]:
+    sizes = [str(size) for size in SIZES]
+    every = [*sizes, *map(alone, TOY)]
+    found = []
+    for claim, (text, sentence) in _SENTENCES.items():
+
+        def difference(quality: Frame, sentence: Callable[[Frame], float] = sentence) -> float:
+            return sentence(gains(quality))
+
+        found.append(Comparison(text, every, difference, claim))
+
+    def related(quality: Frame) -> float:
+        poor = [language for language in TOY if tier_of(language) == "low"]
+        own = pd.Series({language: quality.loc[alone(language), language] for language in poor})
+        return (quality.loc[UNRELATED, poor] - own).mean()
+
+    return [
+        *found,
+        Comparison(
+            "languages without common words: gain over the baselines, low tier",
+            [UNRELATED, *map(alone, TOY)],
+            related,
+            shows=False,
+        ),
+        over(sizes[-1], HALF, shows=True),
+    ]
+
+
 def tables(results: Results) -> list[Table]:
-    return [claims(results), tiers(results)]
+    frame = arms_frame(results, NAME)
+    if frame.empty:
+        return []
+    printed = printed_gains()
+    quoted = {claim: float(sentence(printed)) for claim, (_, sentence) in _SENTENCES.items()}
+    found = of_places(results)
+    return [
+        comparisons_table(results, f"{NAME}_claims", found, ABOUT, "bleu", quoted),
+        arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps", parameters="parameters"),
+        tiers(results, frame),
+    ]
 
 
-class Place(NamedTuple):
-    """The finished trainings of one place.
-
-    Attributes:
-        bleu: a line for each language and seed: `tier`, a third of the languages by their data,
-            `rank` in the tier, BLEU of its `own` model, and a column for each size.
-    """
-
-    where: str
-    multilingual: Frame  # models of all languages by their size, small ones first
-    bilingual: Frame  # models of one language by this language, the one with most data first
-    bleu: Frame
-
-    @property
-    def sizes(self) -> list[str]:
-        return list(self.multilingual.index.unique())
-
-    @property
-    def gains(self) -> Frame:
-        return self.bleu[self.sizes].sub(self.bleu["own"], axis=0)
+def of_places(results: Results) -> dict[str, list[Compared]]:
+    places = arms_frame(results, NAME).groupby("where", sort=False)
+    return {where: compared(runs, comparisons(), "bleu") for where, runs in places}
 
 
-def places(results: Results) -> Iterator[Place]:
-    frame = runs_frame(results, NAME, done=True)
-    frame["pairs"] = [int(labels.get("pairs", 0)) for labels in frame["labels"]]
-    alone = frame["group"].str.startswith(BILINGUAL)
-    frame["of"] = [_of(spec) for spec in frame["spec"]]
-    for where, runs in frame.groupby("where", sort=False):
-        multilingual = runs[~alone].set_index("of")
-        # By size, in the order of the plan.
-        multilingual = multilingual.loc[multilingual.index.unique()]
-        bilingual = runs[alone].set_index("of").sort_values("pairs", ascending=False, kind="stable")
-        if len(multilingual) and len(bilingual):
-            yield Place(str(where), multilingual, bilingual, bleu_of(multilingual, bilingual))
-
-
-def _of(spec: RunSpec) -> str:
-    assert spec.training is not None
-    return spec.training.data[0] if len(spec.training.data) == 1 else str(size_of(spec))
-
-
-def bleu_of(multilingual: Frame, bilingual: Frame) -> Frame:
-    bleu = bilingual[["seed", "metrics.bleu"]].rename_axis("language").reset_index()
-    bleu = bleu.rename(columns={"metrics.bleu": "own"})
-    places = [*zip(bleu["language"], bleu["seed"], strict=True)]
-    for size, runs in multilingual.groupby(level=0, sort=False):
-        by_seed = runs.set_index("seed")
-        bleu[size] = [by_seed[f"metrics.bleu {name}"].get(seed, nan) for name, seed in places]
-    languages = pd.DataFrame({"language": bilingual.index.unique()})
-    languages["tier"] = [TIERS[i * len(TIERS) // len(languages)] for i in languages.index]
-    languages["rank"] = languages.groupby("tier").cumcount()
-    return bleu.merge(languages, on="language")
-
-
-def sentences(gains: Frame) -> dict[str, float]:
-    """What each sentence of the paper compares, from gains by size, small ones first, and tier."""
-    small, large = gains.iloc[0], gains.iloc[-1]
-    found = {SIZE: (large - small).mean(), TRANSFER: large["low"] - large["high"]}
-    if len(gains) > DEEP:
-        deep, wide = gains.iloc[DEEP], gains.iloc[WIDE]
-        found |= {DEPTH.format(tier): (deep - wide)[tier] for tier in ("low", "high")}
-        found[RETURNS] = (deep - small - (large - deep)).mean()
-    return found
-
-
-def differences(place: Place) -> Frame:
-    """A line for each seed, a column for each sentence.
-
-    The languages of a seed are not independent, since one model has them all.
-    """
-    gains = place.gains.assign(tier=place.bleu["tier"]).groupby(place.bleu["seed"])
-    of_seeds = [seed.groupby("tier")[place.sizes].mean().T for _, seed in gains]
-    return pd.DataFrame([sentences(of_seed) for of_seed in of_seeds])
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
+    """Claim id -> the mean difference in BLEU over seeds."""
+    for found in of_places(results).values():
+        yield from ((each.comparison.claim, each.evidence) for each in found if each.is_claim)
 
 
 def printed_gains() -> Frame:
     """Mean gain of the paper's points by size and tier, a third of its six groups of languages."""
-    points = pd.DataFrame([vars(point) for point in figure("figure3")])
+    points = pd.DataFrame([vars(point) for point in figure(NAME)])
     third = points["x"].rank(method="dense").sub(1) // 2
     points["tier"] = [TIERS[int(place)] for place in third]
-    gains = points.pivot_table(index="series", columns="tier", values="y")
-    return gains.loc[[_series(size) for size in PAPER_SIZES]]
+    found = points.pivot_table(index="series", columns="tier", values="y")
+    found = found.loc[[str(size).replace(" ", "") for size in PAPER_SIZES]]
+    return found.assign(**{ALL: found.mean(axis=1)})
 
 
-def _series(size: Size) -> str:
-    return str(size).replace(" ", "")
+def gains_of_seeds(frame: Frame) -> dict[str, list[Frame]]:
+    """Place -> the gains in BLEU of each seed that has all arms."""
+    found: dict[str, list[Frame]] = {}
+    columns = {f"metrics.bleu {language}": language for language in TOY}
+    needed = {*map(str, SIZES), *map(alone, TOY)}
+    for (where, _), runs in frame[~frame["tuning"]].groupby(["where", "seed"], sort=False):
+        quality = runs.set_index("arm").reindex(columns=[*columns]).rename(columns=columns)
+        if needed <= {*quality.index}:
+            found.setdefault(where, []).append(gains(quality))
+    return found
 
 
-def claims(results: Results) -> Table:
+def tiers(results: Results, frame: Frame) -> Table:
+    """Gain over the baselines for each tier and size; the paper's sizes are other ones."""
     lines = []
-    theirs = sentences(printed_gains())
-    for place in places(results):
-        ours = _evidence(place)
-        for sentence, values in differences(place).items():
-            line = {"where": place.where, "difference": sentence, "seeds": values.count()}
-            line |= estimated("measured mean", mean_interval([*values.dropna()]))
-            line["quoted mean, digitised"] = theirs[sentence]
-            line["verdict"] = verdict_on(CLAIMS[sentence], ours[CLAIMS[sentence]])
-            lines.append(line)
-    headings = {"difference": "difference in BLEU"}
-    return framed(results, f"{NAME}_claims", pd.DataFrame(lines), ABOUT, headings=headings)
-
-
-def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> the mean difference in BLEU over seeds, of each over its languages."""
-    for place in places(results):
-        yield from _evidence(place).items()
-
-
-def _evidence(place: Place) -> dict[str, Evidence]:
-    by_language = place.bilingual.loc[place.bilingual.index.unique()]
-    runs = (*place.multilingual["id"], *by_language["id"])
-    found = differences(place)
-    return {
-        CLAIMS[sentence]: Evidence(mean, "measured", runs, low, high)
-        for sentence, values in found.items()
-        for mean, low, high in [mean_interval([*values.dropna()])]
-    }
-
-
-def tiers(results: Results) -> Table:
-    """Gain over the baselines for each tier and size, beside the paper's of the same rank."""
-    lines, theirs = [], printed_gains()
-    for place in places(results):
-        as_many = len(place.sizes) == len(PAPER_SIZES)
+    for where, seeds in gains_of_seeds(frame).items():
         for tier in TIERS:
-            gains = place.gains[place.bleu["tier"] == tier]
-            for size, printed_size in zip(place.sizes, PAPER_SIZES, strict=False):
-                run = place.multilingual.loc[[size]].iloc[0]
-                values = list(gains[size].dropna())
-                line: dict[str, Any] = {"where": place.where, "tier": tier}
-                line |= {"size": size_of(run["spec"]), "parameters": float(run["parameters"])}
-                line |= {"n": len(values)} | estimated("measured gain", mean_interval(values))
-                if as_many:
-                    line["quoted size"] = printed_size
-                    line["quoted gain, digitised"] = theirs.loc[_series(printed_size), tier]
-                lines.append(line)
-    forms = {"parameters": lambda count: f"{count / 1e6:.2f}M"}
-    return framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)
+            for size in map(str, SIZES):
+                values = [float(seed.loc[size, tier]) for seed in seeds]
+                line: dict[str, Any] = {"where": where, "tier": tier, "size": size}
+                lines.append(line | estimated("measured gain", mean_interval(values)))
+    return framed(results, NAME, pd.DataFrame(lines), ABOUT)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    every = list(places(results))
-    if not every:
-        return
-    place, quoting = every[-1], beside_paper(results, NAME)
+    frame = arms_frame(results, NAME)
+    panels = {"all languages": [*map(str, SIZES)], "baselines": [*map(alone, TOY)]}
+    yield "curves", curves(frame, panels), ABOUT.caption("curves")
+    every = gains_of_seeds(frame)
+    if every:
+        seeds = [*every.values()][-1]
+        yield "gains", _drawn(seeds, quoting=beside_paper(results, NAME)), ABOUT.caption("gains")
+
+
+def _drawn(seeds: Sequence[Frame], *, quoting: bool) -> Figure:
     page, (panels,) = grid(1, 2 if quoting else 1, 3.4)
-    means = place.gains.groupby(place.bleu["language"], sort=False).mean()
-    ours = {size: (range(1, len(means) + 1), means[size]) for size in place.sizes}
-    _draw(panels[0], "measured", ours)
+    mean = sum(seeds[1:], seeds[0]) / len(seeds)
+    of_tiers = {size: (range(len(TIERS)), mean.loc[size, [*TIERS]]) for size in mean.index}
+    _draw(panels[0], "measured", of_tiers)
     panels[0].set(title="measured, toy languages", ylabel="BLEU over bilingual")
+    panels[0].set_xticks(range(len(TIERS)), [f"{tier} tier" for tier in TIERS])
     if quoting:
-        theirs = {}
-        for size in PAPER_SIZES:
-            points = [point for point in figure("figure3") if point.series == _series(size)]
-            theirs[str(size)] = ([p.x + 1 for p in points], [p.y for p in points])
+        points = pd.DataFrame([vars(point) for point in figure(NAME)])
+        theirs = {
+            series: (of_size["x"] + 1, of_size["y"])
+            for series, of_size in points.groupby("series", sort=False)
+        }
         _draw(panels[1], "quoted", theirs)
-        panels[1].set(title="quoted")
-    yield "gains", page, ABOUT.caption("gains")
+        panels[1].set(title="quoted", xlabel="language, by decreasing data")
+    return page
 
 
 def _draw(axes: Axes, fidelity: str, lines: Mapping[str, Any]) -> None:
@@ -210,5 +196,5 @@ def _draw(axes: Axes, fidelity: str, lines: Mapping[str, Any]) -> None:
         axes.plot(xs, ys, **dots(fidelity, linestyle="-", markersize=4.5, label=size, color=colour))
     axes.axhline(0, color=SOFT, linewidth=0.9)
     low, high = axes.get_ylim()
-    axes.set(ylim=(low, high + 0.4 * (high - low)), xlabel="language, by decreasing data")
+    axes.set_ylim(low, high + 0.4 * (high - low))
     axes.legend(loc="upper left", handlelength=1.2, ncols=2)

@@ -12,6 +12,7 @@ from experiments.compared import (
     compared,
     comparisons_table,
     curves,
+    over,
 )
 from experiments.table5.runs import ABOUT, END, HALF, NAME, ORDER, PAIRS, SIZES_OF, UPDATES, arm_of
 from repro.claims.claim import Evidence
@@ -28,18 +29,18 @@ def comparisons(scale: Scale) -> list[Comparison]:
     """The largest batch against the smallest under each protocol, and the controls."""
     smallest, *_, largest = SIZES_OF[scale].Ns
     found = [
-        Comparison(
-            f"{protocol}: N={largest} over N={smallest}",
+        over(
             arm_of(protocol, largest),
             arm_of(protocol, smallest),
             f"{NAME}/{protocol}",
+            text=f"{protocol}: N={largest} over N={smallest}",
         )
         for protocol in (UPDATES, END, PAIRS)
     ]
     base = arm_of(UPDATES, SIZES_OF[scale].base)
     found += [
-        Comparison(f"{ORDER} of the same pairs over {base}", ORDER, base, shows=False),
-        Comparison(f"{base} over {HALF}", base, HALF, shows=True),
+        over(ORDER, base, shows=False),
+        over(base, HALF, shows=True),
     ]
     return found
 

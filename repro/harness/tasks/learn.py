@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -205,7 +206,10 @@ def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], 
     for name, (_, references) in tests.items():
         hypotheses = list(islice(texts, len(references)))
         scores[f"bleu {name}"], signature = score(hypotheses, references)
-    return {"bleu": sum(scores.values()) / len(scores), **scores}, signature
+    losses = {
+        f"nll {name}": trainer.evaluate(batches)["nll"] for name, (batches, _) in tests.items()
+    }
+    return {"bleu": fmean(scores.values()), **scores, **losses}, signature
 
 
 def _digest(state: Mapping[str, Tensor]) -> str:
