@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from repro.train.recipe import Recipe
 
 _COUNT = Interval(ge=1, le=10**9)
-_SMALL = ("digits", "cifar10", "cifar100")  # data of small images, for which --image is 32
+# Data of small images, for which --image is 32.
+_SMALL = ("digits", "glyphs", "symbols", "cifar10", "cifar100")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class TrainOptions(ModelOptions):
     """
 
     data: str = "digits"
-    """digits, cifar10, ..., or folder:PATH with a folder of images for each class, or parquet"""
+    """digits, glyphs, cifar10, ..., or folder:PATH: images by class, or parquet"""
     image: Annotated[int | None, _COUNT] = None
     """height and width of the images; by default 32 for small images, else 224"""
     augment: Literal["none", "flip", "cutout", "autoaugment"] = "none"

@@ -1,1 +1,1 @@
-"""Small data sets that need no network: handwritten digits and made-up sentences."""
+"""Small data sets that need no network: handwritten digits, drawn letters and made-up sentences."""

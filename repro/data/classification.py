@@ -1,7 +1,8 @@
 """Image classification: batches of a named data set, or of images on this machine.
 
 The paper trains on ImageNet and fine-tunes on seven other sets (section 4, Table 4). Those need a
-network; the default is scikit-learn's digits, which need none.
+network. The grey sets need none: scikit-learn's digits, the default, and what `repro.data.glyphs`
+draws.
 
 A set without test images of its own, such as the digits, is split by one rule for every task and
 seed: every fifth example of each class, counted in the order of the data set, is a test example.
@@ -20,17 +21,20 @@ from torch import Tensor
 
 from repro.data.augment import Augment, Augmentation
 from repro.data.batches import Batches, Evaluation
+from repro.data.glyphs import CLASSES, pictures
 from repro.data.images import GREY_MEAN, GREY_STD, digits, resized
 from repro.data.registry import DataSet, find
 from repro.data.sources import TEST_EVERY, Part, is_in, open_rows
 from repro.io.explain import Frozen
 
+_GREY = {"digits": "0123456789", **CLASSES}  # classes of the sets that need no network
 _KEPT_BYTES = 2**30  # images are decoded once if all of them fit into this
 # Fields of a task in words, where the name of the field is none.
 _WORDS = {
     "per_class": "training images per class",
     "rotate": "rotated by degrees",
     "augment": "augmentation",
+    "shuffled": "share of the classes with shuffled training labels",
 }
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
 
@@ -49,6 +53,8 @@ class ImageTask(Frozen):
     labels: Literal["identity", "parity"] = "identity"
     augment: Augment = "none"  # random changes of training images
     validation: bool = False  # whether a part of the training images is left out to validate with
+    # The share of the classes, the last ones, that exchange their training labels at random.
+    shuffled: Annotated[float, Interval(ge=0, le=1)] = 0.0
 
     def facts(self) -> dict[str, str]:
         """What every result must state: the data set, and what was done to it."""
@@ -59,7 +65,7 @@ class ImageTask(Frozen):
         return {"data": find(self.name).title, **facts}
 
     def augmentation(self) -> Augmentation:
-        if self.name == "digits":
+        if self.name in _GREY:
             return Augmentation(self.augment, GREY_MEAN, GREY_STD)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
         return Augmentation(self.augment, mean, std)
@@ -129,7 +135,11 @@ def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], 
             f"data={task.name!r}: there are no {part} images of these "
             f"classes; without a test set of its own a class needs at least {TEST_EVERY} images"
         )
-    labels = torch.from_numpy(images.labels[selected])
+    numbers = images.labels[selected]
+    if part == "train":
+        first = classes.stop - round(task.shuffled * len(classes))
+        numbers[numbers >= first] = np.random.default_rng(0).permutation(numbers[numbers >= first])
+    labels = torch.from_numpy(numbers)
 
     def image(place: int) -> Tensor:
         return images.pixels(int(selected[place])).rot90(task.rotate // 90, (1, 2))
@@ -149,9 +159,9 @@ class Images(NamedTuple):
 
 
 def _images(entry: DataSet, size: int, train: bool) -> Images:
-    if entry.name == "digits":
-        pixels, labels = _digits(size)
-        return Images("0123456789", labels, pixels.__getitem__, whole=True)
+    if entry.name in _GREY:
+        pixels, labels = _grey(entry.name, size)
+        return Images(_GREY[entry.name], labels, pixels.__getitem__, whole=True)
     from datasets import ClassLabel, Image
 
     rows, whole = open_rows(entry, train)
@@ -186,10 +196,15 @@ def _images(entry: DataSet, size: int, train: bool) -> Images:
 
 
 @cache
-def _digits(size: int) -> tuple[Tensor, np.ndarray]:
-    """Pixels of all digits, uint8 [1797, 3, size, size], and labels, int64 [1797]."""
-    grey, labels = digits()
-    pixels = resized(grey * (255 / 16), size).round().clamp(0, 255).to(torch.uint8)
+def _grey(name: str, size: int) -> tuple[Tensor, np.ndarray]:
+    """Pixels of a whole grey set, uint8 [examples, 3, size, size], and labels, int64 [examples]."""
+    if name == "digits":
+        grey, labels = digits()
+        grey = grey * (255 / 16)
+    else:
+        drawn = pictures(name)
+        grey, labels = drawn.pixels.float(), drawn.labels
+    pixels = resized(grey, size).round().clamp(0, 255).to(torch.uint8)
     return pixels.expand(-1, 3, -1, -1), labels.numpy()
 
 
