@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT
+from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT, ROUNDING
 from repro.claims.all_claims import cell_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
@@ -73,7 +73,8 @@ def pairs(results: Results) -> Frame:
     frame = runs_frame(results, NAME, done=True)
     repeated = frame["scale"].isin(REPEATED_AT) & (frame["group"] == "stages")
     frame["again"] = repeated & (frame["transport"] == "auto")
-    usual = select(frame, K=1, D=1, M=BASE_M, again=False)
+    frame["nudged"] = [run.training != MODELS[run.model]["training"] for run in frame["spec"]]
+    usual = select(frame, K=1, D=1, M=BASE_M, again=False, nudged=False)
     alike = ["where", "model", "group", "seed"]
     frame = frame.merge(usual[[*alike, "id", "record"]], on=alike, suffixes=("", " of base"))
     frame = frame[frame["id"] != frame["id of base"]].sort_values("model", kind="stable")
@@ -86,6 +87,8 @@ def pairs(results: Results) -> Frame:
 def _change(run: Mapping[str, Any]) -> str:
     if run["again"]:
         return "the same once more"
+    if run["nudged"]:
+        return f"learning rate x (1 + {ROUNDING:g})"
     if run["D"] > 1:
         return f"D={run['D']} with M={run['M']}"
     return f"K={run['K']}" if run["K"] > 1 else f"M={run['M']}, no dropout"
@@ -106,6 +109,8 @@ def verdict(seeds: Frame, every: Frame) -> str:
     first, all_identical = seeds.iloc[0], bool(seeds["identical"].all())
     if first["again"]:
         return "repeatable" if all_identical else "not repeatable"
+    if first["nudged"]:
+        return "a control"
     if first["D"] > 1:
         return f"{'' if seeds['distance'].max() <= LIMIT else 'not '}within {LIMIT:g}"
     if first["K"] > 1:

@@ -3,7 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
 
+from experiments.consistency.runs import experiment
+from repro.gpipe import launch
 from repro.harness.job import Job
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec, Training
@@ -89,3 +94,22 @@ def test_translations_do_not_depend_on_how_many_are_made_at_once(monkeypatch: py
 def test_a_model_without_an_output_for_each_class_is_one_line():
     with pytest.raises(ValueError, match=r"^.*\[16, 5\].*the data has 10 classes.*$"):
         trained(None, data_args={})
+
+
+def weights_in_float64(spec: RunSpec) -> Tensor:
+    """Weights and buffers after a run's steps; those before are the usual ones."""
+    trainer = learn._trainer(Job(spec), dist.get_rank())
+    layers = trainer.pipe.module.double()
+    next(layers.children()).register_forward_pre_hook(lambda _, images: (images[0].double(),))
+    trainer._evaluation = ()
+    trainer.run(spec.steps)
+    trainer.pipe.close()
+    return torch.cat([value.detach().flatten() for value in layers.state_dict().values()])
+
+
+def test_replicas_with_batch_norm_differ_from_one_pipeline_by_rounding_alone():
+    """Ten steps in float32 make 5e-2 of a rounding, which would hide an error."""
+    one, two = [run for run in experiment().groups[0].runs[:4] if run.K == 1]
+    (alone,), replicas = (launch(weights_in_float64, run, stages=run.D) for run in (one, two))
+    for found in replicas:
+        assert (found - alone).norm() < 1e-9 * alone.norm()

@@ -108,7 +108,7 @@ def apart(
 )
 def test_trainings_are_held_to_the_rules(tmp_path, given, line, verdict):
     lines = apart(tmp_path, **given)
-    assert len(lines) == 8
+    assert len(lines) == 10
     assert lines[line]["verdict"] == verdict
     if verdict == "reproduced":
         assert lines[line]["identical"] == "2 of 2"
