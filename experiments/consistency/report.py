@@ -73,7 +73,8 @@ def pairs(results: Results) -> Frame:
     frame = runs_frame(results, NAME, done=True)
     repeated = frame["scale"].isin(REPEATED_AT) & (frame["group"] == "stages")
     frame["again"] = repeated & (frame["transport"] == "auto")
-    frame["nudged"] = [run.training != MODELS[run.model]["training"] for run in frame["spec"]]
+    usual_lr = [MODELS[model]["training"].recipe["lr"] for model in frame["model"]]
+    frame["nudged"] = np.array([each.recipe["lr"] for each in frame["training"]]) != usual_lr
     usual = select(frame, K=1, D=1, M=BASE_M, again=False, nudged=False)
     alike = ["where", "model", "group", "seed"]
     frame = frame.merge(usual[[*alike, "id", "record"]], on=alike, suffixes=("", " of base"))
