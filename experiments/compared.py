@@ -1,13 +1,12 @@
 """How the arms of an experiment are read and compared, by the rules of `experiments.learned`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import isnan, nan, sqrt
-from statistics import fmean, stdev
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan, nan
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.special import stdtrit
 
 from experiments.learned import SATURATED, STILL
 from repro.claims.all_claims import verdict_on
@@ -16,6 +15,7 @@ from repro.harness.about import About
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
+from repro.harness.statistics import mean_interval
 from repro.report.framed import Estimate, estimated, framed
 from repro.report.style import grid, series_colour
 from repro.report.table import Table
@@ -53,15 +53,6 @@ def fell(losses: Sequence[float]) -> float:
     """The share by which the lowest loss fell over the last fifth; NaN of fewer than five."""
     before = losses[: len(losses) * 4 // 5]
     return 1 - min(losses) / min(before) if len(losses) >= 5 else nan
-
-
-def mean_interval(values: Sequence[float]) -> Estimate:
-    """(mean, low, high) over seeds, by Student's t; NaN ends of fewer than three."""
-    if len(values) < 3:
-        return fmean(values) if values else nan, nan, nan
-    mean, off = fmean(values), stdev(values) / sqrt(len(values))
-    off *= float(stdtrit(len(values) - 1, 0.975))
-    return mean, mean - off, mean + off
 
 
 def has_converged(runs: Frame) -> bool:
@@ -102,7 +93,7 @@ def _converged(runs: Frame) -> str:
     return f"{text}, saturated" if _is_saturated(runs) else text
 
 
-def _rates(chosen: float, tried: "pd.Series[float]") -> str:
+def _rates(chosen: float, tried: pd.Series) -> str:
     """`0.004 (0.002: 1.32, 0.004: 1.30, 0.008: 1.35)`."""
     losses = ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in tried.items())
     wrong = "; another would be chosen here" * (len(tried) > 0 and tried.idxmin() != chosen)
@@ -203,6 +194,13 @@ def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> li
     return [each._replace(doubt=each.doubt or doubt) if each.is_claim else each for each in found]
 
 
+def claims_of(found: Sequence[Compared]) -> Iterator[tuple[str, Evidence]]:
+    """Claim id -> our number for it."""
+    for each in found:
+        if each.comparison.claim:
+            yield each.comparison.claim, each.evidence
+
+
 def _doubt(arm: str, runs: Frame) -> str:
     if not has_converged(runs):
         return f"not converged: {arm}"
@@ -219,31 +217,32 @@ def comparisons_table(
     name: str,
     found: Mapping[str, Sequence[Compared]],
     about: About,
-    quality: str,
+    unit: str,
     quoted: Mapping[str, float] | None = None,
 ) -> Table:
     """A line for each comparison and control of each place.
 
-    `quoted` is claim -> the paper's difference.
+    `unit` is that of the differences, and `quoted` claim -> the paper's difference.
     """
-    heading = "BLEU" if quality == "bleu" else "points"
     lines = []
     for where, every in found.items():
         for each in every:
             line: dict[str, Any] = {"where": where, "comparison": each.comparison.text}
-            line |= {"seeds": each.seeds} | estimated(f"measured {heading}", each.quality)
+            line |= {"seeds": each.seeds} | estimated(f"measured {unit}", each.quality)
             line |= estimated("measured gain in loss", each.loss)
             if quoted:
-                line[f"quoted {heading}"] = quoted.get(each.comparison.claim, nan)
+                line[f"quoted {unit}"] = quoted.get(each.comparison.claim, nan)
             line["verdict"] = _outcome(each)
             lines.append(line)
     forms = {"measured gain in loss": ".3f"}
+    forms |= dict.fromkeys(("measured b", "quoted b"), ".3f")
     return framed(results, name, pd.DataFrame(lines), about, forms=forms)
 
 
 def _outcome(each: Compared) -> str:
     if each.is_claim:
-        return str(verdict_on(each.comparison.claim, each.evidence))
+        claim = each.comparison.claim
+        return str(verdict_on(claim, each.evidence)) if claim else ""
     kind = "must show something" if each.comparison.shows else "must show nothing"
     return f"{kind}: {'holds' if _holds(each) else 'fails'}"
 

@@ -72,7 +72,11 @@ class Arm(NamedTuple):
 def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
     """What an experiment trains: at scale overnight what chooses the rates, then the arms."""
     seeds = SEEDS.get(scale, [0])
-    trainings = [run for arm in arms if arm.trained for run in arm.trainings(seeds)]
+    # Two seeds of an arm side by side take as long, and what each begins with is made once.
+    pairs = [seeds[start : start + 2] for start in range(0, len(seeds), 2)]
+    trainings = [
+        run for pair in pairs for arm in arms if arm.trained for run in arm.trainings(pair)
+    ]
     runs = {"trainings": trainings}
     if scale == "overnight":
         runs = {"tuning": [run for arm in arms for run in arm.tuning()]} | runs

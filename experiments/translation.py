@@ -82,15 +82,21 @@ def training_run(
         dropout: where it is not the model's own.
         many: whether it has the sub-words of all toy languages, on a CPU.
     """
-    model: dict[str, Any] = size._asdict()
+    model: dict[str, Any] = {**size._asdict()}
     if dropout is not None:
         model["dropout"] = dropout
     if scale in ON_CPU:
         # The rate is the arm's.
         recipe = to_rest(translation(lr=1.0, warm_up=min(100, steps // 10)), steps)
         tokens = _ALL_LANGUAGES if many else _ONE_LANGUAGE
-        text = {"vocabulary": tokens["V"], "S": tokens["S"], "T": tokens["T"], **(data or {})}
-        text |= {"vocabulary_of": list(TOY)} if many else {}
+        text: dict[str, Any] = {
+            "vocabulary": tokens["V"],
+            "S": tokens["S"],
+            "T": tokens["T"],
+            **(data or {}),
+        }
+        if many:
+            text["vocabulary_of"] = [*TOY]
         model |= {"d": 64, "head_dim": 16, **tokens}
     else:
         recipe = translation()

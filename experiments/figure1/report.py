@@ -1,140 +1,148 @@
 """Figure 1 (arXiv:1811.06965v5): quality against parameters, and a power law through it."""
 
-from collections.abc import Iterator
-from math import exp, isnan, nan, sqrt
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import exp, isnan, nan
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.special import stdtrit
 
-from experiments.figure1.runs import ABOUT, IMAGES, NAME, TRANSLATION
-from experiments.translation import size_of
-from repro.claims.all_claims import cell_id, verdict_on
+from experiments.compared import (
+    Compared,
+    Comparison,
+    arms_frame,
+    arms_table,
+    claims_of,
+    compared,
+    comparisons_table,
+    curves,
+    over,
+)
+from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, SHUFFLED, SIZES_OF, arm_of
+from experiments.figure3.report import controls
+from experiments.figure3.runs import NAME as FIGURE3
+from experiments.translation import SIZES, size_of
+from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
-from repro.harness.spec import RunSpec
-from repro.harness.statistics import mean_interval
+from repro.harness.spec import ON_CPU
 from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
-from repro.report.framed import Form, estimated, framed
-from repro.report.style import FIDELITIES, dots, grid, legend, model_name
+from repro.report.style import FIDELITIES, dots, grid, legend
 from repro.report.table import Table
 
-_TICKS = (0.5, 1, 2, 5, 10, 20, 30, 50, 70, 100)  # of the logarithmic axis of quality
 SHOWN = Shown(f"{NAME}_laws")
+IMAGES, TRANSLATION = f"{NAME}a/exponent", f"{NAME}b/exponent"  # claims
+_TICKS = (0.5, 1, 2, 5, 10, 20, 30, 50, 70, 100)  # of the logarithmic axis of quality
 
 
-class Panel(NamedTuple):
-    """A half of the figure."""
+class PowerLaw(NamedTuple):
+    """y = a P^b."""
 
-    title: str
-    claim: str
-    quality: str  # what is fitted, and its unit
-    grows: int  # 1 where larger models have more of it, -1 where they have less
-    printed: Frame  # parameters and quality of the paper's points
+    b: float
+    a: float
 
-    @property
-    def formula(self) -> str:
-        return f"{self.quality} = a P^{'-' if self.grows < 0 else ''}b"
+
+def power_law(points: Frame) -> PowerLaw:
+    """By least squares on the logarithms of `parameters` and `y`; NaN where there is no fit."""
+    if len(points) < 2 or not (points["y"] > 0).all():
+        return PowerLaw(nan, nan)
+    slope, at_one = np.polyfit(np.log(points["parameters"]), np.log(points["y"]), 1)
+    return PowerLaw(float(slope), exp(at_one))
 
 
 def _points(name: str, unit: float) -> Frame:
     points = pd.DataFrame([(unit * point.x, point.y) for point in figure(name)])
-    return points.set_axis(["parameters", "quality"], axis=1)
+    return points.set_axis(["parameters", "y"], axis=1)
 
 
-_ERRORS = _points("figure1a", 1e6).assign(quality=lambda points: 100 * (1 - points["quality"]))
-_BLEU = _points("figure1b", 1e9)
-PANELS = {
-    IMAGES: Panel("(a) images", "figure1a/exponent", "error (%)", -1, _ERRORS),
-    TRANSLATION: Panel("(b) translation", "figure1b/exponent", "BLEU", 1, _BLEU),
-}
+# The paper's points: errors in percent, and BLEU.
+_ERRORS = _points(f"{NAME}a", 1e6).assign(y=lambda points: 100 * (1 - points["y"]))
+_BLEU = _points(f"{NAME}b", 1e9)
 
 
-class PowerLaw(NamedTuple):
-    """quality = a P^(grows x b), with the ends of the 95 % interval of b."""
+def exponent(
+    parameters: Frame, arms: Sequence[str], *, accuracy: bool = False
+) -> Callable[[Frame], float]:
+    """Of the qualities of one seed: by which power of the size these arms get better.
 
-    b: float
-    low: float
-    high: float
-    a: float
+    Losses, and errors in place of accuracies, fall with the size, and BLEU rises.
+    """
+
+    def b(quality: Frame) -> float:
+        values = quality.loc[[*arms]].mean(axis=1)
+        is_loss = bool((values <= 0).all())  # larger qualities are better
+        y = -values if is_loss else 100 - values if accuracy else values
+        law = power_law(pd.DataFrame({"parameters": parameters[[*arms]], "y": y}))
+        return -law.b if is_loss or accuracy else law.b
+
+    return b
 
 
-def power_law(points: Frame, grows: int) -> PowerLaw:
-    """By least squares on the logarithms; NaN for fewer than three, or for a quality of 0."""
-    if len(points) < 3 or not (points["quality"] > 0).all():
-        return PowerLaw(nan, nan, nan, nan)
-    x, y = np.log(points["parameters"]), np.log(points["quality"])
-    (xx, xy), (_, yy) = np.cov(x, y, bias=True)
-    slope, freedom = xy / xx, len(points) - 2
-    error = sqrt((1 - xy**2 / (xx * yy)) * yy / xx / freedom)
-    half_width = stdtrit(freedom, 0.975) * error  # Student's t
-    b = grows * float(slope)
-    return PowerLaw(b, b - half_width, b + half_width, exp(y.mean() - slope * x.mean()))
+def of_images(runs: Frame) -> list[Compared]:
+    """The comparisons of the image models of one place."""
+    scale = runs["scale"].iloc[0]
+    of, parameters = SIZES_OF[scale], runs.groupby("arm")["parameters"].first()
+    widths = [*of.rates]
+
+    def law(text: str, arms: Sequence[str], claim: str = "") -> Comparison:
+        return Comparison(text, arms, exponent(parameters, arms, accuracy=True), claim)
+
+    usual = [arm_of(D) for D in widths]
+    found = [law("error = a P^-b", usual, IMAGES)]
+    found += [
+        law(f"error, after 1/{part} of the updates", [arm_of(D, part) for D in widths])
+        for part in of.parts[1:]
+    ]
+    if len(of.parts) > 2:
+        # FLOPs grow with the square of the width.
+        equal = [arm_of(D, part) for D, part in zip(widths, of.parts, strict=False)]
+        found.append(law("error, at about equal FLOPs", equal))
+    if scale in ON_CPU:
+        noisy = [arm_of(D, shuffled=SHUFFLED) for D in widths]
+        steep, flat = (exponent(parameters, arms, accuracy=True) for arms in (usual, noisy))
+        text = "b, minus that with shuffled labels in 30 % of the classes"
+        flattened = Comparison(text, [*usual, *noisy], lambda q: steep(q) - flat(q), shows=True)
+        small, large = (arm_of(D, shuffled=1.0) for D in NOISE_WIDTHS)
+        found += [flattened, over(large, small, shows=False)]
+    return compared(runs, found, "accuracy")
+
+
+def of_translation(runs: Frame) -> list[Compared]:
+    """The comparison of the models of all languages, whose runs are Figure 3's."""
+    parameters = runs.groupby("arm")["parameters"].first()
+    sizes = [str(size) for size in SIZES]
+    law = Comparison("BLEU = a P^b", sizes, exponent(parameters, sizes), TRANSLATION)
+    return [each for each in compared(runs, [law, *controls()], "bleu") if each.is_claim]
+
+
+def of_places(results: Results) -> dict[str, list[Compared]]:
+    found: dict[str, list[Compared]] = {}
+    for experiment, compare in ((NAME, of_images), (FIGURE3, of_translation)):
+        for where, runs in arms_frame(results, experiment).groupby("where", sort=False):
+            found.setdefault(where, []).extend(compare(runs))
+    return found
 
 
 def tables(results: Results) -> list[Table]:
-    return [sizes(results), laws(results)]
-
-
-def halves(results: Results) -> Iterator[tuple[str, Panel, Frame]]:
-    frame = runs_frame(results, NAME, task="learn", done=True)
-    metrics = frame.reindex(columns=["metrics.accuracy", "metrics.bleu"])
-    frame["quality"] = metrics["metrics.bleu"].fillna(100 * (1 - metrics["metrics.accuracy"]))
-    frame["half"] = frame["group"].str.split("-").str[0]
-    for (where, half), runs in frame.groupby(["where", "half"], sort=False):
-        yield where, PANELS[half], runs
-
-
-def _model(spec: RunSpec) -> str:
-    args = spec.model_args
-    if spec.model == "translation":
-        return str(size_of(spec))
-    return f"{model_name(spec.model)} ({args['L']}, {args['D']})"
-
-
-def sizes(results: Results) -> Table:
-    lines = []
-    for where, panel, runs in halves(results):
-        for parameters, seeds in runs.groupby("parameters"):
-            line: dict[str, Any] = {"where": where, "quality": panel.quality}
-            line |= {"model": _model(seeds["spec"].iloc[0]), "parameters": float(parameters)}
-            mean, lowest, highest = seeds["quality"].agg(["mean", "min", "max"])
-            line |= {"seeds": len(seeds), "measured mean": mean, "measured lowest": lowest}
-            lines.append(line | {"measured highest": highest})
-    measured = ("measured mean", "measured lowest", "measured highest")
-    forms = {"parameters": _thousands, **dict.fromkeys(measured, ".1f")}
-    return framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)
-
-
-def _thousands(count: float) -> str:
-    return f"{count / 1e3:.0f}k" if count < 1e6 else f"{count / 1e6:.2f}M"
-
-
-def laws(results: Results) -> Table:
-    lines = []
-    for where, panel, runs in halves(results):
-        ours, theirs = _evidence(panel, runs), power_law(panel.printed, panel.grows)
-        line: dict[str, Any] = {"where": where, "quality": panel.formula}
-        line["seeds"] = runs["seed"].nunique()
-        line |= estimated("measured b", (ours.value, ours.low, ours.high))
-        line["quoted points, digitised"] = len(panel.printed)
-        line |= estimated("quoted b, our fit", theirs[:3])
-        line["verdict"] = verdict_on(panel.claim, ours)
-        lines.append(line)
-    forms: dict[str, Form] = dict.fromkeys(("measured b", "quoted b, our fit"), ".3f")
-    return framed(results, f"{NAME}_laws", pd.DataFrame(lines), ABOUT, forms=forms)
+    frame, found = arms_frame(results, NAME), of_places(results)
+    if not found:
+        return []
+    quoted = {IMAGES: -power_law(_ERRORS).b, TRANSLATION: power_law(_BLEU).b}
+    return [
+        comparisons_table(results, f"{NAME}_laws", found, ABOUT, "b", quoted),
+        arms_table(results, NAME, frame, ABOUT, parameters="parameters", updates="steps"),
+    ]
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> the mean of the exponents that are fitted to each seed."""
-    for _, panel, runs in halves(results):
-        yield panel.claim, _evidence(panel, runs)
+    """Claim id -> the mean of the exponents of the seeds, or parameters."""
+    for found in of_places(results).values():
+        yield from claims_of(found)
     for run in runs_frame(results, NAME, task="fit", done=True).to_dict("records"):
         ours, args = run["record"].fit.largest.parameters, run["model_args"]
         at, about = "table4/parameters", {}
@@ -145,39 +153,45 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
         yield at, Evidence(ours, "counted", (run["id"],), papers_size=True, **about)
 
 
-def _evidence(panel: Panel, runs: Frame) -> Evidence:
-    exponents = [power_law(seed, panel.grows).b for _, seed in runs.groupby("seed")]
-    mean, low, high = mean_interval(exponents)
-    return Evidence(mean, "measured", tuple(runs["id"]), low, high)
-
-
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    drawn = list(halves(results))
-    drawn = [half for half in drawn if half[0] == drawn[-1][0]]
-    if not drawn:
-        return
-    quoting = beside_paper(results, NAME)
-    page, (panels,) = grid(1, len(drawn), 3.3)
-    for axes, (_, panel, runs) in zip(panels, drawn, strict=True):
-        _draw(axes, "measured", runs, panel.grows)
+    frame = arms_frame(results, NAME)
+    widths = [arm for arm in frame["arm"].unique() if "," not in arm]
+    yield "curves", curves(frame, {"images": widths}), ABOUT.caption("curves")
+    texts = arms_frame(results, FIGURE3)
+    texts = texts[texts["arm"].isin([str(size) for size in SIZES])]
+    halves = {
+        "(a) images: error (%)": (frame[frame["arm"].isin(widths)], "metrics.accuracy", _ERRORS),
+        "(b) translation: BLEU": (texts, "metrics.bleu", _BLEU),
+    }
+    halves = {title: half for title, half in halves.items() if len(half[0])}
+    if halves:
+        yield "sizes", _drawn(halves, beside_paper(results, NAME)), ABOUT.caption("sizes")
+
+
+def _drawn(halves: Mapping[str, tuple[Frame, str, Frame]], quoting: bool) -> Figure:
+    page, (panels,) = grid(1, len(halves), 3.3)
+    for axes, (title, (runs, metric, printed)) in zip(panels, halves.items(), strict=True):
+        runs = runs[~runs["tuning"] & (runs["where"] == runs["where"].iloc[-1])]
+        means = runs.groupby("parameters")[metric].mean().rename("y").reset_index()
+        if metric == "metrics.accuracy":
+            means["y"] = 100 - means["y"]
+        _draw(axes, "measured", means)
         if quoting:
-            _draw(axes, "quoted", panel.printed, panel.grows)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+            _draw(axes, "quoted", printed)
+        axes.set(title=title, xlabel="parameters P", xscale="log", yscale="log")
         bottom, top = axes.get_ylim()
         shown = [value for value in _TICKS if bottom <= value <= top]
         axes.set_yticks(shown, [f"{value:g}" for value in shown])
         axes.yaxis.minorticks_off()
-        axes.set(title=panel.title, xlabel="parameters P", ylabel=panel.quality)
     fidelities = ["quoted", "measured"] if quoting else ["measured"]
     legend(page, fidelities, ("power law", "-"), coloured=True)
-    yield "sizes", page, ABOUT.caption("sizes")
+    return page
 
 
-def _draw(axes: Axes, fidelity: str, points: Frame, grows: int) -> None:
-    colour, law = FIDELITIES[fidelity], power_law(points, grows)
+def _draw(axes: Axes, fidelity: str, points: Frame) -> None:
     look = dots(fidelity, markersize=4.5, label=fidelity)
-    axes.plot(points["parameters"], points["quality"], **look)
+    axes.plot(points["parameters"], points["y"], **look)
+    law = power_law(points)
     if not isnan(law.b):
         ends = np.array([points["parameters"].min(), points["parameters"].max()])
-        axes.plot(ends, law.a * ends ** (grows * law.b), color=colour, linewidth=1.1)
+        axes.plot(ends, law.a * ends**law.b, color=FIDELITIES[fidelity], linewidth=1.1)

@@ -25,7 +25,10 @@ from repro.train.recipe import Recipe, imagenet
 
 NAME = "figure1"
 COUNTS = "counts"  # group
-SHUFFLED = 0.3  # control: share of the classes whose training labels are shuffled
+# Controls: training labels that are shuffled in a share of the classes, which flattens the law, and
+# in all of them, of which no width learns anything.
+SHUFFLED = 0.3
+NOISE_WIDTHS = (8, 16)
 TRIED = (0.0025, 0.005, 0.01)
 _IMAGES = DATA["imagenet"].examples[0]
 ABOUT = read_about(__file__)
@@ -40,7 +43,7 @@ class Sizes(NamedTuple):
 
 # The paper trained (18, 512) for 100 epochs; its other points are from other papers.
 SIZES_OF: dict[Scale, Sizes] = {
-    "smoke": Sizes({8: 0.005, 12: 0.005}, 32, 4, (1,)),
+    "smoke": Sizes({8: 0.005, 16: 0.005}, 32, 4, (1,)),
     "laptop": Sizes({8: 0.005, 12: 0.005, 16: 0.005, 24: 0.005}, 64, 150, (1, 2)),
     "overnight": Sizes({8: 0.005, 12: 0.005, 16: 0.005, 24: 0.005}, 64, 2500, (1, 2, 4)),
     "paper": Sizes(dict.fromkeys((64, 128, 256, 512), 0.0), 256, 100 * _IMAGES // 256, (1,)),
@@ -48,9 +51,9 @@ SIZES_OF: dict[Scale, Sizes] = {
 SIZES_OF["node"] = SIZES_OF["paper"]
 
 
-def arm_of(D: int, part: int = 1, *, shuffled: bool = False) -> str:
-    words = {1: "", 2: ", half of the updates", 4: ", a quarter of the updates"}[part]
-    return f"D={D}{words}{', shuffled labels' * shuffled}"
+def arm_of(D: int, part: int = 1, shuffled: float = 0.0) -> str:
+    updates = f", 1/{part} of the updates" * (part > 1)
+    return f"D={D}{updates}{f', {shuffled:.0%} shuffled' * (shuffled > 0)}"
 
 
 def arms(scale: Scale) -> Iterator[Arm]:
@@ -67,9 +70,11 @@ def arms(scale: Scale) -> Iterator[Arm]:
             recipe = to_rest(Recipe(lr=1.0, optimizer="adam"), steps)  # the rate is the arm's
             run = _run(scale, arm_of(D, part), D, steps, recipe, {})
             yield Arm(run, rate, TRIED if part == 1 else ())
-            if part == 1:
-                data = {"shuffled": SHUFFLED}
-                yield Arm(_run(scale, arm_of(D, shuffled=True), D, steps, recipe, data), rate)
+            controls = [SHUFFLED] * (part == 1)
+            controls += [1.0] * (part == of.parts[-1] and D in NOISE_WIDTHS)
+            for share in controls:
+                run = _run(scale, arm_of(D, 1, share), D, steps, recipe, {"shuffled": share})
+                yield Arm(run, rate)
 
 
 def _run(

@@ -12,10 +12,10 @@ from experiments.compared import (
     Comparison,
     arms_frame,
     arms_table,
+    claims_of,
     compared,
     comparisons_table,
     curves,
-    mean_interval,
     over,
 )
 from experiments.figure3.runs import ABOUT, DEEP, HALF, NAME, UNRELATED, WIDE, alone
@@ -23,6 +23,7 @@ from experiments.translation import PAPER_SIZES, SIZES, TOY
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame
 from repro.harness.results import Results, Run
+from repro.harness.statistics import mean_interval
 from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
@@ -76,8 +77,7 @@ def tier_of(language: str) -> str:
 
 
 def comparisons() -> list[Comparison]:
-    sizes = [str(size) for size in SIZES]
-    every = [*sizes, *map(alone, TOY)]
+    every = [*map(str, SIZES), *map(alone, TOY)]
     found = []
     for claim, (text, sentence) in _SENTENCES.items():
 
@@ -86,20 +86,23 @@ def comparisons() -> list[Comparison]:
 
         found.append(Comparison(text, every, difference, claim))
 
-    def related(quality: Frame) -> float:
+    return [*found, *controls()]
+
+
+def controls() -> list[Comparison]:
+    def of_the_poor(quality: Frame) -> float:
         poor = [language for language in TOY if tier_of(language) == "low"]
         own = pd.Series({language: quality.loc[alone(language), language] for language in poor})
         return (quality.loc[UNRELATED, poor] - own).mean()
 
     return [
-        *found,
         Comparison(
             "languages without common words: gain over the baselines, low tier",
             [UNRELATED, *map(alone, TOY)],
-            related,
+            of_the_poor,
             shows=False,
         ),
-        over(sizes[-1], HALF, shows=True),
+        over(str(SIZES[-1]), HALF, shows=True),
     ]
 
 
@@ -111,7 +114,7 @@ def tables(results: Results) -> list[Table]:
     quoted = {claim: float(sentence(printed)) for claim, (_, sentence) in _SENTENCES.items()}
     found = of_places(results)
     return [
-        comparisons_table(results, f"{NAME}_claims", found, ABOUT, "bleu", quoted),
+        comparisons_table(results, f"{NAME}_claims", found, ABOUT, "BLEU", quoted),
         arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps", parameters="parameters"),
         tiers(results, frame),
     ]
@@ -125,7 +128,7 @@ def of_places(results: Results) -> dict[str, list[Compared]]:
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> the mean difference in BLEU over seeds."""
     for found in of_places(results).values():
-        yield from ((each.comparison.claim, each.evidence) for each in found if each.is_claim)
+        yield from claims_of(found)
 
 
 def printed_gains() -> Frame:
@@ -174,7 +177,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 def _drawn(seeds: Sequence[Frame], *, quoting: bool) -> Figure:
     page, (panels,) = grid(1, 2 if quoting else 1, 3.4)
-    mean = sum(seeds[1:], seeds[0]) / len(seeds)
+    mean: Frame = sum(seeds[1:], seeds[0]) / len(seeds)
     of_tiers = {size: (range(len(TIERS)), mean.loc[size, [*TIERS]]) for size in mean.index}
     _draw(panels[0], "measured", of_tiers)
     panels[0].set(title="measured, toy languages", ylabel="BLEU over bilingual")
@@ -182,7 +185,7 @@ def _drawn(seeds: Sequence[Frame], *, quoting: bool) -> Figure:
     if quoting:
         points = pd.DataFrame([vars(point) for point in figure(NAME)])
         theirs = {
-            series: (of_size["x"] + 1, of_size["y"])
+            str(series): (of_size["x"] + 1, of_size["y"])
             for series, of_size in points.groupby("series", sort=False)
         }
         _draw(panels[1], "quoted", theirs)

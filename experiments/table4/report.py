@@ -1,133 +1,97 @@
 """Table 4 (arXiv:1811.06965v5): fine-tuned accuracy beside training from scratch, and the paper's.
 
-None of the laptop's tasks is a data set of the paper, so its numbers stand in a table of their own.
+None of the tasks on a CPU is a data set of the paper, so its numbers stand in a table of their own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from experiments.table4.runs import ABOUT, DIGITS, LEAST_HELPED, NAME, TRANSFER
-from repro.claims.all_claims import cell_id, verdict_on
+from experiments.compared import (
+    Compared,
+    Comparison,
+    arms_frame,
+    arms_table,
+    claims_of,
+    compared,
+    comparisons_table,
+    curves,
+    over,
+)
+from experiments.table4.runs import (
+    ABOUT,
+    FEWEST,
+    LONG,
+    NAME,
+    NOISE,
+    SCRATCH,
+    TASKS,
+    TRANSFER,
+    TUNED,
+    WIDTHS,
+    arm_of,
+)
+from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
-from repro.harness.results import Results
-from repro.harness.spec import RunSpec
+from repro.harness.results import Results, Run
 from repro.harness.statistics import mean_interval
 from repro.paper.numbers import table4
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
-from repro.report.framed import HIGH, LOW, Estimate, estimated, framed
-from repro.report.table import EMPTY, Cell, Table
+from repro.report.framed import Estimate, estimated, framed
+from repro.report.table import Cell, Table
 
 PRETRAINING = "ImageNet-2012"  # of the paper
-PRETRAINED_ON = "digits 0 to 4 (pretraining)"
-ALL_TASKS = "all four tasks"
-TRANSFER_CLAIM = "table4/transfer"
-HELPS, WORSE, NOT_SHOWN = "helps", "worse", "not shown"
-HEADINGS = {
-    "fine-tuned": "fine-tuned (%)",
-    "from scratch": "from scratch (%)",
-    "few updates": "from scratch, few updates (%)",
-    "difference": "difference (points)",
-}
-WAYS = [*HEADINGS][:3]
 SHOWN = Shown(NAME)
+_SMALL, _LARGE = WIDTHS
 
 
 def tables(results: Results) -> list[Table]:
-    made = [on_digits(results)]
+    frame, made = arms_frame(results, NAME), []
+    if len(frame):
+        more = {"updates": "steps", "accuracy of the source": "metrics.pretraining accuracy"}
+        made = [
+            comparisons_table(results, NAME, of_places(results), ABOUT, "points"),
+            arms_table(results, f"{NAME}_arms", frame, ABOUT, **more),
+        ]
     return [*made, of_paper(results)] if beside_paper(results, NAME) else made
 
 
-def answer(tables: Mapping[str, Table]) -> str:
-    differences = tables[NAME].numbers("difference (points)")
-    return (
-        f"Fine-tuning changes accuracy by {differences[0]} to {differences[-1]} points beside "
-        "training from scratch, on tasks of digits."
-    )
+def of_places(results: Results) -> dict[str, list[Compared]]:
+    places = arms_frame(results, NAME).groupby("where", sort=False)
+    return {where: compared(runs, comparisons(), "accuracy") for where, runs in places}
 
 
-def on_digits(results: Results) -> Table:
-    lines = []
-    for where, tasks in of_places(results):
-        together = decisive(tasks)
-        verdict = verdict_on(TRANSFER_CLAIM, together) if together else ""
-        every_task = pd.DataFrame([{"task": ALL_TASKS, "seeds": 0, "verdict": verdict}])
-        lines.append(pd.concat([tasks, every_task]).assign(where=where))
-    frame = pd.concat(lines).drop(columns="runs") if lines else pd.DataFrame()
-    return framed(
-        results,
-        NAME,
-        frame,
-        ABOUT,
-        forms={
-            "seeds": lambda seeds: str(seeds or EMPTY),
-            **dict.fromkeys(WAYS, lambda share: f"{100 * share:.1f}"),
-            "difference": lambda share: f"{100 * share:+.1f}",
-        },
-        headings=HEADINGS,
-        hidden=["chance"],
-    )
+def comparisons() -> list[Comparison]:
+    """Fine-tuning against from scratch, in the mean over tasks and for each; and the controls."""
+    fine, scratch = (TUNED, _LARGE), (SCRATCH, _LARGE)
+    return [
+        _of_all_tasks(fine, scratch, f"{NAME}/transfer"),
+        *(
+            over(arm_of(task, *fine), arm_of(task, *scratch), text=f"the same, {task}")
+            for task in TASKS
+        ),
+        _of_all_tasks(fine, (TUNED, _SMALL), f"{NAME}/source"),
+        _of_all_tasks((TUNED, _SMALL), (LONG, _SMALL)),
+        _of_all_tasks((NOISE, _SMALL), (SCRATCH, _SMALL), shows=False),
+        over(arm_of(FEWEST, TUNED), arm_of(FEWEST, SCRATCH), shows=True),
+    ]
 
 
-def of_places(results: Results) -> Iterator[tuple[str, Frame]]:
-    frame = runs_frame(results, NAME, group="digits", done=True)
-    frame["task"] = [_task(spec) for spec in frame["spec"]]
-    for where, runs in frame.groupby("where", sort=False):
-        yield str(where), tasks_of(runs)
+def _of_all_tasks(
+    better: tuple[str, int], worse: tuple[str, int], claim: str = "", *, shows: bool | None = None
+) -> Comparison:
+    """Two ways, each with a width, in the mean over tasks."""
+    firsts, seconds = ([arm_of(task, *way) for task in TASKS] for way in (better, worse))
 
+    def difference(quality: Frame) -> float:
+        return float(quality.loc[firsts].to_numpy().mean() - quality.loc[seconds].to_numpy().mean())
 
-def _task(spec: RunSpec) -> str:
-    assert spec.training is not None
-    given = spec.training.data_args
-    return next(name for name, task in DIGITS.items() if task.data_args == given)
-
-
-def tasks_of(runs: Frame) -> Frame:
-    """A line for each task of one place: accuracies, paired by seed, and what they show."""
-    tuned = pd.Series([spec.training.pretraining is not None for spec in runs["spec"]], runs.index)
-    runs = runs.assign(way="from scratch")
-    runs.loc[runs["steps"].isin(runs.loc[tuned, "steps"]), "way"] = "few updates"
-    runs.loc[tuned, "way"] = "fine-tuned"
-    by_seed = runs.pivot(index=["task", "seed"], columns="way", values="metrics.accuracy")
-    by_seed = by_seed.reindex(columns=WAYS).dropna(subset=["fine-tuned", "from scratch"])
-    by_seed["difference"] = by_seed["fine-tuned"] - by_seed["from scratch"]
-    # Each seed has one pretraining, with which all its fine-tunings begin.
-    pretrained = runs.reindex(columns=["seed", "metrics.pretraining accuracy"])
-    pretrained = pretrained.set_axis(["seed", "from scratch"], axis=1).dropna()
-    lines = [_line(PRETRAINED_ON, 1 / 5, pretrained.drop_duplicates("seed"), runs)]
-    for name, task in DIGITS.items():
-        of_task = by_seed[by_seed.index.get_level_values("task") == name]
-        lines.append(_line(name, task.chance, of_task, select(runs, task=name)))
-    return pd.DataFrame(lines)
-
-
-def _line(task: str, chance: float, seeds: Frame, runs: Frame) -> dict[str, Any]:
-    values = {name: list(seeds[name].dropna()) if name in seeds else [] for name in HEADINGS}
-    line: dict[str, Any] = {"task": task, "seeds": len(seeds), "chance": chance}
-    for name, of_seeds in values.items():
-        line |= estimated(name, mean_interval(of_seeds))
-    shown = WORSE if line["difference: high"] < 0 else NOT_SHOWN
-    shown = HELPS if line["difference: low"] > 0 else shown
-    return line | {"verdict": shown if values["difference"] else "", "runs": tuple(runs["id"])}
-
-
-def decisive(tasks: Frame) -> Evidence | None:
-    """The task that decides: one that is worse, else the last of those that have to be helped."""
-    ordered = tasks[tasks["verdict"] != ""].sort_values("difference: low", ascending=False)
-    worse, helped = select(ordered, verdict=WORSE), select(ordered, verdict=HELPS)
-    if not len(ordered):
-        return None
-    if len(worse):
-        line = worse.iloc[-1]
-    elif len(helped) >= LEAST_HELPED:
-        line = helped.iloc[-1]
-    else:
-        line = ordered[ordered["verdict"] != HELPS].iloc[0]
-    value, low, high = (100 * line[f"difference{end}"] for end in ("", LOW, HIGH))
-    return Evidence(value, "measured", line["runs"], low, high)
+    text = " over ".join(f"{way}, D={D}" for way, D in (better, worse))
+    return Comparison(text, [*firsts, *seconds], difference, claim, shows)
 
 
 def of_paper(results: Results) -> Table:
@@ -166,6 +130,11 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
         runs = tuple(at_size["id"])
         ours = Evidence(mean, "measured", runs, low, high, papers_size=True)
         yield cell_id(NAME, row.dataset), ours
-    for _, tasks in of_places(results):
-        if together := decisive(tasks):
-            yield TRANSFER_CLAIM, together
+    for found in of_places(results).values():
+        yield from claims_of(found)
+
+
+def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    ways = (TUNED, SCRATCH, LONG)
+    panels = {task: [arm_of(task, way) for way in ways] for task in (FEWEST, "digits, all")}
+    yield "curves", curves(arms_frame(results, NAME), panels), ABOUT.caption("curves")

@@ -9,6 +9,7 @@ from experiments.compared import (
     Comparison,
     arms_frame,
     arms_table,
+    claims_of,
     compared,
     comparisons_table,
     curves,
@@ -55,7 +56,7 @@ def tables(results: Results) -> list[Table]:
     )
     return [
         arms_table(results, NAME, frame, ABOUT, N="N", updates="steps"),
-        comparisons_table(results, f"{NAME}_gains", of_places(results), ABOUT, "bleu", quoted),
+        comparisons_table(results, f"{NAME}_gains", of_places(results), ABOUT, "BLEU", quoted),
     ]
 
 
@@ -69,7 +70,7 @@ def of_places(results: Results) -> dict[str, list[Compared]]:
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> how much more BLEU the largest batch has than the smallest."""
     for found in of_places(results).values():
-        yield from ((each.comparison.claim, each.evidence) for each in found if each.is_claim)
+        yield from claims_of(found)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

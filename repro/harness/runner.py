@@ -18,7 +18,7 @@ from repro.harness.contention import CpuShare
 from repro.harness.crew import Crew
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.journal import Status
-from repro.harness.machine import torchrun_rank
+from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
@@ -136,7 +136,7 @@ class GroupRun:
 
         Fits and trainings to a quality are not.
         """
-        if all(_is_single(run.spec) for run in members):
+        if _side_by_side([run.spec for run in members], self.plan.machine):
             size = self.crew.count
         elif members[0].spec.task in ("fit", "learn"):
             size = 1
@@ -157,7 +157,7 @@ class GroupRun:
                 self.reporter.left_out(run)
         outcomes: dict[str, Outcome] = {}
         timed = [run for run in open_runs if run.spec.timed and run.spec.task == "train"]
-        if len(open_runs) > 1 and all(_is_single(run.spec) for run in open_runs):
+        if _side_by_side([run.spec for run in open_runs], self.plan.machine):
             outcomes |= self._side_by_side(open_runs)
         for run in (run for run in open_runs if run not in timed and run.id not in outcomes):
             outcomes[run.id] = self._alone(run)
@@ -292,9 +292,8 @@ class GroupRun:
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
     machine = plans[0].machine
     missing = [run.spec for plan in plans for run in plan.runs if run.missing]
-    widest = max(spec.devices for spec in missing)
-    if machine.device == "cpu":
-        widest = max(widest, min(machine.count, sum(map(_is_single, missing))))
+    at_once = sum(_side_by_side([spec], machine) for spec in missing)
+    widest = max(*(spec.devices for spec in missing), min(machine.count, at_once))
     if torchrun_rank() is not None:
         return Crew(widest, team=torchrun())
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -303,9 +302,11 @@ def workers(plans: Sequence[Plan], results: Path) -> Crew:
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
 
 
-def _is_single(spec: RunSpec) -> bool:
-    """Whether it is a training to a quality that takes one process, on the CPU."""
-    return spec.task == "learn" and spec.devices == 1
+def _side_by_side(specs: Sequence[RunSpec], machine: Machine) -> bool:
+    """Whether runs can be measured at once: trainings to a quality, of one process on the CPU."""
+    return machine.device == "cpu" and all(
+        spec.task == "learn" and spec.devices == 1 for spec in specs
+    )
 
 
 def _now() -> str:

@@ -6,7 +6,7 @@ each block, then the median.
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 
 # The widest interval that resampling can give, least to greatest, holds the median of n values with
@@ -60,36 +60,33 @@ def interval_of_sets(sets: Sequence[Sequence[float]]) -> tuple[float, float, flo
 
 def interval(values: list[float]) -> tuple[float, float, float]:
     """(median, low, high): the 95 % bootstrap interval is NaN below `MIN_BLOCKS` values."""
-    return _with_interval(values, statistics.median)
-
-
-def mean_interval(values: list[float]) -> tuple[float, float, float]:
-    """(mean, low, high), likewise.
-
-    For values of several seeds. Of as few as five it covers the true mean less often than 95 %.
-    """
-    return _with_interval(values, statistics.fmean)
-
-
-def _with_interval(
-    values: list[float], statistic: Callable[[list[float]], float]
-) -> tuple[float, float, float]:
-    center = float(statistic(values)) if values else math.nan
+    center = statistics.median(values) if values else math.nan
     if len(values) < MIN_BLOCKS:
         return center, math.nan, math.nan
     if min(values) == max(values):
         return center, center, center
-    return center, *_percentile_bootstrap(tuple(values), statistic is statistics.fmean)
+    return center, *_percentile_bootstrap(tuple(values))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """(mean, low, high) of several seeds: the 95 % interval of Student's t, NaN below three."""
+    from scipy.special import stdtrit
+
+    center = statistics.fmean(values) if values else math.nan
+    if len(values) < 3:
+        return center, math.nan, math.nan
+    off = statistics.stdev(values) / math.sqrt(len(values))
+    off *= float(stdtrit(len(values) - 1, 0.975))
+    return center, center - off, center + off
 
 
 @cache
-def _percentile_bootstrap(values: tuple[float, ...], of_mean: bool) -> tuple[float, float]:
+def _percentile_bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
     import numpy as np
     from scipy.stats import bootstrap
 
-    statistic = np.mean if of_mean else np.median
     rng = np.random.default_rng(0)
-    found = bootstrap((values,), statistic, method="percentile", rng=rng).confidence_interval
+    found = bootstrap((values,), np.median, method="percentile", rng=rng).confidence_interval
     return float(found.low), float(found.high)
 
 

@@ -6,16 +6,16 @@ from repro.data.pairs import TranslationTask, evaluation_pairs, open_language, o
 from repro.data.tokens import BOS, EOS, PAD, UNK
 
 TASK = TranslationTask(
-    names=("toy:golf", "toy:hotel", "toy:india"), vocabulary=600, S=40, T=30, temperature=5.0
+    names=("toy:delta", "toy:echo", "toy:foxtrot"), vocabulary=1200, S=40, T=30, temperature=5.0
 )
 
 
 def test_decoding_undoes_encoding():
     subwords = TASK.subwords
-    for sentence in (sentence for pair in corpus("india") for sentence in pair):
+    for sentence in (sentence for pair in corpus("foxtrot") for sentence in pair):
         ids = subwords.encode(sentence)
         assert min(ids) > max(PAD, UNK, BOS, EOS)
-        assert max(ids) < len(subwords) == 600
+        assert max(ids) < len(subwords) == 1200
         assert subwords.decode([BOS, *ids, EOS, PAD, PAD, 17]) == sentence
     with pytest.raises(ValueError, match=r"vocabulary=10: .* try vocabulary=1000") as error:
         _ = TASK.model_copy(update={"vocabulary": 10}).subwords
@@ -35,15 +35,15 @@ def test_batches_have_the_shapes_and_ends_of_the_design():
     # The decoder's input is its target, one position later.
     inside = targets[:, :-1] * (targets[:, :-1] != EOS)
     assert torch.equal(target_in[:, 1:], inside)
-    sentences = {pair for name in ("golf", "hotel", "india") for pair in corpus(name)}
+    sentences = {pair for name in ("delta", "echo", "foxtrot") for pair in corpus(name)}
     for row, translation in zip(source, targets, strict=True):
         assert (TASK.subwords.decode(row), TASK.subwords.decode(translation)) in sentences
 
 
 def test_a_test_set_keeps_its_references_in_order():
-    batches, references = evaluation_pairs(TASK, "toy:golf", N=64, count=150)
+    batches, references = evaluation_pairs(TASK, "toy:delta", N=64, count=150)
     assert [len(targets) for _, targets in batches] == [64, 64, 22]
-    assert references == [english for _, english in corpus("golf", train=False)[:150]]
+    assert references == [english for _, english in corpus("delta", "test")[:150]]
     assert [TASK.subwords.decode(row) for _, targets in batches for row in targets] == references
 
 
@@ -51,7 +51,7 @@ def test_a_test_set_keeps_its_references_in_order():
 def test_pairs_in_a_folder(tmp_path, form):
     from datasets import Dataset
 
-    pairs = corpus("india")[:20]
+    pairs = corpus("foxtrot")[:20]
     if form == "nested parquet":
         rows = Dataset.from_dict({"translation": [{"de": s, "en": t} for s, t in pairs]})
     else:
@@ -60,8 +60,28 @@ def test_pairs_in_a_folder(tmp_path, form):
         rows.to_csv(tmp_path / "pairs.csv")
     else:
         rows.to_parquet(tmp_path / "pairs.parquet")
-    train, test = (open_language(f"folder:{tmp_path}", train) for train in (True, False))
+    train, test = (open_language(f"folder:{tmp_path}", part) for part in ("train", "test"))
     assert [train.pair(k) for k in range(train.size)] == [
         pair for k, pair in enumerate(pairs) if k % 5 < 4
     ]
     assert [test.pair(k) for k in range(test.size)] == pairs[4::5]
+    rest, validation = (
+        open_language(f"folder:{tmp_path}", part, validation=True)
+        for part in ("train", "validation")
+    )
+    assert [validation.pair(k) for k in range(validation.size)] == pairs[3::5]
+    assert rest.size == 12
+
+
+def test_misaligned_pairs_have_the_translation_of_another_and_orders_differ():
+    def first(**more: object) -> list[list[int]]:
+        task = TASK.model_copy(update={"names": ["toy:foxtrot"], **more})
+        (source, _), targets = open_pairs(task, N=250, seed=0).next()
+        return sorted(torch.cat([source, targets], 1).tolist())
+
+    usual, mixed = first(), first(misaligned=0.2)
+    assert sum(row not in usual for row in mixed) == pytest.approx(50, abs=2)
+    assert sorted(row[40:] for row in mixed) == sorted(row[40:] for row in usual)
+    assert first(order=1) == usual, "an epoch in another order"
+    one, other = (open_pairs(TASK.model_copy(update={"order": n}), 8, 0).next() for n in (0, 1))
+    assert not torch.equal(one[1], other[1])

@@ -12,7 +12,7 @@ import pytest
 from repro.harness.crew import Crew
 from repro.harness.job import Job, Outcome, Work
 from repro.harness.schema import TrainRound
-from repro.harness.spec import RunSpec
+from repro.harness.spec import RunSpec, Training
 from repro.harness.tasks.run import run
 from repro.methods.named import fields_of
 
@@ -109,6 +109,24 @@ def test_runs_are_measured_step_against_step(shared: Crew):
     assert all(s / o > 1.01 for s, o in zip(slowed, ours, strict=True))
     # 9 waits of F, R and B each: K=1 does all of them, K=3 a third
     assert all(one > 1.5 * three for one, three in zip(steps[0], steps[2], strict=True))
+
+
+def test_trainings_side_by_side_are_those_alone(shared: Crew):
+    recipe = {"optimizer": "sgd", "lr": 0.01}
+    fields: dict[str, Any] = {"K": 1, "M": 1, "N": 8, "task": "learn", "trace": False}
+    fields |= {"training": Training(data=("digits",), recipe=recipe)}
+    sizes: dict[str, Any] = {"L": 3, "D": 8, "image": 16, "num_classes": 10}
+    jobs = [job("amoebanet-b", model_args=sizes, seed=seed, **fields) for seed in (0, 1)]
+    wrong = job("amoebanet-b", model_args=sizes | {"num_classes": 5}, **fields)
+
+    def digests(*outcomes: Outcome) -> list[str]:
+        return [each.measured.record.digest for each in outcomes]  # type: ignore[union-attr]
+
+    found = shared.measure_side_by_side(jobs, 60)
+    assert digests(*found.values()) == digests(*(shared.measure(each, 60) for each in jobs))
+    assert len({*digests(*found.values())}) == 2
+    failed = shared.measure_side_by_side([jobs[0], wrong], 60)
+    assert [(n, each.status) for n, each in failed.items()] == [(1, "failed")]
 
 
 def test_only_the_run_that_failed_has_an_outcome(shared: Crew):

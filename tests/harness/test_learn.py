@@ -60,7 +60,7 @@ def test_a_pretraining_is_made_once_and_shared_unless_the_seed_of_its_run_is_ano
 def translated(**data_args: Any) -> LearnRound:
     """The record of two steps with two toy languages, of which six sentences each are decoded."""
     training = Training(
-        data=("toy:hotel", "toy:india"),
+        data=("toy:echo", "toy:foxtrot"),
         data_args={"vocabulary": 300, "S": 12, "T": 12, "test": 20} | data_args,
         recipe={"optimizer": "adam", "lr": 0.01},
         decode=6,
@@ -88,7 +88,32 @@ def test_translations_do_not_depend_on_how_many_are_made_at_once(monkeypatch: py
     in_parts = translated()
     assert in_parts.digest == at_once.digest
     assert in_parts.metrics == pytest.approx(at_once.metrics)
-    assert set(at_once.metrics) == {"loss", "nll", "bleu", "bleu toy:hotel", "bleu toy:india"}
+    of_languages = {
+        f"{what} toy:{name}" for what in ("bleu", "nll") for name in ("echo", "foxtrot")
+    }
+    assert set(at_once.metrics) == {"loss", "nll", "bleu"} | of_languages
+
+
+def test_the_weights_of_the_lowest_validation_loss_are_kept():
+    recipe = RECIPE | {"lr": 10.0}  # with which losses rise
+    training = Training(data=("digits",), data_args=OTHERS, recipe=recipe, validations=4)
+
+    def run(steps: int, validations: int, **changed: Any) -> LearnRound:
+        return trained(
+            None,
+            steps=steps,
+            training=training.model_copy(update={"validations": validations, **changed}),
+        )
+
+    found = run(4, 4)
+    lowest = min(found.validation, key=lambda step: found.validation[step] or 0.0)
+    assert [*found.validation] == ["1", "2", "3", "4"]
+    assert lowest != "4"
+    assert found.digest == run(int(lowest), 1).digest
+    assert "accuracy" in found.metrics
+    assert run(1, 1, tuning=True).metrics == {}
+    with pytest.raises(ValueError, match=r"validations = 4 with recipe ema = 0\.9: .*"):
+        Training(data=("digits",), recipe=RECIPE | {"ema": 0.9}, validations=4)
 
 
 def test_a_model_without_an_output_for_each_class_is_one_line():
@@ -98,10 +123,9 @@ def test_a_model_without_an_output_for_each_class_is_one_line():
 
 def weights_in_float64(spec: RunSpec) -> Tensor:
     """Weights and buffers after a run's steps; those before are the usual ones."""
-    trainer = learn._trainer(Job(spec), dist.get_rank())
+    trainer, _ = learn._trainer(Job(spec), dist.get_rank())
     layers = trainer.pipe.module.double()
     next(layers.children()).register_forward_pre_hook(lambda _, images: (images[0].double(),))
-    trainer._evaluation = ()
     trainer.run(spec.steps)
     trainer.pipe.close()
     return torch.cat([value.detach().flatten() for value in layers.state_dict().values()])

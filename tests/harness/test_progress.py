@@ -25,7 +25,7 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
 def test_a_silent_round_shows_that_it_lives():
     out = io.StringIO()
     reporter = ProgressReporter(Console(file=out, width=200), quiet_s=0.05)
-    reporter.begin([])
+    reporter.begin([], 1)
     time.sleep(0.5)
     reporter.end()
     said = out.getvalue()

@@ -142,6 +142,11 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     assert found["c"].startswith("d=256, layers=[0, 1, 2,")
     assert len(found["c"]) < 90
     assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
-    trainings = [Training(data=data, recipe={}) for data in (("toy:alfa",), ("toy:india",))]
+    trainings = [Training(data=data, recipe={}) for data in (("toy:alfa",), ("toy:bravo",))]
     of = {each.data[0]: spec(task="learn", training=each) for each in trainings}
     assert differences(of) == {name: f"data={name}" for name in of}
+    arms = [
+        Training(data=("toy:alfa",), recipe={"lr": 1}, arm="A", tuning=t) for t in (False, True)
+    ]
+    found = differences({each.tuning: spec(task="learn", training=each) for each in arms})
+    assert found == {False: "arm=A, seed=0", True: "arm=A, seed=0, tried rate=1"}

@@ -84,7 +84,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         seconds=sum(step.seconds for step in steps),
         examples=sum(step.count for step in steps),
         digest=_digest(state),
-        validation=validation,
+        validation={**validation},
         weights=_sample(parameters, training.weights),
         balance=list(trainer.pipe.balance),
         **facts,
@@ -140,7 +140,7 @@ def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples]:
 
 def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
     (name,) = training.data
-    arguments = training.data_args | {"validation": training.validations > 0}
+    arguments: dict[str, Any] = {"validation": training.validations > 0, **training.data_args}
     task = ImageTask(name=name, size=spec.model_args["image"], **arguments)
     batches = open_images(task, spec.N, spec.seed, rank // spec.K, spec.D)
     test = evaluation_images(task, _TEST_BATCH)
@@ -165,7 +165,7 @@ def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> 
 
 
 def _translation_task(training: Training) -> TranslationTask:
-    arguments = training.data_args | {"validation": training.validations > 0}
+    arguments: dict[str, Any] = {"validation": training.validations > 0, **training.data_args}
     return TranslationTask(names=training.data, **arguments)
 
 
