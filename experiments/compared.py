@@ -96,8 +96,9 @@ def _converged(runs: Frame) -> str:
 def _rates(chosen: float, tried: pd.Series) -> str:
     """`0.004 (0.002: 1.32, 0.004: 1.30, 0.008: 1.35)`."""
     losses = ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in tried.items())
-    wrong = "; another would be chosen here" * (len(tried) > 0 and tried.idxmin() != chosen)
-    return f"{chosen:g} ({losses}{wrong})" if losses else f"{chosen:g}"
+    if losses and tried.idxmin() != chosen:
+        losses += "; another would be chosen here"
+    return f"{chosen:g} ({losses})" if losses else f"{chosen:g}"
 
 
 def _is_saturated(runs: Frame) -> bool:

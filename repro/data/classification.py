@@ -96,11 +96,22 @@ def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: 
     return Batches([len(targets)], read, N, seed, task.facts(), replica, replicas)
 
 
-def evaluation_images(task: ImageTask, N: int, part: Part = "test") -> Evaluation:
-    """All images of a part once, as they are, in batches of N; the last batch may be smaller."""
+def evaluation_images(
+    task: ImageTask, N: int, part: Part = "test", most: int | None = None
+) -> Evaluation:
+    """All images of a part once, as they are, in batches of N; the last batch may be smaller.
+
+    Of more than `most` so many are taken, evenly spaced.
+    """
     normalise = task.augmentation().normalise
     pixels, targets = _open(task, part)
-    return Evaluation(len(targets), lambda at: (normalise(pixels(at)), targets[at]), N)
+    count = min(len(targets), most or len(targets))
+    chosen = np.linspace(0, len(targets) - 1, count).round().astype(int)
+
+    def read(at: np.ndarray) -> tuple[Tensor, Tensor]:
+        return normalise(pixels(chosen[at])), targets[chosen[at]]
+
+    return Evaluation(count, read, N)
 
 
 def count_classes(task: ImageTask) -> int:

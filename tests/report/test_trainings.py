@@ -90,7 +90,7 @@ def test_arms_count_by_the_rules_that_were_committed_before(tmp_path, changed, w
         lines = by(table5.tables(results)[0], "arm")
         assert lines[LARGEST]["converged"] == "yes, 0.4 %"
         assert lines[LARGEST]["measured BLEU"].startswith("70.00 [")
-        assert "0.002: 0.981" in lines[arm_of(UPDATES, 8)]["rate (validation loss of those tried)"]
+        assert "0.004: 0.981" in lines[arm_of(UPDATES, 8)]["rate (validation loss of those tried)"]
         few = Results([run for run in results.runs if run.spec.seed in (0, 1)], results.journals)
         assert verdict(few, "equal updates: N=128").startswith("not tested here: too few")
         (_, gains) = table5.tables(changed_runs(results, lambda run: at_scale(run, "smoke")))

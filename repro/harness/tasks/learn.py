@@ -35,6 +35,7 @@ from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
+_VALIDATED = 2000  # images at most, which are evaluated often
 
 
 Examples = Sequence[tuple[Any, Any]]  # batches of inputs and targets
@@ -144,7 +145,9 @@ def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Dat
     task = ImageTask(name=name, size=spec.model_args["image"], **arguments)
     batches = open_images(task, spec.N, spec.seed, rank // spec.K, spec.D)
     test = evaluation_images(task, _TEST_BATCH)
-    held_out = evaluation_images(task, _TEST_BATCH, "validation") if task.validation else ()
+    held_out: Examples = ()
+    if task.validation:
+        held_out = evaluation_images(task, _TEST_BATCH, "validation", _VALIDATED)
     loss = classification(recipe.label_smoothing, count_classes(task))
     return Data(batches, test, held_out, {"loss": classification(), "accuracy": accuracy}, loss)
 
