@@ -17,7 +17,6 @@ from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval_of_sets
 from repro.paper import theory
-from repro.report import gantt
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.figures import Picture
@@ -148,17 +147,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
     frame = select(frame, where=frame["where"].mode()[0])
     equal = select(frame, slow=-1, schedule="gpipe")
     yield "curves", curves(equal), ABOUT.words["curves"].note
-    # The stage in the middle, if there is one that is neither the first nor the last.
-    slow = frame[frame["slow"] >= 0]
-    if len(slow):
-        at_an_end = (slow["slow"] == 0) | (slow["slow"] == slow["K"] - 1)
-        line = slow.loc[at_an_end.idxmin()]
-        headline = f"Stage {line['slow']} is slow: K={line['K']}, M={line['M']}"
-        runs = select(slow, slow=line["slow"]).sort_values("fidelity")["run"]
-        clocks = [(run.fidelity, results.timeline(run)) for run in runs]
-        traced = [(fidelity, step) for fidelity, step in clocks if step is not None]
-        if traced:
-            yield "slow", gantt.draw(headline, traced, ""), ABOUT.words["slow"].note
 
 
 def curves(equal: Frame) -> Figure | None:

@@ -1,20 +1,17 @@
 """The clock against Zero Bubble's settings: bubble rates, throughput, ratios between schedules."""
 
-from collections.abc import Iterator
 from math import nan
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from experiments.clock.runs import ABOUT, NAME, SCHEDULES
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.paper.numbers import Peer, zero_bubble
-from repro.report import style
 from repro.report.declared import Shown
-from repro.report.figures import Picture
+from repro.report.figures import no_figures
 from repro.report.framed import framed
 from repro.report.table import Table
 
@@ -99,26 +96,4 @@ def _errors(frame: Frame) -> Frame:
     return pd.DataFrame(lines)
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
-    yield "bubbles", figure(results), ABOUT.words["bubbles"].note
-
-
-def figure(results: Results) -> Figure | None:
-    frame = compared(results)
-    if not len(frame):
-        return None
-    drawn, (bubbles, speeds) = style.in_pairs(2, 3.6)
-    for number, (schedule, rows) in enumerate(frame.groupby("schedule", sort=False)):
-        printed, measured = 100 * rows[f"{BUBBLE} quoted"], rows[f"{SPEED} quoted"]
-        for way, mark in (("simulated", "o"), ("textbook", "x")):
-            look = {"color": f"C{number}", "ms": 5, "linestyle": "", "marker": mark}
-            label = schedule if way == "simulated" else None
-            bubbles.plot(printed, 100 * rows[f"{BUBBLE} {way}"], label=label, **look)
-            speeds.plot(printed, 100 * (rows[f"{SPEED} {way}"] / measured - 1), **look)
-    bubbles.axline((10, 10), slope=1, color=style.THEORY, linewidth=0.8)
-    speeds.axhline(0, color=style.THEORY, linewidth=0.8)
-    printed_rate = "printed bubble rate (%)"
-    bubbles.set(xlabel=printed_rate, ylabel="simulated bubble rate (%)")
-    speeds.set(xlabel=printed_rate, ylabel="simulated over measured\nthroughput, minus 1 (%)")
-    style.legend_below(drawn, bubbles)
-    return drawn
+figures = no_figures

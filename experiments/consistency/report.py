@@ -6,23 +6,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT, ROUNDING
 from repro.claims.all_claims import cell_id, verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
 from repro.report.declared import Shown
+from repro.report.figures import no_figures
 from repro.report.framed import Form, estimated, framed
-from repro.report.style import grid, model_name, series_colour
+from repro.report.style import model_name
 from repro.report.table import Cell, Table
 
-CLOSEST = 1e-7  # losses are of about 3, so float32 hardly tells less
 NORMS = {"amoebanet-b": "batch norm", "translation": "layer norm"}
 WITHOUT = "translation"  # batch norm
 OF_A_CHANGE = ["where", "model", "change"]
@@ -140,29 +138,4 @@ def _evidence(of_stages: Frame) -> Evidence:
     return Evidence(int((~of_stages["identical"]).sum()), "measured", tuple(runs))
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """What is not identical, at the place with most runs."""
-    every = pairs(results)
-    if not len(every):
-        return
-    apart = select(every, where=every["where"].mode()[0])
-    apart = apart[~apart.groupby("change")["identical"].transform("all")]
-    if not len(apart):
-        return
-    page, ((*panels,),) = grid(1, len(MODELS), 2.8)
-    for panel, model in zip(panels, MODELS, strict=True):
-        for change, seeds in select(apart, model=model).groupby("change", sort=False):
-            _distances(panel, str(change), seeds)
-        panel.set(title=f"{model_name(model)}, {NORMS[model]}", xlabel="step", yscale="log")
-        panel.set(ylim=(CLOSEST / 2, 10), yticks=[10.0**power for power in range(-7, 2, 2)])
-        panel.minorticks_off()
-        panel.legend()
-    panels[0].set_ylabel("distance of losses, measured")
-    yield "distances", page, ABOUT.caption("distances", base_M=BASE_M, closest=CLOSEST)
-
-
-def _distances(axes: Axes, change: str, seeds: Frame) -> None:
-    distances = np.maximum(np.median([*seeds["losses"]], axis=0), CLOSEST)
-    style, colour = "--" if seeds["D"].iloc[0] > 1 else "-", series_colour(seeds["M"].iloc[0])
-    steps = range(1, len(distances) + 1)
-    axes.plot(steps, distances, style, marker=".", color=colour, label=change)
+figures = no_figures

@@ -17,7 +17,7 @@ from repro.paper import theory
 from repro.report import gantt, style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import RATIO, Form, error_bars, framed, in_ms, or_status, with_interval
+from repro.report.framed import RATIO, Form, framed, in_ms, or_status, with_interval
 from repro.report.ratio import MARKS, ideal
 from repro.report.rounds import with_parts
 from repro.report.table import Cell, Table, memory
@@ -171,31 +171,9 @@ def kept_micro_batches(schedule: Schedule) -> float:
 def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
     frame = select(recorded(results), done=True)
     if len(frame):
-        yield "glance", at_a_glance(frame), ABOUT.words["glance"].filled().note
         clock = ABOUT.words["schedules"].filled(K=K, M=SIMULATED_M)
         yield "schedules", on_one_clock(results, frame), clock.note
         yield "loss", loss_curves(frame), ABOUT.words["loss"].note
-
-
-def at_a_glance(frame: Frame) -> Figure | None:
-    lines = select(frame, group=plan.WORK[0]).dropna(subset=OVER)
-    if not len(lines):
-        return None
-    lines = select(lines, where=lines["where"].iloc[0])
-    drawn, ((left, right),) = style.grid(1, 2, 0.6 + 0.24 * len(lines))
-    places = range(len(lines))
-    dot = style.dots("measured")
-    left.errorbar(lines[OVER], places, xerr=error_bars(lines, OVER), elinewidth=1.1, **dot)
-    left.set(xlabel=OVER, xlim=(0, None))
-    right.plot(lines["peak MiB measured"], places, **dot)
-    right.set(xlabel="peak memory (MiB), measured", xlim=(0, None))
-    names = lines["label"] + " (" + lines["devices"].astype(str) + ")"
-    alone = select(lines, label="single")["peak MiB measured"].iloc[0]
-    for axes, one_device in ((left, 1), (right, alone)):
-        axes.axvline(one_device, linestyle=":", color=style.THEORY, linewidth=1)
-        style.rows_of_names(axes, names)
-    right.tick_params(axis="y", labelleft=False)
-    return drawn
 
 
 def on_one_clock(results: Results, frame: Frame) -> Figure | None:

@@ -26,6 +26,7 @@ _OF_THE_PAPER = {**OVER_K1, "over K=2, M=1": {"K": 2, "M": 1}, "over K=2": {"K":
 _OF_EXHIBIT = ("model", "fidelity", "N")  # the settings that are columns there
 # Fields that always have a column, or that say nothing about a timed step.
 _NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures", "steps", "warmup"}
+_QUALITIES = {"bleu": "BLEU {:.2f}", "accuracy": "accuracy {:.1%}"}  # on test data
 _WIDTHS = (0.1, 0.05, 0.03, 0.02, 0.01)  # half-widths of intervals that a user may want
 _MARKS = {
     "x [": "over: throughput over that of the same run at this K and M; [95 % interval over "
@@ -84,6 +85,8 @@ def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) 
     fits = run.size or "-"
     if not isnan(run.parameters):
         fits += f", {run.parameters / 1e6:,.1f} million parameters"
+    metrics = run.newest.get("metrics", {})
+    known_of = [form.format(metrics[name]) for name, form in _QUALITIES.items() if name in metrics]
     return {
         "step": known(run.step_s, text.seconds),
         "throughput": known(run.throughput, text.number),
@@ -91,6 +94,7 @@ def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) 
         "idle": known(run.bubble_idle_over_total, "{:.0%}".format),
         "peak": known(2**30 * run.peak_gib_max, text.size),
         "fits": fits,
+        "quality": next(iter(known_of), "-"),
         "rounds": f"{rounds}, in turn" if run.in_turn else rounds,
     }
 
