@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan, nan
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,8 +21,7 @@ from repro.report.style import grid, series_colour
 from repro.report.table import Table
 
 # What a metric is called, and the sign of a difference that is better.
-METRICS = {"bleu": ("BLEU", 1), "nll": ("NLL", -1), "accuracy": ("accuracy (%)", 1)}
-METRICS |= {"loss": ("loss", -1)}
+METRICS = {"bleu": ("BLEU", 1), "accuracy": ("accuracy (%)", 1), "loss": ("loss", -1)}
 
 
 def arms_frame(results: Results, experiment: str) -> Frame:
@@ -35,7 +34,7 @@ def arms_frame(results: Results, experiment: str) -> Frame:
     trainings = [spec.training for spec in frame["spec"]]
     frame = frame.assign(
         arm=[training.arm for training in trainings],
-        tuning=[training.tuning for training in trainings],
+        tuning=pd.Series([training.tuning for training in trainings], frame.index, dtype=bool),
         rate=[training.recipe["lr"] for training in trainings],
         validated=[min(losses_of(record), default=nan) for record in frame["record"]],
         fell=[fell(losses_of(record)) for record in frame["record"]],
@@ -62,26 +61,23 @@ def has_converged(runs: Frame) -> bool:
 def arms_table(results: Results, name: str, frame: Frame, about: About, **more: Any) -> Table:
     """A line for each arm: its rate and those tried, its quality, and whether it has converged.
 
-    `more` are further columns: heading -> column of `runs_frame`.
+    One that only tuning trained was not chosen. `more` are further columns: heading -> column of
+    `runs_frame`.
     """
     shown = [metric for metric in METRICS if f"metrics.{metric}" in frame]
-    shown = [metric for metric in shown if metric != "loss" or "nll" not in shown]
     lines = []
     for (where, arm), of_arm in frame.groupby(["where", "arm"], sort=False):
         runs, tuning = of_arm[~of_arm["tuning"]], of_arm[of_arm["tuning"]]
-        if runs.empty:
-            continue
         line: dict[str, Any] = {"where": where, "arm": arm}
-        line |= {heading: runs[column].iloc[0] for heading, column in more.items()}
-        tried = tuning.groupby("rate")["validated"].mean()
-        line["rate (validation loss of those tried)"] = _rates(runs["rate"].iloc[0], tried)
+        line |= {heading: of_arm[column].iloc[0] for heading, column in more.items()}
+        line["rate (validation loss of those tried)"] = _rates(runs["rate"].unique(), tuning)
         line["seeds"] = len(runs)
         for metric in shown:
             values = list(runs[f"metrics.{metric}"].dropna())
             line |= estimated(f"measured {METRICS[metric][0]}", mean_interval(values))
-        line["converged"] = _converged(runs)
+        line["converged"] = _converged(runs) if len(runs) else "not chosen"
         lines.append(line)
-    forms = {f"measured {METRICS[metric][0]}": ".3f" for metric in ("nll", "loss")}
+    forms = {"measured loss": ".3f"}
     return framed(results, name, pd.DataFrame(lines), about, forms=forms)
 
 
@@ -93,20 +89,25 @@ def _converged(runs: Frame) -> str:
     return f"{text}, saturated" if _is_saturated(runs) else text
 
 
-def _rates(chosen: float, tried: pd.Series) -> str:
-    """`0.004 (0.002: 1.32, 0.004: 1.30, 0.008: 1.35)`."""
-    losses = ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in tried.items())
-    if losses and tried.idxmin() != chosen:
-        losses += "; another would be chosen here"
-    return f"{chosen:g} ({losses})" if losses else f"{chosen:g}"
+def _rates(chosen: Sequence[float], tuning: Frame) -> str:
+    """`0.004 (0.002: 1.320, 0.004: 1.300, 0.008: 1.350)`."""
+    losses = tuning.groupby("rate")["validated"].mean().items()
+    tried = ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in losses)
+    return " ".join([*(f"{rate:g}" for rate in chosen), *([f"({tried})"] if tried else [])])
 
 
 def _is_saturated(runs: Frame) -> bool:
-    return "metrics.bleu" in runs and bool(runs["metrics.bleu"].mean() > SATURATED)
+    """Whether any of the languages is."""
+    languages = runs[[name for name in runs if str(name).startswith("metrics.bleu")]]
+    return bool((languages.mean() > SATURATED).any())
+
+
+# What a control must show: that the first arm is better, that it is not, or no difference.
+Control = Literal["", "something", "no gain", "nothing"]
 
 
 class Comparison(NamedTuple):
-    """What a claim or a control expects to be above 0.
+    """What a claim expects to be above 0, and a control to be so or not.
 
     `difference` takes the qualities of one seed, larger ones better: a line for each arm, a column
     for each language, or one.
@@ -116,18 +117,20 @@ class Comparison(NamedTuple):
     arms: Sequence[str]  # that it needs
     difference: Callable[[Frame], float]
     claim: str = ""
-    shows: bool | None = None  # of a control: whether it must show something
+    control: Control = ""
+    by_loss: bool = True  # whether the loss must agree
 
 
 def over(
-    better: str, worse: str, claim: str = "", *, shows: bool | None = None, text: str = ""
+    better: str, worse: str, claim: str = "", *, control: Control = "", text: str = ""
 ) -> Comparison:
     """One arm minus another, in the mean over languages."""
 
     def difference(quality: Frame) -> float:
         return (quality.loc[better] - quality.loc[worse]).mean()
 
-    return Comparison(text or f"{better} over {worse}", [better, worse], difference, claim, shows)
+    text = text or f"{better} over {worse}"
+    return Comparison(text, [better, worse], difference, claim, control)
 
 
 def differences(runs: Frame, comparison: Comparison, metric: str) -> list[float]:
@@ -152,65 +155,82 @@ class Compared(NamedTuple):
     doubt: str  # why it decides nothing; empty if it may
 
     @property
-    def is_claim(self) -> bool:
-        return self.comparison.shows is None
-
-    @property
-    def shows(self) -> bool:
-        """Whether quality and loss both say that the first arm is better."""
-        return min(self.quality[1], self.loss[1]) > 0
-
-    @property
     def evidence(self) -> Evidence:
-        return Evidence(
-            *(self.quality[0], "measured", self.ids, *self.quality[1:]),
-            converged=not self.doubt,
-            setting="quality",
-            others={"loss": self.loss},
-            why=self.doubt,
-        )
+        value, low, high = self.quality
+        counts = not self.doubt
+        return Evidence(value, "measured", self.ids, low, high, converged=counts, why=self.doubt)
+
+    @property
+    def holds(self) -> bool | None:
+        """Of a control, whether it shows what it must; None where it cannot be told."""
+        signs = [_sign(self.quality), _sign(self.loss)]
+        if self.doubt or nan in signs:
+            return None
+        if self.comparison.control == "nothing":
+            return signs == [0, 0]
+        return (signs == [1, 1]) == (self.comparison.control == "something")
+
+
+def _sign(estimate: Estimate) -> float:
+    """1 or -1 where the interval lies on one side of 0, else 0; NaN without an interval."""
+    _, low, high = estimate
+    return nan if isnan(low) else float((low > 0) - (high < 0))
+
+
+def of_places(
+    results: Results,
+    experiment: str,
+    comparisons: Callable[[Frame], Sequence[Comparison]],
+    quality: str,
+) -> dict[str, list[Compared]]:
+    """Place -> what its runs compare; `quality` is "bleu" or "accuracy"."""
+    places = arms_frame(results, experiment).groupby("where", sort=False)
+    return {where: compared(runs, comparisons(runs), quality) for where, runs in places}
 
 
 def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> list[Compared]:
-    """The comparisons of one place, whose arms are there. `quality` is "bleu" or "accuracy"."""
-    loss = "nll" if quality == "bleu" else "loss"
-    runs = runs[~runs["tuning"]]
+    """The comparisons of one place whose arms are there."""
     found = []
+    tests = runs[~runs["tuning"]]
     for each in comparisons:
-        values = differences(runs, each, quality)
-        losses = differences(runs, each, loss)
-        of_arms = runs[runs["arm"].isin(each.arms)]
+        values, losses = (differences(tests, each, metric) for metric in (quality, "loss"))
         if values:
-            doubts = [doubt for arm, of in of_arms.groupby("arm") if (doubt := _doubt(arm, of))]
+            of_arms = runs[runs["arm"].isin(each.arms)]
             ends = mean_interval(values), mean_interval(losses)
-            ids = tuple(of_arms["id"])
-            found.append(Compared(each, len(values), *ends, ids, "; ".join(doubts)))
-    failed = [each.comparison.text for each in found if not (each.is_claim or _holds(each))]
-    wanted, present = (
-        {each.shows for each in of} for of in (comparisons, [c.comparison for c in found])
-    )
-    if not (failed or wanted - present):
-        return found
-    doubt = f"a control fails: {failed[0]}" if failed else "its controls are not there"
-    return [each._replace(doubt=each.doubt or doubt) if each.is_claim else each for each in found]
+            doubts = [_doubt(arm, of_arm) for arm, of_arm in of_arms.groupby("arm", sort=False)]
+            if each.by_loss and not each.control and _sign(ends[0]) != _sign(ends[1]):
+                doubts.append("quality and loss disagree")
+            ids = tuple(of_arms.loc[~of_arms["tuning"], "id"])
+            doubt = next(filter(None, doubts), "")
+            found.append(Compared(each, len(values), *ends, ids, doubt))
+    controls = {each.comparison.text: each.holds for each in found if each.comparison.control}
+    wanted = [each.text for each in comparisons if each.control]
+    bad = next((text for text in wanted if not controls.get(text)), "")
+    doubt = f"a control {'fails' if controls.get(bad) is False else 'is not there'}: {bad}"
+    return [
+        each._replace(doubt=each.doubt or doubt) if bad and not each.comparison.control else each
+        for each in found
+    ]
 
 
-def claims_of(found: Sequence[Compared]) -> Iterator[tuple[str, Evidence]]:
+def claims_of(found: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> our number for it."""
-    for each in found:
+    for each in (each for of_place in found.values() for each in of_place):
         if each.comparison.claim:
             yield each.comparison.claim, each.evidence
 
 
-def _doubt(arm: str, runs: Frame) -> str:
-    if not has_converged(runs):
+def _doubt(arm: Any, runs: Frame) -> str:
+    """Why an arm decides nothing; empty if it may."""
+    tests, tuning = runs[~runs["tuning"]], runs[runs["tuning"]]
+    tried = tuning.groupby("rate")["validated"].mean()
+    if len(tried) and tests["rate"].iloc[0] != tried.idxmin():
+        return f"another rate is better: {arm}"
+    if len(tried) and tried.idxmin() in (tried.index.min(), tried.index.max()):
+        return f"the best rate is the last that was tried: {arm}"
+    if not has_converged(tests):
         return f"not converged: {arm}"
-    return f"saturated: {arm}" * _is_saturated(runs)
-
-
-def _holds(control: Compared) -> bool:
-    """Whether it shows something, as a claim would, exactly where it must."""
-    return control.shows == control.comparison.shows
+    return f"saturated: {arm}" * _is_saturated(tests)
 
 
 def comparisons_table(
@@ -241,11 +261,11 @@ def comparisons_table(
 
 
 def _outcome(each: Compared) -> str:
-    if each.is_claim:
-        claim = each.comparison.claim
-        return str(verdict_on(claim, each.evidence)) if claim else ""
-    kind = "must show something" if each.comparison.shows else "must show nothing"
-    return f"{kind}: {'holds' if _holds(each) else 'fails'}"
+    comparison = each.comparison
+    if not comparison.control:
+        return str(verdict_on(comparison.claim, each.evidence)) if comparison.claim else ""
+    word = {True: "holds", False: "fails", None: each.doubt or "too few seeds"}[each.holds]
+    return f"control, must show {comparison.control}: {word}"
 
 
 def curves(frame: Frame, panels: Mapping[str, Sequence[str]]) -> Figure | None:

@@ -4,22 +4,24 @@ An arm is a way to train. These rules hold for all of them, and were committed b
 of a test seed:
 
 - Each arm has the learning rate, out of those it tries, with the lowest mean validation loss over
-  the tuning seeds; where the edge of the grid wins, the grid is extended. An arm without a grid has
-  the rate of the arm that it names. Test data decides nothing.
+  the tuning seeds; where the edge of the grid wins, the grid is extended. An arm with another rate,
+  or one at an edge, counts for nothing. Controls have the rate of the arm that they are held
+  against. Test data decides nothing.
 - A run keeps the weights of the lowest of its `VALIDATIONS` validation losses.
 - The rate falls exponentially to less than a hundredth, so that trainings come to rest.
 - An arm has converged if the lowest validation loss falls by less than `STILL` over the last fifth
   of the updates, in the mean over seeds. Under a falling rate that says that it is at rest, and not
-  that longer trainings end alike. One above `SATURATED` BLEU has nothing left to gain.
+  that longer trainings end alike.
+- An arm of which any language is above `SATURATED` BLEU has nothing left to gain.
 - A comparison is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
-- A claim counts only if its arms have converged, the negative controls of the experiment show
-  nothing and its positive controls show something.
+- A claim counts only if its arms have converged and the controls of the experiment show what they
+  must.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from repro.harness.spec import ON_CPU, Group, RunSpec, Scale
+from repro.harness.spec import ON_CPU, SIZES_AT, Group, RunSpec, Scale
 from repro.train.recipe import Recipe
 
 LEARN: dict[str, Any] = {"task": "learn", "balance": "parameters", "trace": False}
@@ -29,11 +31,17 @@ TUNING_SEEDS = (100, 101)
 VALIDATIONS = 20
 STILL = 0.02
 SATURATED = 95.0
+Sizes = TypeVar("Sizes")  # of a scale
 
 
 def recompute(scale: Scale) -> Literal["always", "never"]:
     """Small models keep their activations: the same bits of the weights, in less time."""
     return "never" if scale in ON_CPU else "always"
+
+
+def at(scale: Scale, sizes: Mapping[Scale, Sizes]) -> Sizes:
+    """The sizes of a scale, or of the one whose sizes it takes."""
+    return sizes[scale if scale in sizes else SIZES_AT[scale]]
 
 
 def to_rest(recipe: Recipe, steps: int) -> Recipe:

@@ -21,7 +21,7 @@ OPUS = tuple(f"opus100:{code}-en" for code in _OPUS.split())
 
 # Sub-words and tokens of a sentence: nearly every word of a toy language is one token.
 _ONE_LANGUAGE: dict[str, Any] = {"V": 1200, "S": 20, "T": 20}
-_ALL_LANGUAGES: dict[str, Any] = {"V": 2500, "S": 28, "T": 20}
+_ALL_LANGUAGES: dict[str, Any] = {"V": 3000, "S": 32, "T": 24}
 TEMPERATURE = 5.0  # the paper does not state it
 PAPER_T = 128  # tokens of a sentence; the paper does not state it
 PAPER_M = 64  # so that a micro-batch of 2048 sentences has 32; the paper does not state it
@@ -72,6 +72,7 @@ def training_run(
     data: Mapping[str, Any] | None = None,
     many: bool = False,
     dropout: float | None = None,
+    stops: bool = False,
     K: int = 1,
     M: int = 1,
 ) -> RunSpec:
@@ -80,6 +81,7 @@ def training_run(
     Args:
         data: further fields of `TranslationTask`, on a CPU.
         dropout: where it is not the model's own.
+        stops: whether it keeps the weights of its lowest validation loss on GPUs too.
         many: whether it has the sub-words of all toy languages, on a CPU.
     """
     model: dict[str, Any] = {**size._asdict()}
@@ -96,7 +98,7 @@ def training_run(
             **(data or {}),
         }
         if many:
-            text["vocabulary_of"] = [*TOY]
+            text |= {"vocabulary_of": [*TOY], "vocabulary_pairs": 8000}
         model |= {"d": 64, "head_dim": 16, **tokens}
     else:
         recipe = translation()
@@ -119,7 +121,6 @@ def training_run(
             recipe=recipe.model_dump(),
             decode=decode,
             arm=arm,
-            # At the paper's size a baseline stops by its validation loss, so its data decides.
-            validations=min(VALIDATIONS, steps) if scale in ON_CPU or K == 1 else 0,
+            validations=min(VALIDATIONS, steps) if scale in ON_CPU or stops else 0,
         ),
     )

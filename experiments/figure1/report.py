@@ -15,14 +15,15 @@ from experiments.compared import (
     arms_frame,
     arms_table,
     claims_of,
-    compared,
     comparisons_table,
     curves,
+    of_places,
     over,
 )
 from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, SHUFFLED, SIZES_OF, arm_of
 from experiments.figure3.report import controls
 from experiments.figure3.runs import NAME as FIGURE3
+from experiments.learned import at
 from experiments.translation import SIZES, size_of
 from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
@@ -83,10 +84,10 @@ def exponent(
     return b
 
 
-def of_images(runs: Frame) -> list[Compared]:
-    """The comparisons of the image models of one place."""
+def of_images(runs: Frame) -> list[Comparison]:
+    """Of the image models of one place."""
     scale = runs["scale"].iloc[0]
-    of, parameters = SIZES_OF[scale], runs.groupby("arm")["parameters"].first()
+    of, parameters = at(scale, SIZES_OF), runs.groupby("arm")["parameters"].first()
     widths = [*of.rates]
 
     def law(text: str, arms: Sequence[str], claim: str = "") -> Comparison:
@@ -106,30 +107,31 @@ def of_images(runs: Frame) -> list[Compared]:
         noisy = [arm_of(D, shuffled=SHUFFLED) for D in widths]
         steep, flat = (exponent(parameters, arms, accuracy=True) for arms in (usual, noisy))
         text = "b, minus that with shuffled labels in 30 % of the classes"
-        flattened = Comparison(text, [*usual, *noisy], lambda q: steep(q) - flat(q), shows=True)
+        flattened = Comparison(
+            text, [*usual, *noisy], lambda q: steep(q) - flat(q), control="something"
+        )
         small, large = (arm_of(D, shuffled=1.0) for D in NOISE_WIDTHS)
-        found += [flattened, over(large, small, shows=False)]
-    return compared(runs, found, "accuracy")
+        found += [flattened, over(large, small, control="no gain")]
+    return found
 
 
-def of_translation(runs: Frame) -> list[Compared]:
-    """The comparison of the models of all languages, whose runs are Figure 3's."""
+def of_translation(runs: Frame) -> list[Comparison]:
+    """Of the models of all languages, whose runs are Figure 3's."""
     parameters = runs.groupby("arm")["parameters"].first()
     sizes = [str(size) for size in SIZES]
     law = Comparison("BLEU = a P^b", sizes, exponent(parameters, sizes), TRANSLATION)
-    return [each for each in compared(runs, [law, *controls()], "bleu") if each.is_claim]
+    return [law, *controls()]
 
 
-def of_places(results: Results) -> dict[str, list[Compared]]:
-    found: dict[str, list[Compared]] = {}
-    for experiment, compare in ((NAME, of_images), (FIGURE3, of_translation)):
-        for where, runs in arms_frame(results, experiment).groupby("where", sort=False):
-            found.setdefault(where, []).extend(compare(runs))
+def compared(results: Results) -> dict[str, list[Compared]]:
+    found = of_places(results, NAME, of_images, "accuracy")
+    for where, every in of_places(results, FIGURE3, of_translation, "bleu").items():
+        found.setdefault(where, []).extend(each for each in every if each.comparison.claim)
     return found
 
 
 def tables(results: Results) -> list[Table]:
-    frame, found = arms_frame(results, NAME), of_places(results)
+    frame, found = arms_frame(results, NAME), compared(results)
     if not found:
         return []
     quoted = {IMAGES: -power_law(_ERRORS).b, TRANSLATION: power_law(_BLEU).b}
@@ -141,8 +143,7 @@ def tables(results: Results) -> list[Table]:
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> the mean of the exponents of the seeds, or parameters."""
-    for found in of_places(results).values():
-        yield from claims_of(found)
+    yield from claims_of(compared(results))
     for run in runs_frame(results, NAME, task="fit", done=True).to_dict("records"):
         ours, args = run["record"].fit.largest.parameters, run["model_args"]
         at, about = "table4/parameters", {}
@@ -155,10 +156,11 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     frame = arms_frame(results, NAME)
+    frame = frame[~frame["tuning"]]
     widths = [arm for arm in frame["arm"].unique() if "," not in arm]
     yield "curves", curves(frame, {"images": widths}), ABOUT.caption("curves")
     texts = arms_frame(results, FIGURE3)
-    texts = texts[texts["arm"].isin([str(size) for size in SIZES])]
+    texts = texts[~texts["tuning"] & texts["arm"].isin([str(size) for size in SIZES])]
     halves = {
         "(a) images: error (%)": (frame[frame["arm"].isin(widths)], "metrics.accuracy", _ERRORS),
         "(b) translation: BLEU": (texts, "metrics.bleu", _BLEU),
@@ -171,7 +173,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 def _drawn(halves: Mapping[str, tuple[Frame, str, Frame]], quoting: bool) -> Figure:
     page, (panels,) = grid(1, len(halves), 3.3)
     for axes, (title, (runs, metric, printed)) in zip(panels, halves.items(), strict=True):
-        runs = runs[~runs["tuning"] & (runs["where"] == runs["where"].iloc[-1])]
+        runs = runs[runs["where"] == runs["where"].iloc[-1]]
         means = runs.groupby("parameters")[metric].mean().rename("y").reset_index()
         if metric == "metrics.accuracy":
             means["y"] = 100 - means["y"]

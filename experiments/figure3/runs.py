@@ -38,8 +38,11 @@ DROPOUTS = (0.1, 0.3)
 BASELINES = dict.fromkeys(TOY, (0.1, 0.004))
 
 
-def alone(language: str) -> str:
-    return f"{language} alone"
+def alone(language: str, dropout: float | None = None) -> str:
+    """The baseline of a language; on a CPU with a dropout, by default the chosen one."""
+    if language not in BASELINES:
+        return f"{language} alone"
+    return f"{language} alone, dropout {dropout or BASELINES[language][0]:g}"
 
 
 def arms(scale: Scale) -> Iterator[Arm]:
@@ -50,7 +53,8 @@ def arms(scale: Scale) -> Iterator[Arm]:
             yield Arm(_run(scale, str(size), size, translation.OPUS, of.steps, K=K))
         for language in translation.OPUS:
             size = translation.TRANSFORMER_BIG
-            yield Arm(_run(scale, alone(language), size, (language,), of.own_steps))
+            run = _run(scale, alone(language), size, (language,), of.own_steps, stops=True)
+            yield Arm(run)
         return
     for size, rate in zip(SIZES, RATES, strict=True):
         yield Arm(_run(scale, str(size), size, TOY, of.steps), rate, TRIED)
@@ -59,7 +63,8 @@ def arms(scale: Scale) -> Iterator[Arm]:
     yield Arm(_run(scale, HALF, largest, TOY, max(1, of.steps // 2)), rate)
     for language, (chosen, rate) in BASELINES.items():
         for dropout in DROPOUTS:
-            run = _run(scale, alone(language), SIZES[0], (language,), of.own_steps, dropout=dropout)
+            arm = alone(language, dropout)
+            run = _run(scale, arm, SIZES[0], (language,), of.own_steps, dropout=dropout)
             yield Arm(run, rate, TRIED, trained=dropout == chosen)
 
 
@@ -72,6 +77,7 @@ def _run(
     *,
     K: int = 1,
     dropout: float | None = None,
+    stops: bool = False,
     **data: Any,
 ) -> RunSpec:
     on_cpu, of = scale in ON_CPU, SIZES_OF[scale]
@@ -86,6 +92,7 @@ def _run(
         data={"misaligned": MISALIGNED} | data,
         many=True,
         dropout=dropout,
+        stops=stops,
         K=K,
         M=1 if on_cpu else translation.PAPER_M,
     )

@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from experiments.compared import (
     Compared,
     Comparison,
+    Control,
     arms_frame,
     arms_table,
     claims_of,
-    compared,
     comparisons_table,
     curves,
+    of_places,
     over,
 )
 from experiments.table4.runs import (
@@ -54,18 +55,17 @@ def tables(results: Results) -> list[Table]:
     if len(frame):
         more = {"updates": "steps", "accuracy of the source": "metrics.pretraining accuracy"}
         made = [
-            comparisons_table(results, NAME, of_places(results), ABOUT, "points"),
+            comparisons_table(results, NAME, found(results), ABOUT, "points"),
             arms_table(results, f"{NAME}_arms", frame, ABOUT, **more),
         ]
     return [*made, of_paper(results)] if beside_paper(results, NAME) else made
 
 
-def of_places(results: Results) -> dict[str, list[Compared]]:
-    places = arms_frame(results, NAME).groupby("where", sort=False)
-    return {where: compared(runs, comparisons(), "accuracy") for where, runs in places}
+def found(results: Results) -> dict[str, list[Compared]]:
+    return of_places(results, NAME, comparisons, "accuracy")
 
 
-def comparisons() -> list[Comparison]:
+def comparisons(_runs: Frame) -> list[Comparison]:
     """Fine-tuning against from scratch, in the mean over tasks and for each; and the controls."""
     fine, scratch = (TUNED, _LARGE), (SCRATCH, _LARGE)
     return [
@@ -76,13 +76,13 @@ def comparisons() -> list[Comparison]:
         ),
         _of_all_tasks(fine, (TUNED, _SMALL), f"{NAME}/source"),
         _of_all_tasks((TUNED, _SMALL), (LONG, _SMALL)),
-        _of_all_tasks((NOISE, _SMALL), (SCRATCH, _SMALL), shows=False),
-        over(arm_of(FEWEST, TUNED), arm_of(FEWEST, SCRATCH), shows=True),
+        _of_all_tasks((NOISE, _SMALL), (SCRATCH, _SMALL), control="no gain"),
+        over(arm_of(FEWEST, TUNED), arm_of(FEWEST, SCRATCH), control="something"),
     ]
 
 
 def _of_all_tasks(
-    better: tuple[str, int], worse: tuple[str, int], claim: str = "", *, shows: bool | None = None
+    better: tuple[str, int], worse: tuple[str, int], claim: str = "", *, control: Control = ""
 ) -> Comparison:
     """Two ways, each with a width, in the mean over tasks."""
     firsts, seconds = ([arm_of(task, *way) for task in TASKS] for way in (better, worse))
@@ -91,7 +91,7 @@ def _of_all_tasks(
         return float(quality.loc[firsts].to_numpy().mean() - quality.loc[seconds].to_numpy().mean())
 
     text = " over ".join(f"{way}, D={D}" for way, D in (better, worse))
-    return Comparison(text, [*firsts, *seconds], difference, claim, shows)
+    return Comparison(text, [*firsts, *seconds], difference, claim, control)
 
 
 def of_paper(results: Results) -> Table:
@@ -130,8 +130,7 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
         runs = tuple(at_size["id"])
         ours = Evidence(mean, "measured", runs, low, high, papers_size=True)
         yield cell_id(NAME, row.dataset), ours
-    for found in of_places(results).values():
-        yield from claims_of(found)
+    yield from claims_of(found(results))
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -108,7 +108,9 @@ def arms(scale: Scale) -> Iterator[Arm]:
         # As Figure 1 trains this width on the same images.
         source = _training("glyphs", {}, of.before, FIGURE1[scale].rates[D])
         source = source.model_copy(update={"steps": of.before})
-        noise = source.model_copy(update={"data_args": {"shuffled": 1.0}})
+        # True validation labels would stop it where it has learnt least.
+        shuffled = {"data_args": {"shuffled": 1.0}, "validations": 0}
+        noise = source.model_copy(update=shuffled)
         begins = {TUNED: (of.after, source), SCRATCH: (of.after, None)}
         if smallest == D:
             begins |= {LONG: (of.before + of.after, None), NOISE: (of.after, noise)}

@@ -10,15 +10,17 @@ from experiments.compared import (
     arms_frame,
     arms_table,
     claims_of,
-    compared,
     comparisons_table,
     curves,
+    of_places,
     over,
 )
+from experiments.learned import at
 from experiments.table5.runs import ABOUT, END, HALF, NAME, ORDER, PAIRS, SIZES_OF, UPDATES, arm_of
 from repro.claims.claim import Evidence
+from repro.harness.frame import Frame
 from repro.harness.results import Results, Run
-from repro.harness.spec import Scale
+from repro.harness.spec import ON_CPU
 from repro.paper.numbers import table5
 from repro.report.declared import Shown
 from repro.report.table import Table
@@ -26,24 +28,26 @@ from repro.report.table import Table
 SHOWN = Shown(f"{NAME}_gains")
 
 
-def comparisons(scale: Scale) -> list[Comparison]:
+def comparisons(runs: Frame) -> list[Comparison]:
     """The largest batch against the smallest under each protocol, and the controls."""
-    smallest, *_, largest = SIZES_OF[scale].Ns
-    found = [
-        over(
-            arm_of(protocol, largest),
-            arm_of(protocol, smallest),
-            f"{NAME}/{protocol}",
-            text=f"{protocol}: N={largest} over N={smallest}",
-        )
-        for protocol in (UPDATES, END, PAIRS)
+    scale = runs["scale"].iloc[0]
+    of = at(scale, SIZES_OF)
+    smallest, *_, largest = of.Ns
+    claims = {UPDATES: f"{NAME}/{UPDATES}", END: f"{NAME}/{END}", PAIRS: f"{NAME}/{PAIRS}"}
+    every = [
+        over(arm_of(protocol, largest), arm_of(protocol, smallest), claim)
+        for protocol, claim in claims.items()
     ]
-    base = arm_of(UPDATES, SIZES_OF[scale].base)
-    found += [
-        over(ORDER, base, shows=False),
-        over(base, HALF, shows=True),
-    ]
-    return found
+    # The same arm with twice the updates.
+    every.append(over(arm_of(END, smallest), arm_of(PAIRS, smallest)))
+    if scale in ON_CPU:
+        usual = arm_of(UPDATES, of.base)
+        every += [over(ORDER, usual, control="nothing"), over(usual, HALF, control="something")]
+    return every
+
+
+def found(results: Results) -> dict[str, list[Compared]]:
+    return of_places(results, NAME, comparisons, "bleu")
 
 
 def tables(results: Results) -> list[Table]:
@@ -51,26 +55,17 @@ def tables(results: Results) -> list[Table]:
     if frame.empty:
         return []
     smallest, *_, largest = sorted(table5(), key=lambda size: size.batch_tokens)
-    quoted = dict.fromkeys(
-        map(f"{NAME}/{{}}".format, (UPDATES, END, PAIRS)), largest.bleu - smallest.bleu
-    )
+    # The paper says nothing of equal pairs.
+    quoted = dict.fromkeys([f"{NAME}/{UPDATES}", f"{NAME}/{END}"], largest.bleu - smallest.bleu)
     return [
+        comparisons_table(results, f"{NAME}_gains", found(results), ABOUT, "BLEU", quoted),
         arms_table(results, NAME, frame, ABOUT, N="N", updates="steps"),
-        comparisons_table(results, f"{NAME}_gains", of_places(results), ABOUT, "BLEU", quoted),
     ]
-
-
-def of_places(results: Results) -> dict[str, list[Compared]]:
-    places = arms_frame(results, NAME).groupby("where", sort=False)
-    return {
-        where: compared(runs, comparisons(runs["scale"].iloc[0]), "bleu") for where, runs in places
-    }
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> how much more BLEU the largest batch has than the smallest."""
-    for found in of_places(results).values():
-        yield from claims_of(found)
+    return claims_of(found(results))
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

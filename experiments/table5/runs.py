@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
 # paper every N has 300,000 updates, as many as the Transformer's authors made.
 SIZES_OF: dict[Scale, Sizes] = {
     "smoke": Sizes((4, 16, 64), 4, 16, (4, 4, 4), 8),
-    "laptop": Sizes((8, 32, 128), 300, 32, (600, 300, 150), 100),
+    "laptop": Sizes((8, 32, 128), 300, 32, (2400, 1200, 600), 100),
     "overnight": Sizes((8, 32, 128), 2000, 32, (16000, 8000, 4000), 500),
     "paper": Sizes((2048, 8192, 32768), 300_000, 2048, (), 3003),
 }

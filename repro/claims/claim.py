@@ -5,7 +5,7 @@ before ours is held against it. `Evidence` says how our value came to be. `judge
 
 - *reproduced*: measured or counted at the paper's own size, K and M, and within the tolerance.
 - *consistent*: simulated or emulated at the paper's own size, and within the tolerance.
-- *trend*: smaller models go the way that the claim says, and their trainings have converged.
+- *trend*: smaller models go the way that the claim says, and their trainings came to rest.
 - *fitted*: within the tolerance, but a setting was inferred from the claim's own number.
 - *implied*: within the tolerance, but arithmetic on another claim, with which it is counted.
 - *arithmetic*: within the tolerance, and so is a formula, whatever a device does.
@@ -90,7 +90,8 @@ class Claim:
     def admits(self, evidence: "Evidence") -> bool:
         """Whether a number of ours says anything about the claim."""
         of_size = self.any_size or self.direction or evidence.papers_size
-        return of_size and not isnan(evidence.value)
+        at_rest = evidence.converged or not self.training
+        return of_size and at_rest and not isnan(evidence.value)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Evidence:
     low: float = nan  # lower end of the interval, of trainings over seeds; NaN without one
     high: float = nan  # upper end of the interval
     papers_size: bool = False  # whether model, K and M are the paper's
-    converged: bool = False  # whether it was checked that longer trainings would end alike
+    converged: bool = False  # whether its trainings came to rest, and its controls hold
     setting: str = ""  # what the paper does not print, where it was varied
     # Each other setting -> its value, then the ends of its interval if there is one.
     others: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -194,13 +195,11 @@ def _untested(claim: Claim, evidence: Evidence | None) -> str:
         return claim.needs or f"no result: ./run_all.sh {claim.experiment}"
     if isnan(evidence.value):
         return evidence.why or "the runs give no number"
-    if not claim.admits(evidence):
-        return "our models are smaller"
     if claim.direction and evidence.fidelity == "measured" and isnan(evidence.low + evidence.high):
         return "too few rounds or seeds for an interval"
     if claim.training and not evidence.converged:
         return evidence.why or "no check that the trainings have converged"
-    return ""
+    return "" if claim.admits(evidence) else "our models are smaller"
 
 
 def _depends(claim: Claim, chosen: str, held: Mapping[tuple[str, str], bool | None]) -> Verdict:

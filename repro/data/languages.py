@@ -68,7 +68,6 @@ class Grammar(NamedTuple):
     article_last: bool = False  # the article ends the phrase
     prefixes: bool = False  # plural, tense and case stand before the root instead of after it
     case: bool = False  # the patient's noun is marked
-    preposition_last: bool = False  # the preposition stands after its phrase
 
 
 class Language(NamedTuple):
@@ -167,9 +166,7 @@ def say(language: str, meaning: Meaning, related: bool = True) -> str:
     sentence = [word for role in grammar.order for word in parts[role]]
     if meaning.preposition and meaning.companion:
         preposition = [lexicon[meaning.preposition]]
-        companion = phrase(meaning.companion)
-        last = grammar.preposition_last
-        sentence += companion + preposition if last else preposition + companion
+        sentence += preposition + phrase(meaning.companion)
     return " ".join(sentence)
 
 

@@ -51,7 +51,8 @@ class TranslationTask(Frozen):
     vocabulary_of: Sequence[str] = ()  # languages that sub-words are learnt from, else `names`
     # 1 draws languages as often as they have pairs; a higher one draws small ones more often.
     temperature: Annotated[float, Interval(gt=0)] = 1.0
-    test: Annotated[int, Interval(ge=1)] | None = None  # evaluated pairs of each language, else all
+    # Pairs of each toy language that sub-words are learnt from, as monolingual text would have them.
+    vocabulary_pairs: Annotated[int, Interval(ge=1)] | None = None
     validation: bool = False  # whether a part of the training pairs is left out to validate with
     misaligned: Annotated[float, Interval(ge=0, le=1)] = 0.0  # share of training pairs
     order: Annotated[int, Interval(ge=0)] = 0  # another one for the same seed
@@ -62,7 +63,7 @@ class TranslationTask(Frozen):
     def subwords(self) -> Subwords:
         """Its vocabulary, learnt once in a process."""
         names = tuple(self.vocabulary_of or self.names)
-        return _learn_vocabulary(names, self.vocabulary, self.related)
+        return _learn_vocabulary(names, self.vocabulary, self.vocabulary_pairs, self.related)
 
 
 class Language(NamedTuple):
@@ -114,11 +115,13 @@ def _misaligned(language: Language, share: float) -> Language:
 
 
 @cache
-def _learn_vocabulary(names: tuple[str, ...], size: int, related: bool) -> Subwords:
+def _learn_vocabulary(
+    names: tuple[str, ...], size: int, pairs: int | None, related: bool
+) -> Subwords:
     """Sub-words of the training text of languages and of its translations, of about `size` ids."""
     sentences = [
         sentence
-        for language in (open_language(name, related=related) for name in names)
+        for language in (open_language(name, pairs=pairs, related=related) for name in names)
         for example in range(min(language.size, _READ))
         for sentence in language.pair(example)
     ]

@@ -152,7 +152,8 @@ class Crew:
         stages = max(job.spec.devices for job in work.jobs)
         seen = "; ".join(group.board.last_seen(rank) for rank in range(max(stages, ranks)))
         text = f"no result within {deadline:.0f} s ({seen})"[:1000]
-        return Failure(0, text, "timeout")
+        late = next(rank for rank, key in enumerate(keys) if not group.store.check([key]))
+        return Failure(late, text, "timeout")
 
     def _stop(self) -> None:
         self._group = None

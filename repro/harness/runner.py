@@ -137,7 +137,7 @@ class GroupRun:
         Fits and trainings to a quality are not.
         """
         if _side_by_side([run.spec for run in members], self.plan.machine):
-            size = self.crew.count
+            size = min(self.crew.count, self.plan.machine.count)
         elif members[0].spec.task in ("fit", "learn"):
             size = 1
         else:

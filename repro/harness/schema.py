@@ -208,7 +208,8 @@ class LearnRound(_Round):
 
     Attributes:
         metrics: name -> value on the test data after the last step: "loss", "accuracy" (share),
-            "nll" (nats a token), "bleu" (mean over the languages), "bleu toy:alfa". Those of a
+            "bleu" (mean over the languages), "bleu toy:alfa"; the loss of sentences is in nats a
+            token. Those of a
             pretraining, on its own test data, are called "pretraining accuracy" and the like.
     """
 

@@ -35,7 +35,7 @@ from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
-_VALIDATED = 2000  # images at most, which are evaluated often
+_VALIDATED = 2000  # images, or pairs of a language, at most, which are evaluated often
 
 
 Examples = Sequence[tuple[Any, Any]]  # batches of inputs and targets
@@ -157,14 +157,15 @@ def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> 
     batches = open_pairs(task, spec.N, spec.seed, rank // spec.K, spec.D)
 
     def part(name: Part) -> Examples:
-        sets = [evaluation_pairs(task, each, _TEST_BATCH, task.test, name) for each in task.names]
+        most = _VALIDATED if name == "validation" else None
+        sets = [evaluation_pairs(task, each, _TEST_BATCH, most, name) for each in task.names]
         return [batch for batches, _ in sets for batch in batches]
 
     held_out = part("validation") if task.validation else ()
     # Negative log-likelihood of a target token in nats, as in Table 5 of arXiv:1811.06965v5.
-    nll = translation()
+    metrics = {"loss": translation()}
     loss = translation(recipe.label_smoothing)
-    return Data(batches, part("test"), held_out, {"loss": nll, "nll": nll}, loss)
+    return Data(batches, part("test"), held_out, metrics, loss)
 
 
 def _translation_task(training: Training) -> TranslationTask:
@@ -210,7 +211,7 @@ def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], 
         hypotheses = list(islice(texts, len(references)))
         scores[f"bleu {name}"], signature = score(hypotheses, references)
     losses = {
-        f"nll {name}": trainer.evaluate(batches)["nll"] for name, (batches, _) in tests.items()
+        f"loss {name}": trainer.evaluate(batches)["loss"] for name, (batches, _) in tests.items()
     }
     return {"bleu": fmean(scores.values()), **scores, **losses}, signature
 
