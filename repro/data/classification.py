@@ -46,7 +46,6 @@ class ImageTask(Frozen):
 
     name: str = "digits"  # see `repro.data.registry.find`
     size: Annotated[int, Interval(ge=1)] = 32  # pixels; resized, and the middle is cut out
-    classes: Sequence[int] | None = None  # first and last; their labels become 0, 1, ...
     per_class: Annotated[int, Interval(ge=1)] | None = None  # the first training examples of each
     rotate: Literal[0, 90, 180, 270] = 0  # degrees, counter-clockwise
     # The class, or whether its number is odd (1) or even (0).
@@ -59,8 +58,6 @@ class ImageTask(Frozen):
     def facts(self) -> dict[str, str]:
         """What every result must state: the data set, and what was done to it."""
         changed = self.model_dump(exclude={"name", "size", "validation"}, exclude_defaults=True)
-        if self.classes is not None:
-            changed["classes"] = "-".join(map(str, self.classes))
         facts = {_WORDS.get(name, name): str(value) for name, value in changed.items()}
         return {"data": find(self.name).title, **facts}
 
@@ -69,15 +66,6 @@ class ImageTask(Frozen):
             return Augmentation(self.augment, GREY_MEAN, GREY_STD)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
         return Augmentation(self.augment, mean, std)
-
-    def chosen(self, total: int) -> range:
-        first, last = self.classes or (0, total - 1)
-        if not 0 <= first <= last < total:
-            raise ValueError(
-                f"classes={self.classes}: {self.name} has {total} classes; allowed are the first "
-                f"and the last of 0 to {total - 1}"
-            )
-        return range(first, last + 1)
 
 
 def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: int = 1) -> Batches:
@@ -118,7 +106,7 @@ def count_classes(task: ImageTask) -> int:
     """How many answers there are to what the task asks."""
     entry = find(task.name)
     total = entry.classes or len(_images(entry, task.size, True).names)
-    return 2 if task.labels == "parity" else len(task.chosen(total))
+    return 2 if task.labels == "parity" else total
 
 
 def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
@@ -127,9 +115,8 @@ def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], 
     if entry.kind != "images":
         raise ValueError(f"data={task.name!r}: {entry.title} are sentences; try digits")
     images = _images(entry, task.size, part != "test")
-    classes = task.chosen(len(images.names))
     chosen = []
-    for label in classes:
+    for label in range(len(images.names)):
         examples = np.flatnonzero(images.labels == label)
         examples = examples[is_in(part, len(examples), images.whole, task.validation)]
         if part == "train" and task.per_class is not None:
@@ -143,12 +130,12 @@ def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], 
     selected = np.sort(np.concatenate(chosen))  # in the order of the data set
     if not len(selected):
         raise ValueError(
-            f"data={task.name!r}: there are no {part} images of these "
-            f"classes; without a test set of its own a class needs at least {TEST_EVERY} images"
+            f"data={task.name!r}: there are no {part} images; without a test set of its "
+            f"own a class needs at least {TEST_EVERY} images"
         )
     numbers = images.labels[selected]
     if part == "train":
-        first = classes.stop - round(task.shuffled * len(classes))
+        first = round((1 - task.shuffled) * len(images.names))
         numbers[numbers >= first] = np.random.default_rng(0).permutation(numbers[numbers >= first])
     labels = torch.from_numpy(numbers)
 
@@ -156,7 +143,7 @@ def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], 
         return images.pixels(int(selected[place])).rot90(task.rotate // 90, (1, 2))
 
     read = cache(image) if len(selected) * 3 * task.size**2 <= _KEPT_BYTES else image
-    targets = labels % 2 if task.labels == "parity" else labels - classes.start
+    targets = labels % 2 if task.labels == "parity" else labels
     return lambda places: torch.stack([read(place) for place in places.tolist()]), targets
 
 
@@ -213,9 +200,8 @@ def _grey(name: str, size: int) -> tuple[Tensor, np.ndarray]:
         grey, labels = digits()
         grey = grey * (255 / 16)
     else:
-        drawn = pictures(name)
-        grey, labels = drawn.pixels.float(), drawn.labels
-    pixels = resized(grey, size).round().clamp(0, 255).to(torch.uint8)
+        grey, labels = pictures(name)
+    pixels = resized(grey.float(), size).round().clamp(0, 255).to(torch.uint8)
     return pixels.expand(-1, 3, -1, -1), labels.numpy()
 
 

@@ -7,10 +7,8 @@ looks like a digit or like a symbol (glyphs.toml).
 """
 
 import tomllib
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,17 +28,13 @@ _FACES += [f"STIXGeneral{face}" for face in ("", "Bol", "Italic", "BolIta")]
 _SIDE = 32  # pixels of a drawing
 
 
-class Pictures(NamedTuple):
-    """Images of all classes, class after class."""
-
-    names: Sequence[str]  # what is drawn in each class
-    pixels: Tensor  # grey, uint8 [examples, 1, SIZE, SIZE]
-    labels: Tensor  # int64 [examples]
-
-
 @cache
-def pictures(name: str) -> Pictures:
-    """The set "glyphs" or "symbols", the same ones whenever it is drawn."""
+def pictures(name: str) -> tuple[Tensor, Tensor]:
+    """The set "glyphs" or "symbols", class after class, the same ones whenever it is drawn.
+
+    Returns:
+        Grey images, uint8 [examples, 1, SIZE, SIZE], and labels, int64 [examples].
+    """
     names, count = CLASSES[name], IMAGES[name]
     random = torch.Generator().manual_seed(len(names))
     drawings, pixels = draw(names), []
@@ -48,7 +42,7 @@ def pictures(name: str) -> Pictures:
         chosen = faces.multinomial(count, replacement=True, generator=random)
         pixels.append(_distorted(drawings[chosen, place].unsqueeze(1), random))
     labels = torch.arange(len(names)).repeat_interleave(count)
-    return Pictures(names, torch.cat(pixels), labels)
+    return torch.cat(pixels), labels
 
 
 def draw(names: str) -> Tensor:

@@ -51,7 +51,7 @@ class TranslationTask(Frozen):
     vocabulary_of: Sequence[str] = ()  # languages that sub-words are learnt from, else `names`
     # 1 draws languages as often as they have pairs; a higher one draws small ones more often.
     temperature: Annotated[float, Interval(gt=0)] = 1.0
-    # Pairs of each toy language that sub-words are learnt from, as monolingual text would have them.
+    # Pairs of each toy language that sub-words are learnt from, as from monolingual text.
     vocabulary_pairs: Annotated[int, Interval(ge=1)] | None = None
     validation: bool = False  # whether a part of the training pairs is left out to validate with
     misaligned: Annotated[float, Interval(ge=0, le=1)] = 0.0  # share of training pairs

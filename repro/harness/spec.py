@@ -249,16 +249,12 @@ class RunSpec(Frozen):
     def pretraining_run(self) -> "RunSpec | None":
         """The pretraining that a training begins with, as a run of its own; None without one.
 
-        Runs that differ in their own data, classes and steps alone share it.
+        Runs that differ in their own data, answers and steps alone share it.
         """
         if self.training is None or self.training.pretraining is None:
             return None
         training = self.training.pretraining
-        if "classes" in training.data_args:
-            first, last = training.data_args["classes"]
-            classes = last - first + 1
-        else:
-            classes = find(training.data[0]).classes
+        classes = find(training.data[0]).classes
         return self.model_copy(
             update={
                 "model_args": {**self.model_args, "num_classes": classes},

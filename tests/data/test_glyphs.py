@@ -18,8 +18,8 @@ def test_no_letter_looks_like_a_digit_or_a_symbol_or_another_letter():
 
 
 def test_symbols_are_the_same_whenever_they_are_drawn_and_split_like_the_digits():
-    again = glyphs.pictures.__wrapped__("symbols").pixels
-    assert torch.equal(again, glyphs.pictures("symbols").pixels)
+    again, _ = glyphs.pictures.__wrapped__("symbols")
+    assert torch.equal(again, glyphs.pictures("symbols")[0])
     task = ImageTask(name="symbols", size=16)
     train, targets = open_images(task, 1600, 0).next()
     test, answers = evaluation_images(task, 400)[0]
@@ -29,12 +29,12 @@ def test_symbols_are_the_same_whenever_they_are_drawn_and_split_like_the_digits(
 
 
 def test_shuffling_changes_training_labels_of_the_last_classes_alone():
-    plain = ImageTask(name="symbols", size=16, classes=(5, 14))
+    plain = ImageTask(name="symbols", size=16)
     task = plain.model_copy(update={"shuffled": 0.5})
-    (inputs, before), (same, after) = (open_images(t, 800, 0).next() for t in (plain, task))
+    (inputs, before), (same, after) = (open_images(t, 1600, 0).next() for t in (plain, task))
     assert torch.equal(inputs, same)
     assert torch.equal(before.bincount(), after.bincount())
-    assert torch.equal(before[before < 5], after[before < 5])
-    assert (before != after)[before >= 5].float().mean() > 0.6
-    assert torch.equal(*(evaluation_images(t, 200)[0][1] for t in (plain, task)))
+    assert torch.equal(before[before < 10], after[before < 10])
+    assert (before != after)[before >= 10].float().mean() > 0.6
+    assert torch.equal(*(evaluation_images(t, 400)[0][1] for t in (plain, task)))
     assert open_images(task, 8, 0).labels["share of the classes with shuffled training labels"]

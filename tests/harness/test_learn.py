@@ -15,19 +15,19 @@ from repro.harness.spec import RunSpec, Training
 from repro.harness.tasks import learn
 
 RECIPE = {"optimizer": "sgd", "lr": 0.01}
-MODEL = {"L": 3, "D": 8, "image": 16, "num_classes": 5}
-FIRST = Training(data=("digits",), data_args={"classes": [0, 4]}, recipe=RECIPE, steps=2)
-OTHERS = {"classes": [5, 9]}
+MODEL = {"L": 3, "D": 8, "image": 16, "num_classes": 10}
+FIRST = Training(data=("digits",), recipe=RECIPE, steps=2)
+OTHERS = {"rotate": 90}
 
 
 def trained(
     pretraining: Training | None,
-    outputs: int = 5,
+    outputs: int = 10,
     cache: dict[str, Any] | None = None,
     data_args: dict[str, Any] = OTHERS,
     **changed: Any,
 ) -> LearnRound:
-    """The record of one step on the digits 5 to 9."""
+    """The record of one step on rotated digits."""
     if outputs == 2:
         data_args = data_args | {"labels": "parity"}
     training = Training(
@@ -118,7 +118,7 @@ def test_the_weights_of_the_lowest_validation_loss_are_kept():
 
 def test_a_model_without_an_output_for_each_class_is_one_line():
     with pytest.raises(ValueError, match=r"^.*\[16, 5\].*the data has 10 classes.*$"):
-        trained(None, data_args={})
+        trained(None, outputs=5)
 
 
 def weights_in_float64(spec: RunSpec) -> Tensor:

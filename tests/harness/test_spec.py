@@ -148,5 +148,5 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     arms = [
         Training(data=("toy:alfa",), recipe={"lr": 1}, arm="A", tuning=t) for t in (False, True)
     ]
-    found = differences({each.tuning: spec(task="learn", training=each) for each in arms})
-    assert found == {False: "arm=A, seed=0", True: "arm=A, seed=0, tried rate=1"}
+    runs = {each.tuning * "tuned": spec(task="learn", training=each) for each in arms}
+    assert differences(runs) == {"": "arm=A, seed=0", "tuned": "arm=A, seed=0, tried rate=1"}
