@@ -40,8 +40,8 @@ SIZES_OF["node"] = SIZES_OF["paper"]
 LOW, MIDDLE, HIGH = (0.002, 0.004, 0.008), (0.004, 0.008, 0.016), (0.008, 0.016, 0.032)
 TRIED = {
     UPDATES: (MIDDLE, (), ()),
-    PAIRS: (MIDDLE, MIDDLE, HIGH),
-    END: (LOW, MIDDLE, MIDDLE),
+    PAIRS: (MIDDLE, (*MIDDLE, 0.032), HIGH),
+    END: ((*LOW, 0.016), MIDDLE, MIDDLE),
 }
 RATES = {
     UPDATES: (0.008, 0.008, 0.008),
