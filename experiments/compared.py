@@ -1,7 +1,7 @@
 """How the arms of an experiment are read and compared, by the rules of `experiments.learned`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isnan, nan
+from math import inf, isnan, nan
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
@@ -45,7 +45,7 @@ def arms_frame(results: Results, experiment: str) -> Frame:
 
 
 def losses_of(record: LearnRound) -> list[float]:
-    return [nan if loss is None else loss for loss in record.validation.values()]
+    return [inf if loss is None else loss for loss in record.validation.values()]
 
 
 def fell(losses: Sequence[float]) -> float:

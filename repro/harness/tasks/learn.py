@@ -5,6 +5,7 @@ other K have the same weights, bit for bit on the CPU.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -101,13 +102,14 @@ def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
     assert spec.training is not None
     losses: dict[str, float] = {}
     best: dict[str, Tensor] = {}
+    lowest = math.inf
     for number in range(1, spec.training.validations + 1):
         trainer.run(round(spec.steps * number / spec.training.validations))
         loss = trainer.history.evaluations[-1].values["loss"]
         losses[str(trainer.step)] = loss
-        if loss <= min(losses.values()):
+        if loss < lowest:
             state = trainer.pipe.module.state_dict()
-            best = {name: tensor.clone() for name, tensor in state.items()}
+            lowest, best = loss, {name: tensor.clone() for name, tensor in state.items()}
     trainer.run(spec.steps)
     if best:
         trainer.pipe.module.load_state_dict(best)
