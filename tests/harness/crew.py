@@ -68,6 +68,7 @@ class Crew:
 
     fail: dict[tuple[int, int], Outcome] = field(default_factory=dict)
     stop_after: int | None = None
+    count: int = 2
     jobs: list[Job] = field(default_factory=list)
 
     def __enter__(self) -> "Crew":
