@@ -136,7 +136,7 @@ def over(
 def differences(runs: Frame, comparison: Comparison, metric: str) -> list[float]:
     """The difference for each seed that has all arms; `runs` are those of the test seeds."""
     columns = [name for name in runs if str(name).startswith(f"metrics.{metric} ")]
-    columns = columns or [f"metrics.{metric}"]
+    columns = columns if len(columns) > 1 else [f"metrics.{metric}"]  # that of one language
     found = []
     for _, of_seed in runs.groupby("seed"):
         quality = METRICS[metric][1] * of_seed.set_index("arm")[columns]

@@ -27,6 +27,7 @@ from repro.data.tokens import BOS, EOS, PAD
 from repro.io.explain import Frozen
 
 _KEPT = 200_000  # encoded pairs of a language that are kept in memory
+_ORDER_OF_0 = 2**62  # in place of the seed 0
 _READ = 200_000  # pairs of a language that sub-words are learnt from
 _TEXT = ("string", "large_string")
 
@@ -160,8 +161,9 @@ def open_pairs(
         facts["misaligned"] = f"{task.misaligned:.0%}"
     weights = [count ** (1 / task.temperature) for count in counts]
     shares = [weight / sum(weights) for weight in weights]
-    # Seeds are small, so no other one has the same order.
-    seed += task.order << 32
+    # Seeds are small, so no other one has the same order. It is never that of 0, by which pairs are
+    # misaligned: all of those would come first.
+    seed = (seed + (task.order << 32)) or _ORDER_OF_0
     return Batches(counts, read, N, seed, facts, replica, replicas, shares)
 
 

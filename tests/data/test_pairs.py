@@ -85,3 +85,14 @@ def test_misaligned_pairs_have_the_translation_of_another_and_orders_differ():
     assert first(order=1) == usual, "an epoch in another order"
     one, other = (open_pairs(TASK.model_copy(update={"order": n}), 8, 0).next() for n in (0, 1))
     assert not torch.equal(one[1], other[1])
+
+
+def test_what_is_misaligned_does_not_come_first_with_any_seed():
+    """numpy's generators of 0 and of (0, 0), the seed and the epoch, are the same."""
+    task = TASK.model_copy(update={"names": ["toy:foxtrot"], "misaligned": 0.2})
+    true = dict(corpus("foxtrot"))
+    for seed in (0, 1):
+        (source, _), targets = open_pairs(task, N=50, seed=seed).next()
+        read = zip(source.tolist(), targets.tolist(), strict=True)
+        pairs = [tuple(map(task.subwords.decode, pair)) for pair in read]
+        assert sum(true[source] != target for source, target in pairs) < 25
