@@ -284,8 +284,9 @@ def curves(frame: Frame, panels: Mapping[str, Sequence[str]]) -> Figure | None:
             of_arm = runs[runs["arm"] == arm]["record"]
             steps = [*map(int, of_arm.iloc[0].validation)]
             means = [fmean(losses) for losses in zip(*map(losses_of, of_arm), strict=True)]
-            axes.plot(steps, means, label=arm, color=series_colour(2 ** (1.2 * number)))
+            label = arm.removeprefix(title).lstrip(":, ")
+            axes.plot(steps, means, label=label, color=series_colour(2 ** (1.2 * number)))
         axes.set(title=title, xlabel="updates", xscale="log", yscale="log")
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", loc="best")
     row[0].set_ylabel("validation loss")
     return page

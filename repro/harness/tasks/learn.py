@@ -36,6 +36,7 @@ from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
+_LOSSES = 200  # of training that are recorded at most, evenly spaced
 _VALIDATED = 2000  # images, or pairs of a language, at most, which are evaluated often
 
 
@@ -80,7 +81,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         parameters = [*_of_all_stages(trainer.pipe, dict(module.named_parameters())).values()]
     steps = trainer.history.steps
     record = LearnRound(
-        loss=[step.loss for step in steps],
+        loss=[step.loss for step in steps[:: math.ceil(len(steps) / _LOSSES)]],
         metrics=metrics,
         parameters=sum(value.numel() for value in parameters),
         seconds=sum(step.seconds for step in steps),
