@@ -152,7 +152,7 @@ set_up
 # A report is made even when some runs failed, but not after a mistake on the command line (2) or a signal (128 up).
 # Bash 3.2 (macOS) needs the ${x[@]+...} form for an empty list.
 status=0
-.venv/bin/repro run --plots "$plots" ${run_args[@]+"${run_args[@]}"} || status=$?
+.venv/bin/repro run ${run_args[@]+"${run_args[@]}"} --plots "$plots" || status=$?
 [ "$status" -ne 2 ] && [ "$status" -lt 128 ] || exit "$status"
 .venv/bin/repro report ${report_args[@]+"${report_args[@]}"} || status=$((status ? status : $?))
 exit "$status"
