@@ -25,7 +25,7 @@ METRICS = {"bleu": ("BLEU", 1), "accuracy": ("accuracy (%)", 1), "loss": ("loss"
 
 
 def arms_frame(results: Results, experiment: str) -> Frame:
-    """A line for each finished run of an arm: `runs_frame` with `arm`, `tuning` and `lr`.
+    """A line for each finished run of an arm: `runs_frame` with `arm`, `tuning` and `rate`.
 
     `validated` is its lowest validation loss, and `fell` the share by which that fell over the last
     fifth of the updates.

@@ -56,7 +56,7 @@ class Arm(NamedTuple):
     run: RunSpec
     rate: float | None = None  # the chosen one; None: that of the run
     tried: Sequence[float] = ()
-    trained: bool = True  # or another arm of its name was better in tuning
+    trained: bool = True  # with the test seeds; else another arm was better in tuning
 
     def trainings(self, seeds: Iterable[int]) -> list[RunSpec]:
         return [self._with(seed, self.rate) for seed in seeds]
@@ -78,7 +78,7 @@ class Arm(NamedTuple):
 
 
 def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
-    """What an experiment trains: at scale overnight what chooses the rates, then the arms."""
+    """The runs of the arms; at scale overnight those that choose the rates stand before them."""
     seeds = SEEDS.get(scale, [0])
     # Two seeds of an arm side by side take as long, and what each begins with is made once.
     pairs = [seeds[start : start + 2] for start in range(0, len(seeds), 2)]

@@ -37,7 +37,7 @@ ALLOWED = {
 LINES = {
     "gpipe": 8649,  # plain layers; kept memory; limits in torch's words; what a waiting rank does
     "harness": 7604,  # measured together in blocks; fitted devices; ranges; trainings side by side
-    "experiments": 6877,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
+    "experiments": 6876,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
     "cli": 2697,  # which layers make a profile; ranges; a step's replicas, tensor parallelism
     "report": 2318,  # controls, widths of intervals, ranges, tables of files, new words of verdicts
     "costs": 1987,  # rates that grow with the work and their fit; the host's time

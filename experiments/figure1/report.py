@@ -146,12 +146,12 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     yield from claims_of(compared(results))
     for run in runs_frame(results, NAME, task="fit", done=True).to_dict("records"):
         ours, args = run["record"].fit.largest.parameters, run["model_args"]
-        at, about = "table4/parameters", {}
+        claim, about = "table4/parameters", {}
         if run["model"] == "translation":
-            at = cell_id(f"{NAME}b", str(size_of(run["spec"])).replace(" ", ""), "parameters")
+            claim = cell_id(f"{NAME}b", str(size_of(run["spec"])).replace(" ", ""), "parameters")
             fewer = {"two tables of embeddings": [ours - args["V"] * args["d"]]}
             about = {"setting": "three tables of embeddings", "others": fewer}
-        yield at, Evidence(ours, "counted", (run["id"],), papers_size=True, **about)
+        yield claim, Evidence(ours, "counted", (run["id"],), papers_size=True, **about)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -34,42 +34,41 @@ from repro.report.table import Table
 SHOWN = Shown(f"{NAME}_claims")
 TIERS = ("high", "middle", "low")  # thirds of the languages, by their data
 ALL = "all"
-OWN = "own"  # the baseline of each language, a line beside those of the sizes
-# Claim -> what it says of qualities or gains by size (small ones first) and tier.
+# Claim -> its words, and the number that it is about, of gains by size (small ones first) and tier.
 _SENTENCES: dict[str, tuple[str, Callable[[Frame], float]]] = {
     "figure3/size": (
         "size: largest minus smallest",
-        lambda q: q[ALL].iloc[-1] - q[ALL].iloc[0],
+        lambda gain: gain[ALL].iloc[-1] - gain[ALL].iloc[0],
     ),
     "figure3/transfer": (
         "transfer: gain of the largest over the baselines, low tier minus high tier",
-        lambda q: q["low"].iloc[-1] - q["high"].iloc[-1],
+        lambda gain: gain["low"].iloc[-1] - gain["high"].iloc[-1],
     ),
     "figure3/depth": (
         "depth: deep minus wide, low tier",
-        lambda q: q["low"].iloc[DEEP] - q["low"].iloc[WIDE],
+        lambda gain: gain["low"].iloc[DEEP] - gain["low"].iloc[WIDE],
     ),
     "figure3/rich": (
         "depth: deep minus wide, high tier",
-        lambda q: q["high"].iloc[DEEP] - q["high"].iloc[WIDE],
+        lambda gain: gain["high"].iloc[DEEP] - gain["high"].iloc[WIDE],
     ),
     "figure3/returns": (
         "returns: smallest to deep minus deep to largest",
-        lambda q: 2 * q[ALL].iloc[DEEP] - q[ALL].iloc[0] - q[ALL].iloc[-1],
+        lambda gain: 2 * gain[ALL].iloc[DEEP] - gain[ALL].iloc[0] - gain[ALL].iloc[-1],
     ),
     "figure3/who": (
         "who gains from size: largest minus smallest, high tier minus low tier",
-        lambda q: (q["high"] - q["low"]).iloc[-1] - (q["high"] - q["low"]).iloc[0],
+        lambda gain: (gain["high"] - gain["low"]).iloc[-1] - (gain["high"] - gain["low"]).iloc[0],
     ),
 }
 
 
-def gains(quality: Frame, languages: Sequence[str] = TOY) -> Frame:
+def gains(quality: Frame) -> Frame:
     """Over the baselines, of one seed: a line for each size, a column for each tier and for all."""
-    own = pd.Series({language: quality.loc[alone(language), language] for language in languages})
-    sizes = quality.loc[[str(size) for size in SIZES], [*languages]]
-    found = (sizes - own).T.groupby([tier_of(language) for language in languages]).mean().T
-    return found.assign(**{ALL: (sizes - own).mean(axis=1)})
+    own = pd.Series({language: quality.loc[alone(language), language] for language in TOY})
+    found = quality.loc[[str(size) for size in SIZES], [*TOY]] - own
+    tiers = found.T.groupby([tier_of(language) for language in TOY]).mean().T
+    return tiers.assign(**{ALL: found.mean(axis=1)})
 
 
 def tier_of(language: str) -> str:

@@ -55,13 +55,13 @@ def tables(results: Results) -> list[Table]:
     if len(frame):
         more = {"updates": "steps", "accuracy of the source": "metrics.pretraining accuracy"}
         made = [
-            comparisons_table(results, NAME, found(results), ABOUT, "points"),
+            comparisons_table(results, NAME, compared(results), ABOUT, "points"),
             arms_table(results, f"{NAME}_arms", frame, ABOUT, **more),
         ]
     return [*made, of_paper(results)] if beside_paper(results, NAME) else made
 
 
-def found(results: Results) -> dict[str, list[Compared]]:
+def compared(results: Results) -> dict[str, list[Compared]]:
     return of_places(results, NAME, comparisons, "accuracy")
 
 
@@ -130,7 +130,7 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
         runs = tuple(at_size["id"])
         ours = Evidence(mean, "measured", runs, low, high, papers_size=True)
         yield cell_id(NAME, row.dataset), ours
-    yield from claims_of(found(results))
+    yield from claims_of(compared(results))
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -46,7 +46,7 @@ def comparisons(runs: Frame) -> list[Comparison]:
     return every
 
 
-def found(results: Results) -> dict[str, list[Compared]]:
+def compared(results: Results) -> dict[str, list[Compared]]:
     return of_places(results, NAME, comparisons, "bleu")
 
 
@@ -58,14 +58,14 @@ def tables(results: Results) -> list[Table]:
     # The paper says nothing of equal pairs.
     quoted = dict.fromkeys([f"{NAME}/{UPDATES}", f"{NAME}/{END}"], largest.bleu - smallest.bleu)
     return [
-        comparisons_table(results, f"{NAME}_gains", found(results), ABOUT, "BLEU", quoted),
+        comparisons_table(results, f"{NAME}_gains", compared(results), ABOUT, "BLEU", quoted),
         arms_table(results, NAME, frame, ABOUT, N="N", updates="steps"),
     ]
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> how much more BLEU the largest batch has than the smallest."""
-    return claims_of(found(results))
+    return claims_of(compared(results))
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -132,11 +132,11 @@ class GroupRun:
             raise
 
     def _parts(self, members: list[PlannedRun]) -> list[list[PlannedRun]]:
-        """Runs that are recorded as soon as they are there: those that are divided by each other.
+        """The runs of a round in parts, each of which is recorded as soon as it is there.
 
-        Fits and trainings to a quality are not.
+        Runs that are divided by each other stay together. Fits and trainings to a quality are not.
         """
-        if _side_by_side([run.spec for run in members], self.plan.machine):
+        if _fit_side_by_side([run.spec for run in members], self.plan.machine):
             size = min(self.crew.count, self.plan.machine.count)
         elif members[0].spec.task in ("fit", "learn"):
             size = 1
@@ -157,7 +157,7 @@ class GroupRun:
                 self.reporter.left_out(run)
         outcomes: dict[str, Outcome] = {}
         timed = [run for run in open_runs if run.spec.timed and run.spec.task == "train"]
-        if _side_by_side([run.spec for run in open_runs], self.plan.machine):
+        if _fit_side_by_side([run.spec for run in open_runs], self.plan.machine):
             outcomes |= self._side_by_side(open_runs)
         for run in (run for run in open_runs if run not in timed and run.id not in outcomes):
             outcomes[run.id] = self._alone(run)
@@ -292,7 +292,7 @@ class GroupRun:
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
     machine = plans[0].machine
     missing = [run.spec for plan in plans for run in plan.runs if run.missing]
-    at_once = sum(_side_by_side([spec], machine) for spec in missing)
+    at_once = sum(_fit_side_by_side([spec], machine) for spec in missing)
     widest = max(*(spec.devices for spec in missing), min(machine.count, at_once))
     if torchrun_rank() is not None:
         return Crew(widest, team=torchrun())
@@ -302,8 +302,8 @@ def workers(plans: Sequence[Plan], results: Path) -> Crew:
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
 
 
-def _side_by_side(specs: Sequence[RunSpec], machine: Machine) -> bool:
-    """Whether runs can be measured at once: trainings to a quality, of one process on the CPU."""
+def _fit_side_by_side(specs: Sequence[RunSpec], machine: Machine) -> bool:
+    """Whether runs may be made at once: they are trainings of one process each, on the CPU."""
     return machine.device == "cpu" and all(
         spec.task == "learn" and spec.devices == 1 for spec in specs
     )
