@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from experiments.methods import runs as plan
 from experiments.methods.runs import ABOUT, NAME, SIMULATED_M, K
+from repro.claims.all_claims import cell_id
+from repro.claims.claim import Evidence
 from repro.gpipe.schedule.actions import Schedule
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
@@ -23,6 +25,9 @@ from repro.report.rounds import with_parts
 from repro.report.table import Cell, Table, memory
 
 MIB = 2**20
+MEASURED, COUNTED = "2 devices: MiB measured", "2 devices: MiB counted"
+AT_PAPER_SIZE = "K devices, the paper's size: MiB counted"
+OVER_GPIPE, UNDIVIDED = "times GPipe's, counted", "convolutions that all compute, counted"
 OVER, EXTRA = "throughput over one device, measured", "extra time (%) measured"
 PEAK = "peak memory, counted"
 RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
@@ -38,7 +43,12 @@ _CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
 def tables(results: Results) -> list[Table]:
     frame = recorded(results)
-    return [side_by_side(results, frame), recomputation(results, frame), schedules(results, frame)]
+    return [
+        side_by_side(results, frame),
+        traffic(results, frame),
+        recomputation(results, frame),
+        schedules(results, frame),
+    ]
 
 
 def recorded(results: Results) -> Frame:
@@ -87,6 +97,51 @@ def late(run: Mapping[str, Any]) -> Cell | str | None:
         stashed = memory(max(newest(run["run"], "stashed_bytes")) / 2**30)
         return Cell(run["late"], f"{run['late']}, {stashed} stashed")
     return "none" if run["library"] != "pipedream" and run["done"] else None
+
+
+def traffic(results: Results, frame: Frame) -> Table:
+    """What the device sends that sends most: measured and counted on two, and counted on K."""
+    at = ["where", "model", "method"]
+    counted = select(frame, group=[plan.TRAFFIC, plan.TRAFFIC_AT_PAPER_SIZE])
+    small, large = (select(counted, group=of).set_index(at) for of in counted["group"].unique())
+    measured = select(frame, group=plan.WORK, devices=2, remat="never")
+    measured = measured.drop_duplicates(at).set_index(at)  # controls come last
+    table = small[["run"]].assign(**{MEASURED: measured["sent MiB measured"]})
+    table[COUNTED] = small["sent MiB measured"]
+    table[AT_PAPER_SIZE] = large["sent MiB measured"]
+    table = table.reset_index()
+    piped = table[table["method"] == "gpipe"].set_index("model")[AT_PAPER_SIZE]
+    table[OVER_GPIPE] = table[AT_PAPER_SIZE] / table["model"].map(piped)
+    whole = [newest(run, "undivided") for run in large["run"]]
+    table[UNDIVIDED] = whole
+    table["model"] = table["model"].map(style.model_name)
+    forms: dict[str, Form] = {UNDIVIDED: ".0%"}
+    return framed(results, f"{NAME}_traffic", table, ABOUT, forms=forms, K=K)
+
+
+def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
+    """Section 6: what divided layers send and take, over a pipeline."""
+    frame = recorded(results)
+    large = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE)
+    for (_, model), runs in large.groupby(["where", "model"]):
+        sent = runs.set_index("method")
+        for name in plan.DIVIDED[model]:
+            pair = sent.loc[[name, "gpipe"]]
+            ours, pipelined = pair["sent MiB measured"]
+            yield (
+                cell_id(NAME, "sent", name),
+                Evidence(ours / pipelined, "counted", tuple(pair["id"]), papers_size=True),
+            )
+    measured = select(frame, group=plan.WORK, devices=2, remat="never", done=True)
+    for (_, model), runs in measured[measured["control"].isna()].groupby(["where", "model"]):
+        by_method = runs.set_index("method")
+        for name in {*plan.DIVIDED.get(model, ())} & {*by_method.index}:
+            pair = by_method.loc[["gpipe", name]]
+            ratio, low, high = ratio_of(results, *pair["run"])
+            yield (
+                cell_id(NAME, "time", name),
+                Evidence(ratio, "measured", tuple(pair["id"]), low, high),
+            )
 
 
 def recomputation(results: Results, frame: Frame) -> Table:

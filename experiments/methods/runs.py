@@ -1,31 +1,33 @@
 """Every method that the sources compare, side by side on the same work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
 from repro.harness.sizes import (
     AMOEBANET,
+    MODELLED_AMOEBANET,
     MODELLED_TRANSFORMER,
     TRANSFORMER,
     controls_at,
     in_blocks,
     sets,
 )
-from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import ON_CPU, TINY, Experiment, Group, RunSpec, Scale, sweep
 from repro.methods.named import fields_of
 
 NAME = "methods"
 ABOUT = read_about(__file__)
 WORK = ("transformer", "amoebanet-d", "resnet50")  # groups of the methods on one model each
 CURVES, SCHEDULES, PAPER_SIZE = "loss-curves", "schedules", "paper-size"  # and the others
+TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "traffic", "traffic-paper-size"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "data", "fully-sharded")
-# An image model has no matrices that can be divided as a Transformer's.
-ON_TWO_TRANSFORMER = (*ON_TWO, "zero1", "tensor")
+# What divides layers: the matrices of a Transformer, or convolutions.
+DIVIDED = {"transformer": ("tensor",), "amoebanet-d": ("channels", "rows")}
 # Each layer waits for messages of its own; on two CPU cores a step takes up to ten times as long.
-SLOW = ("fully-sharded", "tensor")
+SLOW = ("fully-sharded", "zero2", "tensor", "channels", "rows")
 ON_FOUR = ("gpipe-x-data", "gpipe-x-zero1", "gpipe-x-tensor")
 
 
@@ -60,6 +62,8 @@ K, SIMULATED_M, LAYERS = 8, 16, 16
 LAYER_S = 0.005  # of F; B takes twice as long
 PIPELINES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
 PROFILE = "tpu-v3"
+_COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
+_COUNTED |= {"balance": "parameters", "checkpoint": "never"}
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -78,7 +82,10 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     groups = [
         [
             transformer("single", 1),
-            *(transformer(name, 2) for name in ON_TWO_TRANSFORMER),
+            *(
+                transformer(name, 2)
+                for name in (*ON_TWO, "zero1", "zero2", *DIVIDED["transformer"])
+            ),
             *(transformer(name, 4, **on_four) for name in ON_FOUR),
             *(
                 transformer(name, devices, checkpoint=checkpoint)
@@ -92,7 +99,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         blocks = size.blocks if model == "amoebanet-d" else size.blocks // 3 or 1
         given = {"batch": size.images, "model": model, **in_blocks(scale, blocks)}
         images = partial(_run, **given, model_args=args)
-        groups.append([images("single", 1), *(images(name, 2) for name in ON_TWO)])
+        names = (*ON_TWO, *DIVIDED.get(model, ()))
+        groups.append([images("single", 1), *(images(name, 2) for name in names)])
     for runs in groups:
         ours = [run for run in runs if run.library == "repro" and run.K == 2]
         runs += controls_at(scale, next(run for run in ours if run.schedule == "gpipe"))
@@ -106,6 +114,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name=CURVES, runs=_curves(transformer, size.curve_steps, on_four), rounds=1),
             Group(name=SCHEDULES, runs=_schedules()),
             Group(name=PAPER_SIZE, runs=_paper_size(scale)),
+            *_traffic(scale),
         ),
     )
 
@@ -169,3 +178,25 @@ def _paper_size(scale: Scale) -> tuple[RunSpec, ...]:
         checkpoints = ["never", "always"] if "checkpoint" not in fields else ["never"]
         runs += sweep(**common | fields | {"checkpoint": checkpoints})
     return tuple(runs)
+
+
+def _traffic(scale: Scale) -> Iterator[Group]:
+    """What each device sends: two at the sizes that are measured, and K at the paper's."""
+    size = SIZES[scale]
+    models: dict[str, tuple[dict[str, Any], tuple[int, int], dict[str, Any], int]] = {
+        "transformer": (size.transformer, size.batch, MODELLED_TRANSFORMER[scale], 32),
+        "amoebanet-d": (size.amoebanet, size.images, MODELLED_AMOEBANET[scale], 128),
+    }
+    many = 2 if scale in TINY else K  # the small Transformer has two heads
+    small, large = [], []
+    for model, (args, (N, M), paper_args, paper_N) in models.items():
+        for name in ("gpipe", "data", *DIVIDED[model]):
+            alike = {**_COUNTED, "model": model}
+            fields = fields_of(name, 2)
+            M_of_replica = M // fields.get("D", 1)
+            small.append(RunSpec(**alike, **fields, model_args=args, N=N, M=M_of_replica))
+            large.append(
+                RunSpec(**alike, **fields_of(name, many), model_args=paper_args, N=paper_N, M=1)
+            )
+    yield Group(name=TRAFFIC, runs=tuple(small))
+    yield Group(name=TRAFFIC_AT_PAPER_SIZE, runs=tuple(large))

@@ -18,6 +18,7 @@ from repro.harness.predict import waits
 from repro.harness.spec import RunSpec, canonical
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import message, short
+from repro.methods.convolutions import refuse_undivided
 from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
 
@@ -79,15 +80,16 @@ def check_model(spec: RunSpec, model: Model) -> None:
         )
     if spec.profile is not None:
         devices.load(tilde_to_home(spec.profile))
-    if not spec.modelled and spec.fidelity != fidelity:
+    if not spec.modelled and spec.fidelity not in (fidelity, "counted"):
         raise ValueError(
             f"fidelity = '{spec.fidelity}': the layers of {spec.model} {verb}, so allowed is "
             f"'{fidelity}' or 'simulated'; set that"
         )
     spec.check_depth(len(model.layers))
     if spec.tensor_parallel is not None:
+        refuse = refuse_undivided if spec.library in ("channels", "rows") else refuse_indivisible
         try:
-            refuse_indivisible(model.layers, spec.tensor_parallel)
+            refuse(model.layers, spec.tensor_parallel)
         except ValueError as error:
             raise ValueError(f"model = '{spec.model}' with {error}") from None
 

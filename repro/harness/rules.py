@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.io.untrusted import short
-from repro.methods.named import LIBRARIES
+from repro.methods.named import COUNTED, DIVIDED, LIBRARIES
 
 GIVEN = ("a value",)  # any but None
 NONE = (None,)
@@ -23,7 +23,7 @@ _ONE_REPLICA_OF_OURS: Setting = {"D": (1,), "library": OURS}
 RULES: list[tuple[Setting, Setting]] = [
     # Libraries.
     *(({"library": (name,)}, accepted) for name, (_, accepted) in LIBRARIES.items()),
-    ({"library": ("tensor",)}, {"tensor_parallel": GIVEN}),
+    *(({"library": (name,)}, {"tensor_parallel": GIVEN}) for name in DIVIDED),
     # Schedules.
     *(
         ({"schedule": (name,)}, {"checkpoint": ("never",)})
@@ -43,7 +43,10 @@ RULES: list[tuple[Setting, Setting]] = [
     ({"balance": ("memory",)}, {"partitioner": NONE, "task": ("fit",)}),
     # Devices.
     ({"zero": GIVEN}, {"tensor_parallel": NONE, **_MEASURED_STEPS}),
-    ({"tensor_parallel": GIVEN}, {"fidelity": ("measured", "simulated"), "task": ("train",)}),
+    (
+        {"tensor_parallel": GIVEN},
+        {"fidelity": ("measured", "simulated", "counted"), "task": ("train", "traffic")},
+    ),
     ({"shared": GIVEN}, _MEASURED_STEPS),
     # Tasks.
     (
@@ -61,7 +64,8 @@ RULES: list[tuple[Setting, Setting]] = [
     ({"task": ("check",)}, {"D": (1,)}),
     ({"task": ("calibrate", "roofline")}, {"fidelity": ("measured",), **_ONE_REPLICA_OF_OURS}),
     # Cost models.
-    ({"fidelity": ("counted",)}, {"task": ("fit",)}),
+    ({"fidelity": ("counted",)}, {"task": ("fit", "traffic")}),
+    ({"task": ("traffic",)}, {"fidelity": ("counted",), "library": COUNTED}),
     ({"fidelity": ("simulated",)}, {"task": ("train",), "library": OURS}),
     (
         {"profile": GIVEN},
@@ -131,7 +135,9 @@ def _wrong_divisions(spec: Spec) -> Iterator[str]:
         yield "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more"
     if spec.task == "learn" and N % spec.D:
         yield f"N = {N} with task = 'learn': allowed is a multiple of D = {spec.D}"
-    alike = spec.modelled or spec.task == "check" or spec.library in ("deepspeed", "bare")
+    alike = (
+        spec.modelled or spec.task in ("check", "traffic") or spec.library in ("deepspeed", "bare")
+    )
     count = M * spec.D
     if alike and N % count:
         yield (

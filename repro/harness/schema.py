@@ -225,7 +225,17 @@ class LearnRound(_Round):
     weights: list[float] = []  # values at evenly spaced places over all weights, if asked for
 
 
-RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound | LearnRound
+class TrafficRound(_Round):
+    """What each process sends in a step, by the shapes of a model."""
+
+    task: Literal["traffic"] = "traffic"
+    sent_bytes: list[dict[str, Count]]  # by what is sent
+    undivided: Measure  # share of the products of all convolutions that every process computes
+
+
+RoundRecord = (
+    TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound | LearnRound | TrafficRound
+)
 _ROUND = TypeAdapter(
     Annotated[RoundRecord, Field(discriminator="task")], config=ConfigDict(defer_build=True)
 )

@@ -45,16 +45,19 @@ Library = Literal[
     "torchgpipe",
     "ddp",
     "fsdp",
+    "zero2",
     "tensor",
+    "channels",
+    "rows",
     "pipedream",
     "bare",
 ]
-REPLICATED: tuple[Library, ...] = ("ddp", "fsdp")  # libraries of K=1 and D replicas
+REPLICATED: tuple[Library, ...] = ("ddp", "fsdp", "zero2")  # libraries of K=1 and D replicas
 # Schedules of torch.distributed.pipelining, each a library here.
 PIPELINING: tuple[Library, ...] = ("torch", "torch-1f1b", "torch-interleaved")
 WHOLE_WORLD: tuple[Library, ...] = ("deepspeed",)  # take every process that there is
 Transport = Literal["auto", "shm", "gloo"]
-Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn"]
+Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn", "traffic"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 ON_CPU: tuple[Scale, ...] = ("smoke", "gpu-dry", "laptop", "overnight")
@@ -118,7 +121,8 @@ class RunSpec(Frozen):
             (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
             "calibrate" times layers for `repro.simulate`. "roofline" fits a device to such times
             (`repro.costs.curve`) and gives the times that layers take by it. "learn" trains for
-            an accuracy or a translation quality, as `training` says.
+            an accuracy or a translation quality, as `training` says. "traffic" counts what each
+            device sends in a step (`repro.methods.counted`).
         memory: bytes of each stage. A fit looks for the largest model within it; a simulated run
             takes the largest N, up to the one given.
         profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.

@@ -67,7 +67,7 @@ class _SumValues(torch.autograd.Function):
         return gradients[0], None
 
 
-def _with_summed_gradients(value: Tensor, parts: Part) -> Tensor:
+def with_summed_gradients(value: Tensor, parts: Part) -> Tensor:
     """f: the value itself, whose gradient is summed over all parts."""
     value = value.view_as(value)
     if value.requires_grad:
@@ -97,7 +97,7 @@ def divide(layer: nn.Module, parts: Part) -> nn.Module:
         plan: Any = module.tensor_plan
         for name in plan.inputs:
             module.get_submodule(name).register_forward_hook(
-                lambda _module, _inputs, output: _with_summed_gradients(output, parts)
+                lambda _module, _inputs, output: with_summed_gradients(output, parts)
             )
         for name in plan.columns:
             linear = getattr(module, name)

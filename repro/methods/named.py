@@ -33,8 +33,13 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     "fully-sharded": (("D",), {"library": "fsdp"}),
     # Replicas of a pipeline that shard the optimizer's state.
     "gpipe-x-zero1": (("K", "D"), {"schedule": "gpipe", "zero": 1}),
+    # The same, but that weights stay gathered for all micro-batches of a step (ZeRO-2).
+    "zero2": (("D",), {"library": "zero2"}),
     # Each matrix divided over the devices (torch.distributed.tensor.parallel).
     "tensor": (("tensor_parallel",), {"library": "tensor"}),
+    # Each convolution divided by its output channels, or all images by their rows.
+    "channels": (("tensor_parallel",), {"library": "channels"}),
+    "rows": (("tensor_parallel",), {"library": "rows"}),
     "gpipe-x-tensor": (("K", "tensor_parallel"), {"schedule": "gpipe"}),
     # ZB-H1: backwards split in two; simulated.
     "zero-bubble": (("K",), {"schedule": "zb-h1", "checkpoint": "never"}),
@@ -61,6 +66,10 @@ _BARE = {
     "transport": ("auto", "shm"),
 }
 _TORCH = "peers.pipelining.Pipelining"
+# Those that divide layers over `tensor_parallel` devices.
+DIVIDED = ("tensor", "channels", "rows")
+# Those of which what they send is counted.
+COUNTED = ("repro", "ddp", *DIVIDED)
 # Library -> its class in `repro.methods`, and the runs that it accepts.
 LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "repro": ("own.Own", {}),
@@ -73,7 +82,10 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "bare": ("bare.Bare", _BARE),
     "ddp": ("unpipelined.DataParallel", _REPLICAS),
     "fsdp": ("sharded.FullySharded", _REPLICAS),
+    "zero2": ("sharded.ZeRO2", _REPLICAS),
     "tensor": ("sharded.TensorParallel", _TENSOR),
+    "channels": ("convolutions.ChannelParallel", _TENSOR),
+    "rows": ("convolutions.RowParallel", _TENSOR),
 }
 
 
@@ -83,7 +95,7 @@ def fields_of(name: str, devices: int) -> Fields:
     spread, settings = METHODS[name]
     if spread == ("tensor_parallel",) and devices < 2:
         raise ValueError(
-            f"method = '{name}': devices = {devices}: matrices are divided over 2 or more; try 2"
+            f"method = '{name}': devices = {devices}: layers are divided over 2 or more; try 2"
         )
     if len(spread) == 2:
         if devices % 2 or devices < 4:

@@ -2,7 +2,9 @@
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -71,12 +73,30 @@ class FullySharded(Sharded):
     saved.
     """
 
+    # Whether the weights of a layer are freed behind its forward and its backward.
+    frees_weights: ClassVar[bool] = True
+
     def _wrapped(self, module: SeededLayers) -> nn.Module:
         mesh = DeviceMesh.from_group(self._group, self._setup.device.type)
+        shard = partial(fully_shard, mesh=mesh, reshard_after_forward=self.frees_weights)
         for layer in module:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(module, mesh=mesh)  # in place: the module gets another class
+            shard(layer)
+        shard(module)  # in place: the module gets another class
         return module
+
+
+class ZeRO2(FullySharded):
+    """ZeRO-2 (arXiv:1910.02054) by fully_shard: weights are gathered once for a step.
+
+    They stay until the backward of the last micro-batch. Between steps they are sharded, as the
+    optimizer updates its part of them alone.
+    """
+
+    frees_weights = False
+
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        self._model.set_reshard_after_backward(last)
+        return nullcontext()
 
 
 class TensorParallel(Sharded):

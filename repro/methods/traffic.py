@@ -24,6 +24,7 @@ _OPERATORS: dict[str, tuple[str, int]] = {
     "c10d::send": ("messages", 0),
     "_c10d_functional::all_reduce": ("all-reduce", 0),
     "_c10d_functional::all_reduce_": ("all-reduce", 0),
+    "_c10d_functional::all_to_all_single": ("messages", 0),  # nothing of it is for the sender
 }
 _SEND_NOTHING = {
     "c10d::recv_",

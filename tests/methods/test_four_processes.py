@@ -40,6 +40,7 @@ DIVIDED = {  # our own stages, each divided over two processes
 OF_TORCH = {
     "ddp": Config(1, 2, replicas=4, checkpoint="never"),
     "fsdp": Config(1, 2, replicas=4, checkpoint="never"),
+    "zero2": Config(1, 2, replicas=4, checkpoint="never"),
     "tensor": Config(1, 4, tensor_parallel=4, checkpoint="never"),
 }
 CASES = DIVIDED | OF_TORCH
@@ -84,7 +85,9 @@ def of_case(name: str, config: PipelineConfig) -> dict[Any, Any]:
     """Gradients of a step without dropout; then losses with it, an evaluation and bytes."""
     group = group_of(config)
     results: dict[Any, Any] = {}
-    for model in ("transformer", "translation") if name in ("ddp", "fsdp") else ("transformer",):
+    for model in (
+        ("transformer", "translation") if name in ("ddp", "fsdp", "zero2") else ("transformer",)
+    ):
         method, *data = prepared(name, config, QUIET[model](), group)
         results[model] = method.train_step(*data).loss, gradients(method.module)
         method.close()
@@ -223,6 +226,8 @@ def test_sent_bytes_are_boundary_activations_and_rings(ran):
             "all-gather": 2 * 2 * share * weights,
             "reduce-scatter": 2 * share * weights,
         },
+        # They are gathered for F of the first micro-batch alone.
+        "zero2": {"all-gather": share * weights, "reduce-scatter": 2 * share * weights},
         # Outputs of attention and feed-forward in F, and the gradients of their inputs in B.
         "tensor": {"all-reduce": 2 * share * SIZES["L"] * 4 * activation},
     }
@@ -248,6 +253,8 @@ def test_peak_memory_has_what_a_process_keeps(ran):
     # The layer before is gathered meanwhile, and gathering and summing need room. Where processes
     # wait for a core, the gradients of the layer after are still being summed.
     assert kept / 4 < peaks["fsdp"] < kept / 4 + 7 * layer
+    # Besides, all weights are gathered.
+    assert kept / 4 + 8 * layer < peaks["zero2"] < kept / 4 + 15 * layer
 
 
 def test_sharded_state_changes_no_bit_also_over_a_checkpoint(ran):

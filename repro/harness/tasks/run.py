@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from repro.harness.job import Measured, Work
 from repro.harness.spec import TIMED
-from repro.harness.tasks import calibrate, check, fit, learn, simulate, train
+from repro.harness.tasks import calibrate, check, fit, learn, simulate, traffic, train
 from repro.harness.tasks.setup import groups_of
 
 # What torch warns of where an operator has no deterministic kernel on a GPU.
@@ -22,6 +22,7 @@ _TASKS = {
     "calibrate": calibrate.run,
     "roofline": calibrate.run_roofline,
     "learn": learn.run,
+    "traffic": traffic.run,
 }
 
 

@@ -103,6 +103,8 @@ def facts_of(model: Model, began: float) -> dict[str, Any]:
 
 def groups_of(spec: RunSpec) -> list[Any]:
     """The process groups of a run, if its library needs any. All workers make them together."""
+    if spec.fidelity in ("counted", "simulated"):
+        return []
     if spec.library in PIPELINING:
         from repro.methods.peers.pipelining import groups
 

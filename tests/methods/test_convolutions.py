@@ -1,0 +1,137 @@
+"""Convolutions divided by channels and by rows, in three processes, held against one device."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from repro.gpipe import PipelineConfig, launch
+from repro.gpipe.core.microbatch import split
+from repro.methods import make
+from repro.methods.convolutions import first_whole, meet, refuse_undivided
+from repro.methods.counted import count
+from repro.methods.method import Setup
+from repro.models import Model, build
+
+pytestmark = pytest.mark.slow
+T, N, M = 3, 8, 2
+# Images of 32 to 2 rows inside: uneven parts, and in the end fewer rows than processes.
+MODEL: partial[Model] = partial(
+    build, "amoebanet-d", L=3, D=24, image=65, num_classes=5, dropout=0.0
+)
+CONFIG = PipelineConfig(1, M, balance="uniform", checkpoint="never", tensor_parallel=T)
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def both() -> dict[str, Any]:
+    """In double precision, since AmoebaNet amplifies rounding."""
+    torch.set_default_dtype(torch.float64)
+    group = dist.new_group(list(range(T)))
+    return {library: of_library(library, group) for library in ("channels", "rows")}
+
+
+def data() -> tuple[Tensor, Tensor]:
+    inputs, targets = MODEL().batch(N, 0)
+    return inputs.double(), targets
+
+
+def setup(**given: Any) -> Setup:
+    model, (inputs, _) = MODEL(), data()
+    sample = split(inputs, M)[0]
+    return Setup(model.layers, model.loss, CONFIG, sample, torch.device("cpu"), **given)
+
+
+def of_library(library: str, group: Any) -> dict[str, Any]:
+    method = make(library, setup(group=group, optimizer=SGD))
+    inputs, targets = data()
+    loss = method.train_step(inputs, targets).loss
+    gradients = {
+        name: p.grad.clone() for name, p in method.module.named_parameters() if p.grad is not None
+    }
+    buffers = {name: buffer.clone() for name, buffer in method.module.named_buffers()}
+    method.train_step(inputs, targets)  # DistributedDataParallel has its buckets now
+    evaluated = method.evaluate(inputs, targets).loss
+    sent = method.sent_bytes(inputs, targets)
+    method.close()
+    return {
+        "loss": loss,
+        "gradients": gradients,
+        "buffers": buffers,
+        "evaluated": evaluated,
+        "sent": sent,
+    }
+
+
+@pytest.fixture(scope="module")
+def ran() -> list[dict[str, Any]]:
+    return launch(both, stages=T)
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Any]:
+    """Two steps of one device, and an evaluation."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        model, (inputs, targets) = MODEL(), data()
+        module = setup().build_stage([len(model.layers)], 0)
+        optimizer = SGD(module.parameters())
+        found: dict[str, Any] = {"loss": 0.0}
+        for step in range(2):
+            optimizer.zero_grad()
+            for part, target in zip(split(inputs, M), split(targets, M), strict=True):
+                loss = model.loss(module(part), target) / M
+                loss.backward()
+                found["loss"] += loss.item() * (step == 0)
+            if step == 0:
+                found["gradients"] = {n: p.grad.clone() for n, p in module.named_parameters()}
+                found["buffers"] = {n: b.clone() for n, b in module.named_buffers()}
+            optimizer.step()
+        module.eval()
+        with torch.no_grad():
+            found["evaluated"] = model.loss(module(inputs), targets).item()
+        return found
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("library", ["channels", "rows"])
+def test_a_step_is_that_of_one_device(ran, whole, library):
+    for process in ran:
+        found = process[library]
+        for value in ("loss", "evaluated"):
+            assert found[value] == pytest.approx(whole[value], rel=1e-9)
+        for name, buffer in whole["buffers"].items():
+            assert torch.allclose(found["buffers"][name].double(), buffer.double(), rtol=1e-9)
+    for name, gradient in whole["gradients"].items():
+        parts = [process[library]["gradients"][name] for process in ran]
+        divided = parts[0].shape != gradient.shape
+        for joined in [torch.cat(parts)] if divided else parts:
+            assert torch.allclose(joined, gradient, rtol=1e-7, atol=1e-9), name
+
+
+@pytest.mark.parametrize("library", ["channels", "rows"])
+def test_what_is_sent_is_what_is_counted(ran, library):
+    model, (inputs, _) = MODEL(), data()
+    sent = count(library, model.layers, split(inputs.float(), M)[0], T, M).sent
+    doubled = [{what: 2 * size for what, size in of.items()} for of in sent]
+    for process, counted, measured in zip(ran, doubled, ran[0][library]["sent"], strict=True):
+        assert process[library]["sent"] == ran[0][library]["sent"]
+        measured.pop("broadcast", None), counted.pop("broadcast", None)
+        assert measured == pytest.approx(counted, abs=4)  # of what a ring sends a third of
+
+
+def test_rows_end_where_there_are_fewer_than_processes():
+    model = MODEL()
+    sites, inputs = meet(model.layers, data()[0])
+    whole = first_whole(sites, len(inputs), T)
+    assert [shape[2] for shape in inputs[whole]] == [4, 4]
+    assert first_whole(sites, len(inputs), 2) > whole
+
+
+@pytest.mark.parametrize("name", ["transformer", "timm:resnet18"])
+def test_other_models_are_refused_in_one_line(name):
+    with pytest.raises(ValueError, match=r"^tensor_parallel = 2: has a .* use the model 'amoeba"):
+        refuse_undivided(build(name).layers, 2)
