@@ -82,14 +82,16 @@ def training_run(
         data: further fields of `TranslationTask`, on a CPU.
         dropout: where it is not the model's own.
         stops: whether it keeps the weights of its lowest validation loss on GPUs too.
-        many: whether it has the sub-words of all toy languages, on a CPU.
+        many: on a CPU, whether it has the sub-words of all toy languages, and a rate that stays at
+            its peak at first.
     """
     model: dict[str, Any] = {**size._asdict()}
     if dropout is not None:
         model["dropout"] = dropout
     if scale in ON_CPU:
         # The rate is the arm's.
-        recipe = to_rest(translation(lr=1.0, warm_up=min(100, steps // 10)), steps)
+        warmed_up = translation(lr=1.0, warm_up=min(100, steps // 10))
+        recipe = to_rest(warmed_up, steps, stable=many)
         tokens = _ALL_LANGUAGES if many else _ONE_LANGUAGE
         text: dict[str, Any] = {
             "vocabulary": tokens["V"],

@@ -29,7 +29,7 @@ COUNTS = "counts"  # group
 # in all of them, of which no width learns anything.
 SHUFFLED = 0.3
 NOISE_WIDTHS = (8, 16)
-TRIED = (0.0025, 0.005, 0.01)
+TRIED = (0.005, 0.01, 0.02)
 _IMAGES = DATA["imagenet"].examples[0]
 ABOUT = read_about(__file__)
 
@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
 SIZES_OF: dict[Scale, Sizes] = {
     "smoke": Sizes({8: 0.005, 16: 0.005}, 32, 4, (1,)),
     "laptop": Sizes({8: 0.005, 12: 0.005, 16: 0.005, 24: 0.005}, 64, 150, (1, 2)),
-    "overnight": Sizes({8: 0.005, 12: 0.005, 16: 0.005, 24: 0.005}, 64, 2500, (1, 2, 4)),
+    "overnight": Sizes({8: 0.005, 12: 0.005, 16: 0.005, 24: 0.005}, 64, 2000, (1, 2, 4)),
     "paper": Sizes(dict.fromkeys((64, 128, 256, 512), 0.0), 256, 100 * _IMAGES // 256, (1,)),
 }
 SIZES_OF["node"] = SIZES_OF["paper"]

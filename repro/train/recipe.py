@@ -5,10 +5,10 @@ the step only, and training can go on after any step without a scheduler's state
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
-from pydantic import ConfigDict
+from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from repro.io.explain import Frozen
 
@@ -33,6 +33,7 @@ class Recipe(Frozen):
     warm_up: Annotated[int, Interval(ge=0)] = 0  # steps in which the learning rate rises from 0
     decay: Share = 0.97
     decay_steps: Annotated[int, Interval(ge=1)] = 1
+    stable: Annotated[int, Interval(ge=0)] = 0  # steps at the peak before an exponential fall
     floor: Share = 0.0  # the least learning rate, as a share of `lr`
     weight_decay: Positive = 0.0  # of matrices and convolutions: added to the gradient, x weight
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
@@ -40,6 +41,12 @@ class Recipe(Frozen):
     clip: Positive | None = None  # the largest norm of all gradients together
     # In which layers and loss run; weights stay float32.
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+
+    @model_serializer(mode="wrap")
+    def _without_zero(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Recorded runs are older than `stable`, and their ids depend on all fields."""
+        fields = plain(self)
+        return fields if self.stable else {k: v for k, v in fields.items() if k != "stable"}
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step; `step` counts the updates before it."""
@@ -51,7 +58,7 @@ class Recipe(Frozen):
         elif step < self.warm_up:
             share = step / self.warm_up  # as in TensorFlow's code the first step has the floor
         elif self.schedule == "exponential":
-            share = self.decay ** (step // self.decay_steps)
+            share = self.decay ** (max(0, step - self.stable) // self.decay_steps)
         return self.lr * max(share, self.floor)
 
 
