@@ -38,6 +38,7 @@ SHOWN = Shown(
     figure="methods_schedules",
     lines={"model": ("Transformer",)},
 )
+SMOOTHED = 10  # steps over which a training loss is a mean
 _CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
 
@@ -46,6 +47,8 @@ def tables(results: Results) -> list[Table]:
     return [
         side_by_side(results, frame),
         traffic(results, frame),
+        combinations(results, frame),
+        quality(results, frame),
         recomputation(results, frame),
         schedules(results, frame),
     ]
@@ -117,6 +120,24 @@ def traffic(results: Results, frame: Frame) -> Table:
     table["model"] = table["model"].map(style.model_name)
     forms: dict[str, Form] = {UNDIVIDED: ".0%"}
     return framed(results, f"{NAME}_traffic", table, ABOUT, forms=forms, K=K)
+
+
+def combinations(results: Results, frame: Frame) -> Table:
+    """What K devices gain over one by each method and pair of methods, where layers wait."""
+    frame = select(frame, group=plan.COMBINATIONS)
+    emulated = select(frame, fidelity="emulated")
+    table = emulated[["where", "run", "method", "K", "D"]].rename(columns={"D": "replicas"})
+    table["parts of a layer"] = emulated["tensor_parallel"].fillna(1).astype(int)
+    table["step (ms) emulated"] = or_status(emulated, "step_s")
+    at = ["where", "method", "K"]
+    simulated = select(frame, fidelity="simulated").set_index(at)["step_s"]
+    table = table.join(simulated.rename("step (ms) simulated"), on=at)
+    for fidelity in ("emulated", "simulated"):
+        steps = table[f"step (ms) {fidelity}"]
+        alone = table[table["method"] == "single"].set_index("where")[f"step (ms) {fidelity}"]
+        table[f"speedup {fidelity}"] = table["where"].map(alone) / steps
+    forms: dict[str, Form] = {f"step (ms) {of}": in_ms for of in ("emulated", "simulated")}
+    return framed(results, f"{NAME}_combinations", table, ABOUT, forms=forms, K=K)
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
@@ -254,21 +275,53 @@ def on_one_clock(results: Results, frame: Frame) -> Figure | None:
     return drawn
 
 
+def trainings(frame: Frame) -> Frame:
+    """Those on new data with each method's best rate; `loss` is smoothed, `last` its end.
+
+    `reached` are the examples until the loss is that which the slowest of them ends with.
+    """
+    runs = select(frame, group=plan.CURVES, done=True)
+    runs = runs.assign(
+        loss=[pd.Series(each).rolling(SMOOTHED, min_periods=1).mean() for each in runs["losses"]]
+    )
+    runs["last"] = [loss.iloc[-1] for loss in runs["loss"]]
+    runs = runs.sort_values("last", kind="stable").drop_duplicates(["where", "method", "K"])
+    target = runs.groupby("where")["last"].transform("max")
+    below = [loss.le(aim) for loss, aim in zip(runs["loss"], target, strict=True)]
+    runs["reached"] = runs["N"] * [found.idxmax() + 1 for found in below]
+    return runs.assign(target=target).sort_index()
+
+
+def quality(results: Results, frame: Frame) -> Table:
+    runs = trainings(frame)
+    table = runs[["where", "run", "method", "K", "lr"]].rename(columns={"lr": "best rate"})
+    table["examples an update"] = runs["N"] // runs["M"].where(runs["library"] == "pipedream", 1)
+    table["updates late"] = runs["late"]
+    table["loss at the end measured"] = runs["last"]
+    table["examples to the common loss"] = runs["reached"]
+    gpipe = runs[(runs["method"] == "gpipe") & (runs["K"] == 2)].set_index("where")["reached"]
+    table["over GPipe"] = runs["reached"] / runs["where"].map(gpipe)
+    forms: dict[str, Form] = {"best rate": "g", "loss at the end measured": ".3f"}
+    forms["examples to the common loss"] = "d"
+    loss = f"{runs['target'].max():.3f}"
+    return framed(results, f"{NAME}_quality", table, ABOUT, forms=forms, loss=loss)
+
+
 def loss_curves(frame: Frame) -> Figure | None:
-    runs = select(frame, group=plan.CURVES)
-    runs = select(runs, where=runs["where"].iloc[0]) if len(runs) else runs
+    runs = trainings(frame)
+    runs = select(runs, where=runs["where"].iloc[0], method=["gpipe", "pipedream"])
     if "gpipe" not in set(runs["method"]) or len(runs) < 2:
         return None
     drawn, ((axes,),) = style.grid(1, 1, 3.2)
-    for run in runs.itertuples():
-        examples = [run.N * step for step in range(len(run.losses))]
+    for run in runs[(runs["method"] != "gpipe") | (runs["K"] == 2)].itertuples():
+        examples = [run.N * step for step in range(len(run.loss))]
         if run.method == "gpipe":
-            label, colour = f"gpipe, K={run.K}: one update in {run.N} examples", style.THEORY
+            label, colour = f"gpipe: one update in {run.N} examples", style.THEORY
         else:
             label = f"pipedream, K={run.K}: one in {run.N // run.M}, staleness {run.late}"
             colour = style.series_colour(run.K)
-        look = style.dots("measured", linestyle="-", markersize=3, color=colour, label=label)
-        axes.plot(examples, run.losses, **look)
-    axes.set(xlabel="examples", ylabel="training loss, measured", ylim=(0, None))
+        look = style.dots("measured", linestyle="-", markersize=0, color=colour, label=label)
+        axes.plot(examples, run.loss, **look)
+    axes.set(xlabel="examples, each used once", ylabel="training loss, measured")
     axes.legend(loc="upper right")
     return drawn

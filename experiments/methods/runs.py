@@ -22,6 +22,7 @@ ABOUT = read_about(__file__)
 WORK = ("transformer", "amoebanet-d", "resnet50")  # groups of the methods on one model each
 CURVES, SCHEDULES, PAPER_SIZE = "loss-curves", "schedules", "paper-size"  # and the others
 TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "traffic", "traffic-paper-size"
+COMBINATIONS = "combinations"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "data", "fully-sharded")
 # What divides layers: the matrices of a Transformer, or convolutions.
@@ -29,6 +30,7 @@ DIVIDED = {"transformer": ("tensor",), "amoebanet-d": ("channels", "rows")}
 # Each layer waits for messages of its own; on two CPU cores a step takes up to ten times as long.
 SLOW = ("fully-sharded", "zero2", "tensor", "channels", "rows")
 ON_FOUR = ("gpipe-x-data", "gpipe-x-zero1", "gpipe-x-tensor")
+ON_EIGHT = ("gpipe", "1f1b", "data", *ON_FOUR)
 
 
 class Sizes(NamedTuple):
@@ -52,7 +54,7 @@ _IMAGES_FOR_16_GB = {"L": 6, "D": 128, "image": 128}
 _T, _A = TRANSFORMER, AMOEBANET
 SIZES: dict[Scale, Sizes] = {
     "smoke": Sizes(_T["smoke"], _A["smoke"], _RESNET18, (8, 2), (8, 2), 1, 4),
-    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4), 15, 30),
+    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4), 15, 120),
     "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8), 15, 200),
     "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8), 15, 200),
 }
@@ -62,6 +64,7 @@ K, SIMULATED_M, LAYERS = 8, 16, 16
 LAYER_S = 0.005  # of F; B takes twice as long
 PIPELINES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
 PROFILE = "tpu-v3"
+RATES = (3e-4, 1e-3, 3e-3)  # of the trainings, of which each method's best is shown
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
 _COUNTED |= {"balance": "parameters", "checkpoint": "never"}
 
@@ -115,6 +118,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name=SCHEDULES, runs=_schedules()),
             Group(name=PAPER_SIZE, runs=_paper_size(scale)),
             *_traffic(scale),
+            Group(name=COMBINATIONS, runs=_combinations(scale), rounds=1),
         ),
     )
 
@@ -146,14 +150,18 @@ def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> Ru
 def _curves(
     transformer: Callable[..., RunSpec], steps: int, on_four: dict[str, Any]
 ) -> tuple[RunSpec, ...]:
-    """GPipe updates once for a mini-batch, PipeDream once for each micro-batch, with stale weights.
+    """Trainings on data that is never repeated, with several rates.
 
-    PipeDream on one device has no stale weights, so it shows what the staleness does.
+    GPipe updates once for a mini-batch, PipeDream once for each micro-batch, with stale weights. On
+    one device it has none, so that shows what the staleness does.
     """
-    given: dict[str, Any] = {"warmup": 0, "steps": steps, "trace": False}
-    pipedreams = (transformer("pipedream", devices, **given) for devices in (1, 2))
-    four = transformer("pipedream", 4, **given | on_four)
-    return (transformer("gpipe", 2, **given), *pipedreams, four)
+    given: dict[str, Any] = {"warmup": 0, "steps": steps, "trace": False, "fresh": True}
+    trained = [(name, devices) for name in ("gpipe", "1f1b", "pipedream") for devices in (2, 4)]
+    return tuple(
+        transformer(name, devices, lr=rate, **given | (on_four if devices == 4 else {}))
+        for name, devices in [*trained, ("pipedream", 1)]
+        for rate in RATES
+    )
 
 
 def _schedules() -> tuple[RunSpec, ...]:
@@ -200,3 +208,22 @@ def _traffic(scale: Scale) -> Iterator[Group]:
             )
     yield Group(name=TRAFFIC, runs=tuple(small))
     yield Group(name=TRAFFIC_AT_PAPER_SIZE, runs=tuple(large))
+
+
+def _combinations(scale: Scale) -> tuple[RunSpec, ...]:
+    """Layers that wait, on one device and on K: each method emulated, and simulated if it can be.
+
+    Processes that wait share cores without disturbing each other.
+    """
+    args: dict[str, Any] = {"L": LAYERS, "forward_s": LAYER_S, "backward_s": 2 * LAYER_S}
+    args |= {"update_s": LAYER_S, "elements": 1024, "parameters": 2**16}
+    runs = []
+    for name, devices in (("single", 1), *((name, K) for name in ON_EIGHT)):
+        fields = fields_of(name, devices)
+        common: dict[str, Any] = {"model": "timed", "model_args": args, "checkpoint": "never"}
+        common |= {"M": SIMULATED_M // fields.get("D", 1), "N": 2 * SIMULATED_M}
+        common |= {"balance": "uniform", "trace": False, "steps": 1 if scale in TINY else 5}
+        runs.append(RunSpec(**common | fields, fidelity="emulated"))
+        if not {"library", "zero"} & fields.keys():
+            runs.append(RunSpec(**common | fields, fidelity="simulated"))
+    return tuple(runs)

@@ -110,7 +110,7 @@ class Source:
         if model is not None and parts > 1:
             refuse_indivisible(model.layers, parts)
         self.model, self._optimizer, self._kind = model, optimizer, "cpu"
-        self.link = link or FREE
+        self.link, self._parts = link or FREE, parts
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         raise NotImplementedError
@@ -294,7 +294,7 @@ class Known(Source):
     @cached_property
     def _waiting(self) -> list[TimedLayer]:
         assert self.model is not None
-        made = [layer() for layer in self.model.layers if callable(layer)]
+        made = [divided(layer, self._parts) for layer in self.model.layers if callable(layer)]
         return [layer for layer in made if isinstance(layer, TimedLayer)]
 
 
@@ -362,7 +362,7 @@ class Roofline(Source):
             # Equal layers are one object, by which the counter knows them.
             of_layer = {layer: partial(divided, layer, parts) for layer in model.layers}
             self.model = replace(model, layers=[of_layer[layer] for layer in model.layers])
-        self._kind, self._given_link, self._parts = kind, link, parts
+        self._kind, self._given_link = kind, link
         self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
         self._set(device, Included())
 

@@ -18,12 +18,13 @@ MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
 Spec = Any  # a `RunSpec`, whose module imports this one
 Setting = Mapping[str, tuple[Any, ...]]
 
+TIMED = ("measured", "emulated")
 _MEASURED_STEPS: Setting = {"fidelity": ("measured",), "task": ("train",)}
 _ONE_REPLICA_OF_OURS: Setting = {"D": (1,), "library": OURS}
 RULES: list[tuple[Setting, Setting]] = [
     # Libraries.
     *(({"library": (name,)}, accepted) for name, (_, accepted) in LIBRARIES.items()),
-    *(({"library": (name,)}, {"tensor_parallel": GIVEN}) for name in DIVIDED),
+    ({"library": DIVIDED}, {"tensor_parallel": GIVEN, "fidelity": ("measured", "counted")}),
     # Schedules.
     *(
         ({"schedule": (name,)}, {"checkpoint": ("never",)})
@@ -42,12 +43,13 @@ RULES: list[tuple[Setting, Setting]] = [
     # Cuts.
     ({"balance": ("memory",)}, {"partitioner": NONE, "task": ("fit",)}),
     # Devices.
-    ({"zero": GIVEN}, {"tensor_parallel": NONE, **_MEASURED_STEPS}),
+    ({"zero": GIVEN}, {"tensor_parallel": NONE, "fidelity": TIMED, "task": ("train",)}),
     (
         {"tensor_parallel": GIVEN},
-        {"fidelity": ("measured", "simulated", "counted"), "task": ("train", "traffic")},
+        {"fidelity": (*TIMED, "simulated", "counted"), "task": ("train", "traffic")},
     ),
     ({"shared": GIVEN}, _MEASURED_STEPS),
+    ({"fresh": GIVEN}, {"D": (1,), **_MEASURED_STEPS}),
     # Tasks.
     (
         {"task": ("fit",)},

@@ -12,6 +12,7 @@ whole matrix. Here parameters are plain tensors. `repro.methods.sharded` has tor
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,7 +109,22 @@ def divide(layer: nn.Module, parts: Part) -> nn.Module:
             setattr(module, name, RowLinear(getattr(module, name), parts))
         for name in plan.counts:
             setattr(module, name, getattr(module, name) // parts.count)
+        for name in plan.seconds:
+            setattr(module, name, getattr(module, name) / parts.count)
+        if plan.seconds:
+            module.register_forward_hook(partial(_wait_for_sums, parts))
     return layer
+
+
+def _sum_copy(parts: Part, tensor: Tensor) -> None:
+    parts.sum(tensor.detach().clone())
+
+
+def _wait_for_sums(parts: Part, _module: nn.Module, given: tuple[Tensor], output: Tensor) -> None:
+    """Sum what a divided layer gives, and its gradient; neither changes what a layer passes on."""
+    _sum_copy(parts, output)
+    if given[0].requires_grad:
+        given[0].register_hook(partial(_sum_copy, parts))
 
 
 def divisible(layer: nn.Module) -> Iterator[Any]:

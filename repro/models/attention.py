@@ -22,6 +22,8 @@ class TensorPlan:
     columns: tuple[str, ...]  # linear layers whose output channels are divided
     rows: tuple[str, ...]  # linear layers of divided input channels; their outputs are summed
     counts: tuple[str, ...] = ()  # attributes that are divided by T, such as the number of heads
+    # Attributes that each device has 1 / T of, of a module whose outputs are summed as a whole.
+    seconds: tuple[str, ...] = ()
     # Attributes that must be 0: probabilities to drop what is divided, of which every device would
     # drop the same places of its part.
     undropped: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ itself costs, also for more stages than a machine has devices (fidelity "emulate
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Interval
@@ -16,6 +16,7 @@ from torch.autograd import Function
 
 from repro.gpipe.runtime.clock import Waits, wait_until
 from repro.models.arguments import Count, Layers
+from repro.models.attention import TensorPlan
 from repro.models.model import Model
 
 Seconds = Annotated[float, Interval(ge=0)]
@@ -57,10 +58,13 @@ class _Wait(Function):
 class TimedLayer(nn.Module):
     """[N, any] -> [N, elements]: F takes forward_s seconds, B takes backward_s.
 
-    The output is the input if that has the same width, else zeros. One parameter gives optimizers
-    something to update; it changes nothing, and its gradient is 0. `TimedSGD` takes update_s
+    The output is the input if that has the same width, else zeros. Its parameters give optimizers
+    something to update; they change nothing, and their gradients are 0. `TimedSGD` takes update_s
     seconds to update it. Where a schedule splits B, weight_s of it are for the weights' gradients.
+    Divided over T devices, F and B take 1 / T of the seconds.
     """
+
+    tensor_plan: ClassVar[TensorPlan] = TensorPlan((), (), (), seconds=("forward_s", "backward_s"))
 
     def __init__(
         self,
@@ -69,11 +73,12 @@ class TimedLayer(nn.Module):
         elements: int,
         update_s: float = 0.0,
         weight_s: float = 0.0,
+        parameters: int = 1,
     ) -> None:
         super().__init__()
         self.forward_s, self.backward_s, self.elements = forward_s, backward_s, elements
         self.weight_s = weight_s
-        self.weight = nn.Parameter(torch.zeros(1))
+        self.weight = nn.Parameter(torch.zeros(parameters))
         vars(self.weight)["update_s"] = update_s
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,6 +104,7 @@ def timed(
     elements: Count | Sequence[Count] = 1024,
     update_s: Seconds | Sequence[Seconds] = 0.0,
     weight_s: Seconds | Sequence[Seconds] | None = None,
+    parameters: Count | Sequence[Count] = 1,
 ) -> Model:
     """A model of L timed layers; by default B takes twice as long as F, as in the paper.
 
@@ -106,10 +112,12 @@ def timed(
     and of B of one micro-batch of any size, float32 numbers per example in the output of a layer,
     and seconds of the layer's update with the optimizer `TimedSGD`. A simulated schedule that
     splits B needs seconds of its part for the weights' gradients, by default half of B. The inputs
-    of the model are as wide as the output of the first layer.
+    of the model are as wide as the output of the first layer, and replicas sum the gradients of the
+    parameters.
     """
     numbers: dict[str, Any] = {"forward_s": forward_s, "backward_s": backward_s}
     numbers |= {"elements": elements, "update_s": update_s, "weight_s": weight_s}
+    numbers["parameters"] = parameters
     for name, given in numbers.items():
         if given is None:
             given = [seconds / 2 for seconds in numbers["backward_s"]]

@@ -15,6 +15,8 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -98,6 +100,7 @@ class Training:
             model = drawn_on(device_of(job.device, rank), build(spec.model, **spec.arguments))
             throttle, examples = None, spec.N
         self._batch = model.batch(examples, spec.seed)
+        self._fresh = map(partial(model.batch, spec.N), count(spec.seed)) if spec.fresh else None
         if spec.D > 1:
             replica = rank // (spec.K * (spec.tensor_parallel or 1))
             inputs, targets = (split(tree, spec.D)[replica] for tree in self._batch)
@@ -151,6 +154,8 @@ class Training:
     def _timed(self) -> Step:
         """One step after a barrier; collecting spans or times is not counted."""
         method, trace = self._method, self._job.spec.trace
+        if self._fresh is not None:
+            self._batch = next(self._fresh)
         method.gather(None)
         result = method.train_step(*self._batch, trace=trace)
         slept = self._sleep()
