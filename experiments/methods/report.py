@@ -15,6 +15,8 @@ from repro.claims.claim import Evidence
 from repro.gpipe.schedule.actions import Schedule
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
+from repro.methods import planner
+from repro.methods.planner import Plan
 from repro.paper import theory
 from repro.report import gantt, style
 from repro.report.declared import Shown
@@ -38,6 +40,7 @@ SHOWN = Shown(
     figure="methods_schedules",
     lines={"model": ("Transformer",)},
 )
+SLOWEST = "slowest stage (ms) simulated"
 SMOOTHED = 10  # steps over which a training loss is a mean
 _CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
@@ -49,6 +52,7 @@ def tables(results: Results) -> list[Table]:
         traffic(results, frame),
         combinations(results, frame),
         quality(results, frame),
+        cuts(results, frame),
         recomputation(results, frame),
         schedules(results, frame),
     ]
@@ -105,8 +109,8 @@ def late(run: Mapping[str, Any]) -> Cell | str | None:
 def traffic(results: Results, frame: Frame) -> Table:
     """What the device sends that sends most: measured and counted on two, and counted on K."""
     at = ["where", "model", "method"]
-    counted = select(frame, group=[plan.TRAFFIC, plan.TRAFFIC_AT_PAPER_SIZE])
-    small, large = (select(counted, group=of).set_index(at) for of in counted["group"].unique())
+    groups = (plan.TRAFFIC, plan.TRAFFIC_AT_PAPER_SIZE)
+    small, large = (select(frame, group=group).set_index(at) for group in groups)
     measured = select(frame, group=plan.WORK, devices=2, remat="never")
     measured = measured.drop_duplicates(at).set_index(at)  # controls come last
     table = small[["run"]].assign(**{MEASURED: measured["sent MiB measured"]})
@@ -128,14 +132,13 @@ def combinations(results: Results, frame: Frame) -> Table:
     emulated = select(frame, fidelity="emulated")
     table = emulated[["where", "run", "method", "K", "D"]].rename(columns={"D": "replicas"})
     table["parts of a layer"] = emulated["tensor_parallel"].fillna(1).astype(int)
-    table["step (ms) emulated"] = or_status(emulated, "step_s")
-    at = ["where", "method", "K"]
-    simulated = select(frame, fidelity="simulated").set_index(at)["step_s"]
-    table = table.join(simulated.rename("step (ms) simulated"), on=at)
     for fidelity in ("emulated", "simulated"):
-        steps = table[f"step (ms) {fidelity}"]
-        alone = table[table["method"] == "single"].set_index("where")[f"step (ms) {fidelity}"]
-        table[f"speedup {fidelity}"] = table["where"].map(alone) / steps
+        at = ["where", "method", "K"]
+        runs = select(frame, fidelity=fidelity).set_index(at)
+        alone = runs.groupby("where")["step_s"].first()  # of single
+        runs["speedup"] = runs.index.get_level_values("where").map(alone) / runs["step_s"]
+        found = pd.DataFrame({"step (ms)": or_status(runs, "step_s"), "speedup": runs["speedup"]})
+        table = table.join(found.add_suffix(f" {fidelity}"), on=at)
     forms: dict[str, Form] = {f"step (ms) {of}": in_ms for of in ("emulated", "simulated")}
     return framed(results, f"{NAME}_combinations", table, ABOUT, forms=forms, K=K)
 
@@ -143,10 +146,10 @@ def combinations(results: Results, frame: Frame) -> Table:
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Section 6: what divided layers send and take, over a pipeline."""
     frame = recorded(results)
-    large = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE)
+    large = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE, done=True)
     for (_, model), runs in large.groupby(["where", "model"]):
         sent = runs.set_index("method")
-        for name in plan.DIVIDED[model]:
+        for name in {*plan.DIVIDED[model]} & {*sent.index}:
             pair = sent.loc[[name, "gpipe"]]
             ours, pipelined = pair["sent MiB measured"]
             yield (
@@ -300,11 +303,45 @@ def quality(results: Results, frame: Frame) -> Table:
     table["loss at the end measured"] = runs["last"]
     table["examples to the common loss"] = runs["reached"]
     gpipe = runs[(runs["method"] == "gpipe") & (runs["K"] == 2)].set_index("where")["reached"]
-    table["over GPipe"] = runs["reached"] / runs["where"].map(gpipe)
+    table["over GPipe"] = runs["reached"] / runs["where"].map(gpipe).astype(float)
     forms: dict[str, Form] = {"best rate": "g", "loss at the end measured": ".3f"}
     forms["examples to the common loss"] = "d"
     loss = f"{runs['target'].max():.3f}"
     return framed(results, f"{NAME}_quality", table, ABOUT, forms=forms, loss=loss)
+
+
+def cuts(results: Results, frame: Frame) -> Table:
+    """Our cut beside PipeDream's, which its planner makes of the same layer times."""
+    lines = []
+    frame = select(frame, group=plan.CUTS, done=True)
+    for (where, model), runs in frame.groupby(["where", "model"], sort=False):
+        if len(runs) < 2:
+            continue
+        layers, ours = runs["run"]
+        costs, stages = (newest(run, "modelled").stages for run in (layers, ours))
+        per_s = 1 / costs.link.bytes_per_second
+        boundary_s = [
+            per_s * (a + g) for a, g in zip(costs.activations, costs.gradients, strict=True)
+        ]
+        given = (
+            [F + B for F, B in zip(costs.forward, costs.backward, strict=True)],
+            boundary_s,
+            [per_s * size for size in newest(layers, "parameter_bytes")],
+            plan.K,
+        )
+        slowest = max(F + B for F, B in zip(stages.forward, stages.backward, strict=True))
+        planned = {
+            "ours": Plan(slowest, tuple((count, 1) for count in newest(ours, "balance"))),
+            "PipeDream's planner, without replicas": planner.plan(*given, replicas=False),
+            "PipeDream's planner": planner.plan(*given),
+        }
+        for name, found in planned.items():
+            stages_text = ", ".join(f"{n}" if r == 1 else f"{n} x {r}" for n, r in found.stages)
+            lines.append([where, ours, style.model_name(model), name, stages_text, found.slowest_s])
+    columns = ["where", "run", "model", "cut", "layers x replicas", SLOWEST]
+    table = pd.DataFrame(lines, columns=columns)
+    forms: dict[str, Form] = {SLOWEST: in_ms}
+    return framed(results, f"{NAME}_cuts", table, ABOUT, forms=forms, K=K, profile=plan.PROFILE)
 
 
 def loss_curves(frame: Frame) -> Figure | None:

@@ -22,7 +22,7 @@ ABOUT = read_about(__file__)
 WORK = ("transformer", "amoebanet-d", "resnet50")  # groups of the methods on one model each
 CURVES, SCHEDULES, PAPER_SIZE = "loss-curves", "schedules", "paper-size"  # and the others
 TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "traffic", "traffic-paper-size"
-COMBINATIONS = "combinations"
+COMBINATIONS, CUTS = "combinations", "cuts"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "data", "fully-sharded")
 # What divides layers: the matrices of a Transformer, or convolutions.
@@ -118,6 +118,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name=SCHEDULES, runs=_schedules()),
             Group(name=PAPER_SIZE, runs=_paper_size(scale)),
             *_traffic(scale),
+            Group(name=CUTS, runs=_cuts(scale)),
             Group(name=COMBINATIONS, runs=_combinations(scale), rounds=1),
         ),
     )
@@ -208,6 +209,29 @@ def _traffic(scale: Scale) -> Iterator[Group]:
             )
     yield Group(name=TRAFFIC, runs=tuple(small))
     yield Group(name=TRAFFIC_AT_PAPER_SIZE, runs=tuple(large))
+
+
+def _cuts(scale: Scale) -> tuple[RunSpec, ...]:
+    """Each layer a stage, from which a planner cuts, and our cut into K."""
+    models = (  # and how many layers each has besides its L
+        ("transformer", MODELLED_TRANSFORMER[scale], 2),
+        ("amoebanet-d", MODELLED_AMOEBANET[scale], 6),
+    )
+    return tuple(
+        RunSpec(
+            model=model,
+            model_args=args,
+            K=stages,
+            M=SIMULATED_M,
+            N=2 * SIMULATED_M,
+            checkpoint="never",
+            fidelity="simulated",
+            profile=PROFILE,
+            trace=False,
+        )
+        for model, args, others in models
+        for stages in (args["L"] + others, K)
+    )
 
 
 def _combinations(scale: Scale) -> tuple[RunSpec, ...]:

@@ -45,11 +45,11 @@ class Sizes(NamedTuple):
 
 SIZES_OF: dict[Scale, Sizes] = {
     "smoke": Sizes(4, 4, (TUNED, SCRATCH)),
-    "laptop": Sizes(150, 50, (TUNED, SCRATCH)),
+    "laptop": Sizes(800, 150, (TUNED, SCRATCH)),
     "overnight": Sizes(2000, 500, (TUNED, SCRATCH, LONG, NOISE)),
 }
 N = 64
-TRIED = (0.005, 0.01, 0.02)
+TRIED = (0.0025, 0.005, 0.01)
 # Chosen by the tuning runs, for each width: of fine-tuning and from scratch.
 RATES: dict[str, dict[int, tuple[float, float]]] = {
     task: dict.fromkeys(WIDTHS, (0.005, 0.005)) for task in TASKS

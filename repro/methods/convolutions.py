@@ -23,7 +23,7 @@ from repro.methods.divided import Parts, with_summed_gradients
 from repro.methods.traffic import ring_share
 from repro.methods.unpipelined import DataParallel, SeededLayers, Unpipelined
 from repro.models.amoebanet import Cell, Head, Stem
-from repro.models.operations import FactorizedReduction, SameConv, SameMaxPool, same_padding
+from repro.models.operations import FactorizedReduction, SameConv, SameMaxPool
 
 
 class ChannelParallel(Unpipelined):
@@ -182,18 +182,18 @@ class Site(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What an operator reads in one direction: of `size` pixels, for so many outputs."""
+    """What an operator reads along the rows, or along the columns."""
 
     kernel: int
     stride: int
-    padding: int  # before the first pixel
-    size: int
+    size: int  # of the image
     outputs: int
 
     def reads(self, outputs: range) -> range:
-        """The pixels for some of the outputs; also those of the padding."""
-        first = outputs.start * self.stride - self.padding
-        return range(first, (outputs.stop - 1) * self.stride - self.padding + self.kernel)
+        """The pixels for some of the outputs; those outside of the image are padding."""
+        padding = max(0, (self.outputs - 1) * self.stride + self.kernel - self.size)
+        first = outputs.start * self.stride - padding // 2
+        return range(first, first + (len(outputs) - 1) * self.stride + self.kernel)
 
     def padded(self, outputs: range) -> tuple[int, int]:
         """How many of them are padding, before and after the image."""
@@ -201,7 +201,7 @@ class Window(NamedTuple):
         return max(0, -reads.start), max(0, reads.stop - self.size)
 
     def wanted(self, outputs: range) -> range:
-        """How many of them are pixels."""
+        """Those of the image."""
         return _common(self.reads(outputs), range(self.size))
 
 
@@ -245,27 +245,16 @@ def read_whole(inputs: Sequence[Sequence[torch.Size]], whole: int) -> Sequence[t
     return inputs[whole][:1] if whole == len(inputs) - 1 else inputs[whole]
 
 
-def _windows(module: Any, given: torch.Size, output: torch.Size) -> tuple[Window, Window]:
+def _windows(site: Site) -> list[Window]:
     """Of its rows and of its columns."""
-    if isinstance(module, FactorizedReduction):
-        kernels, strides = (2, 2), (2, 2)
-    elif isinstance(module, SameMaxPool):
-        kernels, strides = (module.kernel,) * 2, (module.stride,) * 2
-    else:
-        kernels, strides = _pair(module.kernel_size), _pair(module.stride)
-    found = []
-    for n, size in enumerate(given[2:]):
-        if isinstance(module, nn.AvgPool2d) or type(module) is nn.Conv2d:
-            before = _pair(module.padding)[n]
-        else:
-            before = same_padding(size, kernels[n], strides[n])[0]
-        found.append(Window(kernels[n], strides[n], before, size, output[n + 2]))
-    return found[0], found[1]
+    kernels, strides = _pair(site.module.kernel_size), _pair(site.module.stride)
+    sizes = site.input[2:], site.output[2:]
+    return [Window(*each) for each in zip(kernels, strides, *sizes, strict=True)]
 
 
 def _taken(rows: Rows, site: Site, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """The pixels that an operator reads for the outputs of this process, and their padding."""
-    vertical, horizontal = _windows(site.module, site.input, site.output)
+    vertical, horizontal = _windows(site)
     outputs = rows.of(vertical.outputs)
     taken = rows.take(x, vertical.size, [vertical.wanted(each) for each in outputs])
     columns = horizontal.padded(range(horizontal.outputs))
@@ -283,7 +272,7 @@ def _convolve(conv: nn.Conv2d, rows: Rows, site: Site, x: Tensor) -> Tensor:
 
 
 def _maximum(pool: SameMaxPool, rows: Rows, site: Site, x: Tensor) -> Tensor:
-    return functional.max_pool2d(_read(rows, site, x, -math.inf), pool.kernel, pool.stride)
+    return functional.max_pool2d(_read(rows, site, x, -math.inf), pool.kernel_size, pool.stride)
 
 
 def _average(pool: nn.AvgPool2d, rows: Rows, site: Site, x: Tensor) -> Tensor:
@@ -369,7 +358,7 @@ def count_rows(layers: Sequence[Layer], sample: Tree, T: int) -> Counted:
             statistics = 2 * (T - 1) * byte_size((2, site.input[1]))
             sent = [size + statistics for size in sent]
         else:
-            window = _windows(site.module, site.input, site.output)[0]
+            window = _windows(site)[0]
             wanted = [window.wanted(outputs) for outputs in rows.of(window.outputs)]
             add(site.input, wanted, backward=site.layer > 0)
     for shape in read_whole(inputs, whole):

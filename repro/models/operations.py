@@ -50,10 +50,10 @@ class SameMaxPool(nn.Module):
 
     def __init__(self, kernel: int, stride: int) -> None:
         super().__init__()
-        self.kernel, self.stride = kernel, stride
+        self.kernel_size, self.stride = (kernel, kernel), (stride, stride)
 
     def forward(self, input: Tensor) -> Tensor:
-        kernel, stride = (self.kernel, self.kernel), (self.stride, self.stride)
+        kernel, stride = self.kernel_size, self.stride
         input, padding = _pad(input, kernel, stride, -math.inf)  # which is never the maximum
         return functional.max_pool2d(input, kernel, stride, padding)
 
@@ -64,6 +64,8 @@ class FactorizedReduction(nn.Module):
     Half of the filters see the even pixels, the other half the odd ones, of the image shifted by
     one pixel.
     """
+
+    kernel_size, stride = 2, 2  # of both together
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()

@@ -1,0 +1,39 @@
+"""PipeDream's planner, held against every cut with every number of replicas."""
+
+from itertools import combinations, pairwise, product
+from math import inf
+
+import pytest
+
+from repro.methods.planner import plan
+
+SECONDS = [1.0, 4.0, 2.0, 1.0, 5.0]
+DEVICES = 4
+
+
+def slowest(cut, replicas, boundary_s, gradients_s):
+    found = 0.0
+    for (first, end), r in zip(pairwise(cut), replicas, strict=True):
+        sums = 2 * (r - 1) / r * sum(gradients_s[first:end])
+        found = max(found, sum(SECONDS[first:end]) / r, sums, boundary_s[first - 1] * (first > 0))
+    return found
+
+
+@pytest.mark.parametrize("boundary", [0.0, 3.0])
+@pytest.mark.parametrize("gradients", [0.0, 0.7, 4.0])
+@pytest.mark.parametrize("replicas", [True, False])
+def test_no_other_plan_is_faster(boundary, gradients, replicas):
+    boundary_s, gradients_s = [boundary] * 4, [gradients] * 5
+    found = plan(SECONDS, boundary_s, gradients_s, DEVICES, replicas=replicas)
+    best = inf
+    for inner in (inner for n in range(5) for inner in combinations(range(1, 5), n)):
+        cut = (0, *inner, 5)
+        most = range(1, DEVICES + 1 if replicas else 2)
+        for counts in product(most, repeat=len(cut) - 1):
+            if sum(counts) == DEVICES:
+                best = min(best, slowest(cut, counts, boundary_s, gradients_s))
+    assert found.slowest_s == pytest.approx(best)
+    layers, counts = zip(*found.stages, strict=True)
+    cut = [sum(layers[:n]) for n in range(len(layers) + 1)]
+    assert (cut[-1], sum(counts)) == (5, DEVICES)
+    assert slowest(cut, counts, boundary_s, gradients_s) == pytest.approx(best)
