@@ -66,7 +66,7 @@ PIPELINES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
 PROFILE = "tpu-v3"
 RATES = (3e-4, 1e-3, 3e-3)  # of the trainings, of which each method's best is shown
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
-_COUNTED |= {"balance": "parameters", "checkpoint": "never"}
+_COUNTED |= {"balance": "flops", "checkpoint": "never"}
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:

@@ -67,7 +67,10 @@ RULES: list[tuple[Setting, Setting]] = [
     ({"task": ("calibrate", "roofline")}, {"fidelity": ("measured",), **_ONE_REPLICA_OF_OURS}),
     # Cost models.
     ({"fidelity": ("counted",)}, {"task": ("fit", "traffic")}),
-    ({"task": ("traffic",)}, {"fidelity": ("counted",), "library": COUNTED}),
+    (
+        {"task": ("traffic",)},
+        {"fidelity": ("counted",), "library": COUNTED, "balance": ("flops",), "partitioner": NONE},
+    ),
     ({"fidelity": ("simulated",)}, {"task": ("train",), "library": OURS}),
     (
         {"profile": GIVEN},

@@ -1,20 +1,25 @@
 """What each process sends in a step, by the shapes of a model alone."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 
 from repro.gpipe.core.layers import Layer, on_meta, parameter_counts
 from repro.gpipe.core.microbatch import Tree
-from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
 from repro.methods.convolutions import Counted, byte_size, count_channels, count_rows, meet
 from repro.methods.divided import sums
 from repro.methods.traffic import ring_share
 
 
-def count(library: str, layers: Sequence[Layer], sample: Tree, P: int, M: int) -> Counted:
-    """Of a step on P devices of M micro-batches, each as large as the sample."""
+def count(
+    library: str, layers: Sequence[Layer], sample: Tree, P: int, M: int, balance: Sequence[int] = ()
+) -> Counted:
+    """Of a step on P devices of M micro-batches, each as large as the sample.
+
+    `balance` are the layers of each stage, of a pipeline.
+    """
     ways = {
-        "repro": _stages,
+        "repro": partial(_stages, balance),
         "ddp": _replicas,
         "tensor": _matrices,
         "channels": count_channels,
@@ -32,13 +37,10 @@ def count(library: str, layers: Sequence[Layer], sample: Tree, P: int, M: int) -
     return each._replace(sent=sent)
 
 
-def _stages(layers: Sequence[Layer], sample: Tree, K: int) -> Counted:
-    """The boundaries of stages that are cut by parameters."""
-    cost = additive(parameter_counts(layers))
-    counts = PARTITIONERS[SMALLEST_LARGEST](cost, len(layers), K)
+def _stages(balance: Sequence[int], layers: Sequence[Layer], sample: Tree, K: int) -> Counted:
     _, inputs = meet(layers, sample)
     sent: list[dict[str, int]] = [{} for _ in range(K)]
-    for stage, first in enumerate([*accumulate(counts)][:-1]):
+    for stage, first in enumerate([*accumulate(balance)][:-1]):
         size = sum(map(byte_size, inputs[first]))
         sent[stage]["activations"] = size
         sent[stage + 1]["gradients"] = size
