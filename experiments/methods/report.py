@@ -144,7 +144,7 @@ def combinations(results: Results, frame: Frame) -> Table:
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Section 6: what divided layers send and take, over a pipeline."""
+    """Section 6: what divided layers send, over a pipeline."""
     frame = recorded(results)
     large = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE, done=True)
     for (_, model), runs in large.groupby(["where", "model"]):
@@ -155,16 +155,6 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
             yield (
                 cell_id(NAME, "sent", name),
                 Evidence(ours / pipelined, "counted", tuple(pair["id"]), papers_size=True),
-            )
-    measured = select(frame, group=plan.WORK, devices=2, remat="never", done=True)
-    for (_, model), runs in measured[measured["control"].isna()].groupby(["where", "model"]):
-        by_method = runs.set_index("method")
-        for name in {*plan.DIVIDED.get(model, ())} & {*by_method.index}:
-            pair = by_method.loc[["gpipe", name]]
-            ratio, low, high = ratio_of(results, *pair["run"])
-            yield (
-                cell_id(NAME, "time", name),
-                Evidence(ratio, "measured", tuple(pair["id"]), low, high),
             )
 
 
