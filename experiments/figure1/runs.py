@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
 SIZES_OF: dict[Scale, Sizes] = {
     "smoke": Sizes({8: 0.005, 16: 0.005}, 32, 4, (1,)),
     "laptop": Sizes({8: 0.01, 12: 0.01, 16: 0.01, 24: 0.01}, 64, 800, (1,)),
-    "overnight": Sizes({8: 0.005, 12: 0.005, 16: 0.005, 24: 0.005}, 64, 2000, (1, 2, 4)),
+    "overnight": Sizes({8: 0.005, 12: 0.01, 16: 0.005, 24: 0.01}, 64, 2000, (1, 2, 4)),
     "paper": Sizes(dict.fromkeys((64, 128, 256, 512), 0.0), 256, 100 * _IMAGES // 256, (1,)),
 }
 SIZES_OF["node"] = SIZES_OF["paper"]
