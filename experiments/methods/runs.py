@@ -110,7 +110,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices; 4 at scale node and paper",
-        minutes={"smoke": 0.5, "laptop": 8, "node": 20, "paper": 20},
+        minutes={"smoke": 1.5, "laptop": 20, "node": 40, "paper": 40},
         rounds=sets(scale),
         groups=(
             *(Group(name=name, runs=tuple(runs)) for name, runs in zip(WORK, groups, strict=True)),
