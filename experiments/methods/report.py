@@ -149,7 +149,8 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     large = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE, done=True)
     for (_, model), runs in large.groupby(["where", "model"]):
         sent = runs.set_index("method")
-        for name in {*plan.DIVIDED[model]} & {*sent.index}:
+        names = plan.DIVIDED[model] if "gpipe" in sent.index else ()
+        for name in {*names} & {*sent.index}:
             pair = sent.loc[[name, "gpipe"]]
             ours, pipelined = pair["sent MiB measured"]
             yield (

@@ -230,7 +230,7 @@ def _cuts(scale: Scale) -> tuple[RunSpec, ...]:
             trace=False,
         )
         for model, args, others in models
-        for stages in (args["L"] + others, K)
+        for stages in dict.fromkeys((args["L"] + others, K))
     )
 
 

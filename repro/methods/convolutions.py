@@ -161,6 +161,7 @@ class Rows:
         sends = [0 if u == t else tensor.numel() for u, tensor in enumerate(given)]
         # Also where this process sends nothing: in the backward it may have to.
         flat = torch.cat([x.flatten()[:size] for x, size in zip(given, sends, strict=True)])
+        assert self._group is not None  # only counting needs none
         got = collectives.all_to_all_single_autograd(flat, sizes, sends, self._group).split(sizes)
         pairs = zip(got, come, strict=True)
         return [given[t] if u == t else x.view(shape) for u, (x, shape) in enumerate(pairs)]
