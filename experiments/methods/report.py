@@ -15,6 +15,7 @@ from repro.claims.claim import Evidence
 from repro.gpipe.schedule.actions import Schedule
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
+from repro.harness.spec import TINY
 from repro.methods import planner
 from repro.methods.planner import Plan
 from repro.paper import theory
@@ -146,6 +147,7 @@ def combinations(results: Results, frame: Frame) -> Table:
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Section 6: what divided layers send, over a pipeline."""
     frame = recorded(results)
+    frame = frame[~frame["run"].map(lambda run: run.place.scale).isin(TINY)]
     large = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE, done=True)
     for (_, model), runs in large.groupby(["where", "model"]):
         sent = runs.set_index("method")
@@ -279,7 +281,11 @@ def trainings(frame: Frame) -> Frame:
         loss=[pd.Series(each).rolling(SMOOTHED, min_periods=1).mean() for each in runs["losses"]]
     )
     runs["last"] = [loss.iloc[-1] for loss in runs["loss"]]
-    runs = runs.sort_values("last", kind="stable").drop_duplicates(["where", "method", "K"])
+    runs = (
+        runs.dropna(subset="last")
+        .sort_values("last", kind="stable")
+        .drop_duplicates(["where", "method", "K"])
+    )
     target = runs.groupby("where")["last"].transform("max")
     below = [loss.le(aim) for loss, aim in zip(runs["loss"], target, strict=True)]
     runs["reached"] = runs["N"] * [found.idxmax() + 1 for found in below]
@@ -337,7 +343,7 @@ def cuts(results: Results, frame: Frame) -> Table:
 
 def loss_curves(frame: Frame) -> Figure | None:
     runs = trainings(frame)
-    runs = select(runs, where=runs["where"].iloc[0], method=["gpipe", "pipedream"])
+    runs = select(runs, method=["gpipe", "pipedream"], where=[*runs["where"][:1]]).sort_values("K")
     if "gpipe" not in set(runs["method"]) or len(runs) < 2:
         return None
     drawn, ((axes,),) = style.grid(1, 1, 3.2)

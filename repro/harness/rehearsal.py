@@ -80,16 +80,19 @@ def check_model(spec: RunSpec, model: Model) -> None:
         )
     if spec.profile is not None:
         devices.load(tilde_to_home(spec.profile))
-    if not spec.modelled and spec.fidelity not in (fidelity, "counted"):
+    counts = spec.fidelity == "counted" and not waits(model)
+    if not (spec.modelled or counts) and spec.fidelity != fidelity:
         raise ValueError(
             f"fidelity = '{spec.fidelity}': the layers of {spec.model} {verb}, so allowed is "
             f"'{fidelity}' or 'simulated'; set that"
         )
     spec.check_depth(len(model.layers))
     if spec.tensor_parallel is not None:
-        refuse = refuse_undivided if spec.library in ("channels", "rows") else refuse_indivisible
         try:
-            refuse(model.layers, spec.tensor_parallel)
+            if spec.library in ("channels", "rows"):
+                refuse_undivided(spec.library, model.layers, spec.tensor_parallel)
+            else:
+                refuse_indivisible(model.layers, spec.tensor_parallel)
         except ValueError as error:
             raise ValueError(f"model = '{spec.model}' with {error}") from None
 

@@ -21,6 +21,13 @@ Setting = Mapping[str, tuple[Any, ...]]
 TIMED = ("measured", "emulated")
 _MEASURED_STEPS: Setting = {"fidelity": ("measured",), "task": ("train",)}
 _ONE_REPLICA_OF_OURS: Setting = {"D": (1,), "library": OURS}
+_TRAFFIC: Setting = {
+    "fidelity": ("counted",),
+    "balance": ("flops",),
+    "partitioner": NONE,
+    "checkpoint": ("never",),
+    "stages_per_rank": NONE,
+}
 RULES: list[tuple[Setting, Setting]] = [
     # Libraries.
     *(({"library": (name,)}, accepted) for name, (_, accepted) in LIBRARIES.items()),
@@ -67,16 +74,14 @@ RULES: list[tuple[Setting, Setting]] = [
     ({"task": ("calibrate", "roofline")}, {"fidelity": ("measured",), **_ONE_REPLICA_OF_OURS}),
     # Cost models.
     ({"fidelity": ("counted",)}, {"task": ("fit", "traffic")}),
-    (
-        {"task": ("traffic",)},
-        {"fidelity": ("counted",), "library": COUNTED, "balance": ("flops",), "partitioner": NONE},
-    ),
+    ({"task": ("traffic",)}, {"library": COUNTED, **_TRAFFIC}),
+    ({"task": ("traffic",), "library": OURS}, {"D": (1,), "tensor_parallel": NONE, **_TRAFFIC}),
     ({"fidelity": ("simulated",)}, {"task": ("train",), "library": OURS}),
     (
         {"profile": GIVEN},
         {"fidelity": ("simulated", "emulated"), "task": ("train",), "library": OURS},
     ),
-    ({"fidelity": ("emulated",), "profile": GIVEN}, {"D": (1,)}),
+    ({"fidelity": ("emulated",), "profile": GIVEN}, {"D": (1,), "tensor_parallel": NONE}),
     ({"stretch": GIVEN}, {"fidelity": ("emulated",), "profile": GIVEN}),
     ({"fidelity": ("simulated",), "memory": GIVEN}, {"profile": GIVEN}),
     ({"fidelity": ("measured", "emulated", "quoted"), "memory": GIVEN}, {"task": ("fit",)}),

@@ -92,8 +92,9 @@ class RowParallel(DataParallel):
         return super()._wrapped(module)
 
 
-def refuse_undivided(layers: Sequence[Layer], T: int) -> None:
-    """Raise a one-line ValueError if a model is not one whose operators are known to be divided."""
+def refuse_undivided(library: str, layers: Sequence[Layer], T: int) -> None:
+    """Raise a one-line ValueError if it is not known how to divide a model, or nothing would be."""
+    divides = library == "rows"
     for layer in on_meta(layers):
         if type(layer) not in (Stem, Cell, Head):
             raise ValueError(
@@ -101,6 +102,13 @@ def refuse_undivided(layers: Sequence[Layer], T: int) -> None:
                 "the layers of AmoebaNet without an auxiliary head are divided; use the model "
                 "'amoebanet-d', or another method, such as 'data'"
             )
+        convs = (module for module in layer.modules() if isinstance(module, nn.Conv2d))
+        divides = divides or any(has_parts(conv, T) for conv in convs)
+    if not divides:
+        raise ValueError(
+            f"tensor_parallel = {T}: divides the output channels of no convolution; choose a "
+            "divisor of the filters D, such as 2"
+        )
 
 
 class Rows:
@@ -363,7 +371,7 @@ def count_rows(layers: Sequence[Layer], sample: Tree, T: int) -> Counted:
             wanted = [window.wanted(outputs) for outputs in rows.of(window.outputs)]
             add(site.input, wanted, backward=site.layer > 0)
     for shape in read_whole(inputs, whole):
-        add(shape, [range(shape[2])] * T, backward=True)
+        add(shape, [range(shape[2])] * T, backward=whole > 0)
     convolutions = [site for site in sites if isinstance(site.module, nn.Conv2d)]
     after = [site for site in convolutions if site.layer >= whole]
     return Counted(

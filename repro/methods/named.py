@@ -33,7 +33,7 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     "fully-sharded": (("D",), {"library": "fsdp"}),
     # Replicas of a pipeline that shard the optimizer's state.
     "gpipe-x-zero1": (("K", "D"), {"schedule": "gpipe", "zero": 1}),
-    # The same, but that weights stay gathered for all micro-batches of a step (ZeRO-2).
+    # As fully-sharded, but that weights stay gathered for all micro-batches of a step (ZeRO-2).
     "zero2": (("D",), {"library": "zero2"}),
     # Each matrix divided over the devices (torch.distributed.tensor.parallel).
     "tensor": (("tensor_parallel",), {"library": "tensor"}),

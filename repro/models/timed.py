@@ -61,10 +61,12 @@ class TimedLayer(nn.Module):
     The output is the input if that has the same width, else zeros. Its parameters give optimizers
     something to update; they change nothing, and their gradients are 0. `TimedSGD` takes update_s
     seconds to update it. Where a schedule splits B, weight_s of it are for the weights' gradients.
-    Divided over T devices, F and B take 1 / T of the seconds.
+    Divided over T devices, F and B take 1 / T of the seconds, and an update all of them.
     """
 
-    tensor_plan: ClassVar[TensorPlan] = TensorPlan((), (), (), seconds=("forward_s", "backward_s"))
+    tensor_plan: ClassVar[TensorPlan] = TensorPlan(
+        (), (), (), seconds=("forward_s", "backward_s", "weight_s")
+    )
 
     def __init__(
         self,

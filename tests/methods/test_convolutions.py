@@ -55,8 +55,8 @@ def of_library(library: str, group: Any) -> dict[str, Any]:
     gradients = gradients_of(method.module)
     buffers = {name: buffer.clone() for name, buffer in method.module.named_buffers()}
     method.train_step(inputs, targets)  # DistributedDataParallel has its buckets now
-    evaluated = method.evaluate(inputs, targets).loss
     sent = method.sent_bytes(inputs, targets)
+    evaluated = method.evaluate(inputs, targets).loss
     method.close()
     return {
         "loss": loss,
@@ -74,14 +74,14 @@ def ran() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole() -> dict[str, Any]:
-    """Two steps of one device, and an evaluation."""
+    """Three steps of one device, and an evaluation."""
     torch.set_default_dtype(torch.float64)
     try:
         model, (inputs, targets) = MODEL(), data()
         module = setup().build_stage([len(model.layers)], 0)
         optimizer = SGD(module.parameters())
         found: dict[str, Any] = {"loss": 0.0}
-        for step in range(2):
+        for step in range(3):
             optimizer.zero_grad()
             for part, target in zip(split(inputs, M), split(targets, M), strict=True):
                 loss = model.loss(module(part), target) / M
@@ -120,9 +120,9 @@ def test_what_is_sent_is_what_is_counted(ran, library):
     sent = count(library, model.layers, split(inputs.float(), M)[0], T, M).sent
     doubled = [{what: 2 * size for what, size in of.items()} for of in sent]
     for process, counted, measured in zip(ran, doubled, ran[0][library]["sent"], strict=True):
-        assert process[library]["sent"] == ran[0][library]["sent"]
-        for of in (measured, counted):
-            of.pop("broadcast", None)  # of counters too, which are not doubled
+        if library == "rows":  # running statistics, whose counters are not doubled
+            buffers = sum(buffer.nbytes for buffer in process[library]["buffers"].values())
+            counted["broadcast"] = round(buffers * (T - 1) / T)
         assert measured == pytest.approx(counted, abs=4)  # of what a ring sends a third of
 
 
@@ -137,4 +137,11 @@ def test_rows_end_where_there_are_fewer_than_processes():
 @pytest.mark.parametrize("name", ["transformer", "timm:resnet18"])
 def test_other_models_are_refused_in_one_line(name):
     with pytest.raises(ValueError, match=r"^tensor_parallel = 2: has a .* use the model 'amoeba"):
-        refuse_undivided(build(name).layers, 2)
+        refuse_undivided("rows", build(name).layers, 2)
+
+
+def test_channels_that_nothing_divides_are_refused():
+    model = build("amoebanet-d", L=3, D=8, image=32)
+    refuse_undivided("rows", model.layers, 3)
+    with pytest.raises(ValueError, match="divides the output channels of no convolution"):
+        refuse_undivided("channels", model.layers, 3)
