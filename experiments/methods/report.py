@@ -123,7 +123,7 @@ def traffic(results: Results, frame: Frame) -> Table:
     whole = [newest(run, "undivided") for run in large["run"]]
     table[UNDIVIDED] = whole
     table["model"] = table["model"].map(style.model_name)
-    forms: dict[str, Form] = {UNDIVIDED: ".0%"}
+    forms: dict[str, Form] = {UNDIVIDED: ".0%", MEASURED: ".2f", COUNTED: ".2f"}
     return framed(results, f"{NAME}_traffic", table, ABOUT, forms=forms, K=K)
 
 

@@ -1,8 +1,8 @@
 """Convolutions divided over T processes: by output channels, or by the rows of their images.
 
 The paper argues against both (section 6, on Mesh-TensorFlow). In both, every process runs all
-layers of an image model on the same mini-batch. Collectives and their gradients are torch's own.
-torch.distributed.tensor itself divides neither a convolution with a stride by rows, nor a pool.
+layers of an image model on the same mini-batch. Collectives are torch's own; its
+torch.distributed.tensor divides neither a convolution with a stride by rows, nor a pool.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""PipeDream's planner (arXiv:1806.03377, section 3.1): stages, and how many replicas each has."""
+"""PipeDream's planner (arXiv:1806.03377, section 3.1): stages, and how many replicas each has.
+
+Gradients of replicas are summed in a ring, as everywhere here.
+"""
 
 from collections.abc import Sequence
 from functools import cache

@@ -13,6 +13,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from repro.gpipe import Pipeline, PipelineConfig, launch
 from repro.gpipe.core.microbatch import split
 from repro.methods import make
+from repro.methods.counted import count
 from repro.methods.divided import refuse_indivisible
 from repro.methods.method import Method, Setup
 from repro.models import Model, build
@@ -234,6 +235,18 @@ def test_sent_bytes_are_boundary_activations_and_rings(ran):
     for name, counts in expected.items():
         for sent in ran[0][name]["sent"]:
             assert {operator: sent[operator] for operator in counts} == counts
+
+
+def test_what_is_counted_is_what_is_sent(ran):
+    """In one micro-batch of all examples, which sends as much as several."""
+    model = build("transformer", **SIZES)
+    inputs, _ = model.batch(N, 0)
+    activation = N * SIZES["T"] * SIZES["d"] * 4
+    assert count("tensor", model.layers, inputs, 4, 1).sent == ran[0]["tensor"]["sent"]
+    stages = count("repro", model.layers, inputs, 2, 1, balance=(2, 2)).sent
+    assert stages == [{"activations": activation}, {"gradients": activation}]
+    replicas = count("ddp", model.layers, inputs, 4, 1).sent
+    assert replicas[0]["all-reduce"] == 2 * 3 / 4 * parameter_bytes(model)
 
 
 def parameter_bytes(model: Model) -> int:

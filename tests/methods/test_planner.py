@@ -19,6 +19,14 @@ def slowest(cut, replicas, boundary_s, gradients_s):
     return found
 
 
+def test_plans_by_hand():
+    """Eight seconds of work: replicas divide them, but with slow sums each layer stays alone."""
+    seconds, free = [1.0, 1.0, 2.0, 4.0], [0.0] * 4
+    assert plan(seconds, free, free, 4) == (2.0, ((4, 4),))
+    assert plan(seconds, free, [9.0] * 4, 4) == (4.0, ((1, 1),) * 4)
+    assert plan(seconds, free, free, 2, replicas=False) == (4.0, ((3, 1), (1, 1)))
+
+
 @pytest.mark.parametrize("boundary", [0.0, 3.0])
 @pytest.mark.parametrize("gradients", [0.0, 0.7, 4.0])
 @pytest.mark.parametrize("replicas", [True, False])
