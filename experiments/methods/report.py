@@ -23,16 +23,15 @@ from repro.report import gantt, style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import RATIO, Form, framed, in_ms, or_status, with_interval
-from repro.report.ratio import MARKS, ideal
-from repro.report.rounds import with_parts
+from repro.report.ratio import MARKS
 from repro.report.table import Cell, Table, memory
 
 MIB = 2**20
 MEASURED, COUNTED = "2 devices: MiB measured", "2 devices: MiB counted"
 AT_PAPER_SIZE = "K devices, the paper's size: MiB counted"
 OVER_GPIPE, UNDIVIDED = "times GPipe's, counted", "convolutions that all compute, counted"
-OVER, EXTRA = "throughput over one device, measured", "extra time (%) measured"
-PEAK = "peak memory, counted"
+OVER = "throughput over one device, measured"
+PEAK, SENT = "peak memory, counted", "sent MiB measured"
 RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
 SHOWN = Shown(
     NAME,
@@ -54,7 +53,6 @@ def tables(results: Results) -> list[Table]:
         combinations(results, frame),
         quality(results, frame),
         cuts(results, frame),
-        recomputation(results, frame),
         schedules(results, frame),
     ]
 
@@ -70,7 +68,7 @@ def recorded(results: Results) -> Frame:
     frame["peak MiB measured"] = 1024 * frame["peak_gib_max"]
     # Of the process that sends most, in a step.
     sent = [newest(run, "sent_bytes") for run in frame["run"]]
-    frame["sent MiB measured"] = [
+    frame[SENT] = [
         max(sum(kinds.values()) for kinds in each) / MIB if each else nan for each in sent
     ]
     losses = [newest(run, "loss") or [] for run in frame["run"]]
@@ -91,11 +89,11 @@ def side_by_side(results: Results, frame: Frame) -> Table:
     untimed = frame["shared"].eq(True) & frame["done"]
     table[OVER] = or_status(frame, OVER).mask(untimed, Cell(text="not timed"))
     table = table.join(frame.filter(like=f"{OVER}: "))
-    table = table.join(frame[["peak MiB measured", "sent MiB measured"]])
+    table = table.join(frame[["peak MiB measured", SENT]])
     table["idle/total measured"] = frame["bubble_idle_over_total"]
     table["updates late"] = [late(run) for run in frame.to_dict("records")]
     table["loss measured"] = [losses[-1] if losses else nan for losses in frame["losses"]]
-    forms: dict[str, Form] = {OVER: RATIO, "sent MiB measured": ".2f", "loss measured": ".5f"}
+    forms: dict[str, Form] = {OVER: RATIO, SENT: ".2f", "loss measured": ".5f"}
     return framed(results, NAME, table, ABOUT, forms=forms, marks=MARKS)
 
 
@@ -110,21 +108,25 @@ def late(run: Mapping[str, Any]) -> Cell | str | None:
 def traffic(results: Results, frame: Frame) -> Table:
     """What the device sends that sends most: measured and counted on two, and counted on K."""
     at = ["where", "model", "method"]
-    groups = (plan.TRAFFIC, plan.TRAFFIC_AT_PAPER_SIZE)
-    small, large = (select(frame, group=group).set_index(at) for group in groups)
+    small = select(frame, group=plan.TRAFFIC).set_index(at)
+    large = at_paper_size(frame).set_index(at)
     measured = select(frame, group=plan.WORK, devices=2, remat="never")
     measured = measured.drop_duplicates(at).set_index(at)  # controls come last
-    table = small[["run"]].assign(**{MEASURED: measured["sent MiB measured"]})
-    table[COUNTED] = small["sent MiB measured"]
-    table[AT_PAPER_SIZE] = large["sent MiB measured"]
+    table = small[["run"]].assign(**{MEASURED: measured[SENT], COUNTED: small[SENT]})
+    table = table.join(large[[SENT, "over"]].set_axis([AT_PAPER_SIZE, OVER_GPIPE], axis=1))
+    table[UNDIVIDED] = large["run"].map(lambda run: newest(run, "undivided"))
     table = table.reset_index()
-    piped = table[table["method"] == "gpipe"].set_index("model")[AT_PAPER_SIZE]
-    table[OVER_GPIPE] = table[AT_PAPER_SIZE] / table["model"].map(piped)
-    whole = [newest(run, "undivided") for run in large["run"]]
-    table[UNDIVIDED] = whole
     table["model"] = table["model"].map(style.model_name)
     forms: dict[str, Form] = {UNDIVIDED: ".0%", MEASURED: ".2f", COUNTED: ".2f"}
     return framed(results, f"{NAME}_traffic", table, ABOUT, forms=forms, K=K)
+
+
+def at_paper_size(frame: Frame) -> Frame:
+    """What is sent there; `over` is that over what GPipe sends, whose run is `piped`."""
+    runs, work = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE), ["where", "model"]
+    piped = runs[runs["method"] == "gpipe"].set_index(work)
+    runs = runs.join(piped[["id", SENT]].set_axis(["piped", "least"], axis=1), on=work)
+    return runs.assign(over=runs[SENT] / runs["least"])
 
 
 def combinations(results: Results, frame: Frame) -> Table:
@@ -148,50 +150,10 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Section 6: what divided layers send, over a pipeline."""
     frame = recorded(results)
     frame = frame[~frame["run"].map(lambda run: run.place.scale).isin(TINY)]
-    large = select(frame, group=plan.TRAFFIC_AT_PAPER_SIZE, done=True)
-    for (_, model), runs in large.groupby(["where", "model"]):
-        sent = runs.set_index("method")
-        names = plan.DIVIDED[model] if "gpipe" in sent.index else ()
-        for name in {*names} & {*sent.index}:
-            pair = sent.loc[[name, "gpipe"]]
-            ours, pipelined = pair["sent MiB measured"]
-            yield (
-                cell_id(NAME, "sent", name),
-                Evidence(ours / pipelined, "counted", tuple(pair["id"]), papers_size=True),
-            )
-
-
-def recomputation(results: Results, frame: Frame) -> Table:
-    frame = select(with_parts(frame), group=plan.WORK[0], method=["single", "gpipe"])
-    at = ["where", "K"]
-    never = select(frame, remat="never").drop_duplicates(at).set_index(at)
-    frame = frame.join(never[["run", "peak_gib_max"]].add_suffix(" never"), on=at)
-    frame = frame.sort_values(at, kind="stable")
-    table = frame[[*at, "run"]].assign(recomputes=frame["remat"].str.replace("_", " "))
-    table["step (ms) measured"] = or_status(frame, "step_s")
-    pairs = list(zip(frame["run"], frame["run never"], strict=True))
-    table = with_interval(table, EXTRA, [extra_time(results, *pair) for pair in pairs])
-    table["extra time (%) ideal"] = [ideal_extra_time(run) for run in frame["run"]]
-    table["recompute measured"] = frame["recompute"]
-    table["peak MiB measured"] = frame["peak MiB measured"]
-    table["memory saved measured"] = 1 - frame["peak_gib_max"] / frame["peak_gib_max never"]
-    forms: dict[str, Form] = {"step (ms) measured": in_ms}
-    forms |= {"recompute measured": ".1%", "memory saved measured": ".1%"}
-    return framed(results, f"{NAME}_recomputation", table, ABOUT, forms=forms)
-
-
-def extra_time(results: Results, run: Run, never: Run) -> tuple[float, float, float]:
-    """How much longer a step takes than without recomputation, in percent; 0 without it."""
-    if run is never:
-        return 0.0, nan, nan
-    value, low, high = ratio_of(results, never, run)
-    return 100 * (value - 1), 100 * (low - 1), 100 * (high - 1)
-
-
-def ideal_extra_time(run: Run) -> float:
-    """The same of equal stages with F:R:B = 1:1:2 and free messages."""
-    step, never = (ideal(run.K, run.M, run.schedule, remat) for remat in (run.remat, "never"))
-    return 100 * (step.step_time / never.step_time - 1) if step and never else nan
+    for run in at_paper_size(frame).dropna(subset="over").itertuples():
+        if run.method in plan.DIVIDED[run.model]:
+            of = Evidence(run.over, "counted", (run.id, run.piped), papers_size=True)
+            yield cell_id(NAME, "sent", run.method), of
 
 
 def schedules(results: Results, frame: Frame) -> Table:
@@ -329,7 +291,6 @@ def cuts(results: Results, frame: Frame) -> Table:
         slowest = max(F + B for F, B in zip(stages.forward, stages.backward, strict=True))
         planned = {
             "ours": Plan(slowest, tuple((count, 1) for count in newest(ours, "balance"))),
-            "PipeDream's planner, without replicas": planner.plan(*given, replicas=False),
             "PipeDream's planner": planner.plan(*given),
         }
         for name, found in planned.items():

@@ -1,9 +1,10 @@
 """Every method that the sources compare, side by side on the same work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from experiments.table5 import runs as table5
 from repro.harness.about import read_about
 from repro.harness.sizes import (
     AMOEBANET,
@@ -54,9 +55,9 @@ _IMAGES_FOR_16_GB = {"L": 6, "D": 128, "image": 128}
 _T, _A = TRANSFORMER, AMOEBANET
 SIZES: dict[Scale, Sizes] = {
     "smoke": Sizes(_T["smoke"], _A["smoke"], _RESNET18, (8, 2), (8, 2), 1, 4),
-    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4), 15, 120),
-    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8), 15, 200),
-    "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8), 15, 200),
+    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4), 15, 400),
+    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8), 15, 400),
+    "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8), 15, 400),
 }
 
 # One layer is half a stage, so that an interleaved schedule has two stages on each rank.
@@ -64,7 +65,7 @@ K, SIMULATED_M, LAYERS = 8, 16, 16
 LAYER_S = 0.005  # of F; B takes twice as long
 PIPELINES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
 PROFILE = "tpu-v3"
-RATES = (3e-4, 1e-3, 3e-3)  # of the trainings, of which each method's best is shown
+RATES = (1e-3, 3e-3, 1e-2)  # of the trainings, of which each method's best is shown
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
 _COUNTED |= {"balance": "flops", "checkpoint": "never"}
 
@@ -114,7 +115,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         rounds=sets(scale),
         groups=(
             *(Group(name=name, runs=tuple(runs)) for name, runs in zip(WORK, groups, strict=True)),
-            Group(name=CURVES, runs=_curves(transformer, size.curve_steps, on_four), rounds=1),
+            Group(name=CURVES, runs=_curves(size.curve_steps, on_four), rounds=1),
             Group(name=SCHEDULES, runs=_schedules()),
             Group(name=PAPER_SIZE, runs=_paper_size(scale)),
             *_traffic(scale),
@@ -148,18 +149,21 @@ def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> Ru
     return RunSpec(**settings | fields | given)
 
 
-def _curves(
-    transformer: Callable[..., RunSpec], steps: int, on_four: dict[str, Any]
-) -> tuple[RunSpec, ...]:
-    """Trainings on data that is never repeated, with several rates.
+def _curves(steps: int, on_four: dict[str, Any]) -> tuple[RunSpec, ...]:
+    """Trainings on Table 5's pairs and its small model, with several rates.
 
     GPipe updates once for a mini-batch, PipeDream once for each micro-batch, with stale weights. On
     one device it has none, so that shows what the staleness does.
     """
-    given: dict[str, Any] = {"warmup": 0, "steps": steps, "trace": False, "fresh": True}
+    small = table5.run("laptop", "", N=32, steps=steps)
+    assert small.training is not None
+    pairs = {"names": small.training.data, **small.training.data_args}
+    given: dict[str, Any] = {"batch": (32, 8), "model": "translation", "sentences": pairs}
+    given |= {"model_args": {**small.model_args, "dropout": 0.0}}
+    given |= {"warmup": 0, "steps": steps, "trace": False}
     trained = [(name, devices) for name in ("gpipe", "1f1b", "pipedream") for devices in (2, 4)]
     return tuple(
-        transformer(name, devices, lr=rate, **given | (on_four if devices == 4 else {}))
+        _run(name, devices, lr=rate, **given | (on_four if devices == 4 else {}))
         for name, devices in [*trained, ("pipedream", 1)]
         for rate in RATES
     )
@@ -191,24 +195,20 @@ def _paper_size(scale: Scale) -> tuple[RunSpec, ...]:
 
 def _traffic(scale: Scale) -> Iterator[Group]:
     """What each device sends: two at the sizes that are measured, and K at the paper's."""
-    size = SIZES[scale]
-    models: dict[str, tuple[dict[str, Any], tuple[int, int], dict[str, Any], int]] = {
-        "transformer": (size.transformer, size.batch, MODELLED_TRANSFORMER[scale], 32),
-        "amoebanet-d": (size.amoebanet, size.images, MODELLED_AMOEBANET[scale], 128),
-    }
+    size, modelled = SIZES[scale], (MODELLED_TRANSFORMER[scale], MODELLED_AMOEBANET[scale])
     many = 2 if scale in TINY else K  # the small Transformer has two heads
-    small, large = [], []
-    for model, (args, (N, M), paper_args, paper_N) in models.items():
-        for name in ("gpipe", "data", *DIVIDED[model]):
-            alike = {**_COUNTED, "model": model}
-            fields = fields_of(name, 2)
-            M_of_replica = M // fields.get("D", 1)
-            small.append(RunSpec(**alike, **fields, model_args=args, N=N, M=M_of_replica))
-            large.append(
-                RunSpec(**alike, **fields_of(name, many), model_args=paper_args, N=paper_N, M=1)
-            )
-    yield Group(name=TRAFFIC, runs=tuple(small))
-    yield Group(name=TRAFFIC_AT_PAPER_SIZE, runs=tuple(large))
+    work = {
+        TRAFFIC: (2, (size.transformer, size.amoebanet), (size.batch, size.images)),
+        TRAFFIC_AT_PAPER_SIZE: (many, modelled, ((32, 1), (128, 1))),
+    }
+    for group, (devices, arguments, batches) in work.items():
+        runs = []
+        for model, args, (N, M) in zip(DIVIDED, arguments, batches, strict=True):
+            for name in ("gpipe", "data", *DIVIDED[model]):
+                fields = fields_of(name, devices)
+                fields |= {"M": max(1, M // fields.get("D", 1)), "model_args": args}
+                runs.append(RunSpec(**_COUNTED, **fields, model=model, N=N))
+        yield Group(name=group, runs=tuple(runs))
 
 
 def _cuts(scale: Scale) -> tuple[RunSpec, ...]:
@@ -217,18 +217,10 @@ def _cuts(scale: Scale) -> tuple[RunSpec, ...]:
         ("transformer", MODELLED_TRANSFORMER[scale], 2),
         ("amoebanet-d", MODELLED_AMOEBANET[scale], 6),
     )
+    common: dict[str, Any] = {"M": SIMULATED_M, "N": 2 * SIMULATED_M, "checkpoint": "never"}
+    common |= {"fidelity": "simulated", "profile": PROFILE, "trace": False}
     return tuple(
-        RunSpec(
-            model=model,
-            model_args=args,
-            K=stages,
-            M=SIMULATED_M,
-            N=2 * SIMULATED_M,
-            checkpoint="never",
-            fidelity="simulated",
-            profile=PROFILE,
-            trace=False,
-        )
+        RunSpec(model=model, model_args=args, K=stages, **common)
         for model, args, others in models
         for stages in dict.fromkeys((args["L"] + others, K))
     )

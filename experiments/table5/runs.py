@@ -65,15 +65,15 @@ def arms(scale: Scale) -> Iterator[Arm]:
     for protocol, steps in protocols.items():
         settings = zip(of.Ns, steps, RATES[protocol], TRIED[protocol], strict=False)
         for N, count, rate, tried in settings:
-            run = _run(scale, arm_of(protocol, N), N, count)
-            yield Arm(run, rate, tried) if on_cpu else Arm(run)
+            arm = run(scale, arm_of(protocol, N), N, count)
+            yield Arm(arm, rate, tried) if on_cpu else Arm(arm)
     if on_cpu:
         rate = RATES[UPDATES][0]
-        yield Arm(_run(scale, ORDER, of.base, of.updates, order=1), rate)
-        yield Arm(_run(scale, HALF, of.base, of.updates // 2), rate)
+        yield Arm(run(scale, ORDER, of.base, of.updates, order=1), rate)
+        yield Arm(run(scale, HALF, of.base, of.updates // 2), rate)
 
 
-def _run(scale: Scale, arm: str, N: int, steps: int, **data: Any) -> RunSpec:
+def run(scale: Scale, arm: str, N: int, steps: int, **data: Any) -> RunSpec:
     on_cpu = scale in ON_CPU
     return training_run(
         scale,

@@ -56,7 +56,7 @@ RULES: list[tuple[Setting, Setting]] = [
         {"fidelity": (*TIMED, "simulated", "counted"), "task": ("train", "traffic")},
     ),
     ({"shared": GIVEN}, _MEASURED_STEPS),
-    ({"fresh": GIVEN}, {"D": (1,), **_MEASURED_STEPS}),
+    ({"sentences": GIVEN}, {"model": ("translation",), "D": (1,), **_MEASURED_STEPS}),
     # Tasks.
     (
         {"task": ("fit",)},

@@ -165,8 +165,9 @@ class RunSpec(Frozen):
     zero: Literal[1] | None = None  # shard the optimizer's state over the D replicas (ZeRO-1)
     # Its processes may share devices where there are too few. Nothing of it is timed.
     shared: Literal[True] | None = None
-    # Each step has a mini-batch of its own, so that the losses are those of a training.
-    fresh: Literal[True] | None = None
+    # Each step has a mini-batch of its own of these pairs, so that the losses are those of a
+    # training: fields of `repro.data.pairs.TranslationTask`.
+    sentences: dict[str, Any] | None = None
     # A run that shows what a measurement can tell apart: the same run "again" with another seed, or
     # "slowed", which sleeps for `SLOWED` of each step.
     control: Literal["again", "slowed"] | None = None

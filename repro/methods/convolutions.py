@@ -6,7 +6,7 @@ torch.distributed.tensor divides neither a convolution with a stride by rows, no
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -80,15 +80,15 @@ class RowParallel(DataParallel):
 
     def _wrapped(self, module: SeededLayers) -> nn.Module:
         rows = Rows(dist.get_world_size(self._group), dist.get_rank(self._group), self._group)
-        sites, inputs = meet(self._setup.layers, self._setup.sample)
-        whole = first_whole(sites, len(inputs), rows.count)
-        for site in on_rows(sites, whole):
+        division = divide_rows(self._setup.layers, self._setup.sample, rows.count)
+        for site in division.sites:
             own: Any = module[site.layer].get_submodule(site.name)
             # In place of the module, so that names of weights stay.
             vars(own)["forward"] = partial(_RUN[type(own)], own, rows, site)
         module[0].register_forward_pre_hook(lambda _layer, given: rows.own(*given))
-        read = read_whole(inputs, whole)
-        module[whole].register_forward_pre_hook(lambda _layer, given: rows.gathered(given, read))
+        module[division.whole].register_forward_pre_hook(
+            lambda _layer, given: rows.gathered(given, division.read)
+        )
         return super()._wrapped(module)
 
 
@@ -189,6 +189,13 @@ class Site(NamedTuple):
     input: torch.Size  # [N, C, H, W]
     output: torch.Size
 
+    @property
+    def windows(self) -> list["Window"]:
+        """What it reads along the rows, and along the columns."""
+        kernels, strides = _pair(self.module.kernel_size), _pair(self.module.stride)
+        sizes = self.input[2:], self.output[2:]
+        return [Window(*each) for each in zip(kernels, strides, *sizes, strict=True)]
+
 
 class Window(NamedTuple):
     """What an operator reads along the rows, or along the columns."""
@@ -198,104 +205,91 @@ class Window(NamedTuple):
     size: int  # of the image
     outputs: int
 
-    def reads(self, outputs: range) -> range:
-        """The pixels for some of the outputs; those outside of the image are padding."""
+    def reads(self, outputs: range) -> tuple[range, tuple[int, int]]:
+        """The pixels for some of the outputs, and how many of padding stand before and after."""
         padding = max(0, (self.outputs - 1) * self.stride + self.kernel - self.size)
         first = outputs.start * self.stride - padding // 2
-        return range(first, first + (len(outputs) - 1) * self.stride + self.kernel)
+        end = first + (len(outputs) - 1) * self.stride + self.kernel
+        around = max(0, -first), max(0, end - self.size)
+        return _common(range(first, end), range(self.size)), around
 
-    def padded(self, outputs: range) -> tuple[int, int]:
-        """How many of them are padding, before and after the image."""
-        reads = self.reads(outputs)
-        return max(0, -reads.start), max(0, reads.stop - self.size)
 
-    def wanted(self, outputs: range) -> range:
-        """Those of the image."""
-        return _common(self.reads(outputs), range(self.size))
+class Division(NamedTuple):
+    """How a model is divided by rows."""
+
+    convolutions: list[Site]
+    sites: list[Site]  # that run on rows
+    whole: int  # the first layer that all processes run on whole images
+    read: Sequence[torch.Size]  # what this layer reads
 
 
 def meet(layers: Sequence[Layer], sample: Tree) -> tuple[list[Site], list[list[torch.Size]]]:
     """The modules that read several rows, in order, and the shapes that each layer gets."""
     sites: list[Site] = []
     inputs: list[list[torch.Size]] = []
+
+    def met(layer: int, name: str, module: nn.Module, given: Any, output: Tensor) -> None:
+        sites.append(Site(layer, name, module, given[0].shape, output.shape))
+
     value = map_leaves(Tensor, lambda t: t.to("meta"), sample)
     for index, layer in enumerate(on_meta(layers)):
         inputs.append([tensor.shape for tensor in flatten(value)[0]])
         for name, module in layer.named_modules():
             if type(module) in _RUN:
-                module.register_forward_hook(partial(_met, sites, index, name))
+                module.register_forward_hook(partial(met, index, name))
         value = layer(value)
     return sites, inputs
 
 
-def _met(
-    sites: list[Site], layer: int, name: str, module: nn.Module, given: Any, output: Tensor
-) -> None:
-    sites.append(Site(layer, name, module, given[0].shape, output.shape))
-
-
-def on_rows(sites: Sequence[Site], whole: int) -> list[Site]:
-    """The modules of the layers before `whole` that run on rows.
-
-    The two convolutions of a factorized reduction get what it has read.
-    """
+def divide_rows(layers: Sequence[Layer], sample: Tree, T: int) -> Division:
+    """Over T processes."""
+    sites, inputs = meet(layers, sample)
+    last = len(inputs) - 1
+    whole = min([last, *(site.layer for site in sites if site.output[2] < T)])
+    # The two convolutions of a factorized reduction get what it has read.
     reductions = [site.module for site in sites if isinstance(site.module, FactorizedReduction)]
     inside = {conv for module in reductions for conv in (module.even, module.odd)}
-    return [site for site in sites if site.layer < whole and site.module not in inside]
+    return Division(
+        [site for site in sites if isinstance(site.module, nn.Conv2d)],
+        [site for site in sites if site.layer < whole and site.module not in inside],
+        whole,
+        inputs[whole][:1] if whole == last else inputs[whole],  # the last layer reads no skip
+    )
 
 
-def first_whole(sites: Sequence[Site], layers: int, T: int) -> int:
-    """The first layer that all processes run on whole images."""
-    return min([layers - 1, *(site.layer for site in sites if site.output[2] < T)])
+def _on_what_it_reads(
+    run: Callable[..., Tensor], module: nn.Module, rows: Rows, site: Site, x: Tensor
+) -> Tensor:
+    """What an operator makes of the pixels that this process's outputs depend on.
+
+    `run` gets the module, what pads the pixels, and these.
+    """
+    vertical, horizontal = site.windows
+    read = [vertical.reads(outputs) for outputs in rows.of(vertical.outputs)]
+    _, above_and_below = read[rows.number]
+    _, beside = horizontal.reads(range(horizontal.outputs))
+    taken = rows.take(x, vertical.size, [some for some, _ in read])
+    return run(module, partial(functional.pad, pad=(*beside, *above_and_below)), taken)
 
 
-def read_whole(inputs: Sequence[Sequence[torch.Size]], whole: int) -> Sequence[torch.Size]:
-    """The shapes that this layer reads; the last one reads no skip."""
-    return inputs[whole][:1] if whole == len(inputs) - 1 else inputs[whole]
+def _convolve(conv: nn.Conv2d, pad: Callable[..., Tensor], x: Tensor) -> Tensor:
+    return nn.Conv2d.forward(conv, pad(x))
 
 
-def _windows(site: Site) -> list[Window]:
-    """Of its rows and of its columns."""
-    kernels, strides = _pair(site.module.kernel_size), _pair(site.module.stride)
-    sizes = site.input[2:], site.output[2:]
-    return [Window(*each) for each in zip(kernels, strides, *sizes, strict=True)]
+def _maximum(pool: nn.MaxPool2d, pad: Callable[..., Tensor], x: Tensor) -> Tensor:
+    return nn.MaxPool2d.forward(pool, pad(x, value=-math.inf))
 
 
-def _taken(rows: Rows, site: Site, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """The pixels that an operator reads for the outputs of this process, and their padding."""
-    vertical, horizontal = _windows(site)
-    outputs = rows.of(vertical.outputs)
-    taken = rows.take(x, vertical.size, [vertical.wanted(each) for each in outputs])
-    columns = horizontal.padded(range(horizontal.outputs))
-    return taken, (*columns, *vertical.padded(outputs[rows.number]))
-
-
-def _read(rows: Rows, site: Site, x: Tensor, fill: float) -> Tensor:
-    taken, padding = _taken(rows, site, x)
-    return functional.pad(taken, padding, value=fill)
-
-
-def _convolve(conv: nn.Conv2d, rows: Rows, site: Site, x: Tensor) -> Tensor:
-    read = _read(rows, site, x, 0.0)
-    return functional.conv2d(read, conv.weight, conv.bias, conv.stride, groups=conv.groups)
-
-
-def _maximum(pool: SameMaxPool, rows: Rows, site: Site, x: Tensor) -> Tensor:
-    return functional.max_pool2d(_read(rows, site, x, -math.inf), pool.kernel_size, pool.stride)
-
-
-def _average(pool: nn.AvgPool2d, rows: Rows, site: Site, x: Tensor) -> Tensor:
+def _average(pool: nn.AvgPool2d, pad: Callable[..., Tensor], x: Tensor) -> Tensor:
     """The mean over the pixels of the image, without its padding."""
     assert not pool.count_include_pad
     mean = partial(functional.avg_pool2d, kernel_size=pool.kernel_size, stride=pool.stride)
-    taken, padding = _taken(rows, site, x)
     # The share of pixels in a window is the same for all images and channels.
-    pixels = functional.pad(torch.ones_like(taken[:1, :1]), padding)
-    return mean(functional.pad(taken, padding)) / mean(pixels)
+    return mean(pad(x)) / mean(pad(torch.ones_like(x[:1, :1])))
 
 
-def _reduce(reduction: FactorizedReduction, rows: Rows, site: Site, x: Tensor) -> Tensor:
-    return FactorizedReduction.forward(reduction, _read(rows, site, x, 0.0))
+def _reduce(reduction: FactorizedReduction, pad: Callable[..., Tensor], x: Tensor) -> Tensor:
+    return FactorizedReduction.forward(reduction, pad(x))
 
 
 def _normalise(norm: Any, rows: Rows, site: Site, x: Tensor) -> Tensor:
@@ -319,13 +313,14 @@ def _normalise(norm: Any, rows: Rows, site: Site, x: Tensor) -> Tensor:
     return (x - mean[:, None, None]) * scale[:, None, None] + norm.bias[:, None, None]
 
 
+# What a module runs in place of its forward.
 _RUN: dict[type, Any] = {
-    nn.Conv2d: _convolve,
-    SameConv: _convolve,
-    SameMaxPool: _maximum,
-    nn.AvgPool2d: _average,
-    FactorizedReduction: _reduce,
     nn.BatchNorm2d: _normalise,
+    nn.Conv2d: partial(_on_what_it_reads, _convolve),
+    SameConv: partial(_on_what_it_reads, _convolve),
+    SameMaxPool: partial(_on_what_it_reads, _maximum),
+    nn.AvgPool2d: partial(_on_what_it_reads, _average),
+    FactorizedReduction: partial(_on_what_it_reads, _reduce),
 }
 
 
@@ -350,9 +345,7 @@ def count_channels(layers: Sequence[Layer], sample: Tree, T: int) -> Counted:
 
 def count_rows(layers: Sequence[Layer], sample: Tree, T: int) -> Counted:
     """Of `RowParallel`, without the sum of the gradients that follows the last micro-batch."""
-    rows = Rows(T)
-    sites, inputs = meet(layers, sample)
-    whole = first_whole(sites, len(inputs), T)
+    rows, division = Rows(T), divide_rows(layers, sample, T)
     sent = [0] * T
 
     def add(shape: torch.Size, wanted: Sequence[range], *, backward: bool) -> None:
@@ -362,21 +355,19 @@ def count_rows(layers: Sequence[Layer], sample: Tree, T: int) -> Counted:
                 sent[t] += len(some) * byte_size((N, C, W))
                 sent[u] += len(some) * byte_size((N, C, W)) * backward
 
-    for site in on_rows(sites, whole):
+    for site in division.sites:
         if isinstance(site.module, nn.BatchNorm2d):
             statistics = 2 * (T - 1) * byte_size((2, site.input[1]))
             sent = [size + statistics for size in sent]
         else:
-            window = _windows(site)[0]
-            wanted = [window.wanted(outputs) for outputs in rows.of(window.outputs)]
+            window = site.windows[0]
+            wanted = [window.reads(outputs)[0] for outputs in rows.of(window.outputs)]
             add(site.input, wanted, backward=site.layer > 0)
-    for shape in read_whole(inputs, whole):
-        add(shape, [range(shape[2])] * T, backward=whole > 0)
-    convolutions = [site for site in sites if isinstance(site.module, nn.Conv2d)]
-    after = [site for site in convolutions if site.layer >= whole]
-    return Counted(
-        [{"messages": size} for size in sent], _products(after) / _products(convolutions)
-    )
+    for shape in division.read:
+        add(shape, [range(shape[2])] * T, backward=division.whole > 0)
+    after = [site for site in division.convolutions if site.layer >= division.whole]
+    undivided = _products(after) / _products(division.convolutions)
+    return Counted([{"messages": size} for size in sent], undivided)
 
 
 def byte_size(shape: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ class Plan(NamedTuple):
     """Stages, and what the slowest takes."""
 
     slowest_s: float  # seconds between two micro-batches
-    stages: tuple[tuple[int, int], ...] = ()  # layers and replicas of each
+    stages: tuple[tuple[int, int], ...]  # layers and replicas of each
 
 
 def plan(
@@ -22,8 +22,6 @@ def plan(
     boundary_s: Sequence[float],
     gradients_s: Sequence[float],
     devices: int,
-    *,
-    replicas: bool = True,
 ) -> Plan:
     """The stages whose slowest is fastest, on so many devices.
 
@@ -41,9 +39,8 @@ def plan(
     @cache
     def best(end: int, m: int) -> Plan:
         """For the first layers on m devices."""
-        r = m if replicas else 1
-        found = Plan(stage(0, end, r), ((end, r),)) if r == m else Plan(float("inf"))
-        for r in range(1, m if replicas else min(m, 2)):
+        found = Plan(stage(0, end, m), ((end, m),))
+        for r in range(1, m):
             for first in range(1, end):
                 before = best(first, m - r)
                 last = max(boundary_s[first - 1], stage(first, end, r))

@@ -45,15 +45,11 @@ class SameConv(nn.Conv2d):
         )
 
 
-class SameMaxPool(nn.Module):
+class SameMaxPool(nn.MaxPool2d):
     """A max pool: [N, C, H, W] -> [N, C, ceil(H / stride), ceil(W / stride)]."""
 
-    def __init__(self, kernel: int, stride: int) -> None:
-        super().__init__()
-        self.kernel_size, self.stride = (kernel, kernel), (stride, stride)
-
     def forward(self, input: Tensor) -> Tensor:
-        kernel, stride = self.kernel_size, self.stride
+        kernel, stride = (self.kernel_size,) * 2, (self.stride,) * 2
         input, padding = _pad(input, kernel, stride, -math.inf)  # which is never the maximum
         return functional.max_pool2d(input, kernel, stride, padding)
 

@@ -64,7 +64,7 @@ SOME: dict[str, Any] = {
     "tensor_parallel": 2,
     "zero": 1,
     "shared": True,
-    "fresh": True,
+    "sentences": {"names": ("toy:alfa",)},
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from repro.gpipe import PipelineConfig, launch
 from repro.gpipe.core.microbatch import split
 from repro.methods import make
-from repro.methods.convolutions import first_whole, meet, refuse_undivided
+from repro.methods.convolutions import divide_rows, refuse_undivided
 from repro.methods.counted import count
 from repro.methods.method import Setup
 from repro.models import Model, build
@@ -128,10 +128,9 @@ def test_what_is_sent_is_what_is_counted(ran, library):
 
 def test_rows_end_where_there_are_fewer_than_processes():
     model = MODEL()
-    sites, inputs = meet(model.layers, data()[0])
-    whole = first_whole(sites, len(inputs), T)
-    assert [shape[2] for shape in inputs[whole]] == [4, 4]
-    assert first_whole(sites, len(inputs), 2) > whole
+    division = divide_rows(model.layers, data()[0], T)
+    assert [shape[2] for shape in division.read] == [4, 4]
+    assert divide_rows(model.layers, data()[0], 2).whole > division.whole
 
 
 @pytest.mark.parametrize("name", ["transformer", "timm:resnet18"])

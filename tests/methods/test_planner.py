@@ -24,20 +24,18 @@ def test_plans_by_hand():
     seconds, free = [1.0, 1.0, 2.0, 4.0], [0.0] * 4
     assert plan(seconds, free, free, 4) == (2.0, ((4, 4),))
     assert plan(seconds, free, [9.0] * 4, 4) == (4.0, ((1, 1),) * 4)
-    assert plan(seconds, free, free, 2, replicas=False) == (4.0, ((3, 1), (1, 1)))
+    assert plan(seconds, [9.0] * 4, [9.0] * 4, 2) == (8.0, ((4, 2),))
 
 
 @pytest.mark.parametrize("boundary", [0.0, 3.0])
 @pytest.mark.parametrize("gradients", [0.0, 0.7, 4.0])
-@pytest.mark.parametrize("replicas", [True, False])
-def test_no_other_plan_is_faster(boundary, gradients, replicas):
+def test_no_other_plan_is_faster(boundary, gradients):
     boundary_s, gradients_s = [boundary] * 4, [gradients] * 5
-    found = plan(SECONDS, boundary_s, gradients_s, DEVICES, replicas=replicas)
+    found = plan(SECONDS, boundary_s, gradients_s, DEVICES)
     best = inf
     for inner in (inner for n in range(5) for inner in combinations(range(1, 5), n)):
         cut = (0, *inner, 5)
-        most = range(1, DEVICES + 1 if replicas else 2)
-        for counts in product(most, repeat=len(cut) - 1):
+        for counts in product(range(1, DEVICES + 1), repeat=len(cut) - 1):
             if sum(counts) == DEVICES:
                 best = min(best, slowest(cut, counts, boundary_s, gradients_s))
     assert found.slowest_s == pytest.approx(best)

@@ -15,12 +15,12 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import count
 from typing import Any, NamedTuple
 
 import torch
 
+from repro.data.batches import Batches
+from repro.data.pairs import TranslationTask, open_pairs
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
 from repro.gpipe.schedule import collector
@@ -100,7 +100,9 @@ class Training:
             model = drawn_on(device_of(job.device, rank), build(spec.model, **spec.arguments))
             throttle, examples = None, spec.N
         self._batch = model.batch(examples, spec.seed)
-        self._fresh = map(partial(model.batch, spec.N), count(spec.seed)) if spec.fresh else None
+        self._batches: Batches | None = None
+        if spec.sentences is not None:
+            self._batches = open_pairs(TranslationTask(**spec.sentences), spec.N, spec.seed)
         if spec.D > 1:
             replica = rank // (spec.K * (spec.tensor_parallel or 1))
             inputs, targets = (split(tree, spec.D)[replica] for tree in self._batch)
@@ -154,8 +156,8 @@ class Training:
     def _timed(self) -> Step:
         """One step after a barrier; collecting spans or times is not counted."""
         method, trace = self._method, self._job.spec.trace
-        if self._fresh is not None:
-            self._batch = next(self._fresh)
+        if self._batches is not None:
+            self._batch = self._batches.next()
         method.gather(None)
         result = method.train_step(*self._batch, trace=trace)
         slept = self._sleep()
