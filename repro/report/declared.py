@@ -75,7 +75,7 @@ def answer_of(experiment: str, tables: Mapping[str, Table]) -> str:
 
 
 def _with_cells(text: str, tables: Mapping[str, Table]) -> str:
-    """A text with the cells that it quotes, as docs/results.md names them.
+    """A text with the cells that it quotes, as docs/numbers.toml names them.
 
     `{bubble_at_4k K=2: simulated early}` is a number; with ` [low, high]` at its end, the cell.
     """
