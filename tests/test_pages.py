@@ -79,9 +79,9 @@ def test_marks_and_places_belong_together():
 # A number that the paper or a setting or a goal gives, by the words before it. Any other is ours.
 GIVEN = re.compile(
     r"(?:print(?:ed|s)|Tables?|Figures?|goals?|most|least|less than|within|below|above|[KMN] =|"
-    r"[Ff]orwards of|link of|batch(?:es)?(?: of)?|sleeps for|[Dd]ropout of|devices of|limit is|"
+    r"[Ff]orwards of|link of|batch(?:es)?(?: of)?|sleeps for|[Dd]ropout of|devices of|limit|"
     r'tolerance of|"about)'
-    r"(?:[\s(]*(?:[\d.,]+(?:,|K| %| MB/s| GB| bytes)?|and|to|or|the|of))*[\s(]*$"
+    r"(?:[\s(]*(?:[\d.,]+(?:,|K| %| MB/s| GB| bytes)?|and|to|or|the|of|is))*[\s(]*$"
 )
 
 
