@@ -54,7 +54,7 @@ def texts(table: str, name: str) -> list[str]:
     wanted = [pair.replace("_", " ").split("=", 1) for pair in keys.split(" ")]
     (row,) = [row for row in rows(table) if all(row[key] == value for key, value in wanted)]
     cell = row[column].removesuffix(" ~")  # the mark of an interval that holds 1
-    first = re.match(r"\d+ of \d+|[^\s:]+", cell)[0]
+    first = re.findall(r"\d+ of \d+|[^\s:]+", cell)[0]
     return [cell, first] if re.search(r"\d", first) else [cell]
 
 
