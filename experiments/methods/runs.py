@@ -65,7 +65,7 @@ K, SIMULATED_M, LAYERS = 8, 16, 16
 LAYER_S = 0.005  # of F; B takes twice as long
 PIPELINES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
 PROFILE = "tpu-v3"
-RATES = (1e-3, 3e-3, 1e-2)  # of the trainings, of which each method's best is shown
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # of the trainings, of which each method's best is shown
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
 _COUNTED |= {"balance": "flops", "checkpoint": "never"}
 
