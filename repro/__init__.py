@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+__version__ = "0.1.0"
+
 
 def results(folder: Path | str = "results") -> "pd.DataFrame":
     """Everything recorded under a folder: a row for each run and round, see docs/cli.md.

@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from contextlib import ExitStack
+from importlib.util import find_spec
 
 from repro.io import signals
 from repro.io.temporary import own_folder
@@ -27,7 +28,14 @@ def main() -> int:
             raise
         print("interrupted: nothing had begun", file=sys.stderr)
         return signals.exit_status()
-    return main.main()
+    try:
+        return main.main()
+    except ModuleNotFoundError as error:
+        if find_spec("tyro"):  # the extra is there, so this is an error of another kind
+            raise
+        extra = "pip install 'gpipe-repro[experiments]'"
+        print(f"error: {error}; commands need more than the library: {extra}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

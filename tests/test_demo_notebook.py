@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -27,8 +28,27 @@ def test_it_is_plain_text_without_outputs_and_begins_with_what_a_student_changes
     assert CODE[0]["metadata"]["tags"] == ["parameters"]
     given: dict = {}
     exec(SOURCES[0], given)
-    assert (given["K"], given["M"]) == (2, [1, 2, 4, 8, 16, 32])
-    assert {"SCALE", "REPOSITORY", "FOLDER"} <= given.keys()
+    assert (given["K"], given["M"], given["SCALE"]) == (2, [], "laptop")
+    assert {"REPOSITORY", "FOLDER"} <= given.keys()
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "node"])
+def test_every_scale_that_it_offers_has_examples_for_batch_norm(scale, tmp_path):
+    """In a batch norm behind a small image, a micro-batch of one example has no variance."""
+    assert f'"{scale}"' in SOURCES[0]
+
+    def planned(_python: Path, *words: object, folder: Path) -> int:
+        assert folder == ROOT
+        request = choose(RunOptions, "run", [*map(str, words)][3:])
+        (chosen,) = request.chosen
+        groups = chosen.build(request.scale).groups
+        assert request.scale == scale
+        assert all(run.M <= run.N // 2 for group in groups for run in group.runs)
+        return 0
+
+    given = {"SCALE": scale, "FOLDER": str(tmp_path), "K": 2, "M": [], "run": planned}
+    given |= {"Path": Path, "ROOT": ROOT, "PYTHON": Path(sys.executable)}
+    exec(SOURCES[2], given)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # open pictures

@@ -1,7 +1,7 @@
 """GPipe for PyTorch (arXiv:1811.06965): pipelined micro-batches and re-materialization.
 
-Usable alone: it imports torch and nothing else of this project. Each public name is imported when
-it is first used, so that `repro.gpipe.schedule`, which is pure, can be imported without torch.
+Usable alone: it needs torch and numpy. Each public name is imported when it is first used, so that
+`repro.gpipe.schedule`, which is pure, can be imported without torch.
 """
 
 # ruff: noqa: F401  # what is imported for type checkers is imported for others on first use
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from repro.gpipe.core.loss import Weighted
     from repro.gpipe.core.microbatch import Whole
     from repro.gpipe.core.pipeline import EvaluationResult, Pipeline, StepResult
-    from repro.gpipe.errors import NonFiniteError
+    from repro.gpipe.errors import NonFiniteError, RefusedError
     from repro.gpipe.partition.layer_costs import LinkSpeed
-    from repro.gpipe.runtime.launch import launch
+    from repro.gpipe.runtime.launch import StageError, launch
     from repro.gpipe.schedule.actions import Action, Schedule
     from repro.gpipe.schedule.breakdown import breakdown
     from repro.gpipe.schedule.kinds import make_schedule
@@ -30,9 +30,9 @@ _NAMES = {
     "core.loss": ["Weighted"],
     "core.microbatch": ["Whole"],
     "core.pipeline": ["EvaluationResult", "Pipeline", "StepResult"],
-    "errors": ["NonFiniteError"],
+    "errors": ["NonFiniteError", "RefusedError"],
     "partition.layer_costs": ["LinkSpeed"],
-    "runtime.launch": ["launch"],
+    "runtime.launch": ["StageError", "launch"],
     "schedule.actions": ["Action", "Schedule"],
     "schedule.breakdown": ["breakdown"],
     "schedule.kinds": ["make_schedule"],
@@ -47,4 +47,5 @@ def __getattr__(name: str) -> Any:
     """Import a public name from the module that defines it (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module 'repro.gpipe' has no attribute {name!r}")
-    return getattr(import_module(f"repro.gpipe.{_HOME[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"repro.gpipe.{_HOME[name]}"), name)
+    return found

@@ -72,7 +72,7 @@ class ProgressReporter:
             console=self.console,
             refresh_per_second=1,
             transient=True,
-            disable=not self.console.is_terminal,
+            disable=not self.console.file.isatty(),  # FORCE_COLOR makes no terminal of a pipe
         )
         self._task = self._progress.add_task("", total=None, left="")
         self._quiet_s = quiet_s
@@ -111,7 +111,7 @@ class ProgressReporter:
         self._begin_activity(starting)
         self._progress.update(self._task, total=len(outstanding))
         self._progress.start()
-        if not self.console.is_terminal:
+        if self._progress.disable:
             threading.Thread(target=self._break_silence, daemon=True, name="progress").start()
 
     def started(self) -> None:

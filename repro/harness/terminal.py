@@ -14,7 +14,7 @@ def console_for(file: IO[str] | None = None, **options: Any) -> "Console":
     from rich.console import Console
 
     console = Console(file=file, highlight=False, **options)
-    if not console.is_terminal:
+    if not console.file.isatty():  # FORCE_COLOR makes no terminal of a pipe
         console.width = _UNLIMITED_WIDTH
     return console
 

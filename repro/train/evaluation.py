@@ -10,7 +10,7 @@ from repro.data.tokens import BOS, EOS, PAD
 from repro.gpipe import Pipeline, Weighted
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
+from repro.gpipe.core.microbatch import batch_size, map_leaves
 
 
 def evaluate(
@@ -38,7 +38,7 @@ def evaluate(
         # Reading may be slow, so only the two ends do it.
         inputs, targets = batches[n] if pipe.is_first or pipe.is_last else (None, None)
         padded = _padded(inputs, pipe.micro_batches) if pipe.is_first else None
-        outputs = pipe.evaluate(padded, None, no_loss).outputs
+        outputs = pipe.predict(padded)
         if not pipe.is_last:
             continue
         examples = batch_size(targets)
@@ -76,7 +76,7 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
     ended = torch.zeros(1, dtype=torch.bool)  # after the first token [n]: has the sentence an EOS?
     for t in range(T):
         inputs = (sources, target) if target is not None else None
-        logits = pipe.evaluate(inputs, None, no_loss).outputs
+        logits = pipe.predict(inputs)
         # The last stage knows the token, and the first one needs it.
         likeliest = None if logits is None else logits[:, t].argmax(1).cpu()
         token: Tensor = pipe.engine.wire.all_gather(likeliest)[-1]
@@ -91,11 +91,6 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
     translations = torch.full((len(columns[0]), T), PAD)
     translations[:, : len(columns)] = torch.stack(columns, 1)
     return translations
-
-
-def no_loss(outputs: Any, _targets: Any) -> Tensor:
-    """For `Pipeline.evaluate`, of which only the outputs are needed."""
-    return torch.zeros((), device=flatten(outputs)[0][0].device)
 
 
 def _padded(inputs: Any, least: int) -> Any:

@@ -2,6 +2,7 @@ import io
 import time
 from pathlib import Path
 
+import pytest
 from crew import MACHINE, experiment
 from rich.console import Console
 
@@ -22,9 +23,10 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
     )
 
 
-def test_a_silent_round_shows_that_it_lives():
+def test_a_silent_round_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do; it makes no terminal of a pipe
     out = io.StringIO()
-    reporter = ProgressReporter(Console(file=out, width=200), quiet_s=0.05)
+    reporter = ProgressReporter(Console(file=out, highlight=False, width=200), quiet_s=0.05)
     reporter.begin([], 1)
     time.sleep(0.5)
     reporter.end()

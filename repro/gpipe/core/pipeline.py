@@ -364,6 +364,13 @@ class Pipeline:
         joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
         return EvaluationResult(self.engine.loss, joined)
 
+    def predict(self, inputs: Tree) -> Tree | None:
+        """Outputs [N, ...] in evaluation mode, without gradients; call it on every rank.
+
+        They are on the last stage, and None is on the others. Inputs as of `train_step`.
+        """
+        return self.evaluate(inputs, None, _no_loss).outputs
+
     @in_call()
     def measure_memory(
         self,
@@ -503,3 +510,7 @@ class Pipeline:
     def close(self) -> None:
         """End this pipeline's helper thread and connections; no step can follow."""
         self.engine.links.close()
+
+
+def _no_loss(outputs: Tree, _targets: Tree) -> Tensor:
+    return torch.zeros((), device=flatten(outputs)[0][0].device)

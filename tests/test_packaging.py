@@ -1,0 +1,124 @@
+"""The wheel: in an environment with what it declares and nothing else, the library trains, and with
+the extra `experiments` the commands find their experiments and files."""
+
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "results/reference"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def needed(dist: Distribution, extras: set[str], found: dict[str, Distribution]) -> None:
+    """Add what a distribution with these extras requires, and what that requires, to `found`."""
+    for requirement in map(Requirement, dist.requires or []):
+        applies = requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in {"", *extras}
+        )
+        key = f"{requirement.name.lower()} {sorted(requirement.extras)}"
+        if applies and key not in found:
+            found[key] = distribution(requirement.name)
+            needed(found[key], requirement.extras, found)
+
+
+def installed(wheel: Path, folder: Path, *extras: str) -> Path:
+    """The programs of a new environment with the wheel and links to what it requires."""
+    venv.create(folder)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--python", folder / "bin/python"]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--no-compile", wheel], check=True)
+    (metadata,) = site.glob("gpipe_repro-*.dist-info")
+    found: dict[str, Distribution] = {}
+    needed(Distribution.at(metadata), {*extras}, found)
+    for dist in found.values():
+        for top in {file.parts[0] for file in dist.files or []} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(dist.locate_file(top))))
+    return folder / "bin"
+
+
+def output(*command: object, folder: Path, status: int = 0) -> str:
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_library_installs_with_torch_and_numpy_alone(wheel: Path, tmp_path: Path):
+    programs = installed(wheel, tmp_path / "environment")
+    (site,) = programs.parent.glob("lib/python3*/site-packages")
+    assert (site / "repro/py.typed").exists()
+    assert not (site / "pydantic").exists(), "nothing but what the library declares"
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    (tmp_path / "example.py").write_text(program, encoding="utf-8")
+    assert re.match(r"loss \d\.\d+", output(programs / "python", "example.py", folder=tmp_path))
+    every_name = "import repro; from repro.gpipe import *; print(repro.__version__)"
+    version = output(programs / "python", "-c", every_name, folder=tmp_path).strip()
+    assert f"-{version}-" in wheel.name
+
+    assert "repro list" in output(programs / "repro", "--help", folder=tmp_path)
+    said = output(programs / "repro", "list", folder=tmp_path, status=2)
+    assert re.fullmatch(r"error: No module named '\w+'; .*gpipe-repro\[experiments\]'\n", said)
+
+
+@pytest.mark.slow
+def test_with_the_extra_the_commands_have_experiments_and_files(wheel: Path, tmp_path: Path):
+    programs = installed(wheel, tmp_path / "environment", "experiments")
+    listed = output(programs / "repro", "list", folder=tmp_path)
+    for runs in ROOT.glob("experiments/*/runs.py"):
+        assert re.search(rf"(?m)^ *{runs.parent.name} ", listed)
+
+    place = "amd-epyc-2c/laptop/costs"
+    shutil.copytree(REFERENCE / place, tmp_path / "results" / place)
+    output(programs / "repro", "report", folder=tmp_path)
+    made = (tmp_path / "plots/costs_iterations.csv").read_text(encoding="utf-8")
+    assert made == (ROOT / "plots/reference/costs_iterations.csv").read_text(encoding="utf-8")
+
+    # Errors of predictions are known, and a user's own folder `experiments` is not hidden.
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/mine.py").touch()
+    program = (
+        "import experiments.mine, experiments.table2.runs\n"
+        "from repro.harness.error_bars import CALIBRATED, DATA_SHEET, step_error\n"
+        "assert step_error(8, 2, CALIBRATED) and step_error(8, 2, DATA_SHEET)"
+    )
+    output(programs / "python", "-c", program, folder=tmp_path)
+
+
+def test_workflows_start_what_is_there():
+    found = {}
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+        commands = " ".join(step.get("run", "") for job in jobs for step in job["steps"])
+        found[path.stem] = re.findall(r"(?:\./|\.ci/|plots/)\S+", commands)
+    assert found.keys() == {"tests", "wheel", "page"}
+    ours = {file for files in found.values() for file in files}
+    assert {".ci/run", ".ci/reference"} <= ours
+    assert all((ROOT / file).exists() for file in ours)
