@@ -14,6 +14,9 @@ from repro.io.temporary import own_folder
 def main() -> int:
     """Install the handlers of signals before slow imports."""
     signals.install_handlers()
+    if find_spec("tyro") is None:
+        print("error: commands need `pip install 'gpipe-repro[experiments]'`", file=sys.stderr)
+        return 2
     try:
         # Libraries put files of their own into the temporary folder. They go with ours, at exit and
         # after those libraries have ended, since they are not imported yet.
@@ -28,14 +31,7 @@ def main() -> int:
             raise
         print("interrupted: nothing had begun", file=sys.stderr)
         return signals.exit_status()
-    try:
-        return main.main()
-    except ModuleNotFoundError as error:
-        if find_spec("tyro"):  # the extra is there, so this is an error of another kind
-            raise
-        extra = "pip install 'gpipe-repro[experiments]'"
-        print(f"error: {error}; commands need more than the library: {extra}", file=sys.stderr)
-        return 2
+    return main.main()
 
 
 if __name__ == "__main__":

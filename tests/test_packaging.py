@@ -83,9 +83,8 @@ def test_the_library_installs_with_torch_and_numpy_alone(wheel: Path, tmp_path: 
     version = output(programs / "python", "-c", every_name, folder=tmp_path).strip()
     assert f"-{version}-" in wheel.name
 
-    assert "repro list" in output(programs / "repro", "--help", folder=tmp_path)
     said = output(programs / "repro", "list", folder=tmp_path, status=2)
-    assert re.fullmatch(r"error: No module named '\w+'; .*gpipe-repro\[experiments\]'\n", said)
+    assert re.fullmatch(r"error: .*`pip install 'gpipe-repro\[experiments\]'`\n", said)
 
 
 @pytest.mark.slow

@@ -57,6 +57,9 @@ RECIPES = [
     "schedule(4)",
     "schedule(2)",
     "schedule(4, 'checkpoint')",
+    "pretrained()",
+    "evaluate()",
+    "tied()",
 ]
 
 
@@ -85,7 +88,8 @@ def test_the_recipes_of_the_library_and_the_program_of_training_run(tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
 
-    first, second = launch(import_module("library_page").everything, stages=2)
+    page_of_library = import_module("library_page")
+    first, second = launch(page_of_library.everything, stages=2)
     assert first[:-1] == second[:-1], "losses, norms, scales and rates are the same on every rank"
     *results, pipe = first
     assert pipe in page("docs/library.md")
@@ -95,6 +99,7 @@ def test_the_recipes_of_the_library_and_the_program_of_training_run(tmp_path, mo
         assert math.isfinite(loss), call
         assert loss < 2, call
     assert found["schedule(4)"] == found["schedule(4, 'checkpoint')"] != found["schedule(2)"]
+    assert [found["tied()"]] == launch(page_of_library.tied, stages=1)
 
     exec(textwrap.dedent(last), vars(import_module("training_page")))
     assert "step=100" in capsys.readouterr().out

@@ -58,8 +58,8 @@ def experiment(
         )
     size = SIZES[scale]
     groups = []
-    for model, sizes in (("timm:resnet50", size.resnet), ("transformer", size.transformer)):
-        args, N, blocks = sizes
+    models = {"timm:resnet50": size.resnet, "transformer": size.transformer}
+    for model, (args, N, blocks) in models.items():
         common: dict[str, Any] = {"model": model, "model_args": args, "checkpoint": checkpoint}
         common |= {"N": N, **in_blocks(scale, blocks)}
         # The last batch norms see one value of each channel in a small image.

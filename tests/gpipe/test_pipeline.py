@@ -30,15 +30,17 @@ def foreign_clock() -> float:
 def everything() -> tuple:
     """An evaluation on two ranks, and their clocks."""
     pipe = Pipeline([linear, lambda: nn.Dropout(0.5), linear], 2, 4, device="cpu")
-    result = pipe.evaluate(*batch(), MSE)
+    result, predicted = pipe.evaluate(*batch(), MSE), pipe.predict(batch()[0])
     pipe.close()
-    return result.loss, result.outputs, foreign_clock()
+    return result.loss, (result.outputs, predicted), foreign_clock()
 
 
 def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_aligned():
     (loss, outputs, clock), (other_loss, other_outputs, other_clock) = launch(everything, stages=2)
-    assert (loss, outputs) == (other_loss, None)
-    assert other_outputs.shape == batch()[1].shape
+    assert (loss, outputs) == (other_loss, (None, None))
+    evaluated, predicted = other_outputs
+    assert evaluated.shape == batch()[1].shape
+    assert torch.equal(evaluated, predicted)
     # A stage whose clock is 1000 s behind finds that out, to within the time of one exchange.
     assert clock == 0.0
     assert other_clock == pytest.approx(1000.0, abs=0.05)
