@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from repro.gpipe.schedule.replay import draw, replay
     from repro.gpipe.schedule.timeline import Span, Timeline
 
-_NAMES = {
-    "checkpoint.save_load": ["whole_state_dict"],
+_NAMES = {  # module -> names, in the order of the reference
+    "core.pipeline": ["Pipeline", "StepResult", "EvaluationResult"],
     "core.config": ["PipelineConfig"],
     "core.loss": ["Weighted"],
     "core.microbatch": ["Whole"],
-    "core.pipeline": ["EvaluationResult", "Pipeline", "StepResult"],
+    "runtime.launch": ["launch", "StageError"],
     "errors": ["NonFiniteError", "RefusedError"],
+    "checkpoint.save_load": ["whole_state_dict"],
     "partition.layer_costs": ["LinkSpeed"],
-    "runtime.launch": ["StageError", "launch"],
-    "schedule.actions": ["Action", "Schedule"],
-    "schedule.breakdown": ["breakdown"],
     "schedule.kinds": ["make_schedule"],
     "schedule.replay": ["draw", "replay"],
-    "schedule.timeline": ["Span", "Timeline"],
+    "schedule.breakdown": ["breakdown"],
+    "schedule.actions": ["Schedule", "Action"],
+    "schedule.timeline": ["Timeline", "Span"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
