@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from test_readme import programs
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "results/reference"
@@ -56,47 +57,41 @@ def installed(wheel: Path, folder: Path, *extras: str) -> Path:
 
 def output(*command: object, folder: Path, status: int = 0) -> str:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*map(str, command)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == status, done.stderr
-    return done.stdout + done.stderr
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run([*map(str, command)], cwd=folder, env=environment, **both)
+    assert done.returncode == status, done.stdout
+    return done.stdout
 
 
 @pytest.mark.slow
 def test_the_library_installs_with_torch_and_numpy_alone(wheel: Path, tmp_path: Path):
-    programs = installed(wheel, tmp_path / "environment")
-    (site,) = programs.parent.glob("lib/python3*/site-packages")
+    commands = installed(wheel, tmp_path / "environment")
+    (site,) = commands.parent.glob("lib/python3*/site-packages")
     assert (site / "repro/py.typed").exists()
     assert not (site / "pydantic").exists(), "nothing but what the library declares"
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    (program,) = programs("README.md")
     (tmp_path / "example.py").write_text(program, encoding="utf-8")
-    assert re.match(r"loss \d\.\d+", output(programs / "python", "example.py", folder=tmp_path))
+    printed = output(commands / "python", "example.py", folder=tmp_path)
+    assert re.search(r"loss \d\.\d+, bubble \d+%", printed)
     every_name = "import repro; from repro.gpipe import *; print(repro.__version__)"
-    version = output(programs / "python", "-c", every_name, folder=tmp_path).strip()
+    version = output(commands / "python", "-c", every_name, folder=tmp_path).strip()
     assert f"-{version}-" in wheel.name
 
-    said = output(programs / "repro", "list", folder=tmp_path, status=2)
+    said = output(commands / "repro", "list", folder=tmp_path, status=2)
     assert re.fullmatch(r"error: .*`pip install 'gpipe-repro\[experiments\]'`\n", said)
 
 
 @pytest.mark.slow
 def test_with_the_extra_the_commands_have_experiments_and_files(wheel: Path, tmp_path: Path):
-    programs = installed(wheel, tmp_path / "environment", "experiments")
-    listed = output(programs / "repro", "list", folder=tmp_path)
+    commands = installed(wheel, tmp_path / "environment", "experiments")
+    listed = output(commands / "repro", "list", folder=tmp_path)
     for runs in ROOT.glob("experiments/*/runs.py"):
         assert re.search(rf"(?m)^ *{runs.parent.name} ", listed)
 
     place = "amd-epyc-2c/laptop/costs"
     shutil.copytree(REFERENCE / place, tmp_path / "results" / place)
-    output(programs / "repro", "report", folder=tmp_path)
+    output(commands / "repro", "report", folder=tmp_path)
     made = (tmp_path / "plots/costs_iterations.csv").read_text(encoding="utf-8")
     assert made == (ROOT / "plots/reference/costs_iterations.csv").read_text(encoding="utf-8")
 
@@ -108,16 +103,16 @@ def test_with_the_extra_the_commands_have_experiments_and_files(wheel: Path, tmp
         "from repro.harness.error_bars import CALIBRATED, DATA_SHEET, step_error\n"
         "assert step_error(8, 2, CALIBRATED) and step_error(8, 2, DATA_SHEET)"
     )
-    output(programs / "python", "-c", program, folder=tmp_path)
+    output(commands / "python", "-c", program, folder=tmp_path)
 
 
 def test_workflows_start_what_is_there():
-    found = {}
-    for path in (ROOT / ".github/workflows").glob("*.yml"):
-        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
-        commands = " ".join(step.get("run", "") for job in jobs for step in job["steps"])
-        found[path.stem] = re.findall(r"(?:\./|\.ci/|plots/)\S+", commands)
+    files = (ROOT / ".github/workflows").glob("*.yml")
+    found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
     assert found.keys() == {"tests", "wheel", "page"}
-    ours = {file for files in found.values() for file in files}
-    assert {".ci/run", ".ci/reference"} <= ours
+    steps = [
+        step for file in found.values() for job in file["jobs"].values() for step in job["steps"]
+    ]
+    ours = re.findall(r"(?:\./|\.ci/|plots/)\S+", " ".join(step.get("run", "") for step in steps))
+    assert {".ci/run", ".ci/reference"} <= {*ours}
     assert all((ROOT / file).exists() for file in ours)

@@ -5,7 +5,6 @@ import math
 import re
 import shlex
 import subprocess
-import sys
 import textwrap
 from importlib import import_module
 from pathlib import Path
@@ -61,17 +60,6 @@ RECIPES = [
     "evaluate()",
     "tied()",
 ]
-
-
-def test_the_example_runs(tmp_path):
-    (program,) = programs("README.md")
-    (tmp_path / "example.py").write_text(program, encoding="utf-8")
-    command = [sys.executable, "example.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"loss \d\.\d+, bubble \d+%", done.stdout)
 
 
 @pytest.mark.slow
