@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,6 +143,24 @@ def test_a_process_whose_launcher_is_gone_is_told_so(stores: list[PipeClient]):
     stores[1].end.close()
     with pytest.raises(dist.DistNetworkError, match="the launcher is gone"):
         stores[1].check(["a"])
+
+
+kept: list[tempfile.TemporaryDirectory] = []
+
+
+def keep_a_folder() -> None:
+    """As wandb does, which timm imports."""
+    kept.append(tempfile.TemporaryDirectory())
+
+
+def test_what_a_library_removes_at_exit_is_removed(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    launch(os.getpid, stages=1)  # the server of processes keeps a folder
+    before = list(temporary.iterdir())
+    launch(keep_a_folder, stages=2)
+    assert list(temporary.iterdir()) == before
 
 
 # Other users of this machine.

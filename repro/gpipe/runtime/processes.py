@@ -1,5 +1,6 @@
 """Processes that run one function each and end with this program, however it ends."""
 
+import atexit
 import ctypes
 import os
 import queue
@@ -217,3 +218,6 @@ def _run(
     for number, file in enumerate(output, 1):
         os.dup2(file, number)
     fn(*args)
+    # multiprocessing leaves these out where it forks. timm imports wandb, which makes temporary
+    # folders and removes them so.
+    atexit._run_exitfuncs()
