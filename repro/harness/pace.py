@@ -4,45 +4,36 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from math import ceil
 from typing import NamedTuple
 
 from repro.harness.schema import RoundEvent
 from repro.harness.spec import TIMED
 
-# Seconds of a simulated or counted run, most of them for recording and mirroring.
-UNTIMED = 0.5
-_START_UP = 5.0  # CPU seconds for one worker to import and to join the others
-
 
 class Kind(NamedTuple):
-    """Runs of an experiment that take about equally long."""
+    """Runs that take about equally long."""
 
+    experiment: str
     group: str
     fidelity: str
 
 
-def seconds_of(
-    kinds: Mapping[str, Kind],
-    rounds: Mapping[str, int],
-    minutes: float,
-    events: Iterable[RoundEvent],
+def declared_seconds(
+    kinds: Mapping[str, Kind], rounds: Mapping[str, int], minutes: float
 ) -> dict[Kind, float]:
-    """Seconds of one run in one round, for each kind.
+    """Seconds of one run in one round, for each kind, by the `minutes` of the experiment.
 
-    It is the median of the rounds that this machine has recorded, else the experiment's estimate
-    for all its runs, `minutes`, or 0. `kinds` has all runs, `rounds` has how often those are
-    measured that can be here.
+    `kinds` has all runs, `rounds` has how often those are measured that can be here. Nearly all
+    the minutes are those of the runs that a clock times, if there are any.
     """
-    recorded = _recorded(kinds, events)
-    timed = sum(count for run, count in rounds.items() if kinds[run].fidelity in TIMED)
-    untimed_s = UNTIMED * (sum(rounds.values()) - timed)
-    timed_s = max(0.0, 60 * minutes - untimed_s) / max(1, timed)
-    estimated = {kind: timed_s if kind.fidelity in TIMED else UNTIMED for kind in kinds.values()}
-    return estimated | {kind: statistics.median(each) for kind, each in recorded.items()}
+    timed = {kind for kind in kinds.values() if kind.fidelity in TIMED} or {*kinds.values()}
+    count = sum(number for run, number in rounds.items() if kinds[run] in timed)
+    return dict.fromkeys(timed, 60 * minutes / max(1, count))
 
 
-def _recorded(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) -> dict[Kind, list[float]]:
-    """Seconds of one run of each kind, one number per recorded round.
+def recorded_seconds(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) -> dict[Kind, float]:
+    """The same, by the median of the rounds that this machine has recorded of such runs.
 
     In a round with timed and untimed runs nearly all seconds are those of the timed ones.
     """
@@ -54,42 +45,34 @@ def _recorded(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) -> dict[K
         timed = {kind: number for kind, number in count.items() if kind.fidelity in TIMED}
         for kind in timed or count:
             recorded.setdefault(kind, []).append(seconds / sum((timed or count).values()))
-    return recorded
-
-
-def start_up(workers: int, cores: int) -> float:
-    return _START_UP * max(1.0, workers / cores)
+    return {kind: statistics.median(each) for kind, each in recorded.items()}
 
 
 class TimeLeft:
-    """Estimates the seconds of what is left, from how much longer than expected the rest took.
+    """Estimates the seconds of what is left, once a run of each kind that is left has ended.
 
-    The expectation keeps the weight of a quarter of all runs, so that a cold first run does not
-    change the estimate much. A run of which none is known (0) is taken to be as long as the others.
+    Runs that ended in an earlier session have the weight of a quarter of those that are left, so
+    that a cold first run does not change the estimate much.
     """
 
-    def __init__(self, expected: Iterable[float], start_up: float) -> None:
-        expected = list(expected)
-        known = [seconds for seconds in expected if seconds]
-        self._usual = statistics.mean(known) if known else 1.0
-        self._start_up = start_up
-        self._left = sum(seconds or self._usual for seconds in expected)
-        self._expected = self._took = self._left / 4 if known else 0.0
+    def __init__(self, left: Iterable[Kind], recorded: Mapping[Kind, float]) -> None:
+        self._left = Counter(left)
+        self._took = {
+            kind: [recorded[kind]] * ceil(count / 4)
+            for kind, count in self._left.items()
+            if kind in recorded
+        }
 
-    def started(self) -> None:
-        self._start_up = 0.0
-
-    def done(self, expected: float, seconds: float | None) -> None:
+    def done(self, kind: Kind, seconds: float | None) -> None:
         """Count a measurement as done; `seconds` is None if it was left out."""
-        self._left -= expected or self._usual
+        self._left[kind] -= 1
         if seconds is not None:
-            self._expected += expected or self._usual
-            self._took += seconds
+            self._took.setdefault(kind, []).append(seconds)
 
     @property
-    def seconds(self) -> float:
-        """Of everything that is left; 0 where nothing says how long runs take."""
-        if self._left and not self._expected:
-            return 0.0
-        slower = self._took / self._expected if self._expected else 0.0
-        return self._start_up + round(slower * self._left, 3)
+    def seconds(self) -> float | None:
+        """Of everything that is left; None where no run of some kind has ended."""
+        left = {kind: count for kind, count in self._left.items() if count > 0}
+        if not left.keys() <= self._took.keys():
+            return None
+        return sum(count * statistics.mean(self._took[kind]) for kind, count in left.items())

@@ -15,7 +15,7 @@ from typing import Any
 from repro.harness.journal import Journal
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
-from repro.harness.pace import Kind, seconds_of
+from repro.harness.pace import Kind, declared_seconds, recorded_seconds
 from repro.harness.spec import (
     PIPELINING,
     TIMED,
@@ -45,7 +45,7 @@ _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", 
 @dataclass(frozen=True)
 class PlannedRun:
     id: str
-    group: str
+    kind: Kind
     spec: RunSpec
     status: str  # "planned", "done" or "skipped"
     reason: str = ""  # why it is skipped
@@ -56,6 +56,10 @@ class PlannedRun:
     seconds: float = 0.0  # that it takes in a round; an estimate, 0 if there is none
     bases: tuple[str, ...] = ()  # ids of the runs that it is divided by
     differs_in: str = ""  # settings that tell it from other runs of its experiment
+
+    @property
+    def group(self) -> str:
+        return self.kind.group
 
     @property
     def named(self) -> str:
@@ -75,6 +79,7 @@ class Plan:
     machine: Machine
     journal: Journal  # where it is recorded
     runs: tuple[PlannedRun, ...]  # in the order of the experiment's groups
+    recorded: Mapping[Kind, float]  # seconds of one run in one round, where one has ended here
     force: bool = False  # measure again what is done
     accumulate: bool = False  # keep runs that were recorded with other parameters
     command: str = ""  # what a user types to measure this
@@ -140,10 +145,10 @@ def make(
         asked = {name for name, spec in specs.items() if id(spec) in chosen}
         added = {base for name in asked for base in bases_of[name]} - asked
         obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
-        kinds |= {name: Kind(group.name, spec.fidelity) for name, spec in specs.items()}
+        kinds |= {n: Kind(experiment.name, group.name, s.fidelity) for n, s in specs.items()}
         usual_rounds |= {n: _wanted(spec, usual) for n, spec in specs.items() if not obstacles[n]}
         for name, spec in specs.items():
-            run = PlannedRun(name, group.name, spec, "skipped", obstacles[name], name in added)
+            run = PlannedRun(name, kinds[name], spec, "skipped", obstacles[name], name in added)
             if not run.reason:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]
@@ -154,11 +159,13 @@ def make(
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
-    pace = seconds_of(kinds, usual_rounds, experiment.minutes.get(scale, 0.0), journal.rounds)
+    recorded = recorded_seconds(kinds, journal.rounds)
+    declared = declared_seconds(kinds, usual_rounds, experiment.minutes.get(scale, 0.0))
+    pace = declared | recorded
     planned = tuple(
-        replace(run, differs_in=different[run.id], seconds=pace[kinds[run.id]]) for run in runs
+        replace(run, differs_in=different[run.id], seconds=pace.get(run.kind, 0.0)) for run in runs
     )
-    return Plan(experiment, scale, machine, journal, planned, force, accumulate, command)
+    return Plan(experiment, scale, machine, journal, planned, recorded, force, accumulate, command)
 
 
 def _with_rounds(run: PlannedRun, journal: Journal, rounds: int, *, force: bool) -> PlannedRun:

@@ -19,8 +19,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
 from repro.harness.closing import OVER_K1, numbers
 from repro.harness.job import Outcome
-from repro.harness.machine import cores
-from repro.harness.pace import TimeLeft, start_up
+from repro.harness.pace import TimeLeft
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.results import Results, Run
 from repro.harness.terminal import table_of
@@ -58,7 +57,7 @@ class ProgressReporter:
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.verbose = verbose
         self.failed: list[str] = []  # ids of runs
-        self._left = TimeLeft([], 0.0)
+        self._left = TimeLeft([], {})
         self._experiment = ""
         self._activity = ""
         self._activity_began = self._last_line = time.monotonic()
@@ -104,8 +103,8 @@ class ProgressReporter:
     def begin(self, plans: Sequence[Plan], workers: int) -> None:
         """Print how much will be measured, and start the live line; workers start after this."""
         outstanding = [run for plan in plans for run in plan.outstanding]
-        expected = [run.seconds for run in outstanding]
-        self._left = TimeLeft(expected, start_up(workers, cores()))
+        recorded = {kind: each for plan in plans for kind, each in plan.recorded.items()}
+        self._left = TimeLeft([run.kind for run in outstanding], recorded)
         starting = f"starting {workers} worker process{'es' if workers > 1 else ''}"
         self.say(f"\n{len(outstanding)} measurements in all{self._time_left(', ')}; {starting}")
         self._begin_activity(starting)
@@ -113,9 +112,6 @@ class ProgressReporter:
         self._progress.start()
         if self._progress.disable:
             threading.Thread(target=self._break_silence, daemon=True, name="progress").start()
-
-    def started(self) -> None:
-        self._left.started()
 
     def end(self) -> None:
         self._ended.set()
@@ -163,7 +159,7 @@ class ProgressReporter:
         self._progress.update(self._task, description=activity, left=self._time_left())
 
     def _advance(self, run: PlannedRun, seconds: float | None) -> None:
-        self._left.done(run.seconds, seconds)
+        self._left.done(run.kind, seconds)
         self._progress.update(self._task, advance=1, left=self._time_left())
 
     def _break_silence(self) -> None:

@@ -72,7 +72,6 @@ def measure(
             reporter.load(watch.share())
         reporter.begin(todo, crew.count)
         crew.ready()
-        reporter.started()
         for plan in todo:
             before = len(plan.journal.rounds)
             for group in plan.experiment.groups:

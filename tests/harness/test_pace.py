@@ -2,20 +2,28 @@
 
 import pytest
 
-from repro.harness.pace import TimeLeft, start_up
+from repro.harness.pace import Kind, TimeLeft
+
+MEASURED, SIMULATED = Kind("a", "a", "measured"), Kind("a", "a", "simulated")
+
+
+def test_nothing_is_said_until_a_run_of_each_kind_has_ended():
+    """A simulated run takes no time, which says nothing about one that is measured."""
+    left = TimeLeft([SIMULATED] * 10 + [MEASURED] * 3, {SIMULATED: 0.5})
+    left.done(SIMULATED, 0.5)
+    assert left.seconds is None
+    left.done(MEASURED, None)  # left out
+    assert left.seconds is None
+    left.done(MEASURED, 99.0)
+    assert left.seconds == pytest.approx(9 * 0.5 + 99.0)
+    left.done(MEASURED, 101.0)
+    assert left.seconds == pytest.approx(9 * 0.5), "of what is left alone"
 
 
 def test_a_cold_run_is_not_taken_for_the_pace_of_all():
-    """As the first of 200 runs that imports what all need: it takes 18 s, most are modelled."""
-    left = TimeLeft([3.0] * 20 + [0.3] * 200, start_up(2, 2))
-    announced = left.seconds
-    assert announced == pytest.approx(20 * 3.0 + 200 * 0.3 + start_up(2, 2))
-    left.started()
-    left.done(3.0, 18.0)
-    assert announced / 2 < left.seconds < 1.5 * announced
-    left.done(0.3, None)  # left out
-    fresh = TimeLeft([0.0, 0.0], 0.0)
-    assert fresh.seconds == 0.0
-    fresh.done(0.0, 7.0)
-    assert fresh.seconds == 7.0
-    assert TimeLeft([2.0, 4.0, 0.0], 1.0).seconds == 10.0  # the last one as the others
+    """As the first of 20 runs that imports what all need: it takes 18 s."""
+    left = TimeLeft([MEASURED] * 20, {MEASURED: 3.0})
+    assert left.seconds == pytest.approx(20 * 3.0)
+    left.done(MEASURED, 18.0)
+    assert left.seconds is not None
+    assert 20 * 3.0 < left.seconds < 2 * 20 * 3.0
