@@ -19,8 +19,8 @@ _LEAST_GAIN = 1.02  # a smaller one is not recommended, nor one within the error
 class WhyOptions(AnswerOptions):
     """Explain why a recorded run is slow and which changes would make it faster.
 
-    [RUN] is a run's id or the beginning of one, after as much of its place as tells it from
-    others: table2/transformer-K2.
+    [RUN] is a run's id or a part of one, after as much of its place as tells it from others:
+    table2/transformer-K2.
     """
 
     run: str = ""

@@ -300,17 +300,17 @@ def load(results: Path) -> Results:
 def find_run(text: str, results: Path) -> tuple[Results, Run]:
     """A recorded run, with the results of its experiment; of the committed results last.
 
-    `text` is the run's id or the beginning of it, after as much of its place as tells it from
-    others, such as `table2/transformer-K2`. A ValueError says that it names no run, or several.
+    `text` is the run's id or a part of it, after as much of its place as tells it from others,
+    such as `table2/transformer-K2`. A ValueError says that it names no run, or several.
     """
-    *place, start = text.strip("/").split("/")
+    *place, part = text.strip("/").split("/")
     ids: list[str] = []
     for folder in (results, results / "reference"):
         loaded = load(folder)
         ids += [run.id for run in loaded.runs]
         of_place = [run for run in loaded.runs if set(place) <= set(run.place)]
-        matches = [run for run in of_place if start in (run.id, run.experiment)]
-        matches = matches or [run for run in of_place if run.id.startswith(start)]
+        matches = [run for run in of_place if part in (run.id, run.experiment)]
+        matches = matches or [run for run in of_place if part in run.id]
         if len(matches) > 1:
             names = ["/".join((*run.place, run.named)) for run in matches]
             raise ValueError(
@@ -321,8 +321,8 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
             journal = next(each for each in loaded.journals if each.place == matches[0].place)
             return of_journals([journal]), matches[0]
     raise ValueError(
-        f"run = {short(text)}: no run below {results} has an id that begins so"
-        f"{did_you_mean(start, ids) or '; `repro results` lists all'}"
+        f"run = {short(text)}: no run below {results} has this in its id"
+        f"{did_you_mean(part, ids) or '; `repro results` lists all'}"
     )
 
 

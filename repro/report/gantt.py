@@ -25,7 +25,9 @@ _PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its
 
 def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Figure:
     """Steps under each other on one clock, in ms; `fidelity` is empty if titles tell it."""
-    figure, axes = grid(len(steps), 1, [0.55 + 0.36 * step.ranks for _, step in steps])
+    # Title, axis and legend of one or two ranks need more room than their rows.
+    heights = [max(1.6, 0.55 + 0.36 * step.ranks) for _, step in steps]
+    figure, axes = grid(len(steps), 1, heights)
     figure.suptitle(headline, x=0.01, ha="left")
     longest = max(step.step_time for _, step in steps)
     for (panel,), (title, step) in zip(axes, steps, strict=True):

@@ -55,9 +55,10 @@ def test_it_tells_the_story_to_people_and_to_programs(results, capsys):
     assert {"name": "free link", "step_s": pytest.approx(0.2), "factor": 1.0} in found["changes"]
 
 
-def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path):
+def test_ids_and_their_parts_are_found_own_results_first(results, tmp_path):
     run = run_of(results, 2, 1).removeprefix("table2/")
-    for text in (run, "transformer-K2-M1", f"test-cpu-2c/laptop/{run}"):
+    parts = ("transformer-K2-M1", "K2-M1", run.rpartition("-")[2], f"table2/{run[3:]}")
+    for text in (run, *parts, f"test-cpu-2c/laptop/{run}"):
         found, it = find_run(text, results)
         assert it.id == run
         assert found.journals[0].root == results
