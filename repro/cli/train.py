@@ -4,7 +4,6 @@ import dataclasses
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from repro.cli.source import ModelOptions
 from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
-from repro.harness.spec import Checkpoint, slug
+from repro.harness.spec import Checkpoint, Scale, slug
 from repro.harness.text import duration, number
 from repro.io import signals
 from repro.io.untrusted import message
@@ -26,6 +25,7 @@ from repro.io.untrusted import message
 if TYPE_CHECKING:
     from repro.train.history import History
     from repro.train.recipe import Recipe
+    from repro.train.trainer import Trainer
 
 _COUNT = Interval(ge=1, le=10**9)
 # Data of small images, for which --image is 32.
@@ -109,11 +109,10 @@ def main(arguments: list[str]) -> int:
     find(options.data)
     from repro.gpipe import launch
     from repro.gpipe.runtime.launch import StageError
-    from repro.harness import wandb_mirror
 
-    folder, processes = options.folder, options.K * options.D
+    folder = options.folder
     try:
-        settings, history = launch(_work, options, stages=processes, threads=options.threads)[0]
+        launch(_work, options, stages=options.K * options.D, threads=options.threads)
     except KeyboardInterrupt:
         from repro.train import checkpoints
 
@@ -129,31 +128,18 @@ def main(arguments: list[str]) -> int:
         if not is_mistake:
             raise
         raise ValueError(text) from None
-    if machine.torchrun_rank() not in (None, 0):
-        return 0
-    print(f"checkpoints: {folder}")
-    config = settings | same(options, "K", "D")
-    address = wandb_mirror.log_curves(options.wandb, folder.name, config, _points(history), folder)
-    if address:
-        print(f"W&B: {address}")
+    if machine.torchrun_rank() in (None, 0):
+        print(f"checkpoints: {folder}")
     return 0
 
 
-def _points(history: "History") -> Iterator[dict[str, float]]:
-    evaluated = {each.step: each.values for each in history.evaluations}
-    for step in history.steps:
-        point = {"step": step.step, "train/loss": step.loss, "train/lr": step.lr}
-        point |= {"time/step_s": step.seconds, "time/throughput": step.count / step.seconds}
-        values = evaluated.get(step.step, {})
-        yield point | {f"evaluation/{name}": value for name, value in values.items()}
-
-
-def _work(options: TrainOptions) -> "tuple[dict[str, Any], History]":
+def _work(options: TrainOptions) -> None:
     """The work of each process; a mistake of the user's, of whatever class, is a ValueError."""
     from repro.gpipe import NonFiniteError
 
     try:
-        return _train(options)
+        _train(options)
+        return
     except NonFiniteError as error:
         text = f"{error}; try a lower --lr, and --resume from the last checkpoint"
     except ValueError as error:
@@ -161,11 +147,12 @@ def _work(options: TrainOptions) -> "tuple[dict[str, Any], History]":
     raise ValueError(text)
 
 
-def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
+def _train(options: TrainOptions) -> None:
     import torch.distributed as dist
 
     from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
     from repro.gpipe import Pipeline
+    from repro.harness.wandb_mirror import TrainingLog
     from repro.models import build, parameters
     from repro.train.losses import accuracy, classification
     from repro.train.trainer import Trainer
@@ -222,8 +209,38 @@ def _train(options: TrainOptions) -> "tuple[dict[str, Any], History]":
         print(f"{options.folder}: {begins}")
     if step == 0 and options.start_from is not None:
         trainer.start_from(options.start_from, options.new_layers)
-    history = trainer.run(steps, Progress(steps, model.unit) if shows else None)
-    return trainer.settings, history
+    if not shows:
+        trainer.run(steps)
+        return
+    log = TrainingLog(options.wandb, options.folder, options.folder.name, _config(options, trainer))
+    progress, exit_code = Progress(steps, model.unit), 1
+
+    def report(history: "History") -> None:
+        progress(history)
+        log(history)
+
+    try:
+        trainer.run(steps, report)
+        exit_code = 0
+    finally:
+        if address := log.end(exit_code):
+            print(f"W&B: {address}")
+
+
+def _config(options: TrainOptions, trainer: "Trainer") -> dict[str, Any]:
+    """What W&B shows of the training, with method and place as what `repro run` measures has.
+
+    The scale is one that computes on the same kind of device.
+    """
+    scale: Scale = "laptop" if trainer.pipe.device.type == "cpu" else "gpu"
+    spread = [name for name, number in (("gpipe", options.K), ("data", options.D)) if number > 1]
+    return trainer.settings | {
+        **same(options, "K", "D"),
+        "experiment": "train",
+        "method": "-x-".join(spread) or "single",
+        "machine": machine.detect(scale).slug,
+        "scale": scale,
+    }
 
 
 def _recipe(options: TrainOptions, examples: int) -> "Recipe":

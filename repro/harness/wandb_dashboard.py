@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from wandb_workspaces.reports.v2.interface import PanelTypes
 
 NAME = "GPipe, reproduced"
-# Columns of the table of all runs that are drawn against K and against M, and their names.
-_DRAWN = {
-    "speedup_vs_k1": "speedup over K=1",
-    "speedup_vs_k2m1": "throughput over K=2, M=1",
-    "bubble_idle_over_total": "bubble (idle share of K x step)",
-    "peak_gib_max": "peak memory of the fullest stage (GiB)",
-}
+# Columns of the table of all runs that are drawn, each against what it depends on most, and their
+# names. The first ones have room.
+_DRAWN = [
+    ("speedup_vs_k1", "K", "speedup over K=1"),
+    ("bubble_idle_over_total", "M", "idle share of K x step"),
+    ("speedup_vs_k2m1", "M", "throughput over K=2, M=1"),
+    ("peak_gib_max", "K", "peak memory of the fullest stage (GiB)"),
+]
 _MOST_RUNS = 100  # that a panel looks at; W&B's own limit is 10
+_MOST_PANELS = 4  # of a section
 
 
 def workspace(results: Results, report: Report, entity: str, project: str) -> ws.Workspace:
@@ -40,8 +42,8 @@ def workspace(results: Results, report: Report, entity: str, project: str) -> ws
     for name in sorted({place.experiment for place in places(results)}, key=key):
         about = results.listings[name]
         title = f"{about.paper or name}: {about.title or name}"
-        made[title] = [*_panels(results, report, name)]
-    made["Trainings"] = [*_trainings(results)]
+        made[title] = _panels(results, report, name)
+    made["Trainings"] = [*_trainings(results)][:_MOST_PANELS]
     shown = [ws.Section(name=title, panels=panels) for title, panels in made.items() if panels]
     for section in shown[:1]:
         section.is_open = True
@@ -64,31 +66,28 @@ def title_of(panel: Any) -> str:
 def _overview(report: Report) -> "Iterator[PanelTypes]":
     if report.page.is_file():
         yield wr.MediaBrowser(title="The report", media_keys=[PAGE], num_columns=2)
-    for name, path in report.tables().items():
-        if path.stem in GENERAL:
-            yield wr.WeavePanelSummaryTable(table_name=name)
-    for name in report.claims():
-        title = f"claims: {name.partition('/')[2].replace('_', ' ')}"
-        yield wr.ScalarChart(title=title, metric=name)
-
-
-def _panels(results: Results, report: Report, experiment: str) -> "Iterator[PanelTypes]":
-    rows = select(all_runs(results), experiment=experiment, status="done", task="train")
-    for column, title in _DRAWN.items():
-        for axis in ("K", "M"):
-            if rows.loc[rows[column].notna(), axis].nunique() > 1:
-                yield wr.CustomChart(
-                    query={"summaryTable": {"tableKey": runs_table(experiment)}},
-                    chart_name="wandb/scatter/v0",
-                    chart_fields={"x": axis, "y": column},
-                    chart_strings={"title": f"{title} against {axis}"},
-                )
-    if figures := report.figures(experiment):
-        yield wr.MediaBrowser(title="figures", media_keys=[*figures], num_columns=2)
-    tables = report.tables(experiment)
-    main = [name for name, path in tables.items() if path.stem == experiment]
-    for name in [*(main or tables), runs_table(experiment)]:
+    for name in report.tables(*GENERAL):
         yield wr.WeavePanelSummaryTable(table_name=name)
+
+
+def _panels(results: Results, report: Report, experiment: str) -> "list[PanelTypes]":
+    """Charts, as many as there is room for beside the figures, the main table and the runs."""
+    rows = select(all_runs(results), experiment=experiment, status="done", task="train")
+    charts: list[PanelTypes] = [
+        wr.CustomChart(
+            query={"summaryTable": {"tableKey": runs_table(experiment)}},
+            chart_name="wandb/scatter/v0",
+            chart_fields={"x": axis, "y": column},
+            chart_strings={"title": f"{title} against {axis}"},
+        )
+        for column, axis, title in _DRAWN
+        if rows.loc[rows[column].notna(), axis].nunique() > 1
+    ]
+    names = [*report.tables(experiment), runs_table(experiment)]
+    others: list[PanelTypes] = [wr.WeavePanelSummaryTable(table_name=name) for name in names]
+    if figures := report.figures(experiment):
+        others.insert(0, wr.MediaBrowser(title="figures", media_keys=[*figures], num_columns=2))
+    return [*charts[: _MOST_PANELS - len(others)], *others]
 
 
 def _trainings(results: Results) -> "Iterator[PanelTypes]":
@@ -99,7 +98,8 @@ def _trainings(results: Results) -> "Iterator[PanelTypes]":
         loss: Any = ["train/loss"]
         yield wr.LinePlot(title="loss against steps", y=loss, **runs)
     for name in dict.fromkeys(name for record in trained for name in record.metrics):
-        if ":" not in name:  # of single languages ("bleu toy:alfa") there are too many
+        # Single languages ("bleu toy:alfa") are too many, and the loss has a chart already.
+        if ":" not in name and name != "loss":
             metrics: Any = [f"test/{name_part(name)}"]
             grouped: dict[str, Any] = {"groupby": "Group", "groupby_aggfunc": "mean"} | runs
             yield wr.BarPlot(title=f"{name} on test data", metrics=metrics, **grouped)

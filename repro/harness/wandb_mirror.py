@@ -7,16 +7,21 @@ machine, and nothing here may fail a run: trouble with W&B is one line on stderr
 import netrc
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
+from repro.harness.spec import digest
 from repro.io.redact import redact
 from repro.io.untrusted import inside
 
 if TYPE_CHECKING:
     import wandb
+
+    from repro.train.history import History
 
 Mode = Literal["offline", "online", "disabled"]
 Fill = Callable[["wandb.Run"], None]  # logs into a run, without what is private
@@ -35,58 +40,94 @@ def mirror(mode: Mode, directory: Path, fill: Fill, about: dict[str, Any]) -> st
     and the job type, which is the fidelity, "all runs" or "report". Returns the project's address
     when online. Never raises: trouble is one line on stderr.
     """
-    if mode == "disabled":
-        return None
-    tags = [redact(tag) for tag in about.get("tags", ()) if tag]
-    about = about | {"config": redact(about["config"]), "tags": tags}
-    about["name"] = about["name"][:_LONGEST_NAME]
-    later = f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
-    online = mode == "online" and mode not in _refused
-    if online and not has_key(server()):
-        _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")
-        online = False
-    modes: list[Mode] = ["online", "offline"] if online else ["offline"]
-    for each in modes:
-        try:
-            return _mirror(each, directory, fill, about)
-        except Exception as error:  # a mirror that breaks is no reason to stop measuring
-            _refused.add(each)
-            further = f"kept offline from here on, {later}"
-            if each == "offline":
-                further = "results are complete without it"
-            reason = " ".join(str(error).split())[:200]
-            _say(f"W&B: {type(error).__name__}: {reason}; {further}")
+    for each in _modes(mode, directory):
+        with _one_line(each, directory):
+            run = _start(each, directory, about)
+            exit_code = 1
+            try:
+                fill(run)
+                exit_code = 0
+            finally:
+                _end(run, exit_code)
+            return run.project_url if each == "online" else None
     return None
 
 
-def _mirror(mode: Mode, directory: Path, fill: Fill, about: dict[str, Any]) -> str | None:
-    run = _start(mode, directory, about)
+class TrainingLog:
+    """The W&B run of one training, to which each step is written; as `mirror`, it never raises.
+
+    A resumed training goes on in its run: the run's id is made of the first step, whose seconds no
+    other training has.
+    """
+
+    def __init__(self, mode: Mode, directory: Path, name: str, config: dict[str, Any]) -> None:
+        self._modes = _modes(mode, directory)
+        self._directory = directory
+        self._about: dict[str, Any] = {"group": "train", "job_type": "measured"}
+        self._about |= {"name": name, "config": config, "resume": "allow"}
+        self._run: wandb.Run | None = None  # of the first of the modes
+        if self._modes:
+            with _one_line(mode, directory):
+                import_module("wandb")  # takes seconds, for which no stage should wait later
+
+    def __call__(self, history: "History") -> None:
+        """Write the last step; called after each."""
+        first, last = history.steps[0], history.steps[-1]
+        while self._modes and self._run is None:
+            with _one_line(self._modes[0], self._directory):
+                about = self._about | {"id": digest(first)[:16]}
+                self._run = _start(self._modes[0], self._directory, about)
+                break
+            self._modes = self._modes[1:]
+        if self._run is None:
+            return
+        point = {"train/loss": last.loss, "train/lr": last.lr}
+        point |= {"time/step_s": last.seconds, "time/throughput": last.count / last.seconds}
+        for evaluation in history.evaluations[-1:]:
+            if evaluation.step == last.step:
+                point |= {f"test/{name}": value for name, value in evaluation.values.items()}
+        with _one_line(self._modes[0], self._directory):
+            self._run.log(point, step=last.step)
+
+    def end(self, exit_code: int) -> str | None:
+        """End the run; returns the project's address when online."""
+        if self._run is None:
+            return None
+        with _one_line(self._modes[0], self._directory):
+            _end(self._run, exit_code)
+        return self._run.project_url if self._modes[0] == "online" else None
+
+
+def _modes(mode: Mode, directory: Path) -> list[Mode]:
+    """The modes to try, one after the other."""
+    if mode == "disabled":
+        return []
+    online = mode == "online" and mode not in _refused
+    if online and not has_key(server()):
+        _say(
+            "W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, "
+            f"{_later(directory)}"
+        )
+        online = False
+    return ["online", "offline"] if online else ["offline"]
+
+
+@contextmanager
+def _one_line(mode: Mode, directory: Path) -> Iterator[None]:
+    """Trouble inside is one line: a mirror that breaks is no reason to stop measuring."""
     try:
-        with run:
-            fill(run)
-    finally:
-        for path in Path(run.settings.log_dir).glob("*.log"):  # which name folders in full
-            if not path.is_symlink():
-                path.write_text(redact(path.read_text(errors="replace")))
-    return run.project_url if mode == "online" else None
+        yield
+    except Exception as error:
+        _refused.add(mode)
+        further = f"kept offline from here on, {_later(directory)}"
+        if mode == "offline":
+            further = "results are complete without it"
+        reason = " ".join(str(error).split())[:200]
+        _say(f"W&B: {type(error).__name__}: {reason}; {further}")
 
 
-def log_curves(
-    mode: Mode,
-    name: str,
-    settings: dict[str, Any],
-    points: Iterable[Mapping[str, float]],
-    directory: Path,
-) -> str | None:
-    """Mirror the curves of one training, whose points have a "step" each; as `mirror`."""
-
-    def fill(run: "wandb.Run") -> None:
-        for point in points:
-            run.log(dict(point), step=int(point["step"]))
-
-    points = list(points)
-    about = {"group": "train", "job_type": "measured", "name": name, "config": settings}
-    return mirror(mode, directory, fill, about)
+def _later(directory: Path) -> str:
+    return f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
 
 
 def has_key(server: str) -> bool:
@@ -111,6 +152,9 @@ def server() -> str:
 
 
 def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
+    tags = [redact(tag) for tag in about.get("tags", ()) if tag]
+    about = about | {"config": redact(about["config"]), "tags": tags}
+    about["name"] = about["name"][:_LONGEST_NAME]
     directory = directory.absolute()  # the service that writes may have been started elsewhere
     directory.mkdir(parents=True, exist_ok=True)
     inside(directory / "wandb", directory)
@@ -159,6 +203,15 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
 
     vars(run)["log_artifact"] = log_without_folders
     return run
+
+
+def _end(run: "wandb.Run", exit_code: int) -> None:
+    try:
+        run.finish(exit_code)
+    finally:
+        for path in Path(run.settings.log_dir).glob("*.log"):  # which name folders in full
+            if not path.is_symlink():
+                path.write_text(redact(path.read_text(errors="replace")))
 
 
 def _say(line: str) -> None:

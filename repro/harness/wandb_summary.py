@@ -1,11 +1,12 @@
 """Weights & Biases: what is mirrored of runs, of a whole experiment, and of the report.
 
-One W&B run stands for each measured or emulated run: its config is the spec, its summary the row,
-and its history has a point for each round. Metric names start with `speedup/`, `bubble/`,
-`memory/`, `time/` or `breakdown/`, which W&B shows as one section of panels each. After each
-experiment one W&B run has a table of all its runs (so simulated and counted runs need no W&B run
-each) and its timelines. After the report, one W&B run has its tables, pictures and page.
-`repro dashboard` builds panels from the same names.
+One W&B run stands for each measured or emulated run. Its config has the settings, its history has
+a point for each round, and its summary has the medians under the same names. Names differ in their
+first 20 characters, since narrow columns show no more. What stands before the slash is a section
+of panels in W&B. After each experiment one W&B run has a table of all its runs (so simulated and
+counted runs need no W&B run each) and its timelines. After the report, one W&B run has the page,
+the figures, the main table of each exhibit, and all tables as files. `repro dashboard` builds
+panels from the same names.
 """
 
 import io
@@ -24,6 +25,7 @@ from repro.harness.spec import run_name
 from repro.harness.wandb_mirror import Mode, mirror
 from repro.io.redact import redact
 from repro.io.untrusted import LARGE, read_text
+from repro.methods.named import name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +38,15 @@ PAGE = "report"  # the name of the page among W&B's media
 # Tables of the report about all experiments. Those of one experiment begin with its name.
 GENERAL = ("verdicts", "claims", "audit")
 _POINTS = 500  # of the loss of a training
+# Medians of a round and of a run, by their columns. Seconds, examples a second, shares of K x step
+# time and of work.
+_TIMED = {
+    "step_s": "time/step_s",
+    "throughput": "time/throughput",
+    "bubble_idle_over_total": "idle/over_total",
+    "bubble_idle_over_work": "idle/over_work",
+}
+_PEAK = "memory/peak_gib"  # of the fullest stage
 
 
 def places(results: Results) -> list[Place]:
@@ -60,7 +71,7 @@ def log_run(
     picture: Picture | None = None,
 ) -> str | None:
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
-    row = redact(_known(run_line(results, run)))
+    config, summary = _config_and_summary(results, run)
     timeline = results.timeline(run)
     name = run_name(run.id, "measured", run.differs_in)
 
@@ -69,19 +80,32 @@ def log_run(
 
         for step, point in _points(run):
             mirrored.log(_known(point), step)
-        columns = [column for column in row if column.startswith("speedup_")]
-        last = {column.replace("_", "/", 1): row[column] for column in columns}
         if picture and timeline is not None:
-            last["timeline"] = wandb.Image(picture(timeline, name, run.fidelity), caption=name)
-        if isinstance(record := run.rounds[-1].record, LearnRound):
-            metrics = _known(record.metrics)
-            last |= {f"test/{name_part(key)}": value for key, value in metrics.items()}
-        if last:
-            mirrored.log(last)
-        mirrored.summary.update(row)
+            image = wandb.Image(picture(timeline, name, run.fidelity), caption=name)
+            mirrored.log({"timeline": image})
+        mirrored.summary.update(_known(summary))
 
     about = {"group": run.experiment, "job_type": run.fidelity, "name": name, "tags": tags}
-    return mirror(mode, directory, fill, about | {"config": run.spec.plain()})
+    return mirror(mode, directory, fill, about | {"config": config})
+
+
+def _config_and_summary(results: Results, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of a run's line that are settings, with those of its spec, and its numbers."""
+    names = {**_TIMED, "peak_gib_max": _PEAK, "peak_gib_per_stage": ""}
+    fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
+    config = {"method": name_of(**{field: getattr(run.spec, field) for field in fields})}
+    summary: dict[str, Any] = {}
+    for column, value in _known(run_line(results, run)).items():
+        if column.startswith("speedup_vs_"):
+            name = column.removeprefix("speedup_vs_").replace("_ci", "")
+            summary[f"speedup/{name}"] = value
+        elif column not in names:
+            config[column] = value
+        elif names[column]:
+            summary[names[column]] = value
+    if isinstance(record := run.rounds[-1].record, LearnRound):
+        summary |= {f"test/{name_part(key)}": value for key, value in record.metrics.items()}
+    return config | run.spec.plain(), summary
 
 
 def log_experiment(
@@ -114,12 +138,17 @@ def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: P
 
         frames = {name: report.read(path) for name, path in report.tables().items()}
         logged: dict[str, Any] = {name: _table(each) for name, each in frames.items() if len(each)}
+        tables = wandb.Artifact("report-tables", type="tables")
+        for path in report.files("csv"):
+            with tables.new_file(path.name) as file:
+                file.write(redact(read_text(path, LARGE, within=plots)))
+        run.log_artifact(tables)
         for name, path in report.figures().items():
             logged[name] = wandb.Image(str(path), caption=path.stem)
         if report.page.is_file():
             text = redact(read_text(report.page, LARGE, within=plots))
             logged[PAGE] = wandb.Html(text, inject=False, data_is_not_path=True)
-        run.log(logged | report.claims())
+        run.log(logged)
 
     about = dict.fromkeys(("group", "job_type", "name"), "report")
     return mirror(mode, directory, fill, about | {"config": {"experiments": [*report.experiments]}})
@@ -135,16 +164,15 @@ class Report(NamedTuple):
     def page(self) -> Path:
         return self.plots / "report.html"
 
-    def tables(self, experiment: str = "") -> dict[str, Path]:
-        return self._files("tables", "csv", experiment)
+    def tables(self, *experiments: str) -> dict[str, Path]:
+        """The main table of each experiment, which has the shortest name; and the general ones."""
+        of_each = [self.files("csv", name) for name in experiments or (*GENERAL, *self.experiments)]
+        mains = [min(paths, key=lambda path: len(path.stem)) for paths in of_each if paths]
+        return {f"tables/{name_part(path.stem)}": path for path in mains}
 
-    def figures(self, experiment: str = "") -> dict[str, Path]:
-        return self._files("figures", "png", experiment)
-
-    def claims(self) -> dict[str, int]:
-        path = self.plots / "claims.csv"
-        counts = self.read(path)["verdict"].value_counts() if path.is_file() else {}
-        return {f"claims/{name_part(str(word))}": int(count) for word, count in counts.items()}
+    def figures(self, *experiments: str) -> dict[str, Path]:
+        paths = self.files("png", *experiments)
+        return {f"figures/{name_part(path.stem)}": path for path in paths}
 
     def read(self, path: Path) -> "pd.DataFrame":
         """One of the tables; an empty cell is NaN."""
@@ -153,22 +181,21 @@ class Report(NamedTuple):
         text = read_text(path, LARGE, within=self.plots)
         return pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""])
 
-    def _files(self, section: str, kind: str, experiment: str) -> dict[str, Path]:
-        names = [experiment] if experiment else [*self.experiments, *GENERAL]
-        return {
-            f"{section}/{name_part(path.stem)}": path
+    def files(self, kind: str, *experiments: str) -> list[Path]:
+        """The files of experiments; without any, of all, and the general ones."""
+        names = experiments or (*self.experiments, *GENERAL)
+        return [
+            path
             for path in sorted(self.plots.glob(f"*.{kind}"))
             if not path.is_symlink()
             and any(path.stem == name or path.stem.startswith(f"{name}_") for name in names)
-        }
+        ]
 
 
 def _points(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
     """The history, as (step of W&B, values): each round or, of a training, the loss of its steps.
 
-    `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions
-    beside `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of
-    K x step time.
+    `idle/bubble` is (K-1)/(M+K-1), the idle share by theory; `share/*` are shares of K x step time.
     """
     newest = run.rounds[-1].record
     if isinstance(newest, LearnRound):
@@ -179,17 +206,11 @@ def _points(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, each in enumerate(run.rounds):
         point: dict[str, Any] = {}
         if isinstance(each.record, TrainRound):
-            point = {
-                "bubble/theory": (run.K - 1) / (run.M + run.K - 1),
-                "bubble/idle_over_total": each.bubble_idle_over_total,
-                "bubble/idle_over_work": each.bubble_idle_over_work,
-                "loss": each.loss,
-                "time/step_s": each.step_s,
-                "time/throughput": each.throughput,
-            }
-            point |= {f"breakdown/{part}": share for part, share in each.breakdown.items()}
+            point = {name: getattr(each, column) for column, name in _TIMED.items()}
+            point |= {"idle/bubble": (run.K - 1) / (run.M + run.K - 1), "step/loss": each.loss}
+            point |= {f"share/{part}": share for part, share in each.breakdown.items()}
         gib = [peak / 2**30 for peak in each.record.peak_bytes or ()]
-        point["memory/peak_gib_max"] = max(gib, default=None)
+        point[_PEAK] = max(gib, default=None)
         yield number, point | {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
 
 
