@@ -57,7 +57,8 @@ class TrainingLog:
     """The W&B run of one training, to which each step is written; as `mirror`, it never raises.
 
     A resumed training goes on in its run: the run's id is made of the first step, whose seconds no
-    other training has.
+    other training has. A process that is killed leaves its last steps unwritten, so a resumed one
+    writes all steps that the server lacks, and offline all.
     """
 
     def __init__(self, mode: Mode, directory: Path, name: str, config: dict[str, Any]) -> None:
@@ -66,28 +67,32 @@ class TrainingLog:
         self._about: dict[str, Any] = {"group": "train", "job_type": "measured"}
         self._about |= {"name": name, "config": config, "resume": "allow"}
         self._run: wandb.Run | None = None  # of the first of the modes
+        self._written = 0  # steps of the history
         if self._modes:
             with _one_line(mode, directory):
                 import_module("wandb")  # takes seconds, for which no stage should wait later
 
     def __call__(self, history: "History") -> None:
-        """Write the last step; called after each."""
-        first, last = history.steps[0], history.steps[-1]
+        """Write the steps that are new; called after each."""
         while self._modes and self._run is None:
             with _one_line(self._modes[0], self._directory):
-                about = self._about | {"id": digest(first)[:16]}
+                about = self._about | {"id": digest(history.steps[0])[:16]}
                 self._run = _start(self._modes[0], self._directory, about)
+                self._written = max(0, self._run.starting_step - 1)
                 break
             self._modes = self._modes[1:]
-        if self._run is None:
+        new = history.steps[self._written :]
+        if self._run is None or not new:
             return
-        point = {"train/loss": last.loss, "train/lr": last.lr}
-        point |= {"time/step_s": last.seconds, "time/throughput": last.count / last.seconds}
-        for evaluation in history.evaluations[-1:]:
-            if evaluation.step == last.step:
-                point |= {f"test/{name}": value for name, value in evaluation.values.items()}
+        evaluated = {each.step: each.values for each in history.evaluations[-len(new) :]}
         with _one_line(self._modes[0], self._directory):
-            self._run.log(point, step=last.step)
+            for step in new:
+                point = {"train/loss": step.loss, "train/lr": step.lr, "time/step_s": step.seconds}
+                point["time/throughput"] = step.count / step.seconds
+                values = evaluated.get(step.step, {})
+                point |= {f"test/{name}": value for name, value in values.items()}
+                self._run.log(point, step=step.step)
+        self._written += len(new)
 
     def end(self, exit_code: int) -> str | None:
         """End the run; returns the project's address when online."""

@@ -1,7 +1,10 @@
 """`repro train` from end to end, on a small model and the digits."""
 
+import json
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,11 +89,23 @@ def test_a_mistake_that_is_seen_before_anything_is_read(tmp_path, capfd, argumen
     assert problem in line
 
 
+def mirrored(folder, kind):
+    """The records of a kind in each W&B run of a training, the oldest run first."""
+    found = []
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", path]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        records = [json.loads(line) for line in lines.splitlines()]
+        found.append([record[kind] for record in records if record["type"] == kind])
+    return found
+
+
 @pytest.mark.slow
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_ctrl_c_says_how_to_go_on_and_so_does_its_w_and_b_run(tmp_path):
     folder = tmp_path / "run"
-    arguments = [*QUICK, *SGD, "--out", str(folder), "--every", "5", "--epochs", "100000"]
-    process = started(folder, 1, "-m", "repro", "train", *arguments)
+    quick = [word.replace("disabled", "offline") for word in QUICK]
+    arguments = [*quick, *SGD, "--out", str(folder), "--every", "150"]
+    process = started(folder, 1, "-m", "repro", "train", *arguments, "--epochs", "100000")
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -98,6 +113,18 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     kept = checkpoints.committed(folder)[-1]
     assert line.startswith(f"interrupted: {kept} is kept; `repro train import:small_model")
     assert line.endswith("--resume` goes on")
+    last = int(kept.name.partition("-")[2])
+    assert main(["train", *arguments, "--resume", "--steps", str(last + 5)]) == 0
+    before, after = (
+        {point["item"]["_step"]: point["item"] for point in points}
+        for points in mirrored(folder, "history")
+    )
+    assert [*before] == [*range(1, len(before) + 1)]
+    assert before, "it is written while the training runs"
+    assert [*after] == [*range(1, last + 6)], "what the kill has cut off is there"
+    assert {"train/loss", "train/lr", "time/step_s", "test/accuracy"} <= after[last + 5].keys()
+    (first,), (second,) = mirrored(folder, "run")
+    assert first["run_id"] == second["run_id"]
 
 
 def history(count):
