@@ -212,26 +212,18 @@ def _train(options: TrainOptions) -> None:
     if not shows:
         trainer.run(steps)
         return
-    log = TrainingLog(options.wandb, options.folder, options.folder.name, _config(options, trainer))
-    progress, exit_code = Progress(steps, model.unit), 1
+    progress, name = Progress(steps, model.unit), options.folder.name
+    with TrainingLog(options.wandb, options.folder, name, _config(options, trainer)) as log:
 
-    def report(history: "History") -> None:
-        progress(history)
-        log(history)
+        def report(history: "History") -> None:
+            progress(history)
+            log(history)
 
-    try:
         trainer.run(steps, report)
-        exit_code = 0
-    finally:
-        if address := log.end(exit_code):
-            print(f"W&B: {address}")
 
 
 def _config(options: TrainOptions, trainer: "Trainer") -> dict[str, Any]:
-    """What W&B shows of the training, with method and place as what `repro run` measures has.
-
-    The scale is one that computes on the same kind of device.
-    """
+    """What W&B shows; method and place are named as those of `repro run`, by the kind of device."""
     scale: Scale = "laptop" if trainer.pipe.device.type == "cpu" else "gpu"
     spread = [name for name, number in (("gpipe", options.K), ("data", options.D)) if number > 1]
     return trainer.settings | {

@@ -8,7 +8,8 @@ import netrc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,17 +41,14 @@ def mirror(mode: Mode, directory: Path, fill: Fill, about: dict[str, Any]) -> st
     and the job type, which is the fidelity, "all runs" or "report". Returns the project's address
     when online. Never raises: trouble is one line on stderr.
     """
-    for each in _modes(mode, directory):
-        with _one_line(each, directory):
-            run = _start(each, directory, about)
-            exit_code = 1
-            try:
-                fill(run)
-                exit_code = 0
-            finally:
-                _end(run, exit_code)
-            return run.project_url if each == "online" else None
-    return None
+    run = _begin(mode, directory, about)
+    if run is None:
+        return None
+    exit_code = 1
+    with _one_line("results are complete without it"):
+        fill(run)
+        exit_code = 0
+    return _end(run, exit_code)
 
 
 class TrainingLog:
@@ -62,30 +60,29 @@ class TrainingLog:
     """
 
     def __init__(self, mode: Mode, directory: Path, name: str, config: dict[str, Any]) -> None:
-        self._modes = _modes(mode, directory)
-        self._directory = directory
-        self._about: dict[str, Any] = {"group": "train", "job_type": "measured"}
-        self._about |= {"name": name, "config": config, "resume": "allow"}
-        self._run: wandb.Run | None = None  # of the first of the modes
-        self._written = 0  # steps of the history
-        if self._modes:
-            with _one_line(mode, directory):
+        about = {"group": "train", "job_type": "measured", "name": name, "config": config}
+        self._begin = partial(_begin, mode, directory, about | {"resume": "allow"})
+        self._run: wandb.Run | None = None
+        self._written: int | None = None  # steps of the history; None before the first one
+        # That of another program would keep the run open after this process is killed.
+        os.environ.pop("WANDB_SERVICE", None)
+        if mode != "disabled":
+            with suppress(ImportError):
                 import_module("wandb")  # takes seconds, for which no stage should wait later
+
+    def __enter__(self) -> "TrainingLog":
+        return self
 
     def __call__(self, history: "History") -> None:
         """Write the steps that are new; called after each."""
-        while self._modes and self._run is None:
-            with _one_line(self._modes[0], self._directory):
-                about = self._about | {"id": digest(history.steps[0])[:16]}
-                self._run = _start(self._modes[0], self._directory, about)
-                self._written = max(0, self._run.starting_step - 1)
-                break
-            self._modes = self._modes[1:]
+        if self._written is None:
+            self._run = self._begin(id=digest(history.steps[0])[:16])
+            self._written = max(0, self._run.starting_step - 1) if self._run else 0
         new = history.steps[self._written :]
         if self._run is None or not new:
             return
         evaluated = {each.step: each.values for each in history.evaluations[-len(new) :]}
-        with _one_line(self._modes[0], self._directory):
+        with _one_line("training goes on without it"):
             for step in new:
                 point = {"train/loss": step.loss, "train/lr": step.lr, "time/step_s": step.seconds}
                 point["time/throughput"] = step.count / step.seconds
@@ -94,45 +91,36 @@ class TrainingLog:
                 self._run.log(point, step=step.step)
         self._written += len(new)
 
-    def end(self, exit_code: int) -> str | None:
-        """End the run; returns the project's address when online."""
-        if self._run is None:
-            return None
-        with _one_line(self._modes[0], self._directory):
-            _end(self._run, exit_code)
-        return self._run.project_url if self._modes[0] == "online" else None
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._run and (address := _end(self._run, int(kind is not None))):
+            print(f"W&B: {address}")
 
 
-def _modes(mode: Mode, directory: Path) -> list[Mode]:
-    """The modes to try, one after the other."""
+def _begin(mode: Mode, directory: Path, about: dict[str, Any], **more: Any) -> "wandb.Run | None":
+    """A started run, offline where the server does not answer; None after trouble."""
     if mode == "disabled":
-        return []
+        return None
+    later = f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
     online = mode == "online" and mode not in _refused
     if online and not has_key(server()):
-        _say(
-            "W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, "
-            f"{_later(directory)}"
-        )
+        _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")
         online = False
-    return ["online", "offline"] if online else ["offline"]
+    if online:
+        with _one_line(f"kept offline from here on, {later}"):
+            return _start("online", directory, about | more)
+        _refused.add("online")
+    with _one_line("results are complete without it"):
+        return _start("offline", directory, about | more)
+    return None
 
 
 @contextmanager
-def _one_line(mode: Mode, directory: Path) -> Iterator[None]:
+def _one_line(further: str) -> Iterator[None]:
     """Trouble inside is one line: a mirror that breaks is no reason to stop measuring."""
     try:
         yield
     except Exception as error:
-        _refused.add(mode)
-        further = f"kept offline from here on, {_later(directory)}"
-        if mode == "offline":
-            further = "results are complete without it"
-        reason = " ".join(str(error).split())[:200]
-        _say(f"W&B: {type(error).__name__}: {reason}; {further}")
-
-
-def _later(directory: Path) -> str:
-    return f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
+        _say(f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}; {further}")
 
 
 def has_key(server: str) -> bool:
@@ -210,13 +198,13 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
     return run
 
 
-def _end(run: "wandb.Run", exit_code: int) -> None:
-    try:
+def _end(run: "wandb.Run", exit_code: int) -> str | None:
+    with _one_line("results are complete without it"):
         run.finish(exit_code)
-    finally:
         for path in Path(run.settings.log_dir).glob("*.log"):  # which name folders in full
             if not path.is_symlink():
                 path.write_text(redact(path.read_text(errors="replace")))
+    return None if run.offline else run.project_url
 
 
 def _say(line: str) -> None:

@@ -5,8 +5,8 @@ a point for each round, and its summary has the medians under the same names. Na
 first 20 characters, since narrow columns show no more. What stands before the slash is a section
 of panels in W&B. After each experiment one W&B run has a table of all its runs (so simulated and
 counted runs need no W&B run each) and its timelines. After the report, one W&B run has the page,
-the figures, the main table of each exhibit, and all tables as files. `repro dashboard` builds
-panels from the same names.
+the figures, and the main table of each exhibit. `repro dashboard` builds panels from the same
+names.
 """
 
 import io
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.frame import all_runs, run_line
+from repro.harness.frame import COLUMNS, all_runs, run_line
 from repro.harness.results import Place, Results, Run
 from repro.harness.schema import LearnRound, TrainRound
 from repro.harness.spec import run_name
@@ -47,6 +47,12 @@ _TIMED = {
     "bubble_idle_over_work": "idle/over_work",
 }
 _PEAK = "memory/peak_gib"  # of the fullest stage
+# Columns of a run's line -> names in the summary; the other ones are settings.
+_NUMBERS = {**_TIMED, "peak_gib_max": _PEAK} | {
+    column: column.replace("speedup_vs_", "speedup/").replace("_ci", "")
+    for column in COLUMNS
+    if column.startswith("speedup_vs_")
+}
 
 
 def places(results: Results) -> list[Place]:
@@ -71,7 +77,12 @@ def log_run(
     picture: Picture | None = None,
 ) -> str | None:
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
-    config, summary = _config_and_summary(results, run)
+    row = _known(run_line(results, run))
+    row.pop("peak_gib_per_stage", None)  # a number each in the history
+    fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
+    config = {"method": name_of(**{field: getattr(run.spec, field) for field in fields})}
+    config |= {column: value for column, value in row.items() if column not in _NUMBERS}
+    summary = {_NUMBERS[column]: value for column, value in row.items() if column in _NUMBERS}
     timeline = results.timeline(run)
     name = run_name(run.id, "measured", run.differs_in)
 
@@ -83,29 +94,13 @@ def log_run(
         if picture and timeline is not None:
             image = wandb.Image(picture(timeline, name, run.fidelity), caption=name)
             mirrored.log({"timeline": image})
-        mirrored.summary.update(_known(summary))
+        if isinstance(record := run.rounds[-1].record, LearnRound):
+            metrics = _known(record.metrics)
+            mirrored.log({f"test/{name_part(key)}": value for key, value in metrics.items()})
+        mirrored.summary.update(summary)
 
     about = {"group": run.experiment, "job_type": run.fidelity, "name": name, "tags": tags}
-    return mirror(mode, directory, fill, about | {"config": config})
-
-
-def _config_and_summary(results: Results, run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns of a run's line that are settings, with those of its spec, and its numbers."""
-    names = {**_TIMED, "peak_gib_max": _PEAK, "peak_gib_per_stage": ""}
-    fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
-    config = {"method": name_of(**{field: getattr(run.spec, field) for field in fields})}
-    summary: dict[str, Any] = {}
-    for column, value in _known(run_line(results, run)).items():
-        if column.startswith("speedup_vs_"):
-            name = column.removeprefix("speedup_vs_").replace("_ci", "")
-            summary[f"speedup/{name}"] = value
-        elif column not in names:
-            config[column] = value
-        elif names[column]:
-            summary[names[column]] = value
-    if isinstance(record := run.rounds[-1].record, LearnRound):
-        summary |= {f"test/{name_part(key)}": value for key, value in record.metrics.items()}
-    return config | run.spec.plain(), summary
+    return mirror(mode, directory, fill, about | {"config": config | run.spec.plain()})
 
 
 def log_experiment(
@@ -138,11 +133,6 @@ def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: P
 
         frames = {name: report.read(path) for name, path in report.tables().items()}
         logged: dict[str, Any] = {name: _table(each) for name, each in frames.items() if len(each)}
-        tables = wandb.Artifact("report-tables", type="tables")
-        for path in report.files("csv"):
-            with tables.new_file(path.name) as file:
-                file.write(redact(read_text(path, LARGE, within=plots)))
-        run.log_artifact(tables)
         for name, path in report.figures().items():
             logged[name] = wandb.Image(str(path), caption=path.stem)
         if report.page.is_file():
