@@ -1,5 +1,6 @@
 """Errors that have a meaning for more than one rank, and one helpful line for a wrong argument."""
 
+import traceback
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any, TypeGuard
@@ -28,6 +29,13 @@ class RefusedError(ValueError, EveryRankError):
 
 class NonFiniteError(FloatingPointError, EveryRankError):
     """A training step gave inf or nan; it was refused and changed nothing."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether it is this package's own line about a mistake of the user, with nothing to trace."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
+    return isinstance(error, ValueError) and error.__cause__ is None and ours
 
 
 def within(value: object, least: float, most: float) -> TypeGuard[Any]:

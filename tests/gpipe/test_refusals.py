@@ -84,6 +84,8 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ({"layers": [META, META]}, r"layers\[1\].weight: on the meta device and shared"),
         ({"layers": [TIED, nn.ReLU(), TIED], **TWO_STAGES}, r"\[2\].weight: shared by stages 0"),
         ({"throttle": "slow"}, "throttle='slow': must be a LinkSpeed"),
+        ({"stage": 2}, "got an unexpected keyword argument 'stage'; did you mean 'stages'"),
+        ({"config": 3}, "unexpected keyword argument 'config'"),
     ],
 )
 def test_a_pipeline_is_not_made(change: Any, words: str):
@@ -91,6 +93,8 @@ def test_a_pipeline_is_not_made(change: Any, words: str):
     with pytest.raises(ValueError, match=words) as caught:
         Pipeline(**{**arguments, "device": "cpu", **change})
     assert "\n" not in str(caught.value)
+    # Here, and the call of the Pipeline.
+    assert len(caught.traceback) == 2 or caught.value.__cause__ is not None
 
 
 @pytest.mark.parametrize(
@@ -154,6 +158,7 @@ def test_inputs_that_cannot_be_cut_or_sent(inputs: Any, words: str):
 @pytest.mark.parametrize(
     ("targets", "loss", "words"),
     [
+        (Y, None, "loss_fn: None cannot be called"),
         (Y[:5], MSE, "targets: 5 examples, but the inputs have 10"),
         (Y, nn.MSELoss(reduction="sum"), 'reduction="sum", and the losses of the micro-batches'),
         (Y, SUM, 'reduction="sum"'),
@@ -182,6 +187,23 @@ def test_a_layer_that_returns_no_tensor(value: Any):
     pipe = Pipeline([layer(lambda _: value), linear], 1, 2, device="cpu", **TWO_STAGES)
     with pytest.raises(ValueError, match=r"a layer returned .* at a stage boundary, which holds"):
         pipe.train_step(X, Y, MSE)
+
+
+class TooWideError(ValueError):
+    pass
+
+
+def test_an_error_of_a_layer_names_it_and_is_traced_to_its_line():
+    def refuse(value: torch.Tensor) -> torch.Tensor:
+        raise TooWideError(len(value))
+
+    pipe = Pipeline([linear, layer(refuse)], 1, 2, device="cpu")
+    for call in (pipe.train_step, pipe.evaluate):
+        with pytest.raises(TooWideError) as caught:
+            call(X, Y, MSE)
+        assert caught.traceback[-1].name == "refuse"
+        (note,) = caught.value.__notes__
+        assert note == f"(in layers[1], a {type(layer(refuse)()).__name__})"
 
 
 def test_optimizers_and_scalers_that_would_do_something_else():

@@ -1,7 +1,7 @@
 """The settings of a pipeline, spelled out once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -9,6 +9,7 @@ from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import SCHEDULES, check_counts, make_schedule
 from repro.gpipe.schedule.replay import check
+from repro.io.untrusted import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,19 @@ class PipelineConfig:
     throttle: LinkSpeed | None = None
     stages_per_rank: int = 1
     tensor_parallel: int = 1
+
+    @classmethod
+    def of(cls, given: Sequence[Any], named: Mapping[str, Any]) -> "PipelineConfig":
+        """From the arguments of a Pipeline: a config, or its first fields, and fields by name."""
+        try:
+            if len(given) == 1 and isinstance(given[0], PipelineConfig):
+                return replace(given[0], **named)
+            return cls(*given, **named)
+        except TypeError as error:
+            names = [field.name for field in fields(cls)]
+            hints = [did_you_mean(name, names) for name in named if name not in names]
+            mistake = str(error).partition("() ")[2]
+            raise ValueError(f"Pipeline {mistake}{''.join(hints)}") from None
 
     @property
     def arguments(self) -> dict[str, Any]:

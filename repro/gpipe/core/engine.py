@@ -62,7 +62,7 @@ class Engine:
         self._last_stage = schedule.stages - 1
         self._micro_batches = schedule.micro_batches
         self._foreign = foreign
-        self._known_loss: object = None  # or its code, since each step may make it anew
+        self._known_loss: object = object()  # or its code, since each step may make it anew
         # Of a training step, and of an evaluation.
         self._programs = [Program.of(s, self._rank) for s in (schedule, schedule.forward_only())]
         self._input_forms, self._gradient_forms = Forms(), Forms()

@@ -40,6 +40,10 @@ class Weighted:
 
 def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None:
     """Raise a ValueError if a loss names layers that other stages run: here they never run."""
+    if not callable(loss_fn):
+        raise ValueError(
+            f"loss_fn: {short(loss_fn)} cannot be called; give (outputs, targets) -> mean loss"
+        )
     for found in reachable(loss_fn):
         modules = found.modules() if isinstance(found, nn.Module) else ()
         if any(module in foreign for module in modules):

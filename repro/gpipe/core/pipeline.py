@@ -9,7 +9,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -109,7 +109,7 @@ class Pipeline:
         ValueError: for any argument out of range.
     """
 
-    @in_call()
+    @in_call
     def __init__(
         self,
         layers: nn.Sequential | Sequence[Layer],
@@ -123,10 +123,7 @@ class Pipeline:
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
-        if len(config) == 1 and isinstance(config[0], PipelineConfig):
-            how = replace(config[0], **settings)
-        else:
-            how = PipelineConfig(*config, **settings)
+        how = PipelineConfig.of(config, settings)
         self.config, self.stages, self.stages_per_rank = how, how.stages, how.stages_per_rank
         self.micro_batches, self.replicas = how.micro_batches, how.replicas
         self.schedule = how.schedule_to_execute(len(entries))
@@ -239,7 +236,7 @@ class Pipeline:
         """This rank's layers; its state-dict keys are those of the unsplit nn.Sequential."""
         return self.held.module
 
-    @in_call()
+    @in_call
     def train_step(
         self,
         inputs: Tree,
@@ -306,7 +303,7 @@ class Pipeline:
                 "have left; call optimizer.step() or optimizer.zero_grad() first"
             )
 
-    @in_call()
+    @in_call
     @report_errors_to_all()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the gradients so that their norm over all stages is at most `max_norm`.
@@ -346,7 +343,7 @@ class Pipeline:
             self.engine.loss, recorder.began + offset, recorder.ended + offset, timeline
         )
 
-    @in_call()
+    @in_call
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
         """Run the forward in evaluation mode, without gradients; call it on every rank.
 
@@ -371,7 +368,7 @@ class Pipeline:
         """
         return self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
 
-    @in_call()
+    @in_call
     def measure_memory(
         self,
         inputs: Tree,
@@ -426,7 +423,7 @@ class Pipeline:
             sent["all-reduce"] = round(2 * (self.replicas - 1) / self.replicas * summed)
         return sent
 
-    @in_call()
+    @in_call
     def save(
         self,
         folder: Path | str,
@@ -471,7 +468,7 @@ class Pipeline:
             if failure is not None:
                 raise failure
 
-    @in_call()
+    @in_call
     def load(
         self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None
     ) -> dict[str, Any]:
@@ -495,12 +492,12 @@ class Pipeline:
         self.engine.step = restored.step
         return restored.extra
 
-    @in_call()
+    @in_call
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load this stage's part of the unsplit model's state dict; call it on every rank."""
         self.module.load_state_dict(save_load.own_part(state_dict, self.module, self.layer_names))
 
-    @in_call()
+    @in_call
     def barrier(self) -> None:
         """Wait until every stage of every replica has come here and its device is idle."""
         if self.device.type == "cuda":

@@ -24,6 +24,7 @@ from repro.gpipe.comm.message import Forms, Message, copied, settle_gradients
 from repro.gpipe.core.layers import modules_of, more_than_a_sequence, parameters_of
 from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
 from repro.gpipe.core.ownership import refuse_foreign_leaves
+from repro.gpipe.errors import is_refusal
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.attributes import LeftBehind
 from repro.gpipe.exact.batchnorm import NO_STATISTICS, NORMS
@@ -451,7 +452,12 @@ class HeldStages:
         with nullcontext() if dtype is None else torch.autocast(self.device.type, dtype):
             for (index, call), seed in zip(calls, seeds, strict=False):
                 rng.reseed(seed, self.device, others)
-                value = call(value)
+                try:
+                    value = call(value)
+                except Exception as error:
+                    if not is_refusal(error) and isinstance(call, nn.Module):
+                        error.add_note(f"(in layers[{index}], a {type(call).__name__})")
+                    raise
                 if torch.is_grad_enabled():
                     trust = not watched and index in self._before_plain
                     requiring.append(settle_gradients(value, settled, index, trust=trust))

@@ -25,7 +25,7 @@ from itertools import islice
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from repro.gpipe.errors import EveryRankError, LostNeighbourError
+from repro.gpipe.errors import EveryRankError, LostNeighbourError, is_refusal
 from repro.gpipe.runtime.heartbeats import (
     INTERVAL,
     SAME_CALLS,
@@ -33,7 +33,6 @@ from repro.gpipe.runtime.heartbeats import (
     Board,
     Failure,
     error_line,
-    is_refusal,
     status_of,
 )
 from repro.gpipe.runtime.status import status, waiting

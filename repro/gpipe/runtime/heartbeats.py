@@ -240,13 +240,6 @@ def status_of(error: BaseException) -> str:
     return "oom" if out_of_memory or "can't allocate memory" in error_line(error) else "failed"
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether it is this package's own line about a mistake of the user, with nothing to trace."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
-    return isinstance(error, ValueError) and error.__cause__ is None and ours
-
-
 def error_line(error: BaseException) -> str:
     """Type and message of an error on one line, also where the message itself raises."""
     return printable("".join(traceback.format_exception_only(error)))

@@ -2,19 +2,23 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from repro.gpipe.errors import LostNeighbourError
+from repro.gpipe.errors import LostNeighbourError, is_refusal
 from repro.gpipe.schedule.actions import Action
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Wait(NamedTuple):
@@ -60,15 +64,27 @@ def rank_name(kind: str, rank: int, replica: int, replicas: int) -> str:
     return f"{kind} {rank}" if replicas == 1 else f"replica {replica}, {kind} {rank}"
 
 
-@contextmanager
-def in_call() -> Iterator[None]:
-    """Around a call of a Pipeline: only the user's own code in it may be named in a warning."""
-    status.thread = threading.get_ident()
-    status.calls += 1
-    try:
-        yield
-    finally:
-        status.calls -= 1
+def in_call(call: Callable[P, T]) -> Callable[P, T]:
+    """A call of a Pipeline: only the user's own code in it may be named in a warning.
+
+    What it refuses is the caller's mistake, so the traceback ends here, one line below the caller.
+    """
+
+    @wraps(call)
+    def called(*arguments: P.args, **named: P.kwargs) -> T:
+        status.thread = threading.get_ident()
+        status.calls += 1
+        try:
+            return call(*arguments, **named)
+        except ValueError as error:
+            if not is_refusal(error):
+                raise
+            refusal = error
+        finally:
+            status.calls -= 1
+        raise refusal.with_traceback(None)
+
+    return called
 
 
 def user_call() -> tuple[str, str, list[int]]:
