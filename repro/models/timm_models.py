@@ -62,10 +62,17 @@ def timm_model(
     split = {ResNet: _resnet, VisionTransformer: _vision_transformer}.get(type(whole))
     # Every module below the whole model must be able to initialise its own tensors.
     owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
-    can_initialise = all(hasattr(m, "reset_parameters") for m in owners)
-    if split is None or not can_initialise or getattr(whole, "fix_init", False):
-        kind = type(whole).__name__
-        raise ValueError(f"{wrong}: a {kind} that cannot be cut; supported are {SUPPORTED}")
+    unable = [type(m).__name__ for m in owners if not hasattr(m, "reset_parameters")]
+    kind, why = type(whole).__name__, ""
+    if split is None:
+        why = "timm does not say in which order the parts of this class run"
+    elif unable or getattr(whole, "fix_init", False):
+        why = f"its {[*unable, kind][0]} cannot initialise its own weights, as a stage must"
+    if why or split is None:
+        raise ValueError(
+            f"{wrong}: a {kind} that cannot be cut: {why}; supported are {SUPPORTED}; of any other "
+            "model write a function that returns its layers, import:package.module:function"
+        )
     size = image or whole.default_cfg["input_size"][-1]
     layers = [partial(_layer, whole, part) for part in split(whole)]
     return of_images(f"timm:{variant}", layers, size, num_classes)

@@ -85,7 +85,7 @@ def known_durations(
         timelines.append(timeline)
     pipe.close()
     best = min(timelines[1:], key=lambda timeline: timeline.step_time)
-    return best.step_time, best.bubble_over_total, breakdown(best, pipe.schedule)
+    return best.step_time, best.idle_over_total, breakdown(best, pipe.schedule)
 
 
 def waiting() -> dict:
