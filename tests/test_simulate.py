@@ -61,7 +61,7 @@ def test_uniform_costs_give_the_closed_forms(K, M, F, R, B):
     assert early.step_time == pytest.approx(
         theory.step_time(K, M, "early", F, min(F, B), B), rel=1e-12
     )
-    assert early.bubble_over_total == pytest.approx(
+    assert early.idle_over_total == pytest.approx(
         theory.bubble(K, M, "early", F, min(F, B), B), abs=1e-12
     )
 

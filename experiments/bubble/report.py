@@ -47,10 +47,10 @@ def steps(results: Results) -> Frame:
     # Of stages of known duration; None where real layers compute.
     forward = [args.get("forward_s") for args in frame["model_args"]]
     frame["slow"] = [F.index(max(F)) if isinstance(F, list) else -1 for F in forward]
-    frame["idle/total"] = or_status(frame, "bubble_idle_over_total")
+    frame["idle/total"] = or_status(frame, "idle_over_total")
     frame["theory plain"] = [theory.bubble_over_total(K, M) for K, M in points]
     frame["theory early"] = [theory.bubble(K, M, "early") for K, M in points]
-    frame["above early"] = 100 * (frame["bubble_idle_over_total"] - frame["theory early"])
+    frame["above early"] = 100 * (frame["idle_over_total"] - frame["theory early"])
     frame["step over early"] = frame["step_s"] / [
         theory.step_time(K, M, "early", F, F, 2 * F) if isinstance(F, float) else nan
         for F, (K, M) in zip(forward, points, strict=True)
@@ -171,7 +171,7 @@ def _panel(axes: Axes, K: int, runs: Frame) -> None:
     for fidelity, size in _SIZES.items():
         points = select(runs, fidelity=fidelity)
         look = dots(fidelity, markersize=size)
-        axes.plot(points["M"], 100 * points["bubble_idle_over_total"], **look)
+        axes.plot(points["M"], 100 * points["idle_over_total"], **look)
     axes.axvline(4 * K, color=SOFT, linewidth=0.9)
     axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8.5, color=KINDS["U"], va="top")
     over_m(axes, Ms)

@@ -90,7 +90,7 @@ def side_by_side(results: Results, frame: Frame) -> Table:
     table[OVER] = or_status(frame, OVER).mask(untimed, Cell(text="not timed"))
     table = table.join(frame.filter(like=f"{OVER}: "))
     table = table.join(frame[["peak MiB measured", SENT]])
-    table["idle/total measured"] = frame["bubble_idle_over_total"]
+    table["idle/total measured"] = frame["idle_over_total"]
     table["updates late"] = [late(run) for run in frame.to_dict("records")]
     table["loss measured"] = [losses[-1] if losses else nan for losses in frame["losses"]]
     forms: dict[str, Form] = {OVER: RATIO, SENT: ".2f", "loss measured": ".5f"}
@@ -160,7 +160,7 @@ def schedules(results: Results, frame: Frame) -> Table:
     equal = on_equal_ranks(frame)
     table = pd.DataFrame({"schedule": plan.PIPELINES}, index=[*plan.PIPELINES])
     table["idle/total arithmetic"] = table["schedule"].map(idle_by_formula)
-    table["idle/total simulated"] = or_status(equal, "bubble_idle_over_total")
+    table["idle/total simulated"] = or_status(equal, "idle_over_total")
     kept = [kept_micro_batches(spec.make_schedule()) for spec in equal["spec"]]
     table["micro-batches kept counted"] = pd.Series(kept, equal.index)
     full = select(frame, group=plan.PAPER_SIZE)
@@ -222,7 +222,7 @@ def on_one_clock(results: Results, frame: Frame) -> Figure | None:
         gantt.boxes(axes, timeline, end, labelled=False)
         axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
         axes.set_ylabel("rank")
-        title = f"{name}: {timeline.bubble_over_total:.1%} idle"
+        title = f"{name}: {timeline.idle_over_total:.1%} idle"
         if timeline.step_time > end:
             title += f"; it goes on to {1e3 * timeline.step_time:.0f} ms"
         axes.set_title(title)

@@ -78,7 +78,7 @@ def tables(results: Results) -> list[Table]:
             met_or_missed(value, at_most=goals[point]) if point in goals else None
             for value, point in zip(frame[f"{name} emulated"], points, strict=True)
         ]
-    table["idle/total emulated"] = frame["bubble_idle_over_total"]
+    table["idle/total emulated"] = frame["idle_over_total"]
     table["idle/total arithmetic"] = frame["bubble arithmetic"]
     forms = {OVERHEAD: ".2f", OVER_BARE: ".3f"}
     for part in (*_EXPECTED, *(part for part in style.PARTS if part not in _EXPECTED)):

@@ -67,7 +67,7 @@ def tables(results: Results) -> list[Table]:
     frame = runs_frame(results, NAME)
     frame = with_ratio(results, frame, SPEEDUP, K=1, schedule="gpipe")
     frame[PEAK] = [peaks(run) for run in frame["run"]]
-    frame = frame.rename(columns={"throughput": RATE, "bubble_idle_over_total": IDLE})
+    frame = frame.rename(columns={"throughput": RATE, "idle_over_total": IDLE})
     for value in (RATE, SPEEDUP, IDLE, PEAK):
         frame[value] = or_status(frame, value)
     table = frame.loc[frame["K"] > 1, POINT].drop_duplicates()

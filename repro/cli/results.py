@@ -15,7 +15,7 @@ from repro.harness.frame import rounds_frame
 from repro.harness.results import load_recorded
 from repro.report.table import guarded
 
-_RESULT = ("status", "step_s", "throughput", "bubble_idle_over_total", "peak_gib_max")
+_RESULT = ("status", "step_s", "throughput", "idle_over_total", "peak_gib_max")
 _SHOWN = ("experiment", "run", "N", "schedule", "remat", "fidelity", *_RESULT)
 
 

@@ -63,8 +63,8 @@ class Round:
 
     # Medians over the steps of the round.
     step_s = _median_of_steps("step_s")
-    bubble_idle_over_total = _median_of_steps("bubble_idle_over_total")
-    bubble_idle_over_work = _median_of_steps("bubble_idle_over_work")
+    idle_over_total = _median_of_steps("bubble_idle_over_total")
+    idle_over_work = _median_of_steps("bubble_idle_over_work")
 
     @cached_property
     def record(self) -> RoundRecord:
@@ -128,8 +128,8 @@ class Run:
     fidelity = property(attrgetter("spec.fidelity"))
     step_s = _median_of_rounds("step_s")
     throughput = _median_of_rounds("throughput")
-    bubble_idle_over_total = _median_of_rounds("bubble_idle_over_total")
-    bubble_idle_over_work = _median_of_rounds("bubble_idle_over_work")
+    idle_over_total = _median_of_rounds("idle_over_total")
+    idle_over_work = _median_of_rounds("idle_over_work")
     unit = _of_newest("unit", "")  # of throughput
     labels = _of_newest("labels", {})  # what the model says of itself
     fit = _of_newest("fit", None)  # answer of a search for the largest model, see `schema.Fitted`

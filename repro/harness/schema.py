@@ -142,7 +142,10 @@ class _Round(_Recorded):
 
 
 class TrainRound(_Round):
-    """Timed, emulated or simulated steps: numbers of each step, of idle time of each traced one."""
+    """Timed, emulated or simulated steps: numbers of each step, of idle time of each traced one.
+
+    Idle time has the names here that it was first recorded under.
+    """
 
     task: Literal["train"] = "train"
     step_s: list[Seconds]

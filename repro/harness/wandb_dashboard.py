@@ -23,7 +23,7 @@ NAME = "GPipe, reproduced"
 # names. The first ones have room.
 _DRAWN = [
     ("speedup_vs_k1", "K", "speedup over K=1"),
-    ("bubble_idle_over_total", "M", "idle share of K x step"),
+    ("idle_over_total", "M", "idle share of K x step"),
     ("speedup_vs_k2m1", "M", "throughput over K=2, M=1"),
     ("peak_gib_max", "K", "peak memory of the fullest stage (GiB)"),
 ]

@@ -43,8 +43,8 @@ _POINTS = 500  # of the loss of a training
 _TIMED = {
     "step_s": "time/step_s",
     "throughput": "time/throughput",
-    "bubble_idle_over_total": "idle/over_total",
-    "bubble_idle_over_work": "idle/over_work",
+    "idle_over_total": "idle/over_total",
+    "idle_over_work": "idle/over_work",
 }
 _PEAK = "memory/peak_gib"  # of the fullest stage
 # Columns of a run's line -> names in the summary; the other ones are settings.

@@ -39,11 +39,11 @@ def bubble(results: Results, rows: list[Run]) -> Figure | None:
     """Idle/total against M for every K, over (K-1)/(M+K-1) and the ideal of the same schedule."""
 
     def values(run: Run) -> Estimate:
-        return 100 * run.bubble_idle_over_total, nan, nan
+        return 100 * run.idle_over_total, nan, nan
 
     def theories(K: int, M: int, plan: tuple[str, str]) -> tuple[float, float]:
         perfect = ideal(K, M, *plan)
-        own = perfect.bubble_over_total if perfect else nan
+        own = perfect.idle_over_total if perfect else nan
         return 100 * theory.bubble_over_total(K, M), 100 * own
 
     words = "idle/total (%)", "theory: (K-1)/(M+K-1)"

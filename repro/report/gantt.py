@@ -32,7 +32,7 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
     longest = max(step.step_time for _, step in steps)
     for (panel,), (title, step) in zip(axes, steps, strict=True):
         boxes(panel, step, longest)
-        idle = f"{1e3 * step.step_time:,.0f} ms, {step.bubble_over_total:.1%} idle"
+        idle = f"{1e3 * step.step_time:,.0f} ms, {step.idle_over_total:.1%} idle"
         panel.set_title(f"{title}: {idle}" if title else idle)
     axes[-1][0].set_xlabel(f"time (ms), {fidelity}" if fidelity else "time (ms)")
     legend(figure, [step for _, step in steps])

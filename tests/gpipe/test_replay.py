@@ -25,12 +25,12 @@ def timed(name, K, M, checkpoint, duration=lambda a: UNIT[a.kind], transfer: Any
 def test_closed_forms(K, M):
     plain = timed("gpipe", K, M, "never")
     assert plain.step_time == (M + K - 1) * 3
-    assert plain.bubble_over_total == pytest.approx((K - 1) / (M + K - 1))
-    assert plain.bubble_over_work == pytest.approx((K - 1) / M)
+    assert plain.idle_over_total == pytest.approx((K - 1) / (M + K - 1))
+    assert plain.idle_over_work == pytest.approx((K - 1) / M)
     assert timed("gpipe-late", K, M, "always").step_time == (M + K - 1) * 4
     early = timed("gpipe", K, M, "always")
     assert early.step_time == (M + K - 1) * 1 + M * (1 + 2) + (K - 1) * 2
-    assert early.bubble_over_total == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
+    assert early.idle_over_total == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
 
 
 @given(K=K, M=M, more=st.integers(0, 12), F=SECONDS, I=SECONDS, W=SECONDS)
@@ -116,7 +116,7 @@ def test_ranks_that_hold_several_stages():
     """Four stages on two ranks: idle time is that of the ranks, and there is a track for each."""
     spans = tuple(Span("F", j, 0, float(j), j + 1.0) for j in range(4))
     line = Timeline(spans, 4, stages_per_rank=2)
-    assert line.bubble_over_total == pytest.approx(0.5)
+    assert line.idle_over_total == pytest.approx(0.5)
     assert [s.stage for s in line.on(0)] == [0, 2]
     assert line.to_text().splitlines() == ["rank 0 | F0a .   F0b .", "rank 1 | .   F0a .   F0b"]
     events = line.to_chrome()["traceEvents"]

@@ -199,7 +199,7 @@ def test_all_runs_are_lines_of_a_table(recorded: Results, logged: dict[str, Mirr
     assert len(table["data"]) == len(recorded.runs)
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     simulated = [row for row in rows if row["fidelity"] == "simulated"]
-    assert {row["bubble_idle_over_total"] for row in simulated} == {0.5}
+    assert {row["idle_over_total"] for row in simulated} == {0.5}
     assert simulated[0]["speedup_vs_k1"] is None
     assert len(logged["tiny, all runs"].all("artifact")) == 2, "the table and the timelines"
 

@@ -43,7 +43,7 @@ def test_speedup_has_measured_points_and_both_ideals(results):
 
 def test_bubble_has_idle_over_total_in_percent_and_keeps_fidelities_apart(mixed):
     axes = panel_of(curves.bubble(mixed, rows_of(mixed, status="done")))
-    expected = [100 * timeline(2, M).bubble_over_total for M in (1, 4)]
+    expected = [100 * timeline(2, M).idle_over_total for M in (1, 4)]
     assert points_of(axes, "measured") == points_of(axes, "emulated") == pytest.approx(expected)
     assert theory_of(axes, "--")[0][0] == pytest.approx(50)
     # A speedup is over one stage of the same fidelity, and there is no emulated one.

@@ -84,7 +84,7 @@ def test_starts_and_ends_are_those_of_the_simulation(played):
             expected = [(s.kind, s.stage, s.micro_batch, s.start, s.end) for s in timeline.on(rank)]
             assert drawn == expected, case
         assert step["duration"] == timeline.step_time, case
-        assert step["bubble"] == pytest.approx(timeline.bubble_over_total, abs=1e-12), case
+        assert step["bubble"] == pytest.approx(timeline.idle_over_total, abs=1e-12), case
 
 
 def test_peaks_are_those_of_the_order(played):
@@ -114,7 +114,7 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
     (run,) = rows_of(results, K=2, M=4)
     timeline = results.timeline(run)
     assert drawn["duration"] == pytest.approx(1e3 * timeline.step_time, abs=1e-3)
-    assert drawn["bubble"] == pytest.approx(timeline.bubble_over_total, abs=1e-4)
+    assert drawn["bubble"] == pytest.approx(timeline.idle_over_total, abs=1e-4)
 
     def mean(kind: str) -> float:
         return 1e3 * fmean(span.seconds for span in timeline.spans if span.kind == kind)
@@ -123,7 +123,7 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
     costs = StageCosts((F, F), (R, R), (B, B), update=(U, U))
     expected = simulate(make_schedule(run.schedule, 2, 4, run.remat), costs)
     assert ideal["duration"] == pytest.approx(expected.step_time, abs=1e-3)
-    assert ideal["bubble"] == pytest.approx(expected.bubble_over_total, abs=1e-4)
+    assert ideal["bubble"] == pytest.approx(expected.idle_over_total, abs=1e-4)
 
 
 def test_every_measured_step_that_the_sliders_reach_can_be_loaded(monkeypatch):

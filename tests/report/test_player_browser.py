@@ -89,7 +89,7 @@ def assert_shows(page: Any, case: dict[str, Any]) -> None:
     timeline, ranks = simulation_of(case), schedule_of(case).ranks
     K, M = case["K"], case["M"]
     assert text(page, "step") == f"{round(timeline.step_time, 2):g} units simulated"
-    assert text(page, "bubble") == f"{timeline.bubble_over_total:.1%} simulated".replace("%", " %")
+    assert text(page, "bubble") == f"{timeline.idle_over_total:.1%} simulated".replace("%", " %")
     theory = f"= {K - 1}/{M + K - 1} = {(K - 1) / (M + K - 1):.1%}"
     assert text(page, "formula") == theory.replace("%", " %")
     peaks = [peak_kept(actions) for actions in ranks]

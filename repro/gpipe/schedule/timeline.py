@@ -1,7 +1,7 @@
 """What a step looked like: its spans on a common clock, and the numbers that follow from them.
 
 The engine, emulation and `replay` all yield a `Timeline`. Pure: no torch, no clock. Sources: the
-bubble of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
+idle time of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
 """
 
 from collections.abc import Iterable, Mapping
@@ -77,13 +77,13 @@ class Timeline:
         return sum(s.seconds for s in self.spans if s.kind in wanted)
 
     @property
-    def bubble_over_total(self) -> float:
+    def idle_over_total(self) -> float:
         """Idle / total: the share of K x step time without work; in theory (K-1)/(M+K-1)."""
         total = self.ranks * self.step_time
         return 1.0 - self.busy() / total if total else 0.0
 
     @property
-    def bubble_over_work(self) -> float:
+    def idle_over_work(self) -> float:
         """Idle / work, the other definition in use; in theory (K-1)/M."""
         work = self.busy()
         return self.ranks * self.step_time / work - 1.0 if work else 0.0

@@ -69,8 +69,8 @@ def simulated(spec: RunSpec, device: str) -> Measured:
     record = TrainRound(
         step_s=[found.step_s] if n else [],
         loss=[],
-        bubble_idle_over_total=[timeline.bubble_over_total if n else None],
-        bubble_idle_over_work=[timeline.bubble_over_work if n else None],
+        bubble_idle_over_total=[timeline.idle_over_total if n else None],
+        bubble_idle_over_work=[timeline.idle_over_work if n else None],
         breakdown=dict(found.shares) if n else {},
         peak_bytes=found.peaks,
         balance=list(found.counts),
