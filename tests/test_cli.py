@@ -42,11 +42,13 @@ def test_a_sweep_from_end_to_end(
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
     output = capfd.readouterr().out
-    for words in ("2 runs at scale smoke", "round 2 of 2", "over K=1", "stage 1 |", "repro report"):
+    for words in ("3 runs at scale smoke", "round 2 of 2", "over K=1", "stage 1 |", "repro report"):
         assert words in output
     rows = all_runs(load(tmp_path)).set_index("K")
-    assert rows["status"].tolist() == ["done", "done"]
+    assert rows["status"].tolist() == ["done"] * 3  # and plain training
     assert 1.1 < rows.loc[2, "speedup_vs_k1"] < 2  # ideal with stages of 1 and 2 layers: 1.3
+    assert "over plain" in output
+    assert rows.loc[2, "speedup_vs_plain"] < rows.loc[2, "speedup_vs_k1"], "timed layers recompute"
     assert set(rows["fidelity"]) == {"emulated"}
 
     # run_all.sh has a report written in any case
@@ -54,7 +56,7 @@ def test_a_sweep_from_end_to_end(
     output = capfd.readouterr().out
     assert "nothing left to measure" in output
     assert output.splitlines()[-1] == f"results: {tmp_path}"
-    assert all_runs(load(tmp_path))["rounds"].tolist() == [2, 2]
+    assert all_runs(load(tmp_path))["rounds"].tolist() == [2, 2, 2]
     assert not list(tmp_path.rglob("logs/*"))
 
 
@@ -71,7 +73,7 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
     assert load(tmp_path).listings["replay"].commands == [f"--spec {run.id}", "--spec theirs.json"]
     found = all_runs(load(tmp_path))
     found = found[found["experiment"] == "replay"]
-    assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 4), (2, 1), (2, 4)]
+    assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 1), (1, 4), (2, 1), (2, 4)]
     assert set(found["status"]) == {"done"}
 
 
@@ -87,6 +89,26 @@ def test_a_run_that_fails_gives_one(
     assert "failed: timed-K2-M4-" in output
 
 
+def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    sweep = "run sweep --method single gpipe data 1f1b --M 4 --scale smoke --rounds 5".split()
+    sweep += ["--wandb", "disabled", "--results", str(tmp_path), "--K"]
+    assert main([*sweep, "2"]) == 0
+    output = capfd.readouterr().out
+    table = output[output.rindex("\nK ") :].splitlines()[1:]
+    assert table[0].split()[:6] == ["K", "M", "method", "D", "recompute", "step"]
+    lines = [line.split() for line in table[1:6]]
+    assert [line[2] for line in lines] == ["single", "single", "gpipe", "data", "1f1b"]
+    assert [line[4] for line in lines] == ["never", *["always"] * 4]
+    assert [line[8].endswith("x") for line in lines] == [False, *[True] * 4], "over plain"
+    assert main([*sweep, "2", "3"]) == 1
+    output = capfd.readouterr().out
+    assert "with devices for 2 stages: K=3, M=4 (needs 3 devices)" in output
+    assert "choose a smaller K" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -99,9 +121,15 @@ def test_a_run_that_fails_gives_one(
         ("run table2 --rounds 0", ["rounds = 0", "1 or more"]),
         ("run table2 --scale node", ["scale = 'node'", "GPUs", "--scale laptop"]),
         ("run sweep --chekpoint never", ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
+        ("run sweep --stages 2", ["--stages 2; here it is --K"]),
+        ("run sweep --remat never", ["here it is --checkpoint"]),
+        ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
+        ("simulate timed --k 4", ["did you mean '--K'"]),
+        ("advise transformer --K 4", ["--K 4; here it is --devices"]),
+        ("fit transformer --memory 1GB --micro-batches 4", ["here it is --M"]),
         ("run sweep --K two", ["--K", "two", "--help"]),
         ("run sweep --K 0", ["K = 0", "greater than or equal to 1"]),
-        ("run sweep --M 32", ["M = 32", "N = 16", "1 to 16"]),
+        ("run sweep --M 64", ["M = 64", "N = 32", "1 to 32"]),
         ("run sweep --model transformr", ["model='transformr'", "amoebanet-d", "did you mean"]),
         ("run sweep --model-args Q=3", ["Q=3", "transformer", "heads"]),
         ("run sweep --method gpip", ["method='gpip'", "did you mean 'gpipe'"]),
@@ -177,7 +205,7 @@ def test_list_and_plan_say_what_there_is_and_what_is_skipped(tmp_path: Path, cap
     table2 = ["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]
     assert main([*table2, "--only", "K=2,M=4"]) == 0
     output = capfd.readouterr().out
-    assert "54 to measure in 3 rounds, about" in output
+    assert "56 to measure in 3 rounds, about" in output
     assert "added, because ratios are divided by them" in output
     assert main(table2) == 0
     assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out

@@ -1,13 +1,14 @@
 """Any grid of K and M on any model, with our pipeline or with other methods.
 
-repro run sweep --model amoebanet-d --K 2 3 4 --M 1 12 64 --batch 128
+repro run sweep --model amoebanet-d --K 2 3 4 --M 1 12 64 --N 128
 repro run sweep --method single gpipe 1f1b data --K 2 --M 4
 """
 
 from typing import Any
 
-from repro.harness.sizes import BLOCKS, small
+from repro.harness.sizes import BLOCKS, DEFAULT_N, small
 from repro.harness.spec import (
+    PLAIN,
     BalanceRule,
     Checkpoint,
     Experiment,
@@ -28,7 +29,7 @@ def experiment(
     model: str = "transformer",
     K: tuple[int, ...] = (1, 2),
     M: tuple[int, ...] = (1, 4),
-    batch: int = 16,
+    N: int = DEFAULT_N,
     D: int = 1,
     method: tuple[str, ...] = (),
     model_args: dict[str, Any] | None = None,
@@ -45,8 +46,9 @@ def experiment(
 ) -> Experiment:
     """Every K with every M on one model, all at the same mini-batch.
 
-    Speedups need K=1 in the sweep; a K or M added later is measured in fresh rounds together with
-    its baselines.
+    Plain training (K=1, M=1, nothing recomputed) is measured with them, since speedups are over it.
+    Those over K=1 at the same M need K=1 in the sweep. A K or M added later is measured in fresh
+    rounds together with its baselines.
 
     Args:
         scale: chooses the devices, CPU cores (smoke, laptop) or GPUs (node, paper), and the model's
@@ -55,7 +57,7 @@ def experiment(
             is code and is run.
         K: numbers of stages; with --method, numbers of devices.
         M: numbers of micro-batches.
-        batch: mini-batch size N, the same for every run.
+        N: mini-batch, the same for every run.
         D: replicas of the pipeline, which share the mini-batch.
         method: names of methods that use the devices, each with its own schedule: single, naive,
             gpipe, gpipe-x-data, 1f1b, interleaved, pipedream, data, fully-sharded, gpipe-x-zero1,
@@ -87,7 +89,7 @@ def experiment(
     common: dict[str, Any] = {
         "model": model,
         "model_args": small(model, scale) if model_args is None else model_args,
-        "N": batch,
+        "N": N,
         "checkpoint": checkpoint,
         "balance": balance,
         "partitioner": partitioner,
@@ -98,16 +100,17 @@ def experiment(
         "steps": steps,
         "fidelity": "emulated" if model == "timed" else "measured",
     }
-    runs: list[RunSpec] = []
+    cut = balance if isinstance(balance, str) else "time"  # a list of counts fits one K alone
+    runs = [RunSpec(**{**common, **PLAIN, "balance": cut})]
     for way in ways:
         # Only our own runtime records spans.
         for run in sweep(M=[*M], **{**common, "trace": "library" not in way, **way}):
-            if run not in runs:  # "single" uses one device of however many
+            if run not in runs:  # "single" uses one device of however many, and may be plain
                 runs.append(run)
     return Experiment(
         name="sweep",
         title="K x M sweep",
-        question="How do step time, bubble and memory change with K and M on a model of yours?",
+        question="How do step time, idle time and memory change with K and M on your model?",
         version=2,
         needs="max(K) CPU cores or GPUs",
         groups=(Group(name=slug(model), runs=tuple(runs)),),

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Interval
 
 from repro.cli.answers import same, tell
-from repro.cli.options import json_file, parse_named
-from repro.cli.source import Chosen, SourceOptions, chosen
+from repro.cli.options import MiniBatch, json_file, parse_named
+from repro.cli.source import Chosen, SourceOptions, chosen, this_machine
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.harness import catalog, machine
+from repro.harness import catalog
 from repro.harness.error_bars import UNKNOWN
+from repro.harness.sizes import DEFAULT_N
 
 if TYPE_CHECKING:
     from repro.harness.advise import Advice, Plan, Question
@@ -30,15 +31,12 @@ class AdviseOptions(SourceOptions):
     micro-batches, checkpoint modes and cuts.
     """
 
-    device: str | None = None
-    """such as v100 (a wrong name lists all), a .json file that `repro calibrate` wrote, or here:
-    this machine as `repro calibrate` measured it"""
     devices: Annotated[int | None, Interval(ge=1, le=64)] = None
     """how many there are; with --device here all of them"""
     memory: str | None = None
     """of each device, such as 16GB (10^9 bytes) or 16GiB (2^30); by default the profile's"""
-    batch: Annotated[int, Interval(ge=1, le=4096)] = 128
-    """mini-batch N, over all replicas"""
+    N: MiniBatch = DEFAULT_N
+    """mini-batch, over all replicas"""
     link: Literal["nvlink", "nvlink2", "pcie", "pcie-host"] | None = None
     """between devices, instead of the device's own: that of h100, v100, p40 or p100-pcie"""
     top: Annotated[int, Interval(ge=1, le=100)] = 5
@@ -60,8 +58,6 @@ class AdviseOptions(SourceOptions):
 def main(arguments: list[str]) -> int:
     options = parse_named(AdviseOptions, arguments, "advise", needed=False)
     save = options.save and json_file("--save", options.save)
-    if options.device == "here":
-        options = _here(options)
     of = chosen(options)
     from repro.costs import device
     from repro.harness.plan_file import PlanFile
@@ -80,7 +76,7 @@ def main(arguments: list[str]) -> int:
         "memory_fidelity": "counted",
         "model_args": of.model_args,
         "on": of.on,
-        **same(question, "model", "devices", "memory", "batch", "optimizer"),
+        **same(question, "model", "devices", "memory", "N", "optimizer"),
         "one_device_bytes": advice.one_device_bytes,
         "simulated_plans": advice.examined,
         **{
@@ -94,19 +90,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _here(options: AdviseOptions) -> AdviseOptions:
-    """With the profile of this machine that `repro calibrate` has written by default."""
-    here = machine.detect("node" if machine.gpus() else "laptop")
-    path = Path("results") / here.slug / "device.json"
-    if not path.is_file():
-        raise ValueError(
-            f"--device here: {path} is not there; `repro calibrate` measures this machine and "
-            "writes it"
-        )
-    devices = options.devices or here.count
-    return dataclasses.replace(options, device=str(path), devices=devices)
-
-
 def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
     from repro.costs.units import parse_bytes
     from repro.harness.advise import Question
@@ -116,21 +99,23 @@ def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
             f"model = '{of.model.name}': its layers take the same time for every micro-batch, so "
             "nothing can be advised; name a model that computes"
         )
-    if options.devices is None:
+    devices = options.devices
+    if options.device == "here":
+        devices = devices or this_machine().count
+    if devices is None:
         raise ValueError("--devices: say how many there are; try --devices 8")
     memory, unit = of.memory, "GB"
     if options.memory is not None:
         memory, unit = parse_bytes("--memory", options.memory)
     if memory is None:
         raise ValueError("--memory: a calibration does not know it; try --memory 8GB")
-    counts = options.devices, memory, options.batch
+    counts = devices, memory, options.N
     return Question(of.source, of.model_args, *counts, options.optimizer), unit
 
 
 def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, Any]:
     from repro.costs.units import in_unit
     from repro.harness.advise import why_slower
-    from repro.methods.named import name_of
 
     spec, best = plan.spec, advice.plans[0]
     if plan.peak > memory:
@@ -141,10 +126,9 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
         why_not = "" if plan is best else why_slower(plan, best)
     error = advice.error(plan)
     low, high = error.ends(plan.step_s) if error else (None, None)
-    named = same(spec, "library", "schedule", "K", "D", "tensor_parallel", "zero")
     return {
-        "method": name_of(**named),
-        **same(spec, "schedule", "K", "D", "M", "stages_per_rank", "checkpoint", "balance"),
+        **same(spec, "method", "schedule", "K", "D", "M", "stages_per_rank"),
+        **same(spec, "checkpoint", "balance"),
         "step_s": plan.step_s,
         "step_low_s": low,
         "step_high_s": high,
@@ -169,7 +153,7 @@ def _for_terminal(
     on = "x " if of.calibration is None else "devices, "
     found: dict[str, Any] = {
         "simulated": f"{of.title} on {fields['devices']} {on}{of.on}",
-        "mini-batch": f"N={fields['batch']}, optimizer {fields['optimizer']}",
+        "mini-batch": f"N={fields['N']}, optimizer {fields['optimizer']}",
         "counted": f"one device alone would need {readable(fields['one_device_bytes'], unit)} "
         f"(K=1, M=1, nothing recomputed) and has {readable(fields['memory'], unit)}",
         "plans": [
@@ -198,6 +182,6 @@ def _command(plan: "Plan") -> str:
     for name, parameter in parameters(spec.model).items():
         if not args and parameter.default is not parameter.empty:
             args = {name: parameter.default}
-    names = ("model", "D", "checkpoint", "schedule", "stages_per_rank", "balance", "optimizer")
-    values = {"K": (spec.K,), "M": (spec.M,), "batch": spec.N, "model_args": args or None}
+    names = ["model", "N", "D", "checkpoint", "schedule", "stages_per_rank", "balance", "optimizer"]
+    values = {"K": (spec.K,), "M": (spec.M,), "model_args": args or None}
     return f"repro run {catalog.find('sweep').command(same(spec, *names) | values)}"

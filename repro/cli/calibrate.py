@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from annotated_types import Interval
 
 from repro.cli.answers import shown
-from repro.cli.options import json_file, parse_named
-from repro.cli.source import ModelOptions
+from repro.cli.options import MiniBatch, json_file, parse_named
+from repro.cli.source import ModelOptions, this_machine
 from repro.harness import machine
 from repro.harness.catalog import pairs
-from repro.harness.sizes import AMOEBANET, TRANSFORMER
+from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER
 from repro.harness.spec import RunSpec, slug
 from repro.harness.terminal import show
 from repro.harness.text import seconds, size
@@ -40,10 +40,10 @@ class CalibrateOptions(ModelOptions):
 
     K: Annotated[int | None, Interval(ge=2, le=1024)] = None
     """processes at once, one thread each on the CPU; by default one per device, at least 2"""
-    N: Annotated[int, Interval(ge=1, le=2**20)] = 192
-    """of a model: examples in the largest timed micro-batch"""
-    smallest: Annotated[int, Interval(ge=1, le=2**20)] = 3
-    """of a model: examples in the smallest timed micro-batch; sizes double up to N"""
+    N: MiniBatch | None = None
+    """of a model: examples in the largest timed micro-batch; by default 32"""
+    smallest: Annotated[int | None, Interval(ge=1, le=2**20)] = None
+    """of a model: examples in the smallest timed micro-batch, by default 1; sizes double up to N"""
     output: Path | None = None
     """the .json file to write; by default in the machine's folder of --results"""
     results: Path = Path("results")
@@ -67,9 +67,17 @@ class Origin(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     options = parse_named(CalibrateOptions, arguments, "calibrate", needed=False)
-    if options.smallest > options.N:
-        raise ValueError(f"--smallest {options.smallest}: allowed is 1 to {options.N}")
-    devices = machine.detect("node" if machine.gpus() else "laptop")
+    of_model = {
+        "--N": options.N,
+        "--smallest": options.smallest,
+        "--model-args": options.model_args,
+    }
+    given = [flag for flag, value in of_model.items() if value]
+    if given and not options.model:
+        raise ValueError(
+            f"{', '.join(given)}: of a model, and none is named; name one, or leave out"
+        )
+    devices = this_machine()
     origin = Origin(devices, options.K or max(2, devices.count))
     folder = options.results / devices.slug
     answer = (
@@ -140,7 +148,10 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str
     from repro.harness.schema import CalibrationFile
     from repro.models import build
 
-    model, M = options.model, options.N // options.smallest
+    N, smallest = options.N or DEFAULT_N, options.smallest or 1
+    if smallest > N:
+        raise ValueError(f"--smallest {smallest}: allowed is 1 to {N}")
+    model, M = options.model, N // smallest
     args = pairs("model_args", options.model_args)
     spec = RunSpec(
         task="calibrate",
@@ -148,7 +159,7 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str
         model_args=args,
         K=origin.K,
         M=M,
-        N=M * options.smallest,
+        N=M * smallest,
         balance="uniform",
         steps=2,
     )

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Interval
 
 from repro.cli.answers import AnswerOptions, same, tell
-from repro.cli.options import parse_named
+from repro.cli.options import MiniBatch, parse_named
 from repro.cli.source import ModelOptions
+from repro.costs.size_ladder import MOST
 from repro.harness.catalog import pairs
+from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 
 if TYPE_CHECKING:
     from repro.costs.fit import Cut, Ladder, Step
 
-_MOST_UP_TO = 2**16
-BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 for all else
-DEFAULT_M = 32  # and two slots of RMSProp: the reading that docs/results.md favours for Table 1
+_DEFAULT_M = 32  # and two slots of RMSProp: the reading that docs/results.md favours for Table 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,18 +32,19 @@ class FitOptions(AnswerOptions, ModelOptions):
 
     memory: str
     """of each stage, such as 8GB (10^9 bytes) or 8GiB (2^30)"""
-    stages: Annotated[int, Interval(ge=1, le=1024)] = 1
-    """K"""
-    micro_batches: int | None = None
-    """M; by default 32, which the authors published for Table 1's widths, or a smaller batch"""
-    batch: Annotated[int | None, Interval(ge=1, le=2**20)] = None
-    """mini-batch N; by default Table 1's: 128 for AmoebaNet, 32 for every other model"""
+    K: Annotated[int, Interval(ge=1, le=1024)] = 1
+    """stages"""
+    M: int | None = None
+    """micro-batches; by default 32, which the authors published for Table 1's widths, or a smaller
+    N"""
+    N: MiniBatch = DEFAULT_N
+    """mini-batch; Table 1 has 128 for AmoebaNet"""
     vary: str | None = None
     """the argument to increase, starting at 1"""
-    up_to: Annotated[int | None, Interval(ge=1, le=_MOST_UP_TO)] = None
-    """the largest value of that argument; by default 4096, for AmoebaNet's D 2048"""
+    up_to: Annotated[int | None, Interval(ge=1, le=MOST)] = None
+    """the largest value of that argument; by default the search goes on until one does not fit"""
     checkpoint: Checkpoint = "always"
-    """which micro-batches are recomputed; never with --micro-batches 1 is training without GPipe"""
+    """which micro-batches are recomputed; never with --M 1 is training without GPipe"""
     schedule: ScheduleName = "gpipe"
     """order of forwards and backwards"""
     optimizer: Optimizer | Literal["none"] = "rmsprop-momentum"
@@ -106,15 +107,12 @@ def _step(options: FitOptions) -> "Step":
     from repro.gpipe import PipelineConfig
     from repro.harness.tasks.optimizers import OPTIMIZERS
 
-    batch = BATCH.get(options.model, 32) if options.batch is None else options.batch
-    M = min(DEFAULT_M, batch) if options.micro_batches is None else options.micro_batches
-    if not 1 <= M <= batch:
-        raise ValueError(f"--micro-batches {M}: allowed is 1 to the batch of {batch}")
+    M = min(_DEFAULT_M, options.N) if options.M is None else options.M
+    if not 1 <= M <= options.N:
+        raise ValueError(f"--M {M}: allowed is 1 to N={options.N}")
     make = None if options.optimizer == "none" else partial(OPTIMIZERS[options.optimizer], lr=0.01)
-    config = PipelineConfig(
-        options.stages, M, checkpoint=options.checkpoint, schedule=options.schedule
-    )
-    return Step(config, batch, make)
+    config = PipelineConfig(options.K, M, checkpoint=options.checkpoint, schedule=options.schedule)
+    return Step(config, options.N, make)
 
 
 def _end(found: "Ladder", memory: int, unit: str) -> str:
@@ -131,7 +129,7 @@ def _end(found: "Ladder", memory: int, unit: str) -> str:
     if found.unchanged:
         return f"{used}, whatever {found.varied} is; --vary NAME varies another argument"
     limit = f"search limit reached at {found.varied}={found.limit}"
-    return f"{limit}: {used}; --up-to searches further, up to {_MOST_UP_TO}"
+    return f"{limit}: {used}"
 
 
 def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:

@@ -1,7 +1,8 @@
 """The `repro` command: finds the verb and imports only what that verb needs.
 
-Exit status: 0 when everything asked for is done or skipped, 1 when a run failed, 2 for a mistake of
-the user (one line on stderr), 130 after Ctrl-C, 143 after SIGTERM.
+Exit status: 0 when all is done or skipped, 1 when a run failed, or when one that the user chose
+cannot be measured here, 2 for a mistake of the user (one line on stderr), 130 after Ctrl-C, 143
+after SIGTERM.
 """
 
 import os

@@ -5,7 +5,7 @@ import errno
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from annotated_types import Interval
@@ -13,9 +13,20 @@ from annotated_types import Interval
 # tyro's errors as data: not stable yet, so pyproject.toml limits its version.
 from tyro import _errors as events
 
+from repro.harness.catalog import ALIASES
 from repro.io.untrusted import did_you_mean, message, printable
 
 T = TypeVar("T")
+# Mini-batch of a step, in every verb that has one.
+MiniBatch = Annotated[int, Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])]
+# Names of the same thing, of which a verb has one.
+_SYNONYMS = (
+    ("--N", "--batch-size", "--mini-batch"),
+    ("--K", "--stages", "--partitions", "--devices"),
+    ("--M", "--micro-batches", "--chunks"),
+    ("--D", "--replicas"),
+    ("--checkpoint", "--recompute", "--remat"),
+)
 
 
 def parse(
@@ -93,7 +104,16 @@ def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
         unknown = [token for token in event.tokens if token.startswith("--")]
         if not unknown:
             return f"{text}; names come before options, as in `repro run table2 --scale smoke`"
-        return text + did_you_mean(unknown[0].partition("=")[0], flags)
+        word = unknown[0].partition("=")[0]
+        same = [flag for names in _SYNONYMS if word in names for flag in names if flag in flags]
+        if same:
+            return f"{text}; here it is {same[0]}"
+        # Of names of one letter all are alike.
+        near = [flag for flag in flags if len(word) > 3 or flag.lower() == word.lower()]
+        hint = did_you_mean(word, near)
+        if not hint and "--model-args" in flags:
+            hint = f"; an argument of the model goes behind --model-args, as {word[2:]}=..."
+        return text + hint
     if isinstance(event, events.MissingArgs):
         missing = ", ".join(_flag(each.arg) for each in event.missing_arguments)
         return f"{missing}: needed, and not given"

@@ -10,6 +10,7 @@ from annotated_types import Interval
 
 from repro.cli.answers import AnswerOptions
 from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import Optimizer, assigned
 from repro.io.redact import tilde_to_home
@@ -31,7 +32,8 @@ class ModelOptions:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceOptions(AnswerOptions, ModelOptions):
     device: str | None = None
-    """such as v100 (a wrong name lists all), or a .json file that `repro calibrate` wrote"""
+    """such as v100 (a wrong name lists all), a .json file that `repro calibrate` wrote, or here:
+    this machine as `repro calibrate` measured it"""
     calibration: Path | None = None
     """instead of a device: a file of `repro calibrate MODEL`, which names model and arguments"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -134,9 +136,25 @@ def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
             "--device, --calibration: give one of the two: try --device v100, or make "
             "a file with `repro calibrate MODEL`"
         )
-    profile = device.load(tilde_to_home(options.device))
+    path = _measured_here() if options.device == "here" else options.device
+    profile = device.load(tilde_to_home(path))
     source = Roofline(profile, model, options.optimizer, link, parts=parts)
-    return Chosen(model, args, source, f"{profile.title}, {profile.precision}", options.device)
+    return Chosen(model, args, source, f"{profile.title}, {profile.precision}", path)
+
+
+def this_machine() -> machine.Machine:
+    return machine.detect("node" if machine.gpus() else "laptop")
+
+
+def _measured_here() -> str:
+    """The path of the profile of this machine that `repro calibrate` writes by default."""
+    path = Path("results") / this_machine().slug / "device.json"
+    if not path.is_file():
+        raise ValueError(
+            f"--device here: {path} is not there; `repro calibrate` measures this machine and "
+            "writes it"
+        )
+    return str(path)
 
 
 def _calibrated(options: SourceOptions, path: Path, name: str, args: dict[str, Any]) -> Chosen:

@@ -12,11 +12,12 @@ from annotated_types import Interval
 
 from repro.cli.answers import same
 from repro.cli.main import print_warnings_once
-from repro.cli.options import parse_named
+from repro.cli.options import MiniBatch, parse_named
 from repro.cli.source import ModelOptions
 from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
+from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import Checkpoint, Scale, slug
 from repro.harness.text import duration, number
 from repro.io import signals
@@ -53,8 +54,8 @@ class TrainOptions(ModelOptions):
     """micro-batches; by default 4 K, and 1 with one stage"""
     D: Annotated[int, _COUNT] = 1
     """replicas of the pipeline"""
-    N: Annotated[int, _COUNT] = 64
-    """mini-batch over all replicas"""
+    N: MiniBatch = DEFAULT_N
+    """mini-batch, over all replicas"""
     epochs: Annotated[float, Interval(ge=1e-6, le=1e6)] = 10.0
     """passes over the training data, if --steps is not given"""
     steps: Annotated[int | None, _COUNT] = None
@@ -207,6 +208,8 @@ def _train(options: TrainOptions) -> None:
     if options.resume and shows:
         begins = f"goes on after step {step}" if step else "no checkpoint yet, so this begins"
         print(f"{options.folder}: {begins}")
+        if step >= steps:
+            print(f"nothing is left to train: --steps {steps} counts those before a resume too")
     if step == 0 and options.start_from is not None:
         trainer.start_from(options.start_from, options.new_layers)
     if not shows:

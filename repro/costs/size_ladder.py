@@ -6,7 +6,7 @@ from typing import Any
 Sizes = Sequence[Mapping[str, Any]]  # arguments of ever larger models
 AMOEBANET_L = (18, 36, 72)  # of Table 1
 AMOEBANET_D = 16  # step between the numbers of filters that are tried
-_MOST = 4096  # the greatest value that is tried
+MOST = 2**16  # the greatest value that is tried
 
 
 def size_ladders(
@@ -14,13 +14,13 @@ def size_ladders(
 ) -> list[Sizes]:
     """Ladders of sizes, each from small to large; a single size where nothing is left to vary.
 
-    An argument that is to `vary` grows from 1 up to 4096. By default L of the Transformer varies,
-    and D of AmoebaNet up to 2048 at each L of 18, 36 and 72, as in Table 1 of arXiv:1811.06965v5.
+    An argument that is to `vary` grows from 1 on. By default L of the Transformer varies, and D of
+    AmoebaNet at each L of 18, 36 and 72, as in Table 1 of arXiv:1811.06965v5.
 
     Raises:
         ValueError: one line: `vary` is fixed too, or `up_to` leaves no size.
     """
-    most = up_to or _MOST
+    most = up_to or MOST
     if vary is not None:
         if vary in args:
             raise ValueError(
@@ -31,7 +31,7 @@ def size_ladders(
     if model == "transformer" and "L" not in args:
         return [_ladder(args, "L", range(1, most + 1))]
     if model.startswith("amoebanet") and "D" not in args:
-        filters = range(AMOEBANET_D, (up_to or 128 * AMOEBANET_D) + 1, AMOEBANET_D)
+        filters = range(AMOEBANET_D, most + 1, AMOEBANET_D)
         depths = [args["L"]] if "L" in args else AMOEBANET_L
         return [_ladder({**args, "L": L}, "D", filters) for L in depths]
     if model.startswith("amoebanet") and "L" not in args:

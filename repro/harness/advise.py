@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def order(self) -> tuple[float, int, int]:
-        return self.step_s, self.peak, self.devices
+        return self.step_s, self.devices, self.peak
 
     def share(self, cause: str) -> float:
         return self.parts[cause] / self.step_s
@@ -124,7 +124,7 @@ class Question:
     model_args: Mapping[str, Any]
     devices: int  # how many there are
     memory: int  # bytes of each
-    batch: int  # mini-batch N of all replicas together
+    N: int  # mini-batch, of all replicas together
     optimizer: Optimizer = "sgd"  # whose state counts
     examined: int = 0  # plans that were simulated
 
@@ -134,7 +134,7 @@ class Question:
 
     @cached_property
     def _one_device(self) -> RunSpec:
-        fields: dict[str, Any] = {"N": self.batch, "optimizer": self.optimizer, "K": 1, "M": 1}
+        fields: dict[str, Any] = {"N": self.N, "optimizer": self.optimizer, "K": 1, "M": 1}
         fields |= {"model_args": dict(self.model_args), "checkpoint": "never"}
         fields |= in_blocks("laptop")
         return RunSpec(model=self.model, **fields)
@@ -151,7 +151,7 @@ class Question:
         """The `top` best plans; a one-line ValueError if none fits."""
         memory = self.memory
         # The leanest plan has micro-batches of one example, 1F1B, and recomputes everything.
-        lean = {pair: self._leanest(*pair, self.batch // pair[1]) for pair in self._pairs}
+        lean = {pair: self._leanest(*pair, self.N // pair[1]) for pair in self._pairs}
         cuts = {pair: self.source.cuts_by_memory(spec).evenest() for pair, spec in lean.items()}
         needed = {pair: max(self._peaks(spec, cuts[pair])) for pair, spec in lean.items()}
         fitting_pairs = [pair for pair, size in needed.items() if size <= memory]
@@ -162,7 +162,7 @@ class Question:
         if not specs and self._timed:
             timed = self._timed.sizes
             raise ValueError(
-                f"batch = {self.batch}: layers were timed for micro-batches of {timed[0]} to "
+                f"N = {self.N}: layers were timed for micro-batches of {timed[0]} to "
                 f"{timed[-1]} examples, and no such size divides it; try a multiple of "
                 f"{timed[0]}, or calibrate with another --N and --smallest"
             )
@@ -225,11 +225,11 @@ class Question:
         """(K, D) that the devices and the mini-batch allow: K x D divides the devices."""
         devices = self.devices
         pairs = product(range(1, min(devices, self._L) + 1), range(1, devices + 1))
-        return [(K, D) for K, D in pairs if devices % (K * D) == 0 and self.batch % D == 0]
+        return [(K, D) for K, D in pairs if devices % (K * D) == 0 and self.N % D == 0]
 
     def _micro_batches(self, D: int) -> list[int]:
         """Values of M for a replica's part of the mini-batch: equal, and of sizes with times."""
-        replica = self.batch // D
+        replica = self.N // D
         Ms = [M for M in range(1, replica + 1) if replica % M == 0]
         return [M for M in Ms if not self._timed or self._timed.covers(replica // M)]
 
@@ -277,7 +277,7 @@ class Question:
         self.examined += 1
         step = predict(spec, self.source, counts)
         spec = spec.model_copy(update={"balance": step.counts})
-        return Plan(spec, step.step_s, step.parts, step.timeline.bubble_over_total)
+        return Plan(spec, step.step_s, step.parts, step.timeline.idle_over_total)
 
     def _with_memory(self, plan: Plan) -> Plan:
         """Count the memory of a plan; where it does not fit, of the cut that takes the least."""
@@ -312,9 +312,9 @@ def _family(spec: RunSpec) -> Family:
 
 
 def _ranked(plans: Iterable[Plan]) -> list[Plan]:
-    """From the best on. Plans as fast as the fastest, to a tie, are ordered by memory."""
+    """From the best on. Of plans as fast as the fastest, to a tie, fewer devices come first."""
     ordered = sorted(plans, key=lambda plan: plan.order)
     limit = ordered[0].step_s * (1 + TIE) if ordered else 0.0
     ties = [plan for plan in ordered if plan.step_s <= limit]
-    ties.sort(key=lambda plan: (plan.peak, plan.devices))
+    ties.sort(key=lambda plan: (plan.devices, plan.peak))
     return ties + ordered[len(ties) :]

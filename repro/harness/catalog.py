@@ -16,9 +16,11 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from repro.harness.outside import consent
-from repro.harness.spec import SIZES_AT, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.spec import PLAIN, SIZES_AT, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.vary import compared
 from repro.io.untrusted import did_you_mean, from_json, message
 
+ALIASES = {"N": ("--batch",)}  # other names of a flag
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
 
 
@@ -62,7 +64,8 @@ class Source:
             kind, default, metavar = p.annotation, p.default, None
             if _is_mapping(kind):
                 kind, default, metavar = tuple[str, ...], (), "NAME=VALUE ..."
-            argument = tyro.conf.arg(help=help_of.get(p.name, ""), metavar=metavar)
+            aliases = ALIASES.get(p.name)
+            argument = tyro.conf.arg(help=help_of.get(p.name, ""), metavar=metavar, aliases=aliases)
             default = tyro.MISSING if default is p.empty else default
             result.append((p.name, Annotated[kind, argument], default))
         return result
@@ -113,10 +116,13 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     notice = consent(source, spec.model, trusted=trusted)
     # A list of layer counts fits one K alone.
     balance = spec.balance if isinstance(spec.balance, str) else "time"
-    bases = [spec.model_copy(update={"K": 1, "balance": balance})]
-    if spec.K > 1:
-        bases.append(spec.model_copy(update={"K": 2, "M": 1, "balance": balance}))
-    others = [base for base in bases if (base.K, base.M) != (spec.K, spec.M)]
+    changes: list[dict[str, Any]] = [PLAIN, {"K": 1}, {"K": 2, "M": 1}]
+    if spec.task != "train":
+        changes = []
+    elif spec.K == 1:
+        changes.pop()
+    bases = [spec.model_copy(update={**changed, "balance": balance}) for changed in changes]
+    others = [base for base in bases if compared(base) != compared(spec)]
     title = f"{spec.model}, K = {spec.K}, M = {spec.M} measured again"
     question = "Does a recorded run come out the same here?"
     return of_runs("replay", title, question, (*others, spec), notice)

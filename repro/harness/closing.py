@@ -7,12 +7,12 @@ are read back from the records, so a second start, which measures nothing, ends 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repro.harness import contention, text
 from repro.harness.plan import Plan
 from repro.harness.results import Results, Run, of_journals
-from repro.harness.spec import SLOWED, TIMED, RunSpec, slug
+from repro.harness.spec import PLAIN, SLOWED, TIMED, RunSpec, slug
 from repro.harness.terminal import table_of
 from repro.harness.vary import all_varied
 from repro.io.untrusted import short
@@ -20,17 +20,22 @@ from repro.io.untrusted import short
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-OVER_K1 = {"over K=1": {"K": 1}}
+BASES: dict[str, dict[str, Any]] = {"over plain": PLAIN, "over K=1": {"K": 1}}
 # What the paper divides by: Table 2 by K=2 and M=1, Table 3 by K=2.
-_OF_THE_PAPER = {**OVER_K1, "over K=2, M=1": {"K": 2, "M": 1}, "over K=2": {"K": 2}}
+_OF_THE_PAPER = {**BASES, "over K=2, M=1": {"K": 2, "M": 1}, "over K=2": {"K": 2}}
 _OF_EXHIBIT = ("model", "fidelity", "N")  # the settings that are columns there
 # Fields that always have a column, or that say nothing about a timed step.
-_NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures", "steps", "warmup"}
+_NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures", "steps", "warmup", "trace"}
+_OF_METHOD = {"library", "schedule", "stages_per_rank", "zero"}  # one column, the method's name
+# How a model is trained: of runs that differ in these alone one is the fastest.
+_WAYS = {*_OF_METHOD, *PLAIN, "stretch"}
+_TITLES = {"checkpoint": "recompute"}
 _QUALITIES = {"bleu": "BLEU {:.2f}", "accuracy": "accuracy {:.1%}"}  # on test data
 _WIDTHS = (0.1, 0.05, 0.03, 0.02, 0.01)  # half-widths of intervals that a user may want
 _MARKS = {
-    "x [": "over: throughput over that of the same run at this K and M; [95 % interval over "
-    "blocks]",
+    "over plain": "over plain: throughput over that of plain training, K=1 and M=1 without "
+    "recomputation; [95 % interval over blocks]",
+    "over K=": "over K=...: throughput over that of the same run at that K and M",
     " ~": "~: the interval spans 1, no difference is shown",
     "in turn": "in turn: measured alone, not step against step",
     " busy": f"busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
@@ -59,7 +64,7 @@ def closing(plan: Plan) -> list["RenderableType"]:
             members = [run for run in done if run.group == group]
             title = group if len(experiment.groups) > 1 else ""
             parts += _table(title, members, results, exhibit=False)
-            parts += _fastest([run for run in members if run.library == "repro"], results)
+            parts += _fastest(members, results)
             parts += _narrower(members, results)
     parts += _controls(results, {run.id for run in plan.runs})
     not_done = Counter(run.status for run in shown if not run.done)
@@ -69,10 +74,10 @@ def closing(plan: Plan) -> list["RenderableType"]:
     return parts
 
 
-def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The numbers of a run as text, `-` where one is not known."""
 
-    def over(changed: Mapping[str, int]) -> str:
+    def over(changed: Mapping[str, Any]) -> str:
         value, low, high = results.speedup(run, **changed)
         is_base = results.baseline(run, **changed) is run
         return "-" if is_base else known(value, lambda value: text.ratio(value, low, high))
@@ -91,7 +96,7 @@ def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, int]]) 
         "step": known(run.step_s, text.seconds),
         "throughput": known(run.throughput, text.number),
         **{name: over(changed) for name, changed in bases.items()},
-        "idle": known(run.bubble_idle_over_total, "{:.0%}".format),
+        "idle": known(run.idle_over_total, "{:.0%}".format),
         "peak": known(2**30 * run.peak_gib_max, text.size),
         "fits": fits,
         "quality": next(iter(known_of), "-"),
@@ -113,10 +118,8 @@ def _table(
     if not runs:
         return []
     first, various = runs[0].spec, all_varied([run.spec for run in runs])
-    bases = _OF_THE_PAPER if exhibit else OVER_K1
-    differing = [name for name in various if name not in _NOT_VARIED]
-    if exhibit:
-        differing = [name for name in _OF_EXHIBIT if name in various]
+    bases = _OF_THE_PAPER if exhibit else BASES
+    differing = [n for n in _OF_EXHIBIT if n in various] if exhibit else _settings(various)
     common = {"model": first.model, "fidelity": first.fidelity, "N": f"N={first.N}"}
     common["checkpoint"] = f"recompute {first.checkpoint}"
     words = [title] if title not in ("", slug(first.model)) else []
@@ -124,7 +127,7 @@ def _table(
     units = {run.unit for run in runs}
     rows = [
         {"K": str(run.K), "M": str(run.M)}
-        | {name: _setting(run.spec, name) for name in differing}
+        | {_TITLES.get(name, name): _setting(run.spec, name) for name in differing}
         | numbers(run, results, bases)
         for run in runs
     ]
@@ -132,36 +135,52 @@ def _table(
     unit = units.pop() if len(units) == 1 else "examples/s"
     cells = [[row[name] for name in names] for row in rows]
     columns = [unit if name == "throughput" else name for name in names]
-    every = [cell for row in cells for cell in row]
+    every = [*columns, *(cell for row in cells for cell in row)]
     marks = [f"  {says}" for mark, says in _MARKS.items() if any(mark in cell for cell in every)]
-    return [f"\n{', '.join(words)}", table_of(columns, cells, left=(*differing, "fits")), *marks]
+    left = [_TITLES.get(name, name) for name in (*differing, "fits")]
+    table = table_of(columns, cells, left, wrapped=[name for name in bases if name in columns])
+    return [f"\n{', '.join(words)}", table, *marks]
+
+
+def _settings(various: Sequence[str]) -> list[str]:
+    """The columns for fields in which runs differ."""
+    own = [name for name in various if name not in _NOT_VARIED | _OF_METHOD]
+    return own if _OF_METHOD.isdisjoint(various) else ["method", *own]
 
 
 def _fastest(runs: Sequence[Run], results: Results) -> list[str]:
-    """Which K and M is fastest, if the runs differ in nothing else and the rounds show it."""
-    same = {"K", "M", "stretch"}
-    if all(isinstance(run.spec.balance, tuple) for run in runs):
-        same.add("balance")  # a list of layer counts fits one K alone
+    """Which run is fastest, if all train one model and the rounds show it."""
+    # A list of layer counts fits one K alone.
+    same = _WAYS | {"balance"} if any(isinstance(r.spec.balance, tuple) for r in runs) else _WAYS
+    various = all_varied([run.spec for run in runs])
     # A cost model may have chosen another N than the spec's.
-    various = {*all_varied([run.spec for run in runs])} - same
-    if len(runs) < 2 or various or len({run.N for run in runs}) > 1:
+    if len(runs) < 2 or {*various} - same or len({run.N for run in runs}) > 1:
         return []
+
+    def named(run: Run) -> str:
+        others = [f"{_TITLES.get(n, n)} {_setting(run.spec, n)}" for n in _settings(various)]
+        return ", ".join([f"K={run.K}", f"M={run.M}", *others])
+
     first, second = sorted(runs, key=lambda run: -run.throughput)[:2]
-    line = f"  fastest: K={first.K}, M={first.M}"
     if first.fidelity not in TIMED:  # the same every time
-        return [line]
+        return [f"  fastest: {named(first)}"]
     value, low, high, _ = results.ratio(first, second)
-    over = f", {text.ratio(value, low, high)} over the next, K={second.K}, M={second.M}"
-    return [line + over] if low > 1 else []
+    over = f"{text.ratio(value, low, high)} over the next, {named(second)}"
+    return [f"  fastest: {named(first)}, {over}"] if low > 1 else []
 
 
 def _narrower(runs: Sequence[Run], results: Results) -> list[str]:
-    """How many more blocks the widest interval over K=1 needs for a width that a user may want."""
-    found = [(results.speedup(run, K=1), len(run.rounds)) for run in runs]
-    widths = [((high - low) / 2 / value, n) for (value, low, high), n in found if low < high]
-    if not widths:
+    """How many more blocks the widest interval of a ratio needs for a width that is wanted."""
+    found = [
+        ((high - low) / 2 / value, len(run.rounds), name)
+        for name, changed in BASES.items()
+        for run in runs
+        for value, low, high in [results.speedup(run, **changed)]
+        if low < high
+    ]
+    if not found:
         return []
-    width, rounds = max(widths)
+    width, rounds, name = max(found)
     goal = next((goal for goal in _WIDTHS if goal < width), None)
     if goal is None:
         return []
@@ -169,7 +188,7 @@ def _narrower(runs: Sequence[Run], results: Results) -> list[str]:
     more = ceil(rounds * ((width / goal) ** 2 - 1))
     blocks = more * max(run.spec.steps for run in runs)
     return [
-        f"  widest interval over K=1: ±{width:.1%}; ±{goal:.0%} takes about {blocks} more blocks: "
+        f"  widest interval {name}: ±{width:.1%}; ±{goal:.0%} takes about {blocks} more blocks: "
         f"--rounds {rounds + more}"
     ]
 

@@ -12,9 +12,8 @@ import pandas as pd
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
-from repro.harness.spec import RunSpec
+from repro.harness.spec import PLAIN, RunSpec
 from repro.harness.statistics import quotients
-from repro.methods.named import name_of
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
 Frame: TypeAlias = Any
@@ -24,26 +23,26 @@ Frame: TypeAlias = Any
 _OF_RUN = (
     "experiment", "machine", "scale", "group", "id", "status", "done", "model", "K", "M", "N", "D",
     "schedule", "remat", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",
-    "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max",
-    "peak_gib_per_stage", "balance", "labels", "differs_in",
+    "throughput", "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
+    "balance", "labels", "differs_in",
 )
 # Columns of `rounds_frame` that are attributes of a round; most others are those of its run.
 _OF_ROUND = (
-    "step_s", "throughput", "bubble_idle_over_total", "bubble_idle_over_work", "commit", "loss",
-    "load", "breakdown",
+    "step_s", "throughput", "idle_over_total", "idle_over_work", "commit", "loss", "load",
+    "breakdown",
 )
 ROUND_COLUMNS = (
     "experiment", "run", "round", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity",
-    "device", "status", "step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1",
-    "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
+    "device", "status", "step_s", "throughput", "speedup_vs_plain", "speedup_vs_k1",
+    "speedup_vs_k2m1", "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "ci_low", "ci_high", "commit", "machine", "scale", "group", "library", "differs_in", "unit",
     "loss", "setup_s", "load", "breakdown",
 )
 # Those of rounds.csv; the settings of a run are in runs.csv.
 CSV_COLUMNS = (
     "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
-    "bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "load",
-    "model", "K", "M", "N", "fidelity",
+    "idle_over_total", "idle_over_work", "loss", "setup_s", "breakdown", "load", "model", "K", "M",
+    "N", "fidelity",
 )
 # Columns of `all_runs` that are fields of a spec and hardly ever differ.
 SETTINGS = (
@@ -53,16 +52,18 @@ SETTINGS = (
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
     "remat", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
+    "speedup_vs_plain", "speedup_vs_plain_ci_low", "speedup_vs_plain_ci_high",
     "speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high",
     "speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high",
-    "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
+    "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
     "machine", "scale", "group", *SETTINGS, "training",
 )
 # What `runs_frame` has besides.
 _OF_EXHIBIT = ("method", "where", "devices", "record", "spec", "run")
 # fmt: on
-_SPEEDUPS: dict[str, dict[str, int]] = {
+_SPEEDUPS: dict[str, dict[str, Any]] = {
+    "speedup_vs_plain": PLAIN,
     "speedup_vs_k1": {"K": 1},
     "speedup_vs_k2m1": {"K": 2, "M": 1},
 }
@@ -162,10 +163,9 @@ def _line(run: Run) -> dict[str, Any]:
 
 
 def _for_exhibits(run: Run, where: str) -> dict[str, Any]:
-    fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
     record = run.rounds[-1].record if run.rounds else None
     line = {
-        "method": name_of(**{name: getattr(run.spec, name) for name in fields}),
+        "method": run.spec.method,
         "where": where,
         "devices": run.spec.devices,
         "record": record,

@@ -18,6 +18,7 @@ from repro.harness.own_code import code_of
 from repro.harness.pace import Kind, declared_seconds, recorded_seconds
 from repro.harness.spec import (
     PIPELINING,
+    PLAIN,
     TIMED,
     UNLIMITED_MEMORY,
     WHOLE_WORLD,
@@ -243,17 +244,18 @@ def _parse(text: str) -> dict[str, list[str]]:
 
 
 def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
-    """The runs of a group that each run is divided by; none for K=1.
+    """The runs of a group that each run is divided by: plain training, and of K > 1 others.
 
-    They are the same run at K=1, at K=2 and M=1, and by our own library. A control is divided by
+    These are the same run at K=1, at K=2 and M=1, and by our own library. A control is divided by
     the run that it controls alone.
     """
     first = {compared(spec): run for run, spec in reversed([*specs.items()])}
-    changes: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
+    others: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
-        divided = spec.K > 1 and spec.task not in ("fit", "learn") and not spec.shared
-        bases = [first.get(compared(spec, **changed)) for changed in changes if divided]
+        divided = spec.task not in ("fit", "learn") and not spec.shared
+        changes = [PLAIN, *(others if spec.K > 1 else [])] if divided else []
+        bases = [first.get(compared(spec, **changed)) for changed in changes]
         if spec.control:
             bases = [first.get(compared(spec.uncontrolled))]
         found[name] = tuple(dict.fromkeys(base for base in bases if base and base != name))

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
-from repro.harness.closing import OVER_K1, numbers
+from repro.harness.closing import BASES, numbers
 from repro.harness.job import Outcome
 from repro.harness.pace import TimeLeft
 from repro.harness.plan import Plan, PlannedRun
@@ -226,7 +226,7 @@ def plan_table(plan: Plan) -> "RenderableType":
 
 def result_line(run: Run, results: Results) -> str:
     """A run's numbers in one line, with the names that they have in the table at the end."""
-    found = {name: text for name, text in numbers(run, results, OVER_K1).items() if text != "-"}
+    found = {name: text for name, text in numbers(run, results, BASES).items() if text != "-"}
     shown = [f"{run.unit if name == 'throughput' else name} {found[name]}" for name in found]
     return f"  {run.named}: {', '.join(shown)}"
 

@@ -32,6 +32,7 @@ TRANSLATION: dict[Scale, dict[str, Any]] = {
 }
 TRANSLATION |= {scale: TRANSLATION[like] for scale, like in SIZES_AT.items()}
 
+DEFAULT_N = 32  # mini-batch of every verb, where nothing else is said
 BLOCKS = 15  # of a round, where nothing else is said
 
 

@@ -27,6 +27,7 @@ from repro.harness.schema import Printable
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import short
+from repro.methods.named import name_of
 from repro.simulate.stage_costs import Link
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU, "overnight" is of trainings.
@@ -239,6 +240,11 @@ class RunSpec(Frozen):
         return self.K * self.D * (self.tensor_parallel or 1)
 
     @property
+    def method(self) -> str:
+        """Its name in `repro.methods.named`."""
+        return name_of(self)
+
+    @property
     def uncontrolled(self) -> "RunSpec":
         """The run that a control measures again, or slowed down; any other run itself."""
         seed = self.seed - 1 if self.control == "again" else self.seed
@@ -304,6 +310,16 @@ class RunSpec(Frozen):
         timed = environment if self.fidelity in TIMED else {}
         marked = {"spec": self.plain(), "version": version, "environment": timed}
         return f"{name}-{digest(marked)[:6]}"
+
+
+# Plain training, over which speedups are shown first: one device takes the mini-batch at once and
+# recomputes nothing. What else a run asks of devices and of its library is left out.
+_OF_DEVICES = (
+    "library", "D", "schedule", "stages_per_rank", "tensor_parallel", "zero", "trace", "transport",
+    "link",
+)  # fmt: skip
+PLAIN: dict[str, Any] = {name: RunSpec.model_fields[name].default for name in _OF_DEVICES}
+PLAIN |= {"K": 1, "M": 1, "checkpoint": "never"}
 
 
 def sweep(**fields: Any) -> tuple[RunSpec, ...]:

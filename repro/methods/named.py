@@ -107,26 +107,19 @@ def fields_of(name: str, devices: int) -> Fields:
     return {"K": 1, **dict.fromkeys(spread, devices), **settings}
 
 
-def name_of(
-    *,
-    library: str,
-    schedule: str,
-    K: int,
-    D: int,
-    tensor_parallel: int | None,
-    zero: int | None,
-) -> str:
-    """The name of the method that a run with these fields uses; its library where it has none."""
+def name_of(run: Any) -> str:
+    """The name of the method that a `RunSpec` uses; its library where it has none."""
+    library: str = run.library
     if library != "repro":
         return {"ddp": "data", "fsdp": "fully-sharded"}.get(library, library)
     parts = []
-    if K > 1 or tensor_parallel is not None:
+    if run.K > 1 or run.tensor_parallel is not None:
         of_schedule = {"interleaved-1f1b": "interleaved", "zb-h1": "zero-bubble"}
-        parts.append(of_schedule.get(schedule, schedule))
-    if tensor_parallel is not None:
+        parts.append(of_schedule.get(run.schedule, run.schedule))
+    if run.tensor_parallel is not None:
         parts.append("tensor")
-    if zero is not None:
+    if run.zero is not None:
         parts.append("zero1")
-    elif D > 1:
+    elif run.D > 1:
         parts.append("data")
     return "-x-".join(parts) or "single"

@@ -106,9 +106,9 @@ def test_units_are_decimal_or_binary():
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], search: Search):
-    command = ["fit", "transformer", "--memory", "4MiB", "--stages", "4", "--batch", "8"]
+    command = ["fit", "transformer", "--memory", "4MiB", "--K", "4", "--N", "8"]
     sizes = (f"{name}={value}" for name, value in SMALL.items())
-    command += ["--micro-batches", "8", "--model-args", *sizes]
+    command += ["--M", "8", "--model-args", *sizes]
     assert main(command) == 0
     shown = capsys.readouterr().out
     for words in ("4.00 MiB of each stage", "counted", "largest ", "boundary", "one size up"):
@@ -139,6 +139,18 @@ def test_a_model_of_one_s_own(
     assert json.loads(capsys.readouterr().out)["largest"]["args"]["width"] > 2
     assert main(mine) == 1  # eight layers of 9 million parameters
     assert json.loads(capsys.readouterr().out)["largest"] is None
+
+
+def test_the_search_goes_on_until_a_size_does_not_fit(capsys: pytest.CaptureFixture[str]):
+    tiny = ["fit", "transformer", "--memory", "6MiB", "--N", "1", "--optimizer", "none"]
+    tiny += ["--model-args", *"d=4 H=4 heads=1 V=16 T=2".split(), "--json"]
+    assert main(tiny) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["largest"]["args"]["L"] > 5000
+    assert found["next"]["args"]["L"] == found["largest"]["args"]["L"] + 1
+    assert not found["limit_reached"]
+    assert main([*tiny, "--up-to", "50"]) == 0
+    assert json.loads(capsys.readouterr().out)["limit_reached"]
 
 
 @pytest.mark.slow

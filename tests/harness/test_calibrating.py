@@ -57,7 +57,8 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     [
         (["--K", "1"], "--K 1: allowed is 2 to 1024"),
         (["--output", "x.txt"], "--output x.txt: allowed is the path of a .json file"),
-        (["transformer", "--N", "2"], "--smallest 3: allowed is 1 to 2"),
+        (["transformer", "--N", "2", "--smallest", "3"], "--smallest 3: allowed is 1 to 2"),
+        (["--N", "64"], "--N: of a model, and none is named"),
         (["timed", "--N", "4"], "wait as long as they say.*`repro simulate timed`"),
     ],
 )
