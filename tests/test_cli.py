@@ -105,8 +105,8 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
     assert [line[8].endswith("x") for line in lines] == [False, *[True] * 4], "over plain"
     assert main([*sweep, "2", "3"]) == 1
     output = capfd.readouterr().out
-    assert "with devices for 2 stages: K=3, M=4 (needs 3 devices)" in output
-    assert "choose a smaller K" in output
+    assert "3 x skipped(needs 3 devices)" in output
+    assert "this machine has devices for 2 stages: choose a smaller K" in output
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Names that a reader is shown in place of a field's own.
 _TITLES = {"checkpoint": "recompute", "peak_bytes": "peak", "peak_bytes_k1": "K=1 peak"}
+_TITLES |= {"speedup_vs_plain": "over plain", "speedup_vs_k1": "over K=1"}
+_TITLES |= {"idle_over_total": "idle"}
 _NOTHING = ("-", "", "0.0%", "-0.0%")  # a column of these is left out
 
 

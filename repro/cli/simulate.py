@@ -11,11 +11,13 @@ from repro.gpipe.schedule import collector
 from repro.harness.error_bars import UNKNOWN, step_error
 from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import PLAIN, Checkpoint, Partitioner, ScheduleName, sweep
-from repro.harness.text import number, size
+from repro.harness.text import size
 
 if TYPE_CHECKING:
     from repro.harness.predict import Prediction
 
+_SHOWN = ("K", "M", "step_s", "step_low_s", "step_high_s", "throughput", "speedup_vs_plain")
+_SHOWN += ("speedup_vs_k1", "idle_over_total", "peak_bytes", "peak_bytes_k1", "fits")
 _MOST_DRAWN = 16  # ranks of a step that is drawn
 _NO_ADVICE = (
     "no K and M is recommended: these layers take the same time for a micro-batch of one example "
@@ -139,17 +141,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
 
     timeline = drawn.timeline
     assumed = "I and W take half of a backward each, assumed: layers are timed with whole ones"
-    times = [
-        {
-            **{name: point[name] for name in ("K", "M", "step_s", "step_low_s", "step_high_s")},
-            f"throughput ({point['unit']})": number(point["throughput"]),
-            "speedup over plain": point["speedup_vs_plain"],
-            "speedup over K=1": point["speedup_vs_k1"],
-            "idle": point["idle_over_total"],
-            **{name: point[name] for name in ("peak_bytes", "peak_bytes_k1", "fits")},
-        }
-        for point in points
-    ]
+    times = [{name: point[name] for name in _SHOWN} for point in points]
     spec = drawn.spec
     error = step_error(spec.N / spec.D / spec.M, spec.K, of.source.durations)
     known = f"at K={spec.K}, M={spec.M}, {error}" if error else UNKNOWN
@@ -162,6 +154,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         "K": None,
         "memory": of.memory and size(of.memory),
         "assumed": assumed if timeline.busy(kinds="IW") else None,
+        "throughput": f"in {of.model.unit}",
         "plain": "K=1, M=1 without recomputation; the speedup over K=1 is at the same M",
         "points": times,
         "step low, high": None if of.waits else known,

@@ -71,6 +71,11 @@ def closing(plan: Plan) -> list["RenderableType"]:
     if not_done:
         counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
         parts.append(f"  not measured: {counts}")
+    if plan.accumulate and any("devices" in status for status in not_done):
+        parts.append(
+            f"  this machine has devices for {plan.machine.count} stages: choose a smaller K, "
+            "another machine, or `repro simulate`"
+        )
     return parts
 
 

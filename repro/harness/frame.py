@@ -18,6 +18,12 @@ from repro.harness.statistics import quotients
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
 Frame: TypeAlias = Any
 
+_SPEEDUPS: dict[str, dict[str, Any]] = {
+    "speedup_vs_plain": PLAIN,
+    "speedup_vs_k1": {"K": 1},
+    "speedup_vs_k2m1": {"K": 2, "M": 1},
+}
+_ENDS = ("", "_ci_low", "_ci_high")
 # fmt: off
 # Attributes of a run that are columns of its line, beside the fields of its spec.
 _OF_RUN = (
@@ -52,9 +58,7 @@ SETTINGS = (
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
     "remat", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
-    "speedup_vs_plain", "speedup_vs_plain_ci_low", "speedup_vs_plain_ci_high",
-    "speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high",
-    "speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high",
+    *(f"{name}{end}" for name in _SPEEDUPS for end in _ENDS),
     "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
     "machine", "scale", "group", *SETTINGS, "training",
@@ -62,11 +66,6 @@ COLUMNS = (
 # What `runs_frame` has besides.
 _OF_EXHIBIT = ("method", "where", "devices", "record", "spec", "run")
 # fmt: on
-_SPEEDUPS: dict[str, dict[str, Any]] = {
-    "speedup_vs_plain": PLAIN,
-    "speedup_vs_k1": {"K": 1},
-    "speedup_vs_k2m1": {"K": 2, "M": 1},
-}
 
 
 def rounds_frame(results: Results) -> Frame:
@@ -99,8 +98,7 @@ def run_line(results: Results, run: Run) -> dict[str, Any]:
     line |= {name: getattr(run, name) for name in ("size", "parameters", "training")}
     line |= {name: line[name] or None for name in ("peak_gib_per_stage", "balance")}
     for name, changed in _SPEEDUPS.items():
-        ends = ("", "_ci_low", "_ci_high")
-        speedup = zip(ends, results.speedup(run, **changed), strict=True)
+        speedup = zip(_ENDS, results.speedup(run, **changed), strict=True)
         line |= {f"{name}{end}": value for end, value in speedup}
     return {name: line[name] for name in COLUMNS}
 

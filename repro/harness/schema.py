@@ -142,16 +142,13 @@ class _Round(_Recorded):
 
 
 class TrainRound(_Round):
-    """Timed, emulated or simulated steps: numbers of each step, of idle time of each traced one.
-
-    Idle time has the names here that it was first recorded under.
-    """
+    """Timed, emulated or simulated steps: numbers of each step, of idle time of each traced one."""
 
     task: Literal["train"] = "train"
     step_s: list[Seconds]
     loss: list[Measure]  # empty where a simulation computes none
-    bubble_idle_over_total: Annotated[list[Measure], Field(min_length=1)]  # over K x step
-    bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]  # over busy time
+    bubble_idle_over_total: Annotated[list[Measure], Field(min_length=1)]  # idle over K x step
+    bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]  # idle over busy time
     breakdown: dict[str, Measure]  # part -> share of K x step
     modelled: Modelled | None = None  # of emulated and simulated steps
     parameter_bytes: list[Count] | None = None  # of each rank, of steps that a profile simulates

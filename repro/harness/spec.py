@@ -314,12 +314,9 @@ class RunSpec(Frozen):
 
 # Plain training, over which speedups are shown first: one device takes the mini-batch at once and
 # recomputes nothing. What else a run asks of devices and of its library is left out.
-_OF_DEVICES = (
-    "library", "D", "schedule", "stages_per_rank", "tensor_parallel", "zero", "trace", "transport",
-    "link",
-)  # fmt: skip
-PLAIN: dict[str, Any] = {name: RunSpec.model_fields[name].default for name in _OF_DEVICES}
-PLAIN |= {"K": 1, "M": 1, "checkpoint": "never"}
+PLAIN: dict[str, Any] = dict.fromkeys(("stages_per_rank", "tensor_parallel", "zero", "link"))
+PLAIN |= {"K": 1, "M": 1, "D": 1, "library": "repro", "schedule": "gpipe", "checkpoint": "never"}
+PLAIN |= {"trace": True, "transport": "auto"}
 
 
 def sweep(**fields: Any) -> tuple[RunSpec, ...]:

@@ -63,12 +63,10 @@ def timm_model(
     # Every module below the whole model must be able to initialise its own tensors.
     owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
     unable = [type(m).__name__ for m in owners if not hasattr(m, "reset_parameters")]
-    kind, why = type(whole).__name__, ""
-    if split is None:
-        why = "timm does not say in which order the parts of this class run"
-    elif unable or getattr(whole, "fix_init", False):
+    kind, why = type(whole).__name__, "timm does not say in which order its parts run"
+    if split is not None:
         why = f"its {[*unable, kind][0]} cannot initialise its own weights, as a stage must"
-    if why or split is None:
+    if split is None or unable or getattr(whole, "fix_init", False):
         raise ValueError(
             f"{wrong}: a {kind} that cannot be cut: {why}; supported are {SUPPORTED}; of any other "
             "model write a function that returns its layers, import:package.module:function"

@@ -39,7 +39,7 @@ def test_it_tells_the_story_to_people_and_to_programs(results, capsys):
     output = " ".join(capsys.readouterr().out.split())
     for words in (
         "fidelity measured K 2 M 4 N 32",
-        "step 200 ms idle over total 17.5% bubble in theory 20.0%",
+        "step 200 ms idle 17.5% bubble in theory 20.0%",
         "computation 60.0%, recompute 20.0%, update 2.5%, setup 1.2%, bubble 15.0%, imbalance 0.0%",
         "replayed 200 ms",
         "1 20.0% 5.0% 10.0%",

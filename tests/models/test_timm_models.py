@@ -66,7 +66,10 @@ def test_initial_weights_are_drawn_as_timm_draws_them(variant):
     ("variant", "words"),
     [
         ("resnet5", "did you mean 'timm:resnet"),
-        ("convnext_tiny", "a ConvNeXt that .*: timm does not say in which order .*import:package"),
+        (
+            "convnext_tiny",
+            "a ConvNeXt that .*: timm does not say in which order its parts run; .*import:package",
+        ),
         ("vit_base_patch16_siglip_224", "its AttentionPoolLatent cannot initialise its own"),
         # A name reaches neither a hub nor a folder: their files may hold code.
         ("hf-hub:timm/resnet18.a1_in1k", "timm has no such model"),
