@@ -209,7 +209,7 @@ def _train(options: TrainOptions) -> None:
         begins = f"goes on after step {step}" if step else "no checkpoint yet, so this begins"
         print(f"{options.folder}: {begins}")
         if step >= steps:
-            print(f"nothing is left to train: --steps {steps} counts those before a resume too")
+            print(f"nothing is left to train: asked for are {steps} steps in all")
     if step == 0 and options.start_from is not None:
         trainer.start_from(options.start_from, options.new_layers)
     if not shows:

@@ -61,6 +61,8 @@ def test_a_training_learns_and_is_tuned_on_a_folder_of_images(tmp_path, capfd):
     assert train(tmp_path / "run", *tuning, "--steps", 12, "--K", 2) == 0
     out = capfd.readouterr().out
     assert "goes on after step 6" in out
+    assert train(tmp_path / "run", *tuning, "--steps", 8) == 0
+    assert "nothing is left to train: asked for are 8 steps in all" in capfd.readouterr().out
     assert "accuracy 100.0%" in out
     newest = checkpoints.committed(tmp_path / "run")[-1]
     assert whole_state_dict(newest)["3.weight"].shape == (3, 32)
