@@ -116,11 +116,8 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     notice = consent(source, spec.model, trusted=trusted)
     # A list of layer counts fits one K alone.
     balance = spec.balance if isinstance(spec.balance, str) else "time"
-    changes: list[dict[str, Any]] = [PLAIN, {"K": 1}, {"K": 2, "M": 1}]
-    if spec.task != "train":
-        changes = []
-    elif spec.K == 1:
-        changes.pop()
+    changes: list[dict[str, Any]] = [PLAIN, {"K": 1}] if spec.task == "train" else []
+    changes += [{"K": 2, "M": 1}] if spec.task == "train" and spec.K > 1 else []
     bases = [spec.model_copy(update={**changed, "balance": balance}) for changed in changes]
     others = [base for base in bases if compared(base) != compared(spec)]
     title = f"{spec.model}, K = {spec.K}, M = {spec.M} measured again"
