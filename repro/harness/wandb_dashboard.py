@@ -22,6 +22,7 @@ NAME = "GPipe, reproduced"
 # Columns of the table of all runs that are drawn, each against what it depends on most, and their
 # names. The first ones have room.
 _DRAWN = [
+    ("speedup_vs_plain", "K", "speedup over plain training"),
     ("speedup_vs_k1", "K", "speedup over K=1"),
     ("idle_over_total", "M", "idle share of K x step"),
     ("speedup_vs_k2m1", "M", "throughput over K=2, M=1"),

@@ -25,7 +25,6 @@ from repro.harness.spec import run_name
 from repro.harness.wandb_mirror import Mode, mirror
 from repro.io.redact import redact
 from repro.io.untrusted import LARGE, read_text
-from repro.methods.named import name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,8 +78,7 @@ def log_run(
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
     row = _known(run_line(results, run))
     row.pop("peak_gib_per_stage", None)  # a number each in the history
-    fields = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
-    config = {"method": name_of(**{field: getattr(run.spec, field) for field in fields})}
+    config = {"method": run.spec.method}
     config |= {column: value for column, value in row.items() if column not in _NUMBERS}
     summary = {_NUMBERS[column]: value for column, value in row.items() if column in _NUMBERS}
     timeline = results.timeline(run)
