@@ -64,11 +64,11 @@ class Own(Method):
         optimizer.state = optimizer.optim.state
         return optimizer
 
-    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+    def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
         """See `Method`."""
         before = self._sent_so_far()
         result = self._pipe.train_step(
-            inputs, targets, self._setup.loss, self._optimizer, trace=trace
+            inputs, targets, self._setup.loss, self._optimizer, trace=self._setup.trace
         )
         after = self._sent_so_far()
         self._sent = {kind: after[kind] - before[kind] for kind in after}

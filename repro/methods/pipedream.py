@@ -82,12 +82,11 @@ class PipeDream(Method):
         self._greatest_staleness = 0
         self._most_stashed = 0  # bytes
 
-    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+    def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
         """M updates, of which the last K - 1 - j are done in the next step; see `Method`.
 
         The loss is the mean over the mini-batch, each micro-batch with the weights of its F.
         """
-        assert not trace, "only our own pipeline records spans"
         start = self._now()
         target_parts, shares = self._scored(targets)
         losses: list[Tensor] = []

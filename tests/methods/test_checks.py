@@ -20,11 +20,11 @@ class Faulty(Own):
 
     fault = ""
 
-    def train_step(self, inputs: Any, targets: Any, *, trace: bool = False) -> StepResult:
+    def train_step(self, inputs: Any, targets: Any) -> StepResult:
         uneven = bool(batch_size(inputs) % self._setup.config.micro_batches)
         if uneven and self.fault == "refuses":
             raise RuntimeError("sizes\ndiffer")
-        result = super().train_step(inputs, targets, trace=trace)
+        result = super().train_step(inputs, targets)
         recomputes = self._setup.config.checkpoint == "always"
         for part in self.module.modules():
             if isinstance(part, nn.BatchNorm2d) and self.fault == "batch norm":

@@ -107,7 +107,7 @@ class Training:
             replica = rank // (spec.K * (spec.tensor_parallel or 1))
             inputs, targets = (split(tree, spec.D)[replica] for tree in self._batch)
             self._batch = inputs, targets
-        setup = setup_of(job, model, self._batch[0], rank, groups)
+        setup = replace(setup_of(job, model, self._batch[0], rank, groups), trace=spec.trace)
         if job.simulated:
             config = replace(setup.config, balance="uniform", throttle=throttle)
             setup = replace(setup, config=config)
@@ -155,13 +155,13 @@ class Training:
 
     def _timed(self) -> Step:
         """One step after a barrier; collecting spans or times is not counted."""
-        method, trace = self._method, self._job.spec.trace
+        method = self._method
         if self._batches is not None:
             self._batch = self._batches.next()
         method.gather(None)
-        result = method.train_step(*self._batch, trace=trace)
+        result = method.train_step(*self._batch)
         slept = self._sleep()
-        if trace:
+        if result.timeline is not None:
             return Step(result.seconds + slept, result.loss, result.timeline)
         # All on one clock; with a peer library only if all stages run on one host.
         times = method.gather((result.start, result.end))
