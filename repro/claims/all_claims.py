@@ -14,7 +14,7 @@ from typing import Any, get_args
 from repro.claims.audit import audit
 from repro.claims.claim import Claim, Ends, Evidence, Fidelity, judge, mean_of
 from repro.paper import numbers, theory
-from repro.paper.numbers import Quoted, Size
+from repro.paper.numbers import Quoted
 
 DATA: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("claims.toml").read_text(encoding="utf-8")
@@ -105,7 +105,8 @@ def _fields(row: Quoted) -> dict[str, Any]:
         fields["title"] = _TITLES[fields["model"]]
     if "part" in fields:
         fields["slice"] = _SLICES.get(fields["part"], fields["part"])
-    if isinstance(row, Size):
+    if "peak_activation_gb" in fields:  # a size of Table 1
+        fields.setdefault("parameters_digit", None)
         fields["size"] = f"(L={row.L})" if row.D is None else f"({row.L}, {row.D})"
         # Table 1 has decimal GB for AmoebaNet-D and binary ones for the Transformer.
         fields["gb"] = "GB" if row.model == "amoebanet-d" else "GiB"

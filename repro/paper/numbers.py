@@ -1,4 +1,4 @@
-"""Published numbers as typed values, read from `numbers.json` beside this file.
+"""Published numbers, read from `numbers.json` beside this file.
 
 Tables are named as in arXiv v5. `Source.neurips` has the NeurIPS 2019 numbering where it differs:
 v5's Table 4 is NeurIPS's Table 5, v5's Table 5 is not in NeurIPS, NeurIPS's Table 4 (the step
@@ -7,14 +7,14 @@ breakdown) is not in v5. Every number has the fidelity `quoted`.
 
 import csv
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 Reading = Literal["printed", "digitised", "subtracted"]
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound="Quoted")
 
 
 @dataclass(frozen=True)
@@ -28,122 +28,18 @@ class Source:
     reading: Reading
 
 
-@dataclass(frozen=True)
-class Quoted:
+class Quoted(SimpleNamespace):
+    """A row of a table: its cells under the names of `numbers.json`, and where they are printed."""
+
     source: Source
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell(Quoted):
-    """Training throughput of one (model, K, M), relative to the cell that prints 1."""
-
-    model: str
-    paper_model: str
-    K: int
-    M: int
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size(Quoted):
-    """One column of Table 1; memory is the sum over all accelerators, in GB as printed."""
-
-    model: str
-    name: str
-    accelerators: int
-    L: int
-    D: int | None
-    parameters: int
-    parameter_memory_gb: float
-    peak_activation_gb: float
-    device_memory_gb: int
-    parameters_digit: int | None = None  # unit of the last digit as printed, where that is 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScaleUp(Quoted):
-    """Ratio of parameters between two columns of Table 1, as printed in the text."""
-
-    model: str
-    accelerators: int
-    times: float
-    over: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accuracy(Quoted):
-    """One data set of v5 Table 4 (NeurIPS Table 5): top-1 in percent; `starred` as printed."""
-
-    dataset: str
-    train: int
-    test: int
-    classes: int
-    accuracy: float
-    previous_best: float
-    starred: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchSize(Quoted):
-    """One column of v5 Table 5: tokens per batch, German-English BLEU and loss."""
-
-    batch_tokens: int
-    bleu: float
-    nll: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationModel(Quoted):
-    """T(L, H, A) of section 5: L encoder and L decoder layers, feed-forward width H, A heads."""
-
-    L: int
-    H: int
-    A: int
-    parameters: int
-    partitions: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share(Quoted):
-    """One slice of the step breakdown, in percent of the step (NeurIPS section 3.1)."""
-
-    part: str
-    percent: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Utilisation(Quoted):
-    """Utilisation of K devices with M micro-batches, in percent of K x step time."""
-
-    K: int
-    M: int
-    percent: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point(Quoted):
-    """One point of a figure; `figure_axes` says what x and y are."""
-
-    series: str
-    x: float
-    y: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Peer(Quoted):
-    """One row of another project's benchmark.
+    """A row of another project's benchmark: `name`, K, M, N, `balance`, `checkpoint`, `values`.
 
     The keys of `values` name their units; a value of None means that the run was out of memory.
     """
-
-    name: str
-    K: int | None
-    M: int | None
-    N: int | None
-    balance: tuple[int, ...] | None
-    checkpoint: str | None
-    values: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -182,7 +78,7 @@ def _numbers() -> dict[str, Any]:
     return json.loads(Path(__file__).with_name("numbers.json").read_text(encoding="utf-8"))
 
 
-def _rows(table: str, kind: Callable[..., Row]) -> list[Row]:
+def _rows(table: str, kind: type[Row]) -> list[Row]:
     """The rows of a table as `kind`; a row may have its own way of reading."""
     entry = _numbers()[table]
     rows = []
@@ -195,24 +91,35 @@ def _rows(table: str, kind: Callable[..., Row]) -> list[Row]:
     return rows
 
 
-table1 = partial(_rows, "table1", Size)
-"""Maximum model size (section 3); M is not printed for this table."""
-table1_claims = partial(_rows, "table1_claims", ScaleUp)
-"""The ratios of section 3 about Table 1: 25x, 2.7x, 298x."""
-table2 = partial(_rows, "table2", Cell)
+table1 = partial(_rows, "table1", Quoted)
+"""Maximum model size (section 3); M is not printed for this table.
+
+Memory is the sum over all accelerators, in GB as printed. Where the last digit of `parameters` is a
+0, `parameters_digit` is its unit.
+"""
+table1_claims = partial(_rows, "table1_claims", Quoted)
+"""The ratios of section 3 about Table 1: 25x, 2.7x, 298x, over the parameters of a column."""
+table2 = partial(_rows, "table2", Quoted)
 """Throughput on TPUs, normalised to K=2, M=1; the paper's batch differs between cells."""
-table3 = partial(_rows, "table3", Cell)
+table3 = partial(_rows, "table3", Quoted)
 """Throughput on GPUs without a fast interconnect, M=32, normalised to K=2."""
-table4 = partial(_rows, "table4", Accuracy)
-"""Image classification; NeurIPS numbers it Table 5."""
-table5 = partial(_rows, "table5", BatchSize)
-"""BLEU and loss by batch size; only in v5."""
-translation_models = partial(_rows, "translation_models", TranslationModel)
-"""The five T(L, H, A) models of section 5."""
-breakdown = partial(_rows, "breakdown", Share)
-"""The step breakdown; model, K and M are not printed; `update` is 100 minus the other parts."""
-utilisation = partial(_rows, "utilisation", Utilisation)
-"""Utilisation M/(M+K-1) at K=4 and 8, as a book chapter prints it; two points do not fit."""
+table4 = partial(_rows, "table4", Quoted)
+"""Image classification, top-1 in percent, `starred` as printed; NeurIPS numbers it Table 5."""
+table5 = partial(_rows, "table5", Quoted)
+"""German-English BLEU and loss by tokens per batch; only in v5."""
+translation_models = partial(_rows, "translation_models", Quoted)
+"""The five T(L, H, A) of section 5: L encoder and L decoder layers, feed-forward width H, A heads.
+"""
+breakdown = partial(_rows, "breakdown", Quoted)
+"""The step breakdown in percent of the step (NeurIPS section 3.1).
+
+Model, K and M are not printed; `update` is 100 minus the other parts.
+"""
+utilisation = partial(_rows, "utilisation", Quoted)
+"""Utilisation M/(M+K-1) at K=4 and 8 in percent of K x step, as a book chapter prints it.
+
+Two points do not fit.
+"""
 zero_bubble = partial(_rows, "zero_bubble", Peer)
 """Settings of Zero Bubble: times of F, I, W and a message, bubble rates, and throughput."""
 
@@ -221,9 +128,9 @@ def figures() -> list[str]:
     return [key for key in _numbers() if key.startswith("figure")]
 
 
-def figure(name: str) -> list[Point]:
+def figure(name: str) -> list[Quoted]:
     """The points of one figure, digitised from its picture; those of v4 are from torchgpipe."""
-    return _rows(name, Point)
+    return _rows(name, Quoted)
 
 
 def figure_axes(name: str) -> tuple[str, str]:
