@@ -1,17 +1,15 @@
 """AmoebaNet-B and -D as a sequence of layers: GPipe's image models (Tables 1 to 5).
 
 The definition is that of the authors' TensorFlow code: a stem of 32 filters, stem reduction cells
-of D/4 and D/2 filters, 1001 classes, and no auxiliary head by default.
+of D/4 and D/2 filters, 1001 classes, and no auxiliary head, as by default there.
 
 Parameters of AmoebaNet-D (L, D): (18, 208) 81,140,766; (18, 416) 317,548,353; (18, 544)
 540,204,945; (36, 544) 1,053,302,481. They are within 1.1 % of the 82M, 318M, 542M and 1.05B of
 Table 1. AmoebaNet-B (18, 512) has 557.3M, printed as 557M.
 
 The model has L + 6 layers: stem, two reduction cells, L/3 normal cells, reduction cell, L/3,
-reduction cell, L/3, head. The auxiliary head is one more layer, after the second group of normal
-cells. The value between two layers is (output, skip), where the skip is the input of the layer that
-made the output. Behind an auxiliary head it is (output, skip, auxiliary logits): the logits are
-passed on to the last stage, which computes the loss, so that the pipeline may be cut anywhere.
+reduction cell, L/3, head. The value between two layers is (output, skip), where the skip is the
+input of the layer that made the output.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,11 +28,8 @@ from repro.models.model import Model, of_images
 from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
 
 STEM_FILTERS = 32
-# The authors scale the auxiliary head's 128 and 768 filters by 0.4, and its loss by 0.4.
-AUX_FILTERS = (51, 307)
-AUX_LOSS_WEIGHT = 0.4
 
-Boundary = tuple[Tensor, ...]  # (output, skip) or (output, skip, auxiliary logits)
+Boundary = tuple[Tensor, Tensor]  # output and skip
 
 
 class Stem(nn.Module):
@@ -51,7 +46,7 @@ class Stem(nn.Module):
 
 
 class Cell(nn.Module):
-    """One cell: (x [N, C, H, W], skip, ...) -> (output, x, ...).
+    """One cell: (x [N, C, H, W], skip) -> (output, x).
 
     `skip_stride` is 2 if the skip is twice as high and wide as x, as behind a reduction cell. It is
     None in the first cell, whose skip is its own input and stays as it is in the authors' code.
@@ -81,65 +76,23 @@ class Cell(nn.Module):
         self.right = nn.ModuleList(operation(p.right, p.right_state) for p in cell.pairs)
 
     def forward(self, value: Boundary) -> Boundary:
-        x, skip, *rest = value
+        x, skip = value
         states = [self.input(x), self.skip(skip)]
         for pair, left, right in zip(self.cell.pairs, self.left, self.right, strict=True):
             states.append(left(states[pair.left_state]) + right(states[pair.right_state]))
-        return torch.cat([states[s] for s in self.cell.concat], dim=1), x, *rest
-
-
-class AuxiliaryHead(nn.Module):
-    """A classifier in mid-network, only for the loss: (x, skip) -> (x, skip, logits [N, classes]).
-
-    Height and width of x, `size`, give the kernel that covers all of the pooled map.
-    """
-
-    def __init__(self, channels: int, size: int, classes: int) -> None:
-        super().__init__()
-        pool = min(5, size)  # the authors' 5; small images have no five pixels left
-        narrow, wide = AUX_FILTERS
-        self.layers = nn.Sequential(
-            nn.ReLU(),
-            nn.AvgPool2d(pool, stride=3),
-            nn.Conv2d(channels, narrow, 1, bias=False),
-            nn.BatchNorm2d(narrow, BN_EPSILON),
-            nn.ReLU(),
-            nn.Conv2d(narrow, wide, (size - pool) // 3 + 1, bias=False),
-            nn.BatchNorm2d(wide, BN_EPSILON),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(wide, classes),
-        )
-
-    def forward(self, value: Boundary) -> Boundary:
-        return *value, self.layers(value[0])  # also in evaluation: boundaries have one form
+        return torch.cat([states[s] for s in self.cell.concat], dim=1), x
 
 
 class Head(nn.Module):
-    """ReLU, global average pool, dropout, linear: (x [N, C, H, W], skip) -> logits [N, classes].
-
-    In training with an auxiliary head it returns (logits, auxiliary logits), as in `loss`.
-    """
+    """ReLU, global average pool, dropout, linear: (x [N, C, H, W], skip) -> logits [N, classes]."""
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(channels, classes)
 
-    def forward(self, value: Boundary) -> Tensor | Boundary:
-        x, _, *auxiliary = value
-        logits = self.classifier(self.dropout(functional.relu(x).mean((2, 3))))
-        return (logits, *auxiliary) if auxiliary and self.training else logits
-
-
-def loss(outputs: Tensor | Boundary, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy, plus 0.4 times that of an auxiliary head; targets: classes [N]."""
-    heads = (outputs,) if isinstance(outputs, Tensor) else outputs
-    mean, *auxiliary = (
-        functional.cross_entropy(logits, targets, label_smoothing=label_smoothing)
-        for logits in heads
-    )
-    return mean + AUX_LOSS_WEIGHT * auxiliary[0] if auxiliary else mean
+    def forward(self, value: Boundary) -> Tensor:
+        return self.classifier(self.dropout(functional.relu(value[0]).mean((2, 3))))
 
 
 def amoebanet(
@@ -148,7 +101,6 @@ def amoebanet(
     D: Annotated[int, Interval(ge=8), MultipleOf(4)] = 256,
     image: Annotated[int, Interval(ge=16)] = 224,
     num_classes: Classes = 1001,
-    aux_head: bool = False,
     dropout: Probability = 0.5,
     bn_momentum: Annotated[float, Interval(gt=0, le=1)] = 3e-4,
 ) -> Model:
@@ -158,38 +110,33 @@ def amoebanet(
 
     Args:
         image: height and width of the images. Up to 32 the last cells see a single pixel, so that
-            batch norm needs micro-batches of two examples or more. The auxiliary head needs them at
-            any size.
+            batch norm needs micro-batches of two examples or more.
         num_classes: 1001 is ImageNet's 1000 and a background class.
         bn_momentum: of batch norm's running statistics. The authors' 0.0003 (TensorFlow's decay
             0.9997) takes thousands of steps to forget the initial values.
     """
-    # A factory for each layer, in order, with channels and sizes computed from cell to cell.
+    # A factory for each layer, in order, with channels computed from cell to cell.
     made = partial(_initialised, bn_momentum)
     layers: list[Callable[[], nn.Module]] = [partial(made, Stem)]
-    size, channels, skip_stride = (image - 1) // 2, (STEM_FILTERS, STEM_FILTERS), None
-    for filters, reduces, auxiliary in _plan(L, D):
+    channels, skip_stride = (STEM_FILTERS, STEM_FILTERS), None
+    for filters, reduces in _plan(L, D):
         cell = CELLS[variant, reduces]
         stride = 2 if reduces else 1
         layers.append(partial(made, Cell, cell, channels, filters, stride, skip_stride))
-        size, skip_stride = -(-size // stride), stride
-        channels = (len(cell.concat) * filters, channels[0])
-        if auxiliary and aux_head:
-            layers.append(partial(made, AuxiliaryHead, channels[0], size, num_classes))
+        skip_stride, channels = stride, (len(cell.concat) * filters, channels[0])
     layers.append(partial(made, Head, channels[0], num_classes, dropout))
-    aux = "yes" if aux_head else "no"
-    return of_images(f"amoebanet-{variant}", layers, image, num_classes, loss, aux_head=aux)
+    return of_images(f"amoebanet-{variant}", layers, image, num_classes)
 
 
-def _plan(L: int, D: int) -> Iterator[tuple[int, bool, bool]]:
-    """For each cell in order: filters, is it a reduction cell, does the auxiliary head follow."""
-    yield D // 4, True, False
-    yield D // 2, True, False
+def _plan(L: int, D: int) -> Iterator[tuple[int, bool]]:
+    """For each cell in order: filters, and whether it is a reduction cell."""
+    yield D // 4, True
+    yield D // 2, True
     for stack in range(3):
         if stack > 0:
-            yield D * 2**stack, True, False
-        for n in range(L // 3):
-            yield D * 2**stack, False, stack == 1 and n == L // 3 - 1
+            yield D * 2**stack, True
+        for _ in range(L // 3):
+            yield D * 2**stack, False
 
 
 def _match(channels: int, filters: int, stride: int | None) -> nn.Module:

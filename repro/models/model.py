@@ -33,12 +33,11 @@ def of_images(
     layers: Sequence[Callable[[], nn.Module]],
     image: int,
     classes: int,
-    loss: Callable[[Any, Tensor], Tensor] = functional.cross_entropy,
-    **labels: str,
 ) -> Model:
-    """A model of images [N, 3, image, image], by default from layers that end in logits.
+    """A model of images [N, 3, image, image], from layers that end in logits.
 
     Its data are the digits. Where there are fewer than ten classes, they count modulo their number.
     """
     batch = partial(images.batch, image, classes)
-    return Model(name, layers, batch, loss, "images/s", {**labels, "data": images.LABEL})
+    labels = {"data": images.LABEL}
+    return Model(name, layers, batch, functional.cross_entropy, "images/s", labels)

@@ -5,34 +5,30 @@ padding. So the loss of a mini-batch does not depend on M.
 """
 
 from functools import partial
-from typing import Any
 
 from torch import Tensor
+from torch.nn import functional
 
 from repro.gpipe import Weighted
 from repro.gpipe.core.loss import Loss
-from repro.models.amoebanet import loss as loss_of_heads
 from repro.models.translation import cross_entropy, target_tokens
 
 
 def classification(smoothing: float = 0.0, classes: int | None = None) -> Loss:
-    """Mean cross-entropy of (outputs, classes int64 [N]).
+    """Mean cross-entropy of logits [N, classes] and classes int64 [N].
 
-    Outputs are logits [N, classes], or (logits, auxiliary logits) of a model with an auxiliary
-    head, whose cross-entropy is added with the authors' weight. `smoothing` is the share of the
-    probability that is spread evenly over all classes. If the number of classes is given, the loss
-    refuses, in one line, a model with fewer outputs.
+    `smoothing` is the share of the probability that is spread evenly over all classes. If the
+    number of classes is given, the loss refuses, in one line, a model with fewer outputs.
     """
 
-    def loss(outputs: Any, targets: Tensor) -> Tensor:
-        for logits in [outputs] if isinstance(outputs, Tensor) else outputs:
-            if classes is not None and (logits.dim() != 2 or logits.shape[1] < classes):
-                raise ValueError(
-                    f"the model's outputs have the shape {list(logits.shape)}; allowed is "
-                    f"[examples, {classes} or more], as the data has {classes} classes; give its "
-                    f"last layer {classes} outputs"
-                )
-        return loss_of_heads(outputs, targets, smoothing)
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        if classes is not None and (logits.dim() != 2 or logits.shape[1] < classes):
+            raise ValueError(
+                f"the model's outputs have the shape {list(logits.shape)}; allowed is [examples, "
+                f"{classes} or more], as the data has {classes} classes; give its last layer "
+                f"{classes} outputs"
+            )
+        return functional.cross_entropy(logits, targets, label_smoothing=smoothing)
 
     return loss
 

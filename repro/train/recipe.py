@@ -73,7 +73,7 @@ def imagenet(N: int, examples: int) -> Recipe:
     The learning rate there is 0.015 with a mini-batch of 32. To scale it with N is our choice. The
     code's command line has 0.64 with a mini-batch of 256 and another decay. Gradients are not
     clipped, as in that command line. Weight decay applies to the weights of convolutions and
-    classifiers, as there. The auxiliary head's loss has the weight 0.4, see `repro.train.losses`.
+    classifiers, as there.
     """
     epoch = examples / N
     return Recipe(

@@ -15,7 +15,7 @@ AMOEBANET = {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0}
 TINY = {"d": 16, "H": 32, "V": 64, "T": 10, "dropout": 0.0}
 MODELS = {
     "amoebanet-d": AMOEBANET,
-    "amoebanet-b": {**AMOEBANET, "aux_head": True},
+    "amoebanet-b": AMOEBANET,
     "transformer": {**TINY, "L": 2, "heads": 2},
     "translation": {**TINY, "L": 1, "A": 2, "head_dim": 12, "S": 9, "logit_clip": 1.0},
     "unet": {"B": 1, "C": 2, "image": 64, "dropout": 0.0},

@@ -2,8 +2,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pipelined import AMOEBANET, whole
-from torch import Tensor, nn
+from pipelined import whole
+from torch import Tensor
 
 from repro.models import build
 
@@ -15,7 +15,6 @@ def shapes(value) -> list[tuple[int, ...]]:
 def test_layers_and_boundaries_of_table_2s_model():
     model = build("amoebanet-d")
     assert len(model.layers) == 24
-    assert len(build("amoebanet-d", aux_head=True).layers) == 25
     with torch.device("meta"):
         value = torch.empty(1, 3, 224, 224)
         seen = []
@@ -39,24 +38,3 @@ def test_any_width_and_image_size(name, D, image):
     with torch.device("meta"):
         logits = whole(name, L=3, D=D, image=image)(torch.empty(2, 3, image, image + 9))
     assert logits.shape == (2, 1001)
-
-
-def test_auxiliary_logits_ride_to_the_head_and_join_the_loss():
-    model = build("amoebanet-d", **{**AMOEBANET, "image": 64}, aux_head=True)
-    layers = [factory() for factory in model.layers]
-    inputs, targets = model.batch(4, 0)
-    value, lengths = inputs, []
-    for layer in layers:
-        value = layer(value)
-        lengths.append(len(value))
-    assert lengths == [2] * 6 + [3] * 3 + [2]
-    logits, auxiliary = value
-    cross_entropy = nn.functional.cross_entropy
-    expected = cross_entropy(logits, targets) + 0.4 * cross_entropy(auxiliary, targets)
-    assert model.loss(value, targets) == expected
-    model.loss(value, targets).backward()
-    assert all(
-        p.grad is not None and p.grad.abs().sum() > 0
-        for layer in layers
-        for p in layer.parameters()
-    )

@@ -14,7 +14,6 @@ SMALL = {**MODELS, "timed": {"L": 2, "forward_s": 0.0, "backward_s": 0.0}}
     ("name", "sizes", "count"),
     [
         ("amoebanet-d", {"L": 18, "D": 208}, 81_140_766),
-        ("amoebanet-d", {"L": 18, "D": 208, "aux_head": True}, 81_785_166),
         ("amoebanet-d", {"L": 36, "D": 544}, 1_053_302_481),
         ("transformer", {"L": 3}, 131_104_000 + 50_358_272 * 3),
         ("transformer", {"L": 13}, 131_104_000 + 50_358_272 * 13),
