@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from repro.io.untrusted import did_you_mean, message, short
+from repro.gpipe.core.layers import as_layers
+from repro.io.untrusted import did_you_mean, message
 from repro.models.arguments import Classes, Count, UnusableError, check_names
 from repro.models.model import Model, of_images
 
@@ -45,7 +45,11 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
             returned = function(**arguments)
     if isinstance(returned, Model):
         return returned
-    return of_images(f"import:{path}", _layers(path, returned), image, num_classes)
+    try:
+        layers = as_layers(returned)
+    except ValueError as error:
+        raise ValueError(f"model='import:{path}': {error}") from None
+    return of_images(f"import:{path}", layers, image, num_classes)
 
 
 def function_at(path: str) -> Callable[..., Any]:
@@ -102,14 +106,3 @@ def _describe(error: BaseException) -> str:
         return text
     last = [f for f in frames if f.filename == frames[0].filename][-1]
     return f"{text} ({Path(last.filename).name}, line {last.lineno})"
-
-
-def _layers(path: str, returned: Any) -> list[Any]:
-    is_sequence = isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple)
-    layers = list(returned) if is_sequence else []
-    if not layers or not all(map(callable, layers)):
-        raise ValueError(
-            f"model='import:{path}': the function returned {short(returned)}; allowed is "
-            "nn.Sequential, or a list of nn.Modules or zero-argument factories"
-        )
-    return layers
