@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from itertools import chain
 from statistics import fmean
 
-from repro.gpipe.schedule.actions import Producer, Schedule
+from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
 
 PARTS = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "transfer")
@@ -49,20 +50,6 @@ def breakdown(timeline: Timeline, schedule: Schedule) -> dict[str, float]:
 
 
 def _idle(schedule: Schedule, seconds: Mapping[str, Mapping[int, float]]) -> float:
-    """Seconds of waiting, summed over ranks, if messages take no time; seconds by kind and stage.
-
-    It is what `replay` gives, without the spans, which take most of its time.
-    """
-    clock = [0.0] * len(schedule.ranks)
-    busy = 0.0
-    arrivals: dict[Producer, float] = {}
-    for action in schedule.in_order:
-        kind, rank, stage, micro_batch, step, of, _ = action
-        if kind == "Recv":
-            clock[rank] = max(clock[rank], arrivals[action.producer])
-        elif kind == "Send":
-            arrivals[of, stage, micro_batch, step] = clock[rank]
-        elif kind != "U":
-            clock[rank] += seconds[kind][stage]
-            busy += seconds[kind][stage]
-    return len(clock) * max(clock) - busy
+    """Seconds of waiting, summed over ranks, if messages take no time and actions these seconds."""
+    timeline = replay(schedule, lambda action: seconds[action.kind][action.stage])
+    return timeline.ranks * timeline.step_time - timeline.busy()
