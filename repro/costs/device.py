@@ -7,7 +7,7 @@ up" where the number was written down from memory.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictStr, ValidationError
 
@@ -30,21 +30,10 @@ def _check_line(text: str) -> str:
 
 Line = Annotated[StrictStr, AfterValidator(_check_line)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-# "fraction assumed": the peak has a source, the attainable fraction of it has none.
-Basis = Literal["sourced", "fraction assumed", "not looked up", "assumption"]
 
 
 class _Sourced(BaseModel, frozen=True, extra="forbid"):
     source: Line
-
-    @property
-    def basis(self) -> Basis:
-        fraction_source: str = getattr(self, "attainable_source", "")
-        if self.source.startswith("assumption"):
-            return "assumption"
-        if "not looked up" in self.source + fraction_source:
-            return "not looked up"
-        return "fraction assumed" if fraction_source.startswith("assumption") else "sourced"
 
 
 class Amount(_Sourced, frozen=True):
@@ -151,12 +140,6 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         return LinkSpeed(
             self.link_latency_s.value, self.link_bytes_per_second.value, self.link_overlap.value
         )
-
-    def with_scaled(self, name: str, factor: float) -> "Device":
-        number: Rate | Amount | Tile = getattr(self, name)
-        field = "peak" if isinstance(number, Rate) else "value"
-        scaled = {field: factor * getattr(number, field)}
-        return self.model_copy(update={name: number.model_copy(update=scaled)})
 
     def save(self, path: Path | str) -> None:
         text = json.dumps(self.model_dump(), indent=2, allow_nan=False)

@@ -132,25 +132,21 @@ def profile(
     head: LayerTime,
     *,
     terms: Collection[str] = TERMS,
-    ends: bool = True,
     recompute: bool = True,
 ) -> Profile:
     """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last one.
 
-    Only the causes in `terms` count. Without `ends` the ends of the model cost nothing; without
-    `recompute` R does.
+    Only the causes in `terms` count. Without `recompute` R costs nothing.
     """
     assert set(terms) <= set(TERMS)
 
-    def seconds(time: LayerTime, causes: Terms) -> float:
-        if time.end and not ends:
-            return 0.0
+    def seconds(causes: Terms) -> float:
         return sum(getattr(causes, term) for term in TERMS if term in terms)
 
-    forward = [seconds(time, time.forward) for time in times]
-    backward = [seconds(time, time.backward) for time in times]
-    forward[-1] += seconds(head, head.forward)
-    backward[-1] += seconds(head, head.backward)
+    forward = [seconds(time.forward) for time in times]
+    backward = [seconds(time.backward) for time in times]
+    forward[-1] += seconds(head.forward)
+    backward[-1] += seconds(head.backward)
     between = times[:-1]
     return Profile(
         tuple(forward),

@@ -50,7 +50,6 @@ class Included(NamedTuple):
     """What counts in the time of a step."""
 
     terms: tuple[str, ...] = roofline.TERMS
-    ends: bool = True  # of the model: embedding, softmax, loss
     link: bool = True  # messages between stages
     setup: bool = True  # what a step takes before its first action
     update: bool = True  # of the optimizer
@@ -420,9 +419,8 @@ class Roofline(Source):
         return [size // self._parts if layer.end else size for layer, size in pairs]
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        terms, ends = self.included.terms, self.included.ends
-        recompute = checkpoint != "never"
-        return roofline.profile(*self.times(n), terms=terms, ends=ends, recompute=recompute)
+        terms, recompute = self.included.terms, checkpoint != "never"
+        return roofline.profile(*self.times(n), terms=terms, recompute=recompute)
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
         updates = [time.update for time in self.times(n)[0]] if self.included.update else []

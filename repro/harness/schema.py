@@ -112,14 +112,6 @@ class CalibrationFile(_Recorded):
     calibration: Calibration
 
 
-class Dependence(_Recorded):
-    """Seconds of a step with half and with twice a figure of its device."""
-
-    basis: Annotated[str, Field(min_length=1, max_length=40)]  # where the figure comes from
-    halved: Seconds
-    doubled: Seconds
-
-
 class Modelled(_Recorded):
     """The answer of a cost model."""
 
@@ -128,7 +120,6 @@ class Modelled(_Recorded):
     rungs: dict[str, Amount]  # cause -> seconds of the step with this cause and all before it
     bounds: dict[str, Amount] = {}  # bound, such as "fused" -> seconds of the step under it
     memory: Amount | None = None  # bytes of the device, where there is one and they are known
-    sensitivity: dict[str, Dependence] = {}  # figure of the device -> how the step depends on it
 
 
 class _Round(_Recorded):

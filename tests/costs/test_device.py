@@ -16,7 +16,7 @@ def test_every_figure_of_a_built_in_profile_has_its_source(name: str, tmp_path: 
     for key, number in device:
         if key not in ("name", "title", "precision", "date"):
             assert len(number.source) > 10, key
-            assert number.basis in ("sourced", "fraction assumed", "assumption")
+            assert "not looked up" not in str(number), key
     # What holds of every accelerator: it multiplies faster than it does anything else, and its
     # memory beats its link.
     assert device.matmul_flops.value > device.other_flops.value

@@ -1,7 +1,7 @@
 """Simulated runs: a schedule on a virtual clock, with durations from a cost model.
 
 Layer times come from a device's profile, or from layers that wait for known times. Of a profile it
-is recorded too what each cause adds to the step, and how the step depends on each figure.
+is recorded too what the step takes where less counts.
 """
 
 import time
@@ -9,20 +9,14 @@ from typing import Any
 
 from repro.harness.job import Job, Measured
 from repro.harness.predict import Included, Roofline, predict, source_of
-from repro.harness.schema import Dependence, Modelled, TrainRound
+from repro.harness.schema import Modelled, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.setup import facts_of
 
-_LAYERS_ALONE = Included(link=False, setup=False, update=False)
-# Causes of a step's time in the order in which they are added, with all that counts up to each.
+# What counts up to a cause of the step's time: layers alone, then messages too.
 CAUSES = {
-    "imbalance": _LAYERS_ALONE._replace(terms=("matmul",), ends=False),
-    "ends": _LAYERS_ALONE._replace(terms=("matmul",)),
-    "tile padding": _LAYERS_ALONE._replace(terms=("matmul", "padding")),
-    "memory-bound": _LAYERS_ALONE._replace(terms=("matmul", "padding", "memory")),
-    "launch": _LAYERS_ALONE,
+    "launch": Included(link=False, setup=False, update=False),
     "transfer": Included(setup=False, update=False),
-    "set-up": Included(update=False),
 }
 # Bounds of a step's time. Fused: a compiler makes every other operator a part of a matrix product,
 # which then takes no time of its own.
@@ -30,18 +24,6 @@ BOUNDS = {
     "fused": Included(terms=("matmul", "padding")),
     "fused and folded": Included(terms=("matmul", "padding"), folded=True),
 }
-# Figures of a device that are scaled, one at a time, by each of the factors.
-FIGURES = (
-    "matmul_flops",
-    "other_flops",
-    "bytes_per_second",
-    "launch_s",
-    "tile",
-    "setup_s",
-    "link_bytes_per_second",
-    "link_latency_s",
-)
-FACTORS = {"halved": 0.5, "doubled": 2.0}
 
 
 def run(job: Job, _rank: int, _groups: list[Any]) -> Measured:
@@ -82,24 +64,12 @@ def simulated(spec: RunSpec, device: str) -> Measured:
 
 
 def _explained(spec: RunSpec, source: Roofline) -> dict[str, Any]:
-    """Causes, bounds and sensitivity of a step, each time with its best cut.
+    """Causes and bounds of a step, each time with its best cut."""
 
-    A link that the spec gives is no figure of the device.
-    """
+    def step_s(included: Included) -> float:
+        return predict(spec, source.changed(included=included)).step_s
 
-    def step_s(other: Roofline) -> float:
-        return predict(spec, other).step_s
-
-    figures = [name for name in FIGURES if spec.link is None or not name.startswith("link")]
-    sensitivity = {}
-    for name in figures:
-        scaled = {
-            word: step_s(source.changed(source.device.with_scaled(name, factor)))
-            for word, factor in FACTORS.items()
-        }
-        sensitivity[name] = Dependence(basis=getattr(source.device, name).basis, **scaled)
     return {
-        "rungs": {cause: step_s(source.changed(None, each)) for cause, each in CAUSES.items()},
-        "bounds": {name: step_s(source.changed(None, each)) for name, each in BOUNDS.items()},
-        "sensitivity": sensitivity,
+        "rungs": {cause: step_s(included) for cause, included in CAUSES.items()},
+        "bounds": {name: step_s(included) for name, included in BOUNDS.items()},
     }
