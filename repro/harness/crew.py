@@ -27,7 +27,7 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.group import Group, Torchrun, on_this_host
 from repro.gpipe.runtime.heartbeats import Failure
 from repro.gpipe.runtime.status import rank_name, status
-from repro.gpipe.schedule.timeline import Timeline
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.job import Job, Measured, Outcome, Work
 from repro.harness.machine import oom_kills
 from repro.harness.schema import round_record
@@ -214,9 +214,12 @@ def _pack_measured(measured: Measured) -> list[Any]:
     timeline, record = measured.timeline, measured.record.model_dump(mode="json")
     if timeline is None:
         return [record]
-    return [record, timeline.to_rows(), timeline.stages, timeline.stages_per_rank]
+    return [record, timeline.spans, timeline.stages, timeline.stages_per_rank]
 
 
 def _unpack_measured(packed: list[Any]) -> Measured:
     record, *timeline = packed
-    return Measured(round_record(record), Timeline.from_rows(*timeline) if timeline else None)
+    if not timeline:
+        return Measured(round_record(record), None)
+    spans, *counts = timeline
+    return Measured(round_record(record), Timeline(tuple(Span(*s) for s in spans), *counts))

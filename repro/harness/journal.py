@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from repro.gpipe.schedule import collector
-from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
-from repro.gpipe.schedule.timeline import Timeline
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.job import Measured
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.schema import (
@@ -50,6 +49,7 @@ REMEDY = "restore it from a copy, or move it away and measure its runs again"
 _LARGEST = 2**32  # bytes of a journal
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
 _MANY = 10_000  # rounds
+_OF_SPANS = ("kind", "stage", "micro_batch", "step", "start", "end")  # columns of their files
 _DIGITS = 32  # of a digest
 _SEAL = len(',"digest":""}') + _DIGITS
 
@@ -133,9 +133,9 @@ class Journal:
             if _digest(packed) != self._spans[run]:
                 raise ValueError("it is not as it was written")
             columns = json.loads(_unpacked(packed))
-            spans = zip(*columns.values(), strict=True)
-            rows = [dict(zip(columns, span, strict=True)) for span in spans]
-            return Timeline.from_rows(rows, spec.total_stages, spec.stages_per_rank or 1)
+            rows = zip(*columns.values(), strict=True)
+            spans = tuple(Span(**dict(zip(columns, row, strict=True))) for row in rows)
+            return Timeline(spans, spec.total_stages, spec.stages_per_rank or 1)
         except (ValueError, TypeError, AttributeError, EOFError, OSError) as error:
             raise ValueError(f"{path}: {error}; {REMEDY}") from None
 
@@ -357,8 +357,7 @@ def _digest(raw: bytes) -> str:
 
 
 def _packed(timeline: Timeline) -> bytes:
-    rows = timeline.to_rows()
-    columns = {name: [row[name] for row in rows] for name in SPAN_COLUMNS}
+    columns = {name: [getattr(span, name) for span in timeline.spans] for name in _OF_SPANS}
     text = json.dumps(columns, separators=(",", ":"), allow_nan=False)
     return gzip.compress(text.encode(), mtime=0)
 

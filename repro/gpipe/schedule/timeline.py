@@ -4,7 +4,7 @@ The engine, emulation and `replay` all yield a `Timeline`. Pure: no torch, no cl
 idle time of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_lowercase
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 WORK = ("F", "R", "B", "I", "W", "U")  # a stage that is in one of these is not idle
 KINDS = (*WORK, "setup")
-COLUMNS = ("kind", "stage", "micro_batch", "step", "start", "end")
 
 
 class Span(NamedTuple):
@@ -98,17 +97,6 @@ class Timeline:
         for span in sorted(self.spans, key=lambda s: (s.start, s.end)):
             by_rank[span.stage % self.ranks].append(span)
         return by_rank
-
-    def to_rows(self) -> list[dict[str, Any]]:
-        """One record for each span, with the columns `COLUMNS`."""
-        return [{name: getattr(s, name) for name in COLUMNS} for s in self.spans]
-
-    @classmethod
-    def from_rows(
-        cls, rows: Iterable[Mapping[str, Any]], stages: int, stages_per_rank: int = 1
-    ) -> "Timeline":
-        """The inverse of `to_rows`."""
-        return cls(tuple(Span(**row) for row in rows), stages, stages_per_rank)
 
     def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
         """A Chrome trace for ui.perfetto.dev, as a JSON object: one track a rank, microseconds."""
