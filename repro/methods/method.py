@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from repro.gpipe import EvaluationResult, PipelineConfig, StepResult, Weighted
 from repro.gpipe.comm.control_channel import ControlChannel
+from repro.gpipe.core import memory
 from repro.gpipe.core.layers import Layer, as_layers, build
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, map_leaves, split
 from repro.gpipe.partition.balance import choose
@@ -162,12 +163,7 @@ class Method(ABC):
 
     def _resident(self, *data: Tree) -> Iterator[Tensor]:
         """What is in this process's memory between steps: of the stage, and of a mini-batch."""
-        yield from map(self._occupied, self.module.parameters())
-        yield from self.module.buffers()
-        yield from (self._occupied(p.grad) for p in self.module.parameters() if p.grad is not None)
-        if self._optimizer is not None:
-            states = [list(state.values()) for state in self._optimizer.state.values()]
-            yield from map(self._occupied, flatten(states)[0])
+        yield from map(self._occupied, memory.at_rest(self.module, self._optimizer))
         yield from flatten(data)[0]
 
     def _occupied(self, tensor: Tensor) -> Tensor:

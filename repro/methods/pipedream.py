@@ -141,11 +141,14 @@ class PipeDream(Method):
         # The first K micro-batches share a version. K more are needed until all have their own.
         steps = ceil(2 * config.stages / config.micro_batches)
         data = inputs if self._is_first else (), targets if self._is_last else ()
-        with memory.peak_memory(self._setup.device, self._resident(data), limit) as peak:
+
+        def fill_and_drain() -> None:
             for _ in range(steps):
                 self.train_step(inputs, targets)
             self._drain()
-        return self.gather(peak.value)
+
+        resident = self._resident(data)
+        return self.gather(memory.peak_memory(fill_and_drain, self._setup.device, resident, limit))
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
         """Bytes of the messages that each stage sends in a step."""

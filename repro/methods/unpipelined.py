@@ -101,9 +101,9 @@ class Unpipelined(Peer):
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
         """Peak memory of the fullest process."""
         resident = self._resident(inputs, targets)
-        with memory.peak_memory(self._setup.device, resident, limit, self.meter) as peak:
-            self.train_step(inputs, targets)
-        return [max(self.gather(peak.value))]
+        step = partial(self.train_step, inputs, targets)
+        peak = memory.peak_memory(step, self._setup.device, resident, limit, self.meter)
+        return [max(self.gather(peak))]
 
     def _head(self, targets: Tree, examples: int) -> MeanLoss:
         """Weighs the losses of this replica's micro-batches in the mean over all replicas."""

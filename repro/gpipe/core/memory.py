@@ -7,13 +7,13 @@ measured in a step of its own and never in a timed one.
 
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # private; imported only here
 
 from repro.gpipe.core.microbatch import flatten
@@ -106,31 +106,32 @@ class LiveBytes(TorchDispatchMode):
         return result
 
 
-class Peak:
-    """Holds the peak in bytes when `peak_memory` is left."""
+def at_rest(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
+    """What training keeps between steps: parameters, buffers, gradients and optimizer state."""
+    yield from module.parameters()
+    yield from module.buffers()
+    yield from (p.grad for p in module.parameters() if p.grad is not None)
+    if optimizer is not None:
+        yield from flatten([list(state.values()) for state in optimizer.state.values()])[0]
 
-    value: int = 0
 
-
-@contextmanager
 def peak_memory(
+    step: Callable[[], object],
     device: torch.device,
     resident: Iterable[Tensor],
     limit: int | None = None,
     meter: type[LiveBytes] = LiveBytes,
-) -> Iterator[Peak]:
-    """Measure the peak of the statements inside, `resident` tensors included, in bytes."""
-    peak = Peak()
+) -> int:
+    """Peak bytes while a step runs, `resident` tensors included."""
     if device.type == "cuda":
         with capped(device, limit):
             torch.cuda.reset_peak_memory_stats(device)
-            yield peak
+            step()
             torch.cuda.synchronize(device)
-        peak.value = torch.cuda.max_memory_allocated(device)
-    else:
-        with meter(resident, limit) as live:
-            yield peak
-        peak.value = live.peak
+        return torch.cuda.max_memory_allocated(device)
+    with meter(resident, limit) as live:
+        step()
+    return live.peak
 
 
 @contextmanager

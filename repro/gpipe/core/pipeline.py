@@ -386,19 +386,14 @@ class Pipeline:
             MemoryError, torch.OutOfMemoryError: if a stage takes more than `limit` bytes.
         """
         resident = self.resident(inputs, targets, optimizer)
-        with memory.peak_memory(self.device, resident, limit) as peak:
-            self.train_step(inputs, targets, loss_fn, optimizer)
-        return self.engine.wire.all_gather(peak.value)
+        step = partial(self.train_step, inputs, targets, loss_fn, optimizer)
+        return self.engine.wire.all_gather(memory.peak_memory(step, self.device, resident, limit))
 
     def resident(
         self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
     ) -> Iterator[Tensor]:
         """What is in this stage's memory between steps; a list would keep it alive in a step."""
-        yield from self.module.parameters()
-        yield from self.module.buffers()
-        yield from (p.grad for p in self.module.parameters() if p.grad is not None)
-        if optimizer is not None:
-            yield from flatten([list(state.values()) for state in optimizer.state.values()])[0]
+        yield from memory.at_rest(self.module, optimizer)
         read = [inputs if self.is_first else None, targets if self.is_last else None]
         yield from flatten(unwrapped(read))[0]
 
