@@ -19,11 +19,7 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
     With uniform costs and free messages, set-up and update, the step time is that of
     `repro.paper.theory`, to rounding.
     """
-    if schedule.stages != costs.stages:
-        raise ValueError(
-            f"schedule: has K={schedule.stages} stages, costs those of {costs.stages}; give both "
-            "the same K"
-        )
+    assert schedule.stages == costs.stages
     seconds = {
         "F": costs.forward,
         "R": costs.recompute,
