@@ -214,7 +214,6 @@ def translation(
     head_dim: Count = 64,
     dropout: Probability = 0.1,
     attention: Attention = "plain",
-    scaled_init: bool = True,
     logit_clip: Annotated[float, Interval(gt=0)] | None = None,
 ) -> Model:
     """T(L, H, A): L encoder and L decoder layers, feed-forward width H, A heads, width d.
@@ -224,12 +223,10 @@ def translation(
     but its sizes fit these. V are the words that source and target share.
 
     Args:
-        scaled_init: whether feed-forward layers are scaled down by the number of layers, for
-            stability, as in the paper.
         logit_clip: magnitude above which logits are clipped, also for stability. The paper clips
             but does not state the magnitude. None does not clip.
     """
-    sizes = Sizes(d, H, A, head_dim, dropout, attention, shrink=2.0 * L if scaled_init else 1.0)
+    sizes = Sizes(d, H, A, head_dim, dropout, attention, shrink=2.0 * L)
     return Model(
         name="translation",
         layers=(
