@@ -1,6 +1,6 @@
 """Published numbers, read from `numbers.json` beside this file.
 
-Tables are named as in arXiv v5. `Source.neurips` has the NeurIPS 2019 numbering where it differs:
+Tables are named as in arXiv v5. `source.neurips` has the NeurIPS 2019 numbering where it differs:
 v5's Table 4 is NeurIPS's Table 5, v5's Table 5 is not in NeurIPS, NeurIPS's Table 4 (the step
 breakdown) is not in v5. Every number has the fidelity `quoted`.
 """
@@ -11,27 +11,19 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-Reading = Literal["printed", "digitised", "subtracted"]
 Row = TypeVar("Row", bound="Quoted")
 
 
-@dataclass(frozen=True)
-class Source:
-    """Source of a number: the work, its place in v5 and NeurIPS ("" if absent), how it was read."""
-
-    work: str
-    v5: str
-    neurips: str
-    section: str
-    reading: Reading
-
-
 class Quoted(SimpleNamespace):
-    """A row of a table: its cells under the names of `numbers.json`, and where they are printed."""
+    """A row of a table: its cells under the names of `numbers.json`, and where they are printed.
 
-    source: Source
+    `source` has the work, its place in v5 and in NeurIPS ("" if absent), the section, and how the
+    number was read: printed, digitised or subtracted.
+    """
+
+    source: SimpleNamespace
     note: str = ""
 
 
@@ -87,7 +79,8 @@ def _rows(table: str, kind: type[Row]) -> list[Row]:
             key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
         }
         reading = cells.pop("reading", entry["source"]["reading"])
-        rows.append(kind(source=Source(**entry["source"] | {"reading": reading}), **cells))
+        source = SimpleNamespace(**entry["source"] | {"reading": reading})
+        rows.append(kind(source=source, **cells))
     return rows
 
 
