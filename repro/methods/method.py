@@ -122,12 +122,8 @@ class Method(ABC):
         self._now()
         return self._wire.all_gather(value)
 
-    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int] | None:
-        """Run one step and measure the peak memory of each stage; None if it cannot be measured.
-
-        Raises:
-            MemoryError, torch.OutOfMemoryError: a stage takes more than `limit` bytes.
-        """
+    def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int] | None:
+        """Run one step and measure the peak memory of each stage; None if it cannot be measured."""
         return None
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]] | None:

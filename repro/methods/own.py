@@ -79,7 +79,7 @@ class Own(Method):
         return self._pipe.evaluate(inputs, targets, self._setup.loss)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
-        """Peak memory per stage, of its fullest copy or part."""
+        """Peak memory per stage, of its fullest copy or part; `limit` as in `measure_memory`."""
         peaks = self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
         return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
 

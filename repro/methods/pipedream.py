@@ -134,7 +134,7 @@ class PipeDream(Method):
             "stashed_bytes": self.gather(self._most_stashed),
         }
 
-    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
+    def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
         """Peak memory of each stage from an empty pipe to a full one."""
         self._drain()
         config = self._setup.config
@@ -148,7 +148,7 @@ class PipeDream(Method):
             self._drain()
 
         resident = self._resident(data)
-        return self.gather(memory.peak_memory(fill_and_drain, self._setup.device, resident, limit))
+        return self.gather(memory.peak_memory(fill_and_drain, self._setup.device, resident))
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
         """Bytes of the messages that each stage sends in a step."""

@@ -98,11 +98,11 @@ class Unpipelined(Peer):
             loss = sum(head(i, output).item() for i, output in enumerate(outputs))
         return loss, gather(outputs)
 
-    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
+    def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
         """Peak memory of the fullest process."""
         resident = self._resident(inputs, targets)
         step = partial(self.train_step, inputs, targets)
-        peak = memory.peak_memory(step, self._setup.device, resident, limit, self.meter)
+        peak = memory.peak_memory(step, self._setup.device, resident, meter=self.meter)
         return [max(self.gather(peak))]
 
     def _head(self, targets: Tree, examples: int) -> MeanLoss:
