@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -25,9 +24,6 @@ class Own(Method):
         config = setup.config
         rank = dist.get_rank() if config.processes > 1 else 0
         super().__init__(setup, config.processes, rank)
-        if config.total_stages == 1 and isinstance(config.balance, str):
-            # There is nothing to cut, so no layer needs to be timed.
-            config = replace(config, balance="uniform")
         divided: dict[str, Any] = {}
         self._parts = None
         if config.tensor_parallel > 1:

@@ -60,7 +60,7 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ({"device": "tpu"}, "device='tpu': choose"),
         ({"balance": "tim"}, "balance='tim': choose one of .* did you mean 'time'"),
         ({"partitioner": "minimum-varience"}, "did you mean 'minimum-variance'"),
-        ({"balance": "time"}, "needs sample="),
+        ({"balance": "time", **TWO_STAGES}, "needs sample="),
         ({"balance": lambda _a, _b: -1, **TWO_STAGES}, "cost of a stage of layers 0 to 0 is -1"),
         ({"balance": None}, r"balance=\[None\]: needs 1 positive numbers"),
         *(

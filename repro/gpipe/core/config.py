@@ -23,8 +23,8 @@ class PipelineConfig:
         replicas: D copies of the pipeline, each with mini-batches of its own. Gradients and running
             statistics are those of all mini-batches together.
         balance: how many layers each stage gets, or what to make even: "parameters", "uniform"
-            counts, measured "time", which needs a `sample`, or any cost(a, b) of a stage made of
-            layers a to b-1. `print(pipe.cut)` shows the result.
+            counts, measured "time", for which several stages need a `sample`, or any cost(a, b) of
+            a stage made of layers a to b-1. `print(pipe.cut)` shows the result.
         partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
             paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), "never", or "except_last": not where

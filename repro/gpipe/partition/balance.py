@@ -57,7 +57,7 @@ def choose(
         cost, what, unit = balance, "given cost", ""
     elif not isinstance(balance, str):
         return Cut(tuple(check_balance(balance, len(layers), stages)), "as given")
-    elif balance == "uniform":
+    elif balance == "uniform" or (balance == "time" and stages == 1):  # which needs no cut
         cost, what, unit = additive([1] * len(layers)), "count", "layers"
     elif balance == "parameters":
         cost, what, unit = additive(parameter_counts(layers)), "parameters", "parameters"

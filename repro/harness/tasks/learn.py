@@ -124,13 +124,10 @@ def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples]:
     model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
     is_of_images = model.unit == "images/s"
     data = (_images if is_of_images else _languages)(spec, spec.training, recipe, rank)
-    arguments = config_of(spec).arguments
-    if spec.total_stages == 1 and isinstance(spec.balance, str):
-        arguments = {**arguments, "balance": "uniform"}  # there is nothing to cut
     inputs, _ = model.batch(spec.N // spec.D, spec.seed)
     pipe = Pipeline(
         model.layers,
-        **arguments,
+        config_of(spec),
         device=device_of(job.device, rank),
         seed=spec.seed,
         sample=split(inputs, spec.M)[0],
