@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
 from math import sqrt
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -17,10 +16,9 @@ import torch
 from repro.costs.counter import Counter, Optimizer
 from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.size_ladder import Sizes
-from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, peak_memory
+from repro.costs.stage_memory import Messages, Ranks, StageMemory, micro_batch
 from repro.gpipe.core.config import PipelineConfig
-from repro.gpipe.core.microbatch import Tree, sizes
-from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.core.microbatch import sizes
 from repro.io.untrusted import message
 from repro.models import Model
 from repro.models.arguments import UnusableError
@@ -76,23 +74,14 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tasks:
-    """The stages that a model can be cut into."""
+class Tasks(Ranks):
+    """The stages that a model can be cut into; each rank holds one."""
 
-    counter: Counter
-    schedule: Schedule
-    inputs: Tree
-    targets: Tree
-    messages: Messages
     args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def shallow(self) -> bool:
         return len(self.counter) < self.schedule.stages
-
-    def memory(self, j: int, layers: range) -> StageMemory:
-        task = Task(self.schedule, j, (layers,), self.inputs, self.targets, self.messages)
-        return peak_memory(self.counter, task)
 
     def pack(self, memory: int) -> tuple[int, ...] | None:
         """Fill one stage after the other with as many layers as fit; None if some are left over."""
@@ -106,7 +95,7 @@ class Tasks:
             counts.append(count)
             start += count
         rest = range(start, len(self.counter))
-        if not rest or self.memory(K - 1, rest).total > memory:
+        if not rest or self.peak(K - 1, rest).total > memory:
             return None
         return (*counts, len(rest))
 
@@ -118,7 +107,7 @@ class Tasks:
         """
 
         def is_too_large(count: int) -> bool:
-            return self.memory(j, range(start, start + count)).total > memory
+            return self.peak(j, range(start, start + count)).total > memory
 
         low, high, step = 0, min(most, guess), 1
         while high < most and not is_too_large(high):
@@ -131,9 +120,8 @@ class Tasks:
     def cut(self) -> Cut:
         """The evenest cut of a model that has a layer for each stage, and its memory."""
         balance = self.evenest()
-        ends = [0, *accumulate(balance)]
-        stages = [self.memory(j, range(a, b)) for j, (a, b) in enumerate(pairwise(ends))]
-        return Cut(dict(self.args), self.counter.parameters, balance, tuple(stages))
+        stages = tuple(self.peaks(balance))
+        return Cut(dict(self.args), self.counter.parameters, balance, stages)
 
     def evenest(self) -> tuple[int, ...]:
         """The cut whose fullest stage takes the least memory, to one part in a thousand."""

@@ -62,37 +62,25 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class Task:
-    """A rank of a schedule, with the layers of each stage that it holds, on meta tensors."""
+class Ranks:
+    """A model, a schedule of its stages, and a mini-batch of meta tensors."""
 
+    counter: Counter
     schedule: Schedule
-    rank: int
-    layers: tuple[range, ...]
     inputs: Tree
     targets: Tree
-    messages: Messages
+    messages: Messages = Messages()
 
-    @classmethod
-    def of_ranks(
-        cls,
-        schedule: Schedule,
-        balance: Sequence[int],
-        inputs: Tree,
-        targets: Tree,
-        messages: Messages,
-    ) -> "list[Task]":
-        """The tasks of all ranks; `balance` has the number of layers of each stage."""
+    def peak(self, rank: int, *layers: range) -> StageMemory:
+        """Of a rank whose stages have these layers."""
+        walk = _Walk(self, rank, layers)
+        return self.counter.memory(walk.key, walk.find_peak)
+
+    def peaks(self, balance: Sequence[int]) -> list[StageMemory]:
+        """Of all ranks; `balance` has the number of layers of each stage."""
         layers = [range(a, b) for a, b in pairwise([0, *accumulate(balance)])]
-        K = len(schedule.ranks)
-        return [
-            cls(schedule, rank, tuple(layers[rank::K]), inputs, targets, messages)
-            for rank in range(K)
-        ]
-
-
-def peak_memory(counter: Counter, task: Task) -> StageMemory:
-    walk = _Walk(counter, task)
-    return counter.memory(walk.key, walk.find_peak)
+        K = len(self.schedule.ranks)
+        return [self.peak(rank, *layers[rank::K]) for rank in range(K)]
 
 
 class _Sent(NamedTuple):
@@ -105,19 +93,19 @@ class _Sent(NamedTuple):
 class _Walk:
     """Sums up memory over the actions of a rank."""
 
-    def __init__(self, counter: Counter, task: Task) -> None:
-        self._counter, self._task, self._messages = counter, task, task.messages
-        schedule, K = task.schedule, len(task.schedule.ranks)
-        self._actions = schedule.ranks[task.rank]
+    def __init__(self, of: Ranks, rank: int, layers: tuple[range, ...]) -> None:
+        self._of, self._counter, self._messages = of, of.counter, of.messages
+        schedule, K = of.schedule, len(of.schedule.ranks)
+        self._actions = schedule.ranks[rank]
         self._is_alone, self._last = K == 1, schedule.stages - 1
-        self._stages = dict(zip(range(task.rank, schedule.stages, K), task.layers, strict=True))
-        self._sizes = sizes(batch_size(task.inputs), schedule.micro_batches)
-        boundaries = counter.boundaries(micro_batch(task.inputs, self._sizes[0]))
+        self._stages = dict(zip(range(rank, schedule.stages, K), layers, strict=True))
+        self._sizes = sizes(batch_size(of.inputs), schedule.micro_batches)
+        boundaries = of.counter.boundaries(micro_batch(of.inputs, self._sizes[0]))
         # Stage -> a key that is equal for stages whose micro-batches do the same, also for those of
         # another model.
         self._keys: dict[int, Hashable] = {
             stage: (
-                counter.kinds[layers.start : layers.stop],
+                of.counter.kinds[layers.start : layers.stop],
                 boundaries[layers.start].text,
                 stage == 0,
                 stage == self._last,
@@ -131,11 +119,11 @@ class _Walk:
     @property
     def key(self) -> Hashable:
         """A key of all that the memory of the rank depends on."""
-        task, K = self._task, len(self._task.schedule.ranks)
+        of, K = self._of, len(self._of.schedule.ranks)
         # Stages by their position on the rank, so that ranks which do the same have equal keys.
         actions = tuple((a.kind, a.of, a.stage // K, a.micro_batch) for a in self._actions)
-        data = _nbytes(task.inputs), _nbytes(task.targets), batch_size(task.inputs)
-        return tuple(self._keys.values()), actions, data, task.messages
+        data = _nbytes(of.inputs), _nbytes(of.targets), batch_size(of.inputs)
+        return tuple(self._keys.values()), actions, data, of.messages
 
     def find_peak(self) -> StageMemory:
         """Memory of all kinds at the moment when their sum is greatest."""
@@ -146,7 +134,7 @@ class _Walk:
         # The stages and micro-batches whose F keeps no graph.
         recomputed = {action.cell for action in self._actions if action.kind == "R"}
         had_backward: set[int] = set()  # stages
-        resident = [self._counter.resident(n) for layers in self._task.layers for n in layers]
+        resident = [self._counter.resident(n) for layers in self._stages.values() for n in layers]
         now = self._at_rest(resident)
         most = StageMemory(tuple(now), "start")
         for action in self._actions:
@@ -181,9 +169,9 @@ class _Walk:
         now[BUFFERS] = sum(each.buffers for each in resident)
         now[OPTIMIZER] = sum(each.optimizer for each in resident)
         if 0 in self._stages:
-            now[BOUNDARY] += _nbytes(self._task.inputs)
+            now[BOUNDARY] += _nbytes(self._of.inputs)
         if self._last in self._stages:
-            now[BOUNDARY] += _nbytes(self._task.targets)
+            now[BOUNDARY] += _nbytes(self._of.targets)
         return now
 
     # Messages.
@@ -194,7 +182,7 @@ class _Walk:
             return _Sent()
         own = stage in self._stages
         first_layer = self._stages[stage].start if own else self._stages[stage - 1].stop
-        form = self._counter.boundaries(micro_batch(self._task.inputs, size))[first_layer]
+        form = self._counter.boundaries(micro_batch(self._of.inputs, size))[first_layer]
         return _Sent(form.content, gradient_bytes(form))
 
     def _receive(self, action: Action, size: int) -> int:
@@ -237,12 +225,12 @@ class _Walk:
     def _effects(self, stage: int, size: int, recompute: bool, fresh: bool) -> dict[str, Effect]:
         """What each kind of action does; `fresh`: the parameters have no gradients yet."""
         counter, layers = self._counter, self._stages[stage]
-        part = micro_batch(self._task.inputs, size)
+        part = micro_batch(self._of.inputs, size)
 
         def passes(*, graph: bool, counting: bool) -> list[Pass]:
             traces = [counter.layer(n, part, graph=graph, counting=counting) for n in layers]
             if stage == self._last:
-                targets = micro_batch(self._task.targets, size)
+                targets = micro_batch(self._of.targets, size)
                 traces.append(counter.head(part, targets, graph=graph))
             return traces
 

@@ -19,7 +19,7 @@ from repro.costs.device import Device
 from repro.costs.fake import mini_batch
 from repro.costs.fit import Tasks
 from repro.costs.roofline import LayerTime
-from repro.costs.stage_memory import Messages, Task, micro_batch, peak_memory
+from repro.costs.stage_memory import micro_batch
 from repro.gpipe import breakdown
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
@@ -156,9 +156,7 @@ class Source:
         """
         if self.model is None:
             return None
-        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
-        tasks = Task.of_ranks(schedule_of(spec), counts, inputs, targets, Messages())
-        peaks = [peak_memory(self.counter, task).total for task in tasks]
+        peaks = [peak.total for peak in self._tasks(spec, n).peaks(counts)]
         copies = self.parameter_bytes(spec, counts) if spec.D > 1 else [0] * spec.K
         return [peak + size for peak, size in zip(peaks, copies, strict=True)]
 
@@ -176,8 +174,11 @@ class Source:
 
     def cuts_by_memory(self, spec: RunSpec) -> Tasks:
         """The stages that the model can be cut into; each rank holds one."""
-        inputs, targets = (mini_batch(few, self.examples(spec) * spec.M) for few in self.few)
-        return Tasks(self.counter, schedule_of(spec), inputs, targets, Messages())
+        return self._tasks(spec, self.examples(spec))
+
+    def _tasks(self, spec: RunSpec, n: int) -> Tasks:
+        inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
+        return Tasks(self.counter, schedule_of(spec), inputs, targets)
 
 
 def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Prediction:

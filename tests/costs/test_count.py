@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from repro.costs.counter import Counter, Optimizer
-from repro.costs.stage_memory import Messages, StageMemory, Task, peak_memory
+from repro.costs.stage_memory import Messages, Ranks, StageMemory
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.memory import LiveBytes
@@ -48,8 +48,7 @@ def memory_of_ranks(
     schedule = config.make_schedule()
     no_profile: Any = None
     counts = choose(layers, schedule.stages, "uniform", config.partitioner, no_profile).counts
-    tasks = Task.of_ranks(schedule, counts, *data, messages)
-    return [peak_memory(counter, task) for task in tasks]
+    return Ranks(counter, schedule, *data, messages).peaks(counts)
 
 
 def prepared(
