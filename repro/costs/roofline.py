@@ -132,11 +132,10 @@ def profile(
     head: LayerTime,
     *,
     terms: Collection[str] = TERMS,
-    recompute: bool = True,
 ) -> Profile:
     """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last one.
 
-    Only the causes in `terms` count. Without `recompute` R costs nothing.
+    Only the causes in `terms` count.
     """
     assert set(terms) <= set(TERMS)
 
@@ -150,7 +149,7 @@ def profile(
     between = times[:-1]
     return Profile(
         tuple(forward),
-        tuple(forward) if recompute else (0.0,) * len(times),
+        tuple(forward),
         tuple(backward),
         tuple(time.activation_bytes for time in between),
         tuple(time.gradient_bytes for time in between),

@@ -261,7 +261,7 @@ def cut(spec: RunSpec, source: Source, n: int) -> tuple[int, ...]:
     if isinstance(spec.balance, tuple):
         return spec.balance
     if spec.balance == "time":
-        cost = layers.cost(source.link)
+        cost = layers.cost(source.link, recompute=spec.checkpoint != "never")
     elif spec.balance == "uniform" or isinstance(source, Known):  # whose layers are all alike
         cost = additive([1] * L)
     else:
@@ -276,8 +276,7 @@ class Known(Source):
         layers = self._waiting
         forward = tuple(layer.forward_s for layer in layers)
         sent = tuple(4 * layer.elements * n for layer in layers[:-1])
-        recompute = forward if checkpoint != "never" else (0.0,) * len(forward)
-        return Profile(forward, recompute, tuple(layer.backward_s for layer in layers), sent, sent)
+        return Profile(forward, forward, tuple(layer.backward_s for layer in layers), sent, sent)
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         weights = [layer.weight_s for layer in self._waiting]
@@ -319,15 +318,7 @@ class Calibrated(Source):
         self.calibration = calibration
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        # A stage of one layer costs what the layer does.
-        stages = self.calibration.stages([1] * len(self.calibration.update), n, checkpoint)
-        return Profile(
-            stages.forward,
-            stages.recompute if checkpoint != "never" else (0.0,) * stages.stages,
-            stages.backward,
-            tuple(round(size) for size in stages.activations),
-            tuple(round(size) for size in stages.gradients),
-        )
+        return self.calibration.profile(n, checkpoint)
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         timed = self.calibration.beside_replicas(spec.D)
@@ -420,8 +411,7 @@ class Roofline(Source):
         return [size // self._parts if layer.end else size for layer, size in pairs]
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        terms, recompute = self.included.terms, checkpoint != "never"
-        return roofline.profile(*self.times(n), terms=terms, recompute=recompute)
+        return roofline.profile(*self.times(n), terms=self.included.terms)
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
         updates = [time.update for time in self.times(n)[0]] if self.included.update else []

@@ -63,7 +63,7 @@ class Setup:
             self.config.total_stages,
             self.config.balance,
             self.config.partitioner,
-            _no_profile,
+            _refuse_time,
         ).counts
 
     def build_stage(self, counts: Sequence[int], stage: int) -> nn.Sequential:
@@ -206,7 +206,7 @@ class Peer(Method):
         return loss
 
 
-def _no_profile() -> Any:
+def _refuse_time() -> Any:
     raise ValueError(
         "balance = 'time' with a peer library: it gets the cut of the run with library='repro', "
         "which is missing here; plan that run beside it, or set balance='parameters'"

@@ -58,6 +58,32 @@ class Calibration(LayerTables):
         """The same for one of D replicas: beside others, layers never compute alone."""
         return self if replicas == 1 else replace(self, alone=None)
 
+    def profile(
+        self, examples: int, checkpoint: str = "always", busy: Overlap | None = None
+    ) -> Profile:
+        """Costs of the layers for a micro-batch of `examples`.
+
+        With checkpoint "never", F builds the graph and takes the time of R. Of a layer beside whose
+        stage none is `busy`, seconds are those of the tables `alone`; beside all, as by default,
+        those of the others.
+        """
+
+        def seconds(kind: str, table: str) -> tuple[float, ...]:
+            all_busy = self._interpolate(getattr(self, table), examples)
+            if self.alone is None or busy is None:
+                return all_busy
+            alone = self._interpolate(getattr(self.alone, table), examples)
+            each = zip(alone, all_busy, busy[kind], strict=True)
+            return tuple(a + p * (b - a) for a, b, p in each)
+
+        return Profile(
+            forward=seconds("F", "recompute" if checkpoint == "never" else "forward"),
+            recompute=seconds("R", "recompute"),
+            backward=seconds("B", "backward"),
+            activation_bytes=tuple(round(size * examples) for size in self.activations),
+            gradient_bytes=tuple(round(size * examples) for size in self.gradients),
+        )
+
     def stages(
         self,
         counts: Sequence[int],
@@ -66,28 +92,12 @@ class Calibration(LayerTables):
         overlap: Overlap | None = None,
         link: LinkSpeed | None = None,
     ) -> StageCosts:
-        """Costs of stages with `counts` layers each, for a micro-batch of `examples`.
-
-        With checkpoint "never", F builds the graph and takes the time of R. With an overlap of 0,
-        seconds are those of the tables `alone`; with 1, as by default, those of the others.
-        """
-        owner = [j for j, count in enumerate(counts) for _ in range(count)]
-
-        def seconds(kind: str, table: str) -> tuple[float, ...]:
-            all_busy = self._interpolate(getattr(self, table), examples)
-            if self.alone is None or overlap is None:
-                return all_busy
-            alone = self._interpolate(getattr(self.alone, table), examples)
-            busy = [overlap[kind][j] for j in owner]
-            return tuple(a + p * (b - a) for a, b, p in zip(alone, all_busy, busy, strict=True))
-
-        layers = Profile(
-            forward=seconds("F", "recompute" if checkpoint == "never" else "forward"),
-            recompute=seconds("R", "recompute"),
-            backward=seconds("B", "backward"),
-            activation_bytes=tuple(round(size * examples) for size in self.activations),
-            gradient_bytes=tuple(round(size * examples) for size in self.gradients),
-        )
+        """Costs of stages with `counts` layers each; `overlap` is of stages, see `profile`."""
+        busy = overlap and {
+            kind: [part for part, count in zip(parts, counts, strict=True) for _ in range(count)]
+            for kind, parts in overlap.items()
+        }
+        layers = self.profile(examples, checkpoint, busy)
         return StageCosts.of(layers, counts, link or self.link, self.update)
 
     def covers(self, examples: int) -> bool:

@@ -113,15 +113,12 @@ def pick(value):
 
 def test_f_r_and_b_apart():
     layers = [nn.Linear(4, 4), Apply(partial(wait, seconds=0.02)), nn.Tanh()]
-    profile = measure(layers, torch.zeros(2, 4), CPU, recompute=True, repeats=1)
+    profile = measure(layers, torch.zeros(2, 4), CPU, repeats=1)
     assert profile.recompute == profile.forward
     assert all(len(kind) == 3 for kind in (profile.forward, profile.backward))
     assert min(*profile.forward, *profile.backward) > 0
     assert profile.forward[1] >= 0.02
     assert profile.backward[1] >= 0.06
-    assert (
-        measure(layers, torch.zeros(2, 4), CPU, recompute=False, repeats=1).recompute == (0.0,) * 3
-    )
 
 
 def test_what_crosses():
@@ -130,26 +127,28 @@ def test_what_crosses():
     layers = [frozen, nn.Linear(4, 4), Apply(fan), Apply(pick), nn.Linear(4, 1)]
     tokens = torch.zeros(2, dtype=torch.int64)
     with torch.no_grad():  # the user's mode does not matter
-        profile = measure(layers, tokens, CPU, recompute=True, repeats=1)
+        profile = measure(layers, tokens, CPU, repeats=1)
     assert profile.activation_bytes == (32, 32, 32 + 40 + 32 + 8, 32)
     assert profile.gradient_bytes == (0, 32, 32, 32)
 
 
 def test_an_error_names_the_layer():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
-        measure([nn.ReLU(), nn.Linear(3, 3)], torch.zeros(2, 4), CPU, recompute=True)
+        measure([nn.ReLU(), nn.Linear(3, 3)], torch.zeros(2, 4), CPU)
     assert caught.value.__notes__ == ["layers[1]: Linear failed on the sample"]
 
 
 def test_a_stage_pays_for_its_layers_and_for_what_it_sends():
     profile = Profile((1.0, 2.0, 4.0), (1.0, 2.0, 4.0), (2.0, 4.0, 8.0), (100, 300), (50, 0))
-    free = profile.cost(LinkSpeed())
+    free = profile.cost(LinkSpeed(), recompute=True)
     assert [free(0, 1), free(1, 2), free(0, 3)] == [4.0, 8.0, 28.0]
-    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0, overlap=False))
+    assert profile.cost(LinkSpeed(), recompute=False)(1, 3) == 18.0
+    link = LinkSpeed(latency=0.5, bytes_per_second=100.0, overlap=False)
+    cost = profile.cost(link, recompute=True)
     assert [cost(0, 3), cost(0, 1), cost(1, 2), cost(1, 3)] == [28.0, 5.5, 12.5, 25.0]
     assert cost(2, 3) == 16.0, "no gradient crosses, so no message does"
     # Where sending takes no time of its own, only a slower message counts.
-    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0))
+    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0), recompute=True)
     assert cost(0, 1) == 1.5 + 3.0, "F takes 1.0 and its message 1.5"
     assert [cost(1, 2), cost(1, 3)] == [3.5 + 6.0, 6.0 + 18.0]
 
@@ -171,5 +170,7 @@ def test_time_counts_what_is_sent():
     """2+1 would be even without the ten bytes behind layer 1."""
     profile = Profile((1.0, 2.0, 3.0), (0.0,) * 3, (2.0, 4.0, 6.0), (1, 10), (0, 0))
     link = LinkSpeed(latency=0.5, bytes_per_second=1.0, overlap=False)
-    cut = choose([nn.ReLU] * 3, 2, "time", "smallest-largest", lambda: (profile, link))
+    cost = profile.cost(link, recompute=False)
+    cut = choose([nn.ReLU] * 3, 2, "time", "smallest-largest", lambda: cost)
+    assert choose([nn.ReLU], 1, "time", "smallest-largest", lambda: pytest.fail("measured"))
     assert (cut.counts, cut.costs) == ((1, 2), (4.5, 15.0))

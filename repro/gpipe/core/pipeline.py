@@ -37,8 +37,8 @@ from repro.gpipe.core.topology import own_device, own_rank, refuse_unlike
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.balance import choose
-from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.layer_profile import measure
+from repro.gpipe.partition.partition import Cost
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import in_call, rank_name, status
 from repro.gpipe.schedule.timeline import Timeline
@@ -156,8 +156,8 @@ class Pipeline:
 
         wire = ControlChannel(K, self.rank, chain)
         links = Links(wire, self.device, how.transport, how.throttle, ring=how.stages_per_rank > 1)
-        profile = partial(self._profile, entries, links, seed, sample)
-        self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, profile)
+        by_time = partial(self._cost, entries, links, seed, sample)
+        self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, by_time)
         self.balance = self.cut.counts
         self._bounds = [0, *accumulate(self.balance)]
         if rank == 0:
@@ -184,18 +184,16 @@ class Pipeline:
         self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
-    def _profile(
-        self, layers: list[Layer], links: Links, seed: int, sample: Tree | None
-    ) -> tuple[Profile, LinkSpeed]:
-        """Times of the layers on the first rank, and the slowest link; the same on every rank."""
+    def _cost(self, layers: list[Layer], links: Links, seed: int, sample: Tree | None) -> Cost:
+        """By times of the layers on the first rank, and the slowest link; alike on every rank."""
         profile = None
         if self._everyone.rank == 0:
             if sample is None:
                 raise ValueError("balance='time': needs sample=, the inputs of one micro-batch")
-            recompute = self.config.checkpoint != "never"
-            profile = measure(layers, sample, self.device, recompute=recompute, seed=seed)
+            profile = measure(layers, sample, self.device, seed=seed)
         profiles, speeds = zip(*self._everyone.all_gather((profile, links.speed())), strict=True)
-        return profiles[0], max(speeds, key=lambda link: link.seconds(2**20))
+        slowest = max(speeds, key=lambda link: link.seconds(2**20))
+        return profiles[0].cost(slowest, recompute=self.config.checkpoint != "never")
 
     def _build_stages(
         self, layers: list[Layer], seed: int, divide: Callable[[nn.Module], nn.Module] | None

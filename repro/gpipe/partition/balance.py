@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 from repro.gpipe.core.layers import Layer, parameter_counts
 from repro.gpipe.errors import one_of
-from repro.gpipe.partition.layer_costs import BALANCES, LinkSpeed, Profile, check_balance
+from repro.gpipe.partition.layer_costs import BALANCES, check_balance
 from repro.gpipe.partition.partition import PARTITIONERS, Cost, additive, check_stages
 
 
@@ -48,9 +48,9 @@ def choose(
     stages: int,
     balance: str | Sequence[int] | Cost,
     partitioner: str,
-    profile: Callable[[], tuple[Profile, LinkSpeed]],
+    by_time: Callable[[], Cost],
 ) -> Cut:
-    """Cut the model."""
+    """Cut the model; `by_time` measures what its stages cost in seconds."""
     one_of("partitioner", partitioner, PARTITIONERS)
     check_stages(len(layers), stages)
     if callable(balance):
@@ -63,8 +63,7 @@ def choose(
         cost, what, unit = additive(parameter_counts(layers)), "parameters", "parameters"
     else:
         one_of("balance", balance, BALANCES)
-        measured, link = profile()
-        cost, what, unit = measured.cost(link), "time", "s"
+        cost, what, unit = by_time(), "time", "s"
     counts = PARTITIONERS[partitioner](cost, len(layers), stages)
     costs = tuple(cost(a, b) for a, b in pairwise([0, *accumulate(counts)]))
     return Cut(tuple(counts), f"by {what} ({partitioner})", costs, unit)

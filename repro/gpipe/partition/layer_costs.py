@@ -64,7 +64,7 @@ class Profile:
 
     Attributes:
         forward: seconds of F of each of L layers.
-        recompute: seconds of R: those of F with re-materialization, otherwise 0.
+        recompute: seconds of R, where it recomputes.
         backward: seconds of B.
         activation_bytes: size of the outputs of each layer but the last, L-1 numbers.
         gradient_bytes: size of the gradients of those outputs that require one, L-1 numbers.
@@ -76,16 +76,17 @@ class Profile:
     activation_bytes: tuple[int, ...]
     gradient_bytes: tuple[int, ...]
 
-    def cost(self, link: LinkSpeed) -> Callable[[int, int], float]:
+    def cost(self, link: LinkSpeed, *, recompute: bool) -> Callable[[int, int], float]:
         """(a, b) -> seconds of one micro-batch on a stage made of layers a to b-1.
 
-        The costs of a stage are F, R and B of its layers and the messages that it sends:
+        The costs of a stage are F, B and perhaps R of its layers and the messages that it sends:
         activations forward unless it is the last stage, gradients back unless it is the first. With
         `overlap` the longer of computing and sending counts, since micro-batches follow each other
         at that pace. Otherwise both add up.
         """
         F = [0.0, *accumulate(self.forward)]
-        RB = [0.0, *accumulate(map(operator.add, self.recompute, self.backward))]
+        both = map(operator.add, self.recompute, self.backward)
+        RB = [0.0, *accumulate(both if recompute else self.backward)]
         send_activations = [*map(link.seconds, self.activation_bytes), 0.0]
         send_gradients = [0.0, *map(link.seconds, self.gradient_bytes)]
         together: Callable[[float, float], float] = max if link.overlap else operator.add

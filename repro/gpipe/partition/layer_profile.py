@@ -24,7 +24,6 @@ def measure(
     sample: Tree,
     device: torch.device,
     *,
-    recompute: bool,
     seed: int = 0,
     repeats: int = 3,
 ) -> Profile:
@@ -56,8 +55,7 @@ def measure(
         sent.append((sum(t.nbytes for t in tensors), back))
     forwards, backwards = zip(*seconds, strict=True)
     activations, gradients = zip(*sent, strict=True)
-    again = forwards if recompute else (0.0,) * len(forwards)
-    return Profile(forwards, again, backwards, activations[:-1], gradients[:-1])
+    return Profile(forwards, forwards, backwards, activations[:-1], gradients[:-1])
 
 
 def _run(module: nn.Module, value: Tree, device: torch.device) -> tuple[float, float, Tree]:
