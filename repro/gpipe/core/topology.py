@@ -57,17 +57,18 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
     """
     watch = health.begin(None, rank, dist.get_world_size())
     watch.beat()
+    store = watch.board.store
     settings_text = json.dumps({name: repr(value) for name, value in settings.items()})
     while True:
         number = watch.pipelines
         watch.pipelines += 1
         if rank == 0:
-            watch.set(f"pipeline/{number}/0", settings_text)
+            store.set(f"pipeline/{number}/0", settings_text)
         (first,) = watch.wait_for(f"pipeline/{number}", [0])
         needed = math.prod(int(first[name]) for name in ("stages", "replicas", "tensor_parallel"))
         if rank < needed:
             break
-    watch.set(f"pipeline/{number}/{rank}", settings_text)
+    store.set(f"pipeline/{number}/{rank}", settings_text)
     for other, theirs in enumerate(watch.wait_for(f"pipeline/{number}", range(needed))):
         for name, value in first.items():
             if theirs[name] != value:

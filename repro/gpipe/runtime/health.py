@@ -96,12 +96,8 @@ class Health:
         except dist.DistError:
             _leave_because(_NO_LAUNCHER)
 
-    def set(self, key: str, value: str) -> None:
-        """Set what other ranks wait for, see `wait_for`."""
-        self.board.store.set(key, value)
-
     def wait_for(self, key: str, ranks: Iterable[int]) -> list[dict[str, str]]:
-        """Wait until each of these ranks has set `<key>/<rank>`; returns the values, in order."""
+        """The values that these ranks have set in the board's store, under `<key>/<rank>`."""
         values = []
         for rank in ranks:
             awaited = f"{key}/{rank}"
