@@ -51,8 +51,6 @@ class Included(NamedTuple):
 
     terms: tuple[str, ...] = roofline.TERMS
     link: bool = True  # messages between stages
-    setup: bool = True  # what a step takes before its first action
-    update: bool = True  # of the optimizer
     folded: bool = False  # kernels before matrices are padded, see `repro.costs.products`
 
 
@@ -414,8 +412,7 @@ class Roofline(Source):
         return roofline.profile(*self.times(n), terms=self.included.terms)
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
-        updates = [time.update for time in self.times(n)[0]] if self.included.update else []
-        return updates, self.device.setup_s.value if self.included.setup else 0.0
+        return [time.update for time in self.times(n)[0]], self.device.setup_s.value
 
 
 def waits(model: Model) -> bool:

@@ -47,12 +47,11 @@ def line(spec: RunSpec) -> dict[str, Any]:
 def test_a_device_s_causes_add_up_to_its_step():
     found = line(device())
     rungs = found["modelled"]["rungs"]
-    assert 0 < rungs["launch"] < rungs["transfer"]
+    assert 0 < rungs["launch"] < rungs["transfer"] == found["step_s"][0]
     costs = TypeAdapter(StageCosts).validate_python(found["modelled"]["stages"])
     assert simulate(make_schedule("gpipe", 2, 4), costs).step_time == pytest.approx(
         found["step_s"][0]
     )
-    assert rungs["transfer"] + devices.load("tpu-v2").setup_s.value < found["step_s"][0]
     assert 0 < found["modelled"]["bounds"]["fused"] < found["step_s"][0]
     assert found["modelled"]["memory"] == devices.load("tpu-v2").memory.value
     assert len(found["peak_bytes"]) == 2

@@ -13,11 +13,8 @@ from repro.harness.schema import Modelled, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.setup import facts_of
 
-# What counts up to a cause of the step's time: layers alone, then messages too.
-CAUSES = {
-    "launch": Included(link=False, setup=False, update=False),
-    "transfer": Included(setup=False, update=False),
-}
+# What counts up to a cause of the step's time: all but messages, then these too.
+CAUSES = {"launch": Included(link=False), "transfer": Included()}
 # Bounds of a step's time. Fused: a compiler makes every other operator a part of a matrix product,
 # which then takes no time of its own.
 BOUNDS = {
