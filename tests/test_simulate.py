@@ -50,14 +50,15 @@ def costs(draw, K):
 @settings(deadline=None)
 def test_uniform_costs_give_the_closed_forms(K, M, F, R, B):
     """Facts: plain (M+K-1)(F+R+B), early (M+K-1)F + M(R+B) + (K-1)B."""
-    uniform = StageCosts.uniform(K, F, R, B)
+    uniform = StageCosts((F,) * K, (R,) * K, (B,) * K)
     plain = simulate(make_schedule("gpipe-late", K, M), uniform)
     assert plain.step_time == pytest.approx(theory.step_time(K, M, "plain", F, R, B), rel=1e-12)
     unrecomputed = simulate(make_schedule("gpipe", K, M, "never"), uniform)
     assert unrecomputed.step_time == pytest.approx(
         theory.step_time(K, M, "plain", F, 0, B), rel=1e-12
     )
-    early = simulate(make_schedule("gpipe", K, M), StageCosts.uniform(K, F, min(F, B), B))
+    hidden = replace(uniform, recompute=(min(F, B),) * K)
+    early = simulate(make_schedule("gpipe", K, M), hidden)
     assert early.step_time == pytest.approx(
         theory.step_time(K, M, "early", F, min(F, B), B), rel=1e-12
     )
@@ -120,7 +121,7 @@ def test_layers_are_cut_into_stages():
     found = StageCosts.of(layers, (1, 2), LinkSpeed(0.5, 10), (7, 8, 9), setup=0.25)
     assert (found.forward, found.backward, found.update) == ((1, 5), (2, 10), (7, 17))
     assert (found.activations, found.gradients) == ((10,), (11,))
-    free, uneven = StageCosts.uniform(2), replace(found, backward_weight=(0.5, 9.0))
+    free, uneven = StageCosts((1.0,), (1.0,), (2.0,)), replace(found, backward_weight=(0.5, 9.0))
     for costs in (found, free, uneven):
         assert AS_JSON.validate_python(AS_JSON.dump_python(costs, mode="json")) == costs
     assert uneven.scaled(2).backward_input == (3.0, 2.0)

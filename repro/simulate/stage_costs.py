@@ -70,11 +70,6 @@ class StageCosts:
             raise ValueError("backward_weight is a part of backward, and longer than it")
 
     @classmethod
-    def uniform(cls, stages: int, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> "StageCosts":
-        """Equal stages and free messages; by default F:R:B = 1:1:2 (NeurIPS section 3.1)."""
-        return cls((F,) * stages, (R,) * stages, (B,) * stages)
-
-    @classmethod
     def of(
         cls,
         layers: Profile,

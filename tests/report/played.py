@@ -17,8 +17,8 @@ def schedule_of(case: dict[str, Any]) -> Schedule:
 def simulation_of(case: dict[str, Any]) -> Timeline:
     """A rank's layers take F, R and B, whether it holds them as one stage or as several."""
     v = case["v"]
-    lengths = {kind: case[kind] / v for kind in "FRB"}
-    return simulate(schedule_of(case), StageCosts.uniform(case["K"] * v, **lengths))
+    costs = StageCosts(*((case[kind] / v,) * (case["K"] * v) for kind in "FRB"))
+    return simulate(schedule_of(case), costs)
 
 
 def peak_kept(actions: tuple[Action, ...], *, with_activations: bool = False) -> int:
