@@ -106,7 +106,6 @@ def _fields(row: Quoted) -> dict[str, Any]:
     if "part" in fields:
         fields["slice"] = _SLICES.get(fields["part"], fields["part"])
     if "peak_activation_gb" in fields:  # a size of Table 1
-        fields.setdefault("parameters_digit", None)
         fields["size"] = f"(L={row.L})" if row.D is None else f"({row.L}, {row.D})"
         # Table 1 has decimal GB for AmoebaNet-D and binary ones for the Transformer.
         fields["gb"] = "GB" if row.model == "amoebanet-d" else "GiB"

@@ -88,7 +88,7 @@ table1 = partial(_rows, "table1", Quoted)
 """Maximum model size (section 3); M is not printed for this table.
 
 Memory is the sum over all accelerators, in GB as printed. Where the last digit of `parameters` is a
-0, `parameters_digit` is its unit.
+0, `parameters_digit` is its unit, else None.
 """
 table1_claims = partial(_rows, "table1_claims", Quoted)
 """The ratios of section 3 about Table 1: 25x, 2.7x, 298x, over the parameters of a column."""

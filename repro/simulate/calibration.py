@@ -63,9 +63,8 @@ class Calibration(LayerTables):
     ) -> Profile:
         """Costs of the layers for a micro-batch of `examples`.
 
-        With checkpoint "never", F builds the graph and takes the time of R. Of a layer beside whose
-        stage none is `busy`, seconds are those of the tables `alone`; beside all, as by default,
-        those of the others.
+        With checkpoint "never", F builds the graph and takes the time of R. `busy` has the fraction
+        of the other stages beside each layer: with 0 the tables `alone` count, with 1 the others.
         """
 
         def seconds(kind: str, table: str) -> tuple[float, ...]:
