@@ -2,6 +2,8 @@
 
 import traceback
 from collections.abc import Iterable
+from numbers import Real
+from typing import Any, TypeGuard
 
 from repro.io.untrusted import did_you_mean
 
@@ -34,6 +36,12 @@ def is_refusal(error: BaseException) -> bool:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
     return isinstance(error, ValueError) and error.__cause__ is None and ours
+
+
+def within(value: object, least: float, most: float) -> TypeGuard[Any]:
+    """Whether a value is a number from `least` to `most`, and neither a bool nor NaN."""
+    number: Any = value
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(least <= number <= most)
 
 
 def one_of(field: str, value: object, allowed: Iterable[str]) -> None:

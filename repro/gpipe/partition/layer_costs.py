@@ -5,8 +5,8 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from numbers import Real
 
+from repro.gpipe.errors import within
 from repro.io.untrusted import short
 
 # Limits of seconds, bytes and bytes per second; products and quotients of these stay finite.
@@ -44,8 +44,7 @@ class LinkSpeed:
         ranges = ("latency", 0, MOST), ("bytes_per_second", LEAST, math.inf)
         for name, least, most in ranges:
             value = getattr(self, name)
-            is_number = isinstance(value, Real) and not isinstance(value, bool)
-            if not is_number or not least <= float(value) <= most:
+            if not within(value, least, most):
                 raise ValueError(
                     f"{name}={short(value)}: must be a number from {least:g} to {most:g}"
                 )
