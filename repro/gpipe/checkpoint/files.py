@@ -34,6 +34,8 @@ _OURS = re.compile(r"stage\d+-[0-9a-f]{32}\.pt|index-[0-9a-f]{32}\.json")
 
 # A tensor's shape and dtype; None for a module's extra state.
 Kind = tuple[tuple[int, ...], str] | None
+# What one stage has written: the name of its file, the file, and the class of its optimizer.
+Part = tuple[str, "StageFile", str | None]
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,6 @@ class StageFile:
 
     sha256: str
     kinds: dict[str, Kind]
-
-
-@dataclass(frozen=True)
-class StagePart:
-    """What one stage has written."""
-
-    name: str
-    file: StageFile
-    optimizer: str | None
 
 
 @dataclass(frozen=True)
@@ -71,19 +64,19 @@ class Index:
     digest: str = ""
 
 
-def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -> StagePart:
+def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -> Part:
     """Write a stage's layers and optimizer state; a ValueError if a value cannot be saved."""
     model = {key: optimizer_state.plain(value, key) for key, value in module.state_dict().items()}
     named = None if optimizer is None else optimizer_state.named_state(optimizer, module)
     path.parent.mkdir(parents=True, exist_ok=True)
     sha256 = _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
     name = None if optimizer is None else type(optimizer).__qualname__
-    return StagePart(path.name, StageFile(sha256, kinds_of(model)), name)
+    return path.name, StageFile(sha256, kinds_of(model)), name
 
 
 def commit(
     folder: Path,
-    parts: Sequence[StagePart],
+    parts: Sequence[Part],
     layers: Sequence[str],
     step: int,
     extra: Mapping[str, Any] | None,
@@ -92,16 +85,16 @@ def commit(
 
     Until the rename of the index the old checkpoint is valid.
     """
-    for j, part in enumerate(parts):
-        if not (folder / part.name).is_file():
+    for j, (name, _, _) in enumerate(parts):
+        if not (folder / name).is_file():
             raise ValueError(f"no file here from stage {j}; all stages need one shared folder")
-    optimizers = sorted({part.optimizer for part in parts if part.optimizer})
+    optimizers = sorted({kind for _, _, kind in parts if kind})
     if len(optimizers) > 1:
         raise ValueError(
             f"the stages' optimizers are {' and '.join(optimizers)}; use one class on all stages"
         )
     optimizer = optimizers[0] if optimizers else None
-    files = {part.name: part.file for part in parts}
+    files = {name: file for name, file, _ in parts}
     index = Index(FORMAT, step, len(parts), [*layers], optimizer, dict(extra or {}), files)
     fields = json.loads(json.dumps(asdict(index)))  # with lists for tuples, as they will be read
     text = json.dumps({**fields, "digest": digest(fields)}, indent=1)

@@ -20,7 +20,7 @@ from repro.gpipe.checkpoint import optimizer_state
 from repro.gpipe.checkpoint.files import (
     Index,
     Kind,
-    StagePart,
+    Part,
     commit,
     kinds_of,
     one_line,
@@ -58,7 +58,7 @@ def save(
     where = f"checkpoint {folder}"
     path = Path(folder) / f"stage{rank}-{uuid4().hex}.pt"  # another name for each save
 
-    def write() -> StagePart:
+    def write() -> Part:
         # All checks come before anything is written.
         if misfit:
             raise ValueError(misfit)
