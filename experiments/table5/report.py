@@ -56,7 +56,8 @@ def tables(results: Results) -> list[Table]:
         return []
     smallest, *_, largest = sorted(table5(), key=lambda size: size.batch_tokens)
     # The paper says nothing of equal pairs.
-    quoted = dict.fromkeys([f"{NAME}/{UPDATES}", f"{NAME}/{END}"], largest.bleu - smallest.bleu)
+    gain: float = largest.bleu - smallest.bleu
+    quoted = dict.fromkeys([f"{NAME}/{UPDATES}", f"{NAME}/{END}"], gain)
     return [
         comparisons_table(results, f"{NAME}_gains", compared(results), ABOUT, "BLEU", quoted),
         arms_table(results, NAME, frame, ABOUT, N="N", updates="steps"),

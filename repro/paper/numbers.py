@@ -33,6 +33,8 @@ class Peer(Quoted):
     The keys of `values` name their units; a value of None means that the run was out of memory.
     """
 
+    balance: tuple[int, ...] | None
+
 
 @dataclass(frozen=True)
 class Iteration:

@@ -30,7 +30,8 @@ def cost_record(spec: RunSpec, _round: int) -> Measured:
     spans, schedule = timeline(spec.K, 1), make_schedule("gpipe", spec.K, 1)
     if spec.fidelity == "simulated":
         seconds = step(spec) * (2.0 / SLOWER if spec.profile == "h100" else 1.0)
-        costs = StageCosts(*[(1.0,) * spec.K] * 3)
+        each = (1.0,) * spec.K
+        costs = StageCosts(each, each, each)
         stages = TypeAdapter(StageCosts).dump_python(costs, mode="json")
         modelled = {"batch": spec.N, "stages": stages, "rungs": {}, "memory": 141e9}
         return Measured(record(spans, schedule, step_s=[seconds], modelled=modelled))
