@@ -99,8 +99,8 @@ def refuse_undivided(library: str, layers: Sequence[Layer], T: int) -> None:
         if type(layer) not in (Stem, Cell, Head):
             raise ValueError(
                 f"tensor_parallel = {T}: has a {type(layer).__name__}; by channels or rows only "
-                "the layers of AmoebaNet without an auxiliary head are divided; use the model "
-                "'amoebanet-d', or another method, such as 'data'"
+                "the layers of AmoebaNet are divided; use the model 'amoebanet-d', or another "
+                "method, such as 'data'"
             )
         convs = (module for module in layer.modules() if isinstance(module, nn.Conv2d))
         divides = divides or any(has_parts(conv, T) for conv in convs)
@@ -277,7 +277,7 @@ def _convolve(conv: nn.Conv2d, pad: Callable[..., Tensor], x: Tensor) -> Tensor:
 
 
 def _maximum(pool: nn.MaxPool2d, pad: Callable[..., Tensor], x: Tensor) -> Tensor:
-    return nn.MaxPool2d.forward(pool, pad(x, value=-math.inf))
+    return functional.max_pool2d(pad(x, value=-math.inf), pool.kernel_size, pool.stride)
 
 
 def _average(pool: nn.AvgPool2d, pad: Callable[..., Tensor], x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.utils import _pair
 
 # (input channels, filters F, stride) -> the operation, which gives F channels
 Operation = Callable[[int, int, int], nn.Module]
@@ -49,7 +50,7 @@ class SameMaxPool(nn.MaxPool2d):
     """A max pool: [N, C, H, W] -> [N, C, ceil(H / stride), ceil(W / stride)]."""
 
     def forward(self, input: Tensor) -> Tensor:
-        kernel, stride = (self.kernel_size,) * 2, (self.stride,) * 2
+        kernel, stride = _pair(self.kernel_size), _pair(self.stride)
         input, padding = _pad(input, kernel, stride, -math.inf)  # which is never the maximum
         return functional.max_pool2d(input, kernel, stride, padding)
 
