@@ -80,6 +80,6 @@ def meaning(results: Results) -> str:
     if not select(bars(results), durations=DATA_SHEET)["ratio known"].any():
         return ""
     return (
-        "; (low to high) after a simulated ratio: nine of ten known ratios of its setting were "
-        "predicted so well (`costs_bars`), and none of them tests tiles or set-up"
+        "; (low to high) is the range of a simulated ratio, within which nine of ten known ratios "
+        "of its setting were predicted (`costs_bars`)"
     )

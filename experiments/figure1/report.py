@@ -158,7 +158,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     frame = arms_frame(results, NAME)
     frame = frame[~frame["tuning"]]
     widths = [arm for arm in frame["arm"].unique() if "," not in arm]
-    yield "curves", curves(frame, {"images": widths}), ABOUT.caption("curves")
+    yield "curves", curves(frame, {"images": widths}), ABOUT.words["curves"].note
     texts = arms_frame(results, FIGURE3)
     texts = texts[~texts["tuning"] & texts["arm"].isin([str(size) for size in SIZES])]
     halves = {
@@ -167,7 +167,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     }
     halves = {title: half for title, half in halves.items() if len(half[0])}
     if halves:
-        yield "sizes", _drawn(halves, beside_paper(results, NAME)), ABOUT.caption("sizes")
+        yield "sizes", _drawn(halves, beside_paper(results, NAME)), ABOUT.words["sizes"].note
 
 
 def _drawn(halves: Mapping[str, tuple[Frame, str, Frame]], quoting: bool) -> Figure:

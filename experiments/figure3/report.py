@@ -165,11 +165,11 @@ def tiers(results: Results, frame: Frame) -> Table:
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     frame = arms_frame(results, NAME)
     panels = {"all languages": [*map(str, SIZES)], "baselines": [*map(alone, TOY)]}
-    yield "curves", curves(frame, panels), ABOUT.caption("curves")
+    yield "curves", curves(frame, panels), ABOUT.words["curves"].note
     every = gains_of_seeds(frame)
     if every:
         seeds = [*every.values()][-1]
-        yield "gains", _drawn(seeds, quoting=beside_paper(results, NAME)), ABOUT.caption("gains")
+        yield "gains", _drawn(seeds, quoting=beside_paper(results, NAME)), ABOUT.words["gains"].note
 
 
 def _drawn(seeds: Sequence[Frame], *, quoting: bool) -> Figure:

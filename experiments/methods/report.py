@@ -5,6 +5,7 @@ from itertools import accumulate
 from math import nan
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -303,20 +304,26 @@ def cuts(results: Results, frame: Frame) -> Table:
 
 
 def loss_curves(frame: Frame) -> Figure | None:
+    """By examples, of which PipeDream makes more updates, and by updates."""
     runs = trainings(frame)
-    runs = select(runs, method=["gpipe", "pipedream"], where=[*runs["where"][:1]]).sort_values("K")
+    runs = select(runs, method=["gpipe", "pipedream"], where=[*runs["where"][:1]])
+    runs = runs.sort_values(["method", "K"])
     if "gpipe" not in set(runs["method"]) or len(runs) < 2:
         return None
-    drawn, ((axes,),) = style.grid(1, 1, 3.2)
+    drawn, ((by_examples, by_updates),) = style.grid(1, 2, 3.2)
     for run in runs[(runs["method"] != "gpipe") | (runs["K"] == 2)].itertuples():
-        examples = [run.N * step for step in range(len(run.loss))]
-        if run.method == "gpipe":
-            label, colour = f"gpipe: one update in {run.N} examples", style.THEORY
-        else:
-            label = f"pipedream, K={run.K}: one in {run.N // run.M}, staleness {run.late}"
-            colour = style.series_colour(run.K)
-        look = style.dots("measured", linestyle="-", markersize=0, color=colour, label=label)
-        axes.plot(examples, run.loss, **look)
-    axes.set(xlabel="examples, each used once", ylabel="training loss, measured")
-    axes.legend(loc="upper right")
+        each, colour, dashes = run.N, style.THEORY, "-"
+        if run.method == "pipedream":
+            each, colour = run.N // run.M, style.series_colour(run.K)
+            dashes = {1: "--", 2: "-.", 4: ":"}.get(run.K, "--")
+        label = f"{run.method}, K={run.K}: an update in {each}"
+        look = style.dots("measured", linestyle=dashes, markersize=0, color=colour, label=label)
+        examples = run.N * np.arange(1, len(run.loss) + 1)
+        by_examples.plot(examples, run.loss, **look)
+        by_updates.plot(examples / each, run.loss, **look)
+    for axes, counted in ((by_examples, "examples, each used once"), (by_updates, "updates")):
+        axes.set(xlabel=counted, xscale="log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    by_examples.set_ylabel("training loss, measured")
+    by_examples.legend(loc="lower left")
     return drawn

@@ -27,6 +27,7 @@ NAMES = {
 }
 OVER = "throughput, ours over peer"
 _WORK = ["where", "group"]
+NOT_CLEAR = "not clear of A/A"
 _SHOWN = [
     "run", "library", "model", "where", "K", "M", "N", "schedule", "remat", "fidelity", "ours_s",
     "peer_s", "ratio", "low", "high", "rounds", "noise", "noise_low", "noise_high", "verdict",
@@ -59,8 +60,8 @@ def answer(tables: Mapping[str, Table]) -> str:
     verdicts = [text for text in tables["peers_speed"].shown["verdict"] if text not in ("", EMPTY)]
     return (
         f"Of {len(verdicts)} points measured beside other libraries, ours is faster at "
-        f"{verdicts.count('faster')}, slower at {verdicts.count('slower')}, and at "
-        f"{verdicts.count('not distinguishable')} the two are not distinguishable."
+        f"{verdicts.count('faster')} and slower at {verdicts.count('slower')}; at "
+        f"{verdicts.count(NOT_CLEAR)} the ratio is no further from 1 than that of two equal runs."
     )
 
 
@@ -145,7 +146,7 @@ def verdict(line: Mapping[str, Any]) -> str:
     noise = max(1.0, line["noise_high"], 1 / line["noise_low"])
     if line["low"] > noise:
         return "faster"
-    return "slower" if line["high"] < 1 / noise else "not distinguishable"
+    return "slower" if line["high"] < 1 / noise else NOT_CLEAR
 
 
 def ideal_ratio(peer: Run) -> float:

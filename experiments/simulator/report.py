@@ -98,8 +98,8 @@ def answer(tables: Mapping[str, Table]) -> str:
     errors = tables[NAME].numbers(ERRORS["mixed"])
     missed = sum(abs(float(error)) > GOAL for error in errors)
     return (
-        f"The median error of a simulated step lies between {errors[0]} % and {errors[-1]} % of "
-        f"the measured one; the goal of {GOAL:g} % is missed at {missed} of {len(errors)} points."
+        f"Simulated steps are off by {errors[0]} % to {errors[-1]} % of measured ones (medians); "
+        f"the goal of {GOAL:g} % is missed at {missed} of {len(errors)} points."
     )
 
 

@@ -20,6 +20,7 @@ _WIDTH, _NARROW = 0.26, 0.15  # of a bar, and of the ideal; groups stand 1 apart
 # Where the parts of a group stand, beside its middle.
 _OFFSETS = {"quoted": -0.32, "ours": -0.05, "ideal": 0.165, "measured": 0.32}
 _FULL_SIZE = "the paper's size"
+_SMALLER = style.dots("measured", ms=4.5, markerfacecolor="white")
 _OF_IDEAL: dict[str, Any] = {"facecolor": "none", "edgecolor": style.THEORY}
 
 
@@ -45,33 +46,33 @@ def best_evidence(results: Results) -> pd.DataFrame:
 
 
 def bars(results: Results) -> Figure | None:
-    best = best_evidence(results)
+    # K=2, M=1, over which the others are, is 1 whatever is true: a line.
+    best = best_evidence(results).query("K != 2 or M != 1")
     smaller = select(measured_cells(results), at_size=False)
-    smaller = recorded.printed()[recorded.CELL].merge(smaller, on=recorded.CELL, how="left")
-    present = best.dropna(subset="fidelity")
-    scales = sorted({*smaller["scale"].dropna()}, key=SCALES.index, reverse=True)
-    if present.empty and not scales:
+    smaller = best[recorded.CELL].merge(smaller, on=recorded.CELL, how="left")
+    present, is_smaller = best.dropna(subset="fidelity"), len(smaller.dropna(subset="ratio")) > 0
+    if present.empty and not is_smaller:
         return None
-    # As low as its numbers can be read: it stands on the first screen, below the verdicts.
-    figure, axes = style.grid(1, len(recorded.SIZES), 2.2)
+    figure, axes = style.grid(1, len(recorded.SIZES), 2.7)
     for panel, model in zip(axes[0], recorded.SIZES, strict=True):
-        _bars(panel, select(best, model=model), select(smaller, model=model))
-        panel.set_title(style.model_name(model))
+        of_model = select(best, model=model)
+        _bars(panel, of_model, select(smaller, model=model))
+        ours = of_model.dropna(subset="fidelity")
+        sizes = dict.fromkeys(zip(ours["fidelity"], ours["size"], strict=True))
+        panel.set_title("; ".join([style.model_name(model), *(" at ".join(s) for s in sizes)]))
     axes[0][0].set_ylabel("throughput over K=2, M=1")
-    handles: list[Any] = [Patch(facecolor=style.QUOTED, label="quoted")]
-    for fidelity, cells in present.groupby("fidelity"):
-        label = f"{fidelity}, {' or '.join(cells['size'].unique())}"
-        handles.append(Patch(facecolor=style.FIDELITIES[str(fidelity)], label=label))
+    named = ["quoted", *present["fidelity"].unique()]
+    handles: list[Any] = [Patch(facecolor=style.FIDELITIES[name], label=name) for name in named]
     handles.append(Patch(**_OF_IDEAL, label="ideal"))
-    if scales:
-        label = f"measured, {' or '.join(scales)} size: a smaller model"
-        handles.append(Line2D([], [], **style.dots("measured", label=label)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    if is_smaller:
+        handles.append(Line2D([], [], **_SMALLER, label="measured, a smaller model"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
 def _bars(axes: Axes, cells: pd.DataFrame, smaller: pd.DataFrame) -> None:
     xs = pd.Series(range(len(cells)), cells.index)
+    axes.axhline(1, color=style.SOFT, linewidth=0.9, zorder=0)
     axes.bar(xs + _OFFSETS["quoted"], cells["quoted"], _WIDTH, color=style.QUOTED)
     for fidelity, ours in cells.groupby("fidelity"):
         axes.bar(
@@ -83,9 +84,8 @@ def _bars(axes: Axes, cells: pd.DataFrame, smaller: pd.DataFrame) -> None:
             error_kw=style.MODEL_ERROR,
         )
     axes.bar(xs + _OFFSETS["ideal"], cells["ideal"], _NARROW, linewidth=0.9, **_OF_IDEAL)
-    look = style.dots("measured", ms=4.5, capsize=2)
-    xs_of_dots = xs + _OFFSETS["measured"]
-    axes.errorbar(xs_of_dots, smaller["ratio"], error_bars(smaller, "ratio"), **look)
+    xs_of_dots = xs.to_numpy() + _OFFSETS["measured"]
+    axes.errorbar(xs_of_dots, smaller["ratio"], error_bars(smaller, "ratio"), **_SMALLER, capsize=2)
     for x in xs[1:]:
         axes.axvline(x - 0.5, color=style.IDLE, linewidth=0.8, zorder=0)
     axes.set_xlim(-0.5, len(cells) - 0.5)
@@ -96,30 +96,33 @@ def _bars(axes: Axes, cells: pd.DataFrame, smaller: pd.DataFrame) -> None:
 
 
 def divided(quotients: pd.DataFrame) -> Figure | None:
+    """Gains over the ideal's, all on one axis: 1 is a pipeline that loses nothing."""
     models = [*quotients["model"].unique()]
     if not models:
         return None
-    figure, axes = style.grid(len(models), 2, 2.7)
+    shares = quotients.filter(regex="quoted|ratio").astype(float).div(quotients["ideal"], axis=0)
+    shares = quotients.assign(**shares)
+    figure, axes = style.grid(len(models), 2, 2.4)
     for (left, right), model in zip(axes, models, strict=True):
-        of_model = select(quotients, model=model)
-        _quotients(left, select(of_model, by_M=True))
-        left.set(title=f"{style.model_name(model)}: M=32 over M=4", ylabel="throughput ratio")
-        _quotients(right, select(of_model, by_M=False))
-        right.set(title=f"{style.model_name(model)}: over K=2 at the same M")
+        of_model = select(shares, model=model)
+        _gains(left, select(of_model, by_M=True))
+        _gains(right, select(of_model, by_M=False))
+        left.set_title(f"{style.model_name(model)}: more micro-batches, M=32 over M=4")
+        right.set_title(f"{style.model_name(model)}: more stages, over K=2 at the same M")
+        left.set_ylabel("gain over\nthe ideal's gain")
     looks = (style.dots(fidelity, label=fidelity) for fidelity in ("quoted", "simulated"))
-    quoted, simulated = (Line2D([], [], **look) for look in looks)
     ideal = Line2D([], [], color=style.THEORY, lw=1.2, label="ideal")
-    figure.legend(handles=[quoted, ideal, simulated], loc="outside lower center", ncols=3)
+    handles = [*(Line2D([], [], **look) for look in looks), ideal]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
 
-def _quotients(axes: Axes, lines: pd.DataFrame) -> None:
+def _gains(axes: Axes, lines: pd.DataFrame) -> None:
     xs = pd.Series(range(len(lines)), lines.index, dtype=float)
-    axes.hlines(lines["ideal"], xs - 0.35, xs + 0.35, color=style.THEORY, lw=1.2)
+    axes.axhline(1, color=style.THEORY, lw=1.2)
     axes.plot(xs - 0.12, lines["quoted"], **style.dots("quoted"))
     look = style.dots("simulated") | style.MODEL_ERROR
     axes.errorbar(xs + 0.12, lines["ratio"], error_bars(lines, "ratio"), **look)
     style.ticks(axes, [*xs], [cell.replace(", ", "\n") for cell in lines["cell"]])
-    axes.set_ylim(bottom=0.9)
-    axes.margins(x=0.05)
+    axes.set(xlim=(-0.5, len(lines) - 0.5), ylim=(0, 1.6))
     axes.grid(axis="x", visible=False)

@@ -136,4 +136,4 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     ways = (TUNED, SCRATCH, LONG)
     panels = {task: [arm_of(task, way) for way in ways] for task in (FEWEST, "digits, all")}
-    yield "curves", curves(arms_frame(results, NAME), panels), ABOUT.caption("curves")
+    yield "curves", curves(arms_frame(results, NAME), panels), ABOUT.words["curves"].note

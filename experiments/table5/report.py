@@ -75,4 +75,4 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
         protocol: [arm for arm in frame["arm"].unique() if arm.startswith(protocol)]
         for protocol in (UPDATES, PAIRS, END)
     }
-    yield "curves", curves(frame, panels), ABOUT.caption("curves")
+    yield "curves", curves(frame, panels), ABOUT.words["curves"].note

@@ -224,6 +224,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _formulas(claim: Claim) -> str:
-    """`the textbook's formula agrees`: those that agree with the claim; empty if none does."""
+    """`the textbook's formula agrees with the claim`; empty if none does."""
     names = [name for name, value in claim.formulas.items() if claim.agrees(value)]
-    return f"{' and '.join(names)} {'agrees' if len(names) == 1 else 'agree'}" if names else ""
+    agree = "agrees" if len(names) == 1 else "agree"
+    return f"{' and '.join(names)} {agree} with the claim" if names else ""

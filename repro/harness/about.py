@@ -45,10 +45,6 @@ class About:
         fields = {"name": self.experiment, "title": self.title, "question": self.question}
         return fields | {"deviations": self.deviations}
 
-    def caption(self, figure: str, **values: object) -> str:
-        words = self.words[figure].filled(**values)
-        return f"{words.title}: {words.note}"
-
 
 @cache
 def read_about(experiment_file: str) -> About:

@@ -17,6 +17,9 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from repro.harness.about import About
+from repro.harness.results import Results
+from repro.harness.schema import PlanEvent
 from repro.report.table import Table
 
 HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -44,14 +47,24 @@ class Shown:
         return self.head.split(" | ") if self.head else []
 
 
+OVER_PLAIN = "over plain training"
 # Of an experiment that has no report.
-POINTS = Shown("", "model | K | M | step (ms) | speedup over K=1 | idle/total | peak MiB")
+POINTS = Shown(
+    "",
+    "model | method | K | M | N | recompute | throughput | "
+    f"{OVER_PLAIN} | peak MiB | differs in | machine",
+)
 
 
 def report_of(experiment: str) -> ModuleType | None:
     # Names come from recorded results, so only one of these is ever imported.
     known = {path.parent.name for path in HOME.glob("*/report.py")}
     return import_module(f"experiments.{experiment}.report") if experiment in known else None
+
+
+def words_of(results: Results, experiment: str) -> About | PlanEvent:
+    """Title, question and deviations of an experiment: its about.md's, else the recorded ones."""
+    return getattr(report_of(experiment), "ABOUT", results.listings[experiment])
 
 
 def shown_of(experiment: str) -> Shown:
@@ -67,21 +80,46 @@ def answer_of(experiment: str, tables: Mapping[str, Table]) -> str:
     report = report_of(experiment)
     answer, about = getattr(report, "answer", None), getattr(report, "ABOUT", None)
     try:
+        if report is None:
+            return _fastest(next(each for each in tables.values() if each.experiment == experiment))
         if answer is not None:
             return answer(tables)
-        return _with_cells(about.words["Answer"].note, tables) if about else ""
-    except LookupError:
+        return with_cells(about.words["Answer"].note, tables) if about else ""
+    except (LookupError, StopIteration):
         return ""
 
 
-def _with_cells(text: str, tables: Mapping[str, Table]) -> str:
+def _fastest(points: Table) -> str:
+    """The fastest point of each model, over plain training, and its peak."""
+    sentences = []
+    throughput = points.data["throughput"].dropna().astype(float)
+    for model, of_model in throughput.groupby(points.shown["model"], sort=False):
+        best = points.shown.loc[of_model.idxmax()]
+        over = best[OVER_PLAIN]
+        times = f", {over} times plain training" if over[0].isdigit() else ""
+        times = ", which is plain training" if over.startswith("1 (") else times
+        sentences.append(
+            f"{model} is fastest by {best['method']} with K={best['K']}, M={best['M']}, recompute "
+            f"{best['recompute']}: {best['throughput']}{times}; its peak is {best['peak MiB']} MiB."
+        )
+    return " ".join(sentences)
+
+
+def with_cells(text: str, tables: Mapping[str, Table]) -> str:
     """A text with the cells that it quotes, as docs/numbers.toml names them.
 
     `{bubble_at_4k K=2: simulated early}` is a number; with ` [low, high]` at its end, the cell.
+    `{table1_check: counted over measured}` names no line: the least and the greatest of the column.
+
+    Raises:
+        LookupError: if a cell has no number yet.
     """
 
     def cell(quoted: re.Match[str]) -> str:
         table, line, column, whole = quoted.groups()
+        if not line:
+            numbers = tables[table].numbers(column)
+            return f"{numbers[0]} to {numbers[-1]}"
         wanted = dict(pair.replace("_", " ").split("=", 1) for pair in line.split())
         found = tables[table].text(column, **wanted)
         return found if whole else found.split()[0]

@@ -28,18 +28,15 @@ class Drawn:
 
     stem: Path
     experiment: str
+    title: str
     caption: str
-
-    @property
-    def title(self) -> str:
-        return self.caption.partition(":" if ":" in self.caption else ".")[0]
 
     @property
     def image(self) -> Markup:
         svg = self.stem.with_name(f"{self.stem.name}.svg").read_bytes()
         data = base64.b64encode(svg).decode("ascii")
         image = Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">')
-        return image.format(data, self.caption)
+        return image.format(data, self.title)
 
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:
@@ -50,12 +47,17 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             runs = matching(done, experiment=experiment)
-            make = getattr(report_of(experiment), "figures", figures)
+            report = report_of(experiment)
+            make = getattr(report, "figures", figures)
+            titles = {name: title for name, (title, _) in FIGURES.items()}
+            titles |= (
+                {name: words.title for name, words in report.ABOUT.words.items()} if report else {}
+            )
             for name, figure, caption in make(results, runs):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
-                    save(figure, stem)
-                    drawn.append(Drawn(stem, experiment, caption))
+                    save(figure, stem, titles[name])
+                    drawn.append(Drawn(stem, experiment, titles[name], caption))
     return drawn
 
 
@@ -69,7 +71,8 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     drawn = {id(run) for setting in every[:MOST] for run in setting.rows}
     kept = [run for run in rows if id(run) in drawn]
     for name, make in (("speedup", curves.speedup), ("bubble", curves.bubble)):
-        yield name, make(results, kept), FIGURES[name].format(no_interval=NO_INTERVAL, most=MOST)
+        _, caption = FIGURES[name]
+        yield name, make(results, kept), caption.format(no_interval=NO_INTERVAL, most=MOST)
     yield from figure2(results, rows)
 
 
@@ -101,12 +104,9 @@ def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
         if len(traced) == len(pair):
             run = pair[0]
             headline = f"{model_name(run.model)}, {run.fidelity}: K={run.K}, N={run.N}"
-            caption = (
-                f"The paper's Figure 2 with recorded steps ({run.fidelity}): the mini-batch whole "
-                f"at M=1, and cut into micro-batches at M={pair[1].M}. Both do the same work, and "
-                "each is the step of median length of its run."
-            )
-            yield "figure2", gantt.draw(headline, traced, run.fidelity), caption
+            _, caption = FIGURES["figure2"]
+            words = {"fidelity": run.fidelity, "M": pair[1].M}
+            yield "figure2", gantt.draw(headline, traced, run.fidelity), caption.format(**words)
             return
 
 

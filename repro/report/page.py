@@ -1,8 +1,9 @@
 """One self-contained page from recorded results, with its tables and figures as files beside it.
 
-The first screen says what holds: a line for each exhibit of the paper. A section for each
-experiment follows, then what the words mean, every claim, and the machines. The same results give
-the same bytes.
+The first screen says what is known of the paper, and a line for each exhibit of it. A section for
+each experiment follows, then what the words mean, every claim, and the machines. A page of results
+that are not held against the paper begins with the experiments. The same results give the same
+bytes.
 """
 
 from collections import Counter
@@ -14,16 +15,16 @@ from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, load, load_recorded
+from repro.harness.spec import ON_CPU
 from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.player import player, rendered
-from repro.report.sections import as_text, sections_of, with_code
+from repro.report.sections import as_text, repeated, sections_of, with_code
 from repro.report.style import FIDELITIES, ink, model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds
 
-HEADLINE = "table2_bars"  # the picture on the first screen
 SHOWN_AT_THE_END = ("claims", "audit")  # of the tables that belong to no experiment
 
 
@@ -39,31 +40,34 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
 def write_loaded(results: Results, plots_dir: Path) -> Path:
     claims = verdicts.judged_claims(results)
     tables = write_tables(results, plots_dir, claims)
-    drawn = {figure.stem.name: figure for figure in figures.draw_all(results, plots_dir)}
+    drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
     judged = any(line.ran for line in claims)
     rows = verdicts.exhibits(claims) if judged else []
-    headline = drawn.pop(HEADLINE, None)
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
+    sections = sections_of(results, tables, drawn, traces, rows)
     folder = Path(__file__).parent
     page = rendered(
         folder / "template.html.j2",
         code=with_code,
         ink=ink,
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        script=Markup((folder / "page.js").read_text(encoding="utf-8")),
         fidelity_colours=FIDELITIES if judged else {},
-        what_holds=verdicts.what_holds(claims) if judged else "",
+        title="GPipe, reproduced" if judged else " and ".join(each["title"] for each in sections),
+        headline=verdicts.headline(claims, {table.name: table for table in tables}),
+        measured=_measured(results),
         verdicts=rows,
         verdict_words=texts.VERDICTS,
-        headline=headline,
         player=player(results),
         banner=_banner(results),
-        sections=sections_of(results, tables, list(drawn.values()), traces, rows),
+        sections=sections,
         absent=_absent(claims, results) if judged else [],
         names=results.by_experiment,
         fidelities={n: t for n, t in texts.FIDELITIES.items() if quoting or n != "quoted"},
         metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
+        deviations=[*(texts.DEVIATIONS if papers else ()), *repeated(results)],
         counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
         rest=[table for table in tables if table.name in SHOWN_AT_THE_END],
         origins=origins(results.runs),
@@ -89,6 +93,14 @@ def write_tables(
     every_round = rounds(results).to_dict("list")
     fresh(plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
     return tables
+
+
+def _measured(results: Results) -> tuple[list[str], list[str]]:
+    """The experiments with runs that were measured on a GPU, and those on processors alone."""
+    runs = [run for run in results.runs if run.done and run.fidelity == "measured"]
+    on_gpu = {run.experiment for run in runs if run.scale not in ON_CPU}
+    every = dict.fromkeys(run.experiment for run in runs)
+    return [name for name in every if name in on_gpu], [n for n in every if n not in on_gpu]
 
 
 def _banner(results: Results) -> list[str]:

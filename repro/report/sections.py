@@ -1,10 +1,11 @@
 """The sections of the page: one for each experiment, with its table, its figure and what is folded.
 
-A section shows a question, the answer, one table of at most seven columns and one figure. All else
-is folded, and tables that are too large for a page are links to their csv files.
+A section shows a question, the answer, one table of few columns and one figure. All else is folded,
+and tables that are too large for a page are links to their csv files.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.harness.results import Results, Run
-from repro.harness.schema import PlanEvent
-from repro.report import texts
-from repro.report.compare import of_paper
-from repro.report.declared import Shown, answer_of, shown_of
+from repro.report.declared import Shown, answer_of, shown_of, words_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
@@ -34,30 +32,31 @@ def sections_of(
     traces: Mapping[str, Path],
     rows: Sequence[Exhibit],
 ) -> list[dict[str, Any]]:
-    names = list(dict.fromkeys(run.experiment for run in results.runs))
-    names.sort(key=lambda name: _order(results.listings[name], name))
+    # In the order of the verdicts, and then what goes beyond the paper.
+    last_first = dict.fromkeys(row.experiment for row in reversed(rows))
+    order = dict.fromkeys([*reversed(last_first), *results.by_experiment])
+    once = repeated(results)
     sections = []
-    for name in names:
-        about, runs = results.listings[name], results.by_experiment[name]
-        shown = shown_of(name)
+    for name in (name for name in order if name in results.by_experiment):
+        listing, words = results.listings[name], words_of(results, name)
+        shown, runs = shown_of(name), results.by_experiment[name]
         verdicts = [row for row in rows if row.experiment == name]
         pictures = [figure for figure in drawn if figure.experiment == name]
         pictures.sort(key=lambda figure: figure.stem.name != shown.figure)
-        general = texts.DEVIATIONS if name in of_paper(results) else []
-        places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
+        places = [("arXiv v5", listing.paper), ("NeurIPS 2019", listing.neurips)]
         section = {
             "name": name,
-            "short": _short(about.title or name, verdicts),
-            "title": _title(about, name),
-            "question": about.question,
+            "short": _short(words.title or name, verdicts),
+            "title": _title(listing.paper, words.title or name),
+            "question": words.question,
             "answer": answer_of(name, {table.name: table for table in tables}),
             "verdicts": verdicts,
             "counts": summed(verdicts),
             "figure": pictures[0] if pictures else None,
             "more_figures": pictures[1:],
             "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
-            "of_paper": name in of_paper(results),
-            "deviations": [*about.deviations, *general, *_sizes(runs)],
+            "deviations": [line for line in words.deviations if line not in once],
+            "sizes": _sizes(runs),
             "missing": _missing(runs),
             "commands": _commands(results, name),
             "origins": origins(runs),
@@ -67,36 +66,28 @@ def sections_of(
     return sections
 
 
+def repeated(results: Results) -> list[str]:
+    """Deviations that several experiments have: the page shows them once."""
+    lists = [words_of(results, name).deviations for name in results.by_experiment]
+    counts = Counter(line for lines in lists for line in lines)
+    return [line for line, count in counts.items() if count > 1]
+
+
 def _tables(shown: Shown, tables: Sequence[Table]) -> dict[str, Any]:
     """The shown table, those that are folded, and those that are too large for a page."""
     main = _main_table(shown, tables)
-    folded, linked = [], []
+    folded, controls, linked = [], [], []
     for table in tables:
-        if main is not None and table.name == main.name:
-            if main.shown.shape == table.shown.shape:
-                continue  # the whole of it is shown
-            table = replace(table, title=f"{table.title}: all columns and lines")
         too_large = len(table.names) > FOLDED_COLUMNS or len(table.shown) > FOLDED_LINES
-        (linked if too_large else folded).append(table)
-    return {
-        "table": main,
-        "more_tables": folded,
-        "linked": [table.name for table in linked],
-        "metrics": _metrics([main, *folded] if main else folded),
-    }
+        if main is None or table.name != main.name:
+            at_the_end = controls if table.name.endswith("_controls") else folded
+            (linked if too_large else at_the_end).append(table)
+    return {"table": main, "more_tables": folded, "controls": controls, "linked": linked}
 
 
-def _order(about: PlanEvent, name: str) -> tuple[int, str, str]:
-    """The paper's tables, what stands in its text, its figures, and what goes beyond it."""
-    in_text = 1 if about.paper or about.neurips else 3
-    kind, _, _ = about.paper.partition(" ")
-    return {"Table": 0, "Figure": 2}.get(kind, in_text), about.paper, name
-
-
-def _title(about: PlanEvent, name: str) -> str:
+def _title(place: str, title: str) -> str:
     """`Table 2: Training throughput ...`; of what is no table or figure of v5, the title alone."""
-    title = about.title or name
-    return f"{about.paper}: {title}" if about.paper.startswith(("Table", "Figure")) else title
+    return f"{place}: {title}" if place.startswith(("Table", "Figure")) else title
 
 
 def _short(title: str, rows: Sequence[Exhibit]) -> str:
@@ -104,7 +95,7 @@ def _short(title: str, rows: Sequence[Exhibit]) -> str:
     if not rows:
         return title
     places = {row.name.partition(", ")[0] for row in rows}
-    return places.pop() if len(rows) > 1 and len(places) == 1 else rows[0].name
+    return places.pop() if len(rows) > 1 and len(places) == 1 else rows[-1].name
 
 
 def _main_table(shown: Shown, tables: Sequence[Table]) -> Table | None:
@@ -119,21 +110,13 @@ def _main_table(shown: Shown, tables: Sequence[Table]) -> Table | None:
     if shown.columns and shown.table in ("", table.name):
         lines = lines[[name for name in table.names if name in shown.columns]]
         lines = lines[(lines.iloc[:, 2:] != EMPTY).any(axis=1)]
+        lines = lines.loc[:, ~lines.isin(["", EMPTY]).all()]
     return replace(table, shown=lines)
 
 
 def with_code(text: str) -> Markup:
     """A text for the page, where what stands between backticks is code."""
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(text))))
-
-
-def _metrics(tables: Sequence[Table]) -> dict[str, str]:
-    heads = " ".join(name for table in tables for name in table.names)
-    return {
-        name: text
-        for name, text in texts.METRICS.items()
-        if name.partition(" ")[0] in heads and name != texts.AS_TABLE2
-    }
 
 
 def _commands(results: Results, name: str) -> list[str]:

@@ -178,8 +178,11 @@ def styled() -> Iterator[None]:
             plt.close("all")
 
 
-def save(figure: Figure, stem: Path) -> None:
-    """Write `stem`.png and `stem`.svg: of the same figure always the same bytes."""
+def save(figure: Figure, stem: Path, title: str) -> None:
+    """Write `stem`.png and `stem`.svg: of the same figure always the same bytes.
+
+    The svg file has the title, for screen readers.
+    """
     stem.parent.mkdir(parents=True, exist_ok=True)
     # Laid out once, for all formats.
     layout = figure.get_layout_engine()
@@ -190,7 +193,7 @@ def save(figure: Figure, stem: Path) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 4) for edge in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
-    for kind, hidden in (("png", ["Software"]), ("svg", ["Date", "Creator"])):
-        path = stem.with_name(f"{stem.name}.{kind}")
-        figure.savefig(fresh(path), metadata=dict.fromkeys(hidden))
+    of_png, of_svg = {"Software": None}, {"Date": None, "Creator": None, "Title": title}
+    for kind, metadata in (("png", of_png), ("svg", of_svg)):
+        figure.savefig(fresh(stem.with_name(f"{stem.name}.{kind}")), metadata=metadata)
     plt.close(figure)

@@ -20,10 +20,11 @@ from repro.harness.frame import (
     runs_frame,
 )
 from repro.harness.results import Results, Run
+from repro.harness.spec import PLAIN
 from repro.paper import theory
 from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, suffix, without_tiny
-from repro.report.declared import report_of
+from repro.report.declared import OVER_PLAIN, report_of
 from repro.report.framed import RATIO, Form, in_two, with_interval, with_ratio
 from repro.report.ratio import MARKS, ideal, ideal_over_k1
 from repro.report.style import model_name
@@ -78,13 +79,14 @@ def origins(runs: Sequence[Run]) -> list[str]:
 
 
 def points(results: Results, experiment: str, fidelity: str = "measured") -> Table:
-    """One line a run of an experiment: step, speedup over K=1, idle time beside theory, memory."""
-    frame = runs_frame(results, experiment, fidelity=fidelity, library="repro", task="train")
+    """One line a run of an experiment: step, speedups, idle time beside theory, memory."""
+    frame = runs_frame(results, experiment, fidelity=fidelity, task="train")
     # Where nothing fits, N is 0 and nothing was timed; nor where processes shared devices.
     frame = frame[(frame["N"] > 0) & frame["shared"].isna()]
     ideals = [ideal(run.K, run.M, run.schedule, run.remat) for run in frame["run"]]
     sizes = list(zip(frame["K"], frame["M"], strict=True))
     frame = with_ratio(results, frame, "speedup over K=1", K=1)
+    frame = with_ratio(results, frame, OVER_PLAIN, **PLAIN)
     throughput = [
         Cell(run.throughput, f"{run.throughput:.1f} {run.unit}") if run.done else None
         for run in frame["run"]
@@ -92,9 +94,11 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
     columns = {
         "run": frame["id"],
         "model": frame["model"].map(model_name),
-        **{name: frame[name] for name in ("K", "M", "fidelity", "status", "rounds")},
+        **{name: frame[name] for name in ("method", "K", "M", "N", "fidelity", "status", "rounds")},
+        "recompute": frame["remat"],
         "step (ms)": 1e3 * frame["step_s"],
         "throughput": throughput,
+        **frame.filter(like=OVER_PLAIN),
         **frame.filter(like="speedup over K=1"),
         "ideal speedup": [ideal_over_k1(r.K, r.M, r.schedule, r.remat) for r in frame["run"]],
         "idle/total": frame["idle_over_total"],
@@ -104,11 +108,16 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
         "theory, idle/work": [theory.bubble_over_work(*size) for size in sizes],
         "peak MiB": 1024 * frame["peak_gib_max"],
         "differs in": [run.differs_in for run in frame["run"]],
+        "machine": frame["machine"],
     }
-    forms = {"speedup over K=1": RATIO, "idle/work": ".1%", "theory, idle/work": ".1%"}
-    frames = in_two(pd.DataFrame(columns), forms=forms)
+    forms = {"idle/work": ".1%", "theory, idle/work": ".1%"}
+    forms |= dict.fromkeys((OVER_PLAIN, "speedup over K=1"), RATIO)
+    table = pd.DataFrame(columns)
+    of_pipelines = [name for name in table if name.startswith(("ideal", "theory"))]
+    table[of_pipelines] = table[of_pipelines].where(frame["library"] == "repro")
+    frames = in_two(table, forms=forms)
     title = f"{experiment}, {fidelity}: one line a point"
-    note = f"Speedup over K=1 is at the same M, N and re-materialization. {MARKS}"
+    note = f"Plain training has K=1 and M=1, and recomputes nothing. {MARKS}"
     name = f"{experiment}_points{suffix(fidelity)}"
     return Table(name, title, note, *frames, experiment, list(frame["run"]))
 

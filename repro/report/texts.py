@@ -14,15 +14,15 @@ def _meanings(section: str) -> dict[str, str]:
     return {word: meaning for word, _, meaning in (item.partition(": ") for item in items)}
 
 
-FIDELITIES, VERDICTS, METRICS, SCALES, _TABLES, FIGURES, _SCHEDULES = map(_meanings, _SECTIONS[1:])
-# Name -> title and note of a table, or of the player's schedule.
-TABLES, SCHEDULES = (
+FIDELITIES, VERDICTS, METRICS, SCALES, *_TITLED = map(_meanings, _SECTIONS[1:])
+# Name -> title and note of a table, of a figure, or of the player's schedule.
+TABLES, FIGURES, SCHEDULES = (
     {name: (text.partition(". ")[0], text.partition(". ")[2]) for name, text in words.items()}
-    for words in (_TABLES, _SCHEDULES)
+    for words in _TITLED
 )
 AS_TABLE2 = "throughput over K=2, M=1"  # a metric that only the paper's experiments need
 DEVIATIONS = [
     "Pipelines of PyTorch processes instead of Lingvo on TPUs; one process a stage.",
     "Scaled-down runs can show a trend, not a reproduction.",
 ]
-"""Of every experiment of the paper; further ones stand in its about.md."""
+"""Of every experiment of the paper."""

@@ -1,7 +1,9 @@
 """The claims with their verdicts, a line for each exhibit, and the audit, as tables."""
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from csv import DictReader
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -18,7 +20,7 @@ from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
 from repro.io.untrusted import LARGE, read_text
 from repro.report.compare import beside_paper, without_tiny
-from repro.report.declared import report_of
+from repro.report.declared import report_of, with_cells
 from repro.report.framed import INTERVAL, RANGE, in_two
 from repro.report.table import EMPTY, Cell, Table, unguarded
 from repro.report.texts import FIDELITIES, TABLES
@@ -27,13 +29,6 @@ HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent"})
 # What is counted with another claim, or is true whatever a device does, or decides nothing.
 UNDECIDED = frozenset[Word]({"implied", "arithmetic", "cannot tell", "not tested here"})
 WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
-OUTCOMES = (
-    "hold in every number that decides",
-    "hold in part",
-    "do not hold or are not identified",
-    "could be tried only with smaller models, which do not show them",
-    "are not decided here",
-)
 Counts = list[tuple[str, int]]  # verdict -> claims that have it, the best verdict first
 
 
@@ -46,6 +41,10 @@ class Judged:
     @property
     def ran(self) -> bool:
         return self.evidence is not None and bool(self.evidence.runs)
+
+    @property
+    def ours(self) -> str:
+        return _amount(self.claim, self.evidence.value) if self.evidence else EMPTY
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class Exhibit:
 
     @property
     def ours(self) -> str:
-        amounts = [(judged.claim, judged.evidence) for judged in self.shown]
-        return _joined([_amount(claim, ours.value) if ours else EMPTY for claim, ours in amounts])
+        return _joined([judged.ours for judged in self.shown])
 
     @property
     def experiment(self) -> str:
@@ -105,18 +103,6 @@ class Exhibit:
         verdicts = [judged.verdict for judged in self.counted]
         return [verdict for verdict in verdicts if verdict.word not in UNDECIDED]
 
-    @property
-    def outcome(self) -> str:
-        words = {verdict.word for verdict in self.decided}
-        full, part, nothing, small, undecided = OUTCOMES
-        if not words:
-            return undecided
-        if words <= HOLDING:
-            return full
-        if words & {*HOLDING, "trend"}:
-            return part
-        return small if all(verdict.smaller for verdict in self.decided) else nothing
-
 
 def judged_claims(results: Results) -> list[Judged]:
     """Every claim with its verdict; tiny runs are never held against one."""
@@ -139,14 +125,16 @@ def evidence_of(results: Results) -> dict[str, Evidence]:
 def exhibits(claims: Sequence[Judged]) -> list[Exhibit]:
     lines = []
     for line in DATA["exhibits"]:
-        shown, counted = (
-            [judged for judged in claims if any(fnmatch(judged.claim.id, p) for p in patterns)]
-            for patterns in (line["shown"], line.get("counted", line["shown"]))
-        )
+        shown = _matching(claims, line["shown"])
+        counted = _matching(claims, line.get("counted", line["shown"]))
         # A cell that the others are divided by is 1 whatever is true.
         counted = [judged for judged in counted if judged.claim.needs != BASE_CELL]
         lines.append(Exhibit(line["name"], line["claim"], shown, counted))
     return lines
+
+
+def _matching(claims: Sequence[Judged], patterns: Sequence[str]) -> list[Judged]:
+    return [each for each in claims if any(fnmatch(each.claim.id, p) for p in patterns)]
 
 
 def summed(lines: Sequence[Exhibit]) -> Counts:
@@ -154,17 +142,36 @@ def summed(lines: Sequence[Exhibit]) -> Counts:
     return [(word, counter[word]) for word in WORDS if word in counter]
 
 
-def what_holds(claims: Sequence[Judged]) -> str:
-    """How many exhibits hold in all that was tested, in part or not at all, and how many claims."""
-    lines = exhibits(claims)
-    counts = Counter(line.outcome for line in lines)
-    *before, last = [f"{counts[text]} {text}" for text in OUTCOMES if counts[text]]
-    listed = f"{', '.join(before)}, and {last}" if before else last
-    known = [verdict.word in HOLDING for line in lines for verdict in line.decided]
-    return (
-        f"Of the {len(lines)} exhibits below, {listed}; {sum(known)} of their {len(known)} claims "
-        "that are decided hold."
-    )
+def headline(claims: Sequence[Judged], tables: Mapping[str, Table]) -> dict[str, str]:
+    """Topic -> what these results say of it; `claims.toml` says when they say a sentence."""
+    said: dict[str, list[str]] = {}
+    for line in DATA["headline"]:
+        of = _matching(claims, line.get("of", []))
+        word = line.get("all", line.get("some"))
+        which = [each for each in of if each.ran and word in (None, each.verdict.word)]
+        if len(which) == len(of) or ("some" in line and which):
+            with suppress(LookupError):  # a cell that has no number
+                text = with_cells(line["text"], tables)
+                text = text.format(**_words(of, which)) if of else text
+                said.setdefault(line["topic"], []).append(text)
+    return {topic: " ".join(sentences) for topic, sentences in said.items()}
+
+
+def _words(of: list[Judged], which: Sequence[Judged]) -> dict[str, str]:
+    whole = Exhibit("", "", of, of)
+    labels = {each.verdict.label for each in of}
+    listed = [f"{re.split(r',| [(]', each.claim.text)[0]} ({each.ours})" for each in which]
+    return {
+        "ours": _and(whole.ours),
+        "paper": _and(whole.paper),
+        "how": " and ".join(whole.fidelities),
+        "verdict": whole.verdict if len(labels) > 1 else labels.pop(),
+        "which": "; ".join(listed),
+    }
+
+
+def _and(listed: str) -> str:
+    return " and ".join(listed.rsplit(", ", 1))
 
 
 def written_rows(plots_dir: Path) -> list[dict[str, str]]:

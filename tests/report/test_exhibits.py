@@ -69,7 +69,7 @@ def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, monkeypatch):
     """In no table, no legend and no caption."""
     labels: dict[str, str] = {}
 
-    def save(figure, stem):
+    def save(figure, stem, _title):
         in_axes = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
         texts = [text for legend in (*figure.legends, *in_axes) for text in legend.get_texts()]
         labels[stem.name] = " ".join(text.get_text() for text in texts)

@@ -1,16 +1,23 @@
 """The page: complete, useful without results, the same bytes each time, self-contained."""
 
+import math
 import re
+import subprocess
 from html import unescape
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgb
 from recorded import fill_with, record, timeline
 
+from repro.claims.claim import WORDS
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
+from repro.report.style import FIDELITIES
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +28,16 @@ def written(folder, tmp_path_factory):
 
 def test_the_page_follows_its_order(written):
     html = written.read_text(encoding="utf-8")
-    assert '<figure id="table2_bars">' in html.partition('<section id="player">')[0]
     words = [
+        "<dt>Hardware</dt><dd>Nothing here was measured on a GPU.",
+        "Bars below, a part for each claim",
+        '<table class="verdicts">',
         '<section id="player">',
         '<section id="table2">',
-        "How does throughput grow with K &amp; M?",
+        "How does throughput grow with K and M at a fixed mini-batch",
         "Table 2: throughput",
         "<details>",
-        "How to read the numbers",
-        "Deviations from the paper",
+        "Deviations, sizes, commands and files",
         "Runs without a result, and why",
         ".venv/bin/repro run table2 --scale laptop",
         "<h2>How to read it",
@@ -38,7 +46,6 @@ def test_the_page_follows_its_order(written):
     places = [html.index(word) for word in words]
     assert places == sorted(places)
     assert html.count("data:image/svg+xml") >= 2
-    assert "Throughput &lt;of&gt; a pipeline" in html
     assert "skipped(needs 4 devices): K=4 M=1, K=4 M=4" in html
     assert "Test CPU" in html
     assert "L 4; N=32" in html
@@ -55,6 +62,32 @@ def test_the_page_is_self_contained_and_its_ids_are_unique(written):
     assert len(ids) == len(set(ids))
     for target in re.findall(r'href="#([^"]+)"', html) + re.findall(r"url\(#([^)]+)\)", html):
         assert target in ids
+    for file in re.findall(r'href="([^"#:]+)"', html):
+        assert (written.parent / file).exists()
+
+
+def test_the_committed_page_has_few_folds_and_links_to_committed_files():
+    html = (ROOT / "plots/reference/report.html").read_text(encoding="utf-8")
+    assert html.count("<details>") <= 70
+    listed = subprocess.run(
+        ["git", "ls-files", "plots/reference"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    committed = {Path(path).name for path in listed.stdout.splitlines()}
+    assert {*re.findall(r'href="([^"#:]+)"', html)} <= committed
+    deviations = re.findall(r"<li>(.*?)</li>", html)
+    assert len(deviations) == len({*deviations}), "each is said once"
+    titles = re.findall(r'<img src="[^"]*" alt="([^"]*)">', html)
+    assert all(titles)
+    assert len(titles) == len({*titles}), "each figure has a title of its own"
+
+
+def test_a_verdict_has_no_colour_of_a_number():
+    css = (ROOT / "repro/report/page.css").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"^\.([\w-]+) \{ background: (#\w+); \}", css, flags=re.M))
+    assert {word.replace(" ", "-") for word in WORDS} == {*colours}
+    for word, colour in colours.items():
+        apart = [math.dist(to_rgb(colour), to_rgb(other)) for other in FIDELITIES.values()]
+        assert min(apart) > 0.25, word
 
 
 def test_the_page_is_the_same_again(written, folder, tmp_path):
@@ -68,24 +101,34 @@ def banner(path: Path) -> str:
 
 
 def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
+    runs = (RunSpec(model="timed", K=K, M=2, N=8) for K in (1, 2))
+    plain = RunSpec(model="timed", K=1, M=1, N=8, checkpoint="never")
     plan = Experiment(
         name="sweep",
-        title="K x M sweep",
-        question="?",
-        groups=(
-            Group(name="mlp", runs=tuple(RunSpec(model="timed", K=K, M=2, N=8) for K in (1, 2))),
-        ),
+        title="K x <M> sweep",
+        question="How do step time & memory change?",
+        groups=(Group(name="mlp", runs=(plain, *runs)),),
     )
 
     def made(spec: RunSpec, _round: int) -> Measured:
         walked = timeline(spec.K, spec.M)
         schedule = make_schedule("gpipe", spec.K, spec.M)
-        return Measured(record(walked, schedule, loss=[1.0], peak_bytes=[2**20] * spec.K), walked)
+        step_s = [3 * walked.step_time / spec.K] * 5
+        measured = record(walked, schedule, loss=[1.0], step_s=step_s, peak_bytes=[2**20] * spec.K)
+        return Measured(measured, walked)
 
     fill_with(tmp_path / "results", plan, made)
     path = page.write(tmp_path / "results", tmp_path / "plots")
     html = path.read_text(encoding="utf-8")
-    assert re.findall(r'<section id="(\w+)">', html) == ["player", "sweep", "words", "all"]
+    assert re.findall(r'<section id="(\w+)">', html) == ["sweep", "player", "words", "all"]
+    begins = html.partition("</table>")[0]
+    over = 2 * timeline(1, 1).step_time / timeline(2, 2).step_time
+    assert "<h1>K x &lt;M&gt; sweep</h1>" in begins
+    assert "How do step time &amp; memory change?" in begins
+    assert "timed is fastest by gpipe with K=2, M=2, recompute always: " in begins
+    assert f"/s, {over:.2f} times plain training; its peak is 1.0 MiB." in begins
+    heads = re.findall(r"<th[^>]*>([^<]+)</th>", begins)
+    assert {"method", "N", "throughput", "over plain training", "machine"} <= {*heads}
     assert 'id="sweep_speedup"' in html
     for word in (
         "Table 2",
@@ -97,6 +140,5 @@ def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
         "numbers beside",
     ):
         assert word not in html, word
-    assert "What was run" in html
     assert "Scale laptop measures" in banner(path)
     assert "The paper has no numbers for sweep" in banner(path)

@@ -14,10 +14,10 @@ AGAIN, NOISY, SLOWER = (0.99, 1.02), (0.8, 1.5), (0.7, 0.73)
     [
         ((1.2, 1.3), AGAIN, 5, "faster"),
         ((0.75, 0.85), AGAIN, 5, "slower"),
-        ((1.2, 1.3), NOISY, 5, "not distinguishable"),
-        ((1.2, 1.3), SLOWER, 5, "not distinguishable"),  # whichever of both runs is divided
-        ((0.75, 0.85), NOISY, 5, "not distinguishable"),
-        ((0.98, 1.01), AGAIN, 5, "not distinguishable"),
+        ((1.2, 1.3), NOISY, 5, "not clear of A/A"),
+        ((1.2, 1.3), SLOWER, 5, "not clear of A/A"),  # whichever of both runs is divided
+        ((0.75, 0.85), NOISY, 5, "not clear of A/A"),
+        ((0.98, 1.01), AGAIN, 5, "not clear of A/A"),
         ((1.2, 1.3), (nan, nan), 5, "no A/A interval"),
         ((nan, nan), AGAIN, 4, "too few rounds"),
         ((nan, nan), AGAIN, 0, ""),

@@ -133,6 +133,8 @@ def test_every_measured_step_that_the_sliders_reach_can_be_loaded(monkeypatch):
     html = player(reference)
     assert html.count("<option") > len(steps)
     assert len(html) < 600_000
+    names = [(step["experiment"], step["label"]) for step in steps]
+    assert len(names) == len({*names})
     monkeypatch.setattr(module, "MOST_SPANS", 500)
     few = measured_steps(reference)
     assert 0 < sum(len(step["spans"]) for step in few) <= 500

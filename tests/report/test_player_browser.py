@@ -120,8 +120,13 @@ def test_moving_the_controls_shows_the_numbers_of_the_simulation(page):
     never = page.locator('input[name="player-checkpoint"][value="never"]')
     assert never.is_checked()
     assert never.is_disabled()
+    assert "this schedule recomputes nothing" in text(page, "grey")
     choose(page, schedule="gpipe")
     assert never.is_enabled()
+    assert text(page, "grey") == ""
+    choose(page, measured=0)
+    assert part(page, "K").is_disabled()
+    assert "settings of the measured step" in text(page, "grey")
 
 
 def test_keys_play_and_step(page):

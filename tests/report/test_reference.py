@@ -1,5 +1,6 @@
 """The golden oracle: `plots/reference` holds exactly the tables that `results/reference` gives."""
 
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_figures_are_few_and_small_and_the_page_shows_one_that_is_there(pictures
     for drawn in pictures:
         svg = drawn.stem.with_name(f"{drawn.stem.name}.svg")
         assert svg.stat().st_size < 200_000, svg.name
+        assert f"<title>{escape(drawn.title)}</title>" in svg.read_text(encoding="utf-8")
         assert drawn.caption.count(". ") <= 1, f"at most two sentences: {drawn.caption}"
         shown = shown_of(drawn.experiment)
         assert shown is None or not shown.figure or shown.figure in names

@@ -11,7 +11,8 @@ from recorded import changed_runs
 from repro.claims.all_claims import all_claims
 from repro.harness.results import Results, Run
 from repro.report.page import write_tables
-from repro.report.verdicts import Judged, evidence_of, judged_claims, written_rows
+from repro.report.tables import all_tables
+from repro.report.verdicts import Judged, evidence_of, headline, judged_claims, written_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +20,27 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def judged(reference: Results) -> dict[str, Judged]:
     return {each.claim.id: each for each in judged_claims(reference)}
+
+
+def said(results: Results) -> dict[str, str]:
+    tables = {table.name: table for table in all_tables(results)}
+    return headline(judged_claims(results), tables)
+
+
+def test_the_headline_says_what_the_records_say_and_nothing_of_what_they_lack(reference):
+    whole = said(reference)
+    assert [*whole] == ["Exactness", "Memory", "Speed", "Links", "Bubble", "Quality"]
+    assert whole["Exactness"].startswith("Reproduced exactly: with every K that ran")
+    assert "measured and emulated): not reproduced." in whole["Bubble"]
+    lost = {"consistency", "bubble", "table5", "figure1"}
+    kept = [run for run in reference.runs if run.experiment not in lost]
+    changed = said(replace(reference, runs=kept))
+    assert [*changed] == ["Exactness", "Memory", "Speed", "Links"]
+    assert changed["Exactness"].startswith("The simulator's clock"), "and no word of bits"
+    differing = changed_runs(
+        reference, lambda run: another_digest(run) if run.experiment == "consistency" else run
+    )
+    assert said(differing)["Exactness"].startswith("Not reproduced: ")
 
 
 def test_every_number_of_ours_belongs_to_a_claim(reference):

@@ -153,6 +153,7 @@ function show_controls() {
   }
   check("checkpoint", checkpoint);
   find("R").disabled = Boolean(measured) || checkpoint === "never";
+  find("grey").textContent = why_grey(measured, split, checkpoint);
   find("v-box").hidden = !interleaved;
   find("about").textContent = data.schedules[schedule].about;
   find("source").textContent = measured ? `Measured: ${measured.source}.` : "";
@@ -162,6 +163,13 @@ function show_controls() {
     const spans = shown.steps.flatMap((step) => step.ranks.flat());
     item.hidden = kind !== "idle" && !spans.some((span) => span.kind === kind);
   }
+}
+
+// Why some controls cannot be moved; empty where all can.
+function why_grey(measured, split, checkpoint) {
+  if (measured) return "Grey controls show the settings of the measured step. Choose none to move them.";
+  if (split) return "Checkpointing and R are grey: this schedule recomputes nothing.";
+  return checkpoint === "never" ? "R is grey: nothing is recomputed." : "";
 }
 
 function check(name, value) {
