@@ -141,10 +141,6 @@ def _sizes(runs: list[Run]) -> list[str]:
         if more := len(sizes) - len(listed):
             listed.append(f"and {more} more, all in runs.csv")
         sentences.append(f"{model_name(model)} here: {' / '.join(listed)}.")
-    real = [run for run in runs if run.fidelity != "simulated"]
-    devices = dict.fromkeys(run.device for run in real if run.device)
-    if devices:
-        sentences.append(f"Devices here: {', '.join(devices)}.")
     return sentences
 
 

@@ -123,6 +123,7 @@ def test_moving_the_controls_shows_the_numbers_of_the_simulation(page):
     assert "this schedule recomputes nothing" in text(page, "grey")
     choose(page, schedule="gpipe")
     assert never.is_enabled()
+    choose(page, checkpoint="always")
     assert text(page, "grey") == ""
     choose(page, measured=0)
     assert part(page, "K").is_disabled()
