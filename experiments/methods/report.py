@@ -314,8 +314,7 @@ def loss_curves(frame: Frame) -> Figure | None:
     for run in runs[(runs["method"] != "gpipe") | (runs["K"] == 2)].itertuples():
         each, colour, dashes = run.N, style.THEORY, "-"
         if run.method == "pipedream":
-            each, colour = run.N // run.M, style.series_colour(run.K)
-            dashes = {1: "--", 2: "-.", 4: ":"}.get(run.K, "--")
+            each, colour, dashes = run.N // run.M, style.series_colour(run.K), "--"
         label = f"{run.method}, K={run.K}: an update in {each}"
         look = style.dots("measured", linestyle=dashes, markersize=0, color=colour, label=label)
         examples = run.N * np.arange(1, len(run.loss) + 1)

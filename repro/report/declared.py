@@ -20,7 +20,7 @@ from types import ModuleType
 from repro.harness.about import About
 from repro.harness.results import Results
 from repro.harness.schema import PlanEvent
-from repro.report.table import Table
+from repro.report.table import EMPTY, Table
 
 HOME = Path(__file__).resolve().parents[2] / "experiments"
 _QUOTED = re.compile(r"\{(\w+)((?: \S+=\S+)*): (.+?)( \[low, high\])?\}")
@@ -81,11 +81,12 @@ def answer_of(experiment: str, tables: Mapping[str, Table]) -> str:
     answer, about = getattr(report, "answer", None), getattr(report, "ABOUT", None)
     try:
         if report is None:
-            return _fastest(next(each for each in tables.values() if each.experiment == experiment))
+            names = [name for name in tables if name.startswith(f"{experiment}_points")]
+            return " ".join(_fastest(tables[name]) for name in names)
         if answer is not None:
             return answer(tables)
         return with_cells(about.words["Answer"].note, tables) if about else ""
-    except (LookupError, StopIteration):
+    except LookupError:
         return ""
 
 
@@ -96,11 +97,11 @@ def _fastest(points: Table) -> str:
     for model, of_model in throughput.groupby(points.shown["model"], sort=False):
         best = points.shown.loc[of_model.idxmax()]
         over = best[OVER_PLAIN]
-        times = f", {over} times plain training" if over[0].isdigit() else ""
-        times = ", which is plain training" if over.startswith("1 (") else times
+        times = f" ({OVER_PLAIN}: {over})" if over != EMPTY else ""
         sentences.append(
             f"{model} is fastest by {best['method']} with K={best['K']}, M={best['M']}, recompute "
-            f"{best['recompute']}: {best['throughput']}{times}; its peak is {best['peak MiB']} MiB."
+            f"{best['recompute']}: {best['throughput']}, {best['fidelity']}{times}; its peak is "
+            f"{best['peak MiB']} MiB."
         )
     return " ".join(sentences)
 

@@ -14,7 +14,7 @@ from repro.harness.results import Results, Run
 from repro.io.files import fresh
 from repro.report import curves, gantt
 from repro.report.compare import matching, rows_of, settings, without_tiny
-from repro.report.declared import report_of
+from repro.report.declared import report_of, words_of
 from repro.report.style import MARKERS, model_name, save, styled
 from repro.report.texts import FIGURES
 
@@ -47,17 +47,14 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             runs = matching(done, experiment=experiment)
-            report = report_of(experiment)
-            make = getattr(report, "figures", figures)
-            titles = {name: title for name, (title, _) in FIGURES.items()}
-            titles |= (
-                {name: words.title for name, words in report.ABOUT.words.items()} if report else {}
-            )
+            make = getattr(report_of(experiment), "figures", figures)
+            words = getattr(words_of(results, experiment), "words", {})
             for name, figure, caption in make(results, runs):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
-                    save(figure, stem, titles[name])
-                    drawn.append(Drawn(stem, experiment, titles[name], caption))
+                    title = words[name].title if name in words else FIGURES[name][0]
+                    save(figure, stem, title)
+                    drawn.append(Drawn(stem, experiment, title, caption))
     return drawn
 
 
@@ -71,8 +68,8 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     drawn = {id(run) for setting in every[:MOST] for run in setting.rows}
     kept = [run for run in rows if id(run) in drawn]
     for name, make in (("speedup", curves.speedup), ("bubble", curves.bubble)):
-        _, caption = FIGURES[name]
-        yield name, make(results, kept), caption.format(no_interval=NO_INTERVAL, most=MOST)
+        caption = FIGURES[name][1].format(no_interval=NO_INTERVAL, most=MOST)
+        yield name, make(results, kept), caption
     yield from figure2(results, rows)
 
 
@@ -104,9 +101,8 @@ def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
         if len(traced) == len(pair):
             run = pair[0]
             headline = f"{model_name(run.model)}, {run.fidelity}: K={run.K}, N={run.N}"
-            _, caption = FIGURES["figure2"]
-            words = {"fidelity": run.fidelity, "M": pair[1].M}
-            yield "figure2", gantt.draw(headline, traced, run.fidelity), caption.format(**words)
+            caption = FIGURES["figure2"][1].format(fidelity=run.fidelity, M=pair[1].M)
+            yield "figure2", gantt.draw(headline, traced, run.fidelity), caption
             return
 
 

@@ -21,12 +21,11 @@ from repro.harness.frame import (
 )
 from repro.harness.results import Results, Run
 from repro.harness.spec import PLAIN
-from repro.paper import theory
 from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, suffix, without_tiny
 from repro.report.declared import OVER_PLAIN, report_of
 from repro.report.framed import RATIO, Form, in_two, with_interval, with_ratio
-from repro.report.ratio import MARKS, ideal, ideal_over_k1
+from repro.report.ratio import MARKS
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
 from repro.report.texts import TABLES
@@ -79,15 +78,13 @@ def origins(runs: Sequence[Run]) -> list[str]:
 
 
 def points(results: Results, experiment: str, fidelity: str = "measured") -> Table:
-    """One line a run of an experiment: step, speedups, idle time beside theory, memory."""
+    """One line a run of an experiment: step, speedups, idle time, memory."""
     frame = runs_frame(results, experiment, fidelity=fidelity, task="train")
     # Where nothing fits, N is 0 and nothing was timed; nor where processes shared devices.
     frame = frame[(frame["N"] > 0) & frame["shared"].isna()]
-    ideals = [ideal(run.K, run.M, run.schedule, run.remat) for run in frame["run"]]
-    sizes = list(zip(frame["K"], frame["M"], strict=True))
     frame = with_ratio(results, frame, "speedup over K=1", K=1)
     frame = with_ratio(results, frame, OVER_PLAIN, **PLAIN)
-    throughput = [
+    frame["throughput"] = [
         Cell(run.throughput, f"{run.throughput:.1f} {run.unit}") if run.done else None
         for run in frame["run"]
     ]
@@ -97,25 +94,16 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
         **{name: frame[name] for name in ("method", "K", "M", "N", "fidelity", "status", "rounds")},
         "recompute": frame["remat"],
         "step (ms)": 1e3 * frame["step_s"],
-        "throughput": throughput,
+        "throughput": frame["throughput"],
         **frame.filter(like=OVER_PLAIN),
         **frame.filter(like="speedup over K=1"),
-        "ideal speedup": [ideal_over_k1(r.K, r.M, r.schedule, r.remat) for r in frame["run"]],
         "idle/total": frame["idle_over_total"],
-        "theory, idle/total": [theory.bubble_over_total(*size) for size in sizes],
-        "ideal, idle/total": [step.idle_over_total if step else None for step in ideals],
-        "idle/work": frame["idle_over_work"],
-        "theory, idle/work": [theory.bubble_over_work(*size) for size in sizes],
         "peak MiB": 1024 * frame["peak_gib_max"],
-        "differs in": [run.differs_in for run in frame["run"]],
+        "differs in": frame["differs_in"],
         "machine": frame["machine"],
     }
-    forms = {"idle/work": ".1%", "theory, idle/work": ".1%"}
-    forms |= dict.fromkeys((OVER_PLAIN, "speedup over K=1"), RATIO)
-    table = pd.DataFrame(columns)
-    of_pipelines = [name for name in table if name.startswith(("ideal", "theory"))]
-    table[of_pipelines] = table[of_pipelines].where(frame["library"] == "repro")
-    frames = in_two(table, forms=forms)
+    forms: dict[str, Form] = dict.fromkeys((OVER_PLAIN, "speedup over K=1"), RATIO)
+    frames = in_two(pd.DataFrame(columns), forms=forms)
     title = f"{experiment}, {fidelity}: one line a point"
     note = f"Plain training has K=1 and M=1, and recomputes nothing. {MARKS}"
     name = f"{experiment}_points{suffix(fidelity)}"

@@ -162,16 +162,12 @@ def _words(of: list[Judged], which: Sequence[Judged]) -> dict[str, str]:
     labels = {each.verdict.label for each in of}
     listed = [f"{re.split(r',| [(]', each.claim.text)[0]} ({each.ours})" for each in which]
     return {
-        "ours": _and(whole.ours),
-        "paper": _and(whole.paper),
+        "ours": " and ".join(whole.ours.rsplit(", ", 1)),
+        "paper": " and ".join(whole.paper.rsplit(", ", 1)),
         "how": " and ".join(whole.fidelities),
         "verdict": whole.verdict if len(labels) > 1 else labels.pop(),
         "which": "; ".join(listed),
     }
-
-
-def _and(listed: str) -> str:
-    return " and ".join(listed.rsplit(", ", 1))
 
 
 def written_rows(plots_dir: Path) -> list[dict[str, str]]:

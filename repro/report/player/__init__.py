@@ -5,7 +5,6 @@ clock of `repro.gpipe.schedule` again, in JavaScript; `tests/report/test_player.
 """
 
 import json
-from collections.abc import Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
-from repro.harness.spec import RunSpec
-from repro.harness.vary import all_varied
 from repro.report.compare import link_name, rows_of
 from repro.report.style import IDLE, KIND_WORDS, KINDS, model_name
 from repro.report.texts import SCHEDULES
@@ -68,14 +65,10 @@ def measured_steps(results: Results) -> list[dict[str, Any]]:
 
     Where they are too many, those with the fewest spans are kept.
     """
-    found = [
-        (run, timeline)
+    steps = [
+        _plain(results, run, timeline)
         for run in rows_of(results, fidelity="measured", status="done")
         if _is_playable(run) and (timeline := results.timeline(run)) is not None
-    ]
-    named = labels(results, [run for run, _ in found])
-    steps = [
-        _plain(run, timeline, label) for (run, timeline), label in zip(found, named, strict=True)
     ]
     # The order of the experiments and of their plans stays.
     few_first = sorted(range(len(steps)), key=lambda n: len(steps[n]["spans"]))
@@ -90,36 +83,19 @@ def _is_playable(run: Run) -> bool:
     return ours and 1 < run.K <= MOST_K and run.D == 1 and run.M <= MOST_M
 
 
-def labels(results: Results, runs: Sequence[Run]) -> list[str]:
-    """A name for each run, with the settings that tell it from others of its experiment."""
-    alike: dict[tuple[str, str], list[RunSpec]] = {}
-    keys = []
-    for run in runs:
-        schedule, _ = SCHEDULES[run.schedule]
-        label = f"{model_name(run.model)}, {schedule}, K={run.K}, M={run.M}, recompute {run.remat}"
-        keys.append((run.experiment, f"{label}, {results.where(run)}"))
-        alike.setdefault(keys[-1], []).append(run.spec)
-    return [
-        ", ".join([key[1], *(_setting(run.spec, name) for name in all_varied(alike[key]))])
-        for run, key in zip(runs, keys, strict=True)
-    ]
-
-
-def _setting(spec: RunSpec, name: str) -> str:
-    if name == "link":
-        return f"link {link_name(spec)}"
-    return f"{name} {getattr(spec, name, spec.model_args.get(name))}"
-
-
-def _plain(run: Run, timeline: Timeline, label: str) -> dict[str, Any]:
+def _plain(results: Results, run: Run, timeline: Timeline) -> dict[str, Any]:
     """A step for the page: each span as kind, stage, micro-batch, start and length."""
+    schedule, _ = SCHEDULES[run.schedule]
+    label = [model_name(run.model), schedule, f"K={run.K}, M={run.M}, N={run.N}"]
+    label += [f"recompute {run.remat}", run.differs_in, results.where(run)]
+    label += [f"link {link_name(run.spec)}"] if run.spec.link else []
     spans = []
     for span in sorted(timeline.spans, key=lambda span: (span.start, span.stage)):
         start, seconds = span.start - timeline.start, span.seconds
         times = round(1e6 * start), round(1e6 * seconds)
         spans.append([span.kind, span.stage, span.micro_batch, *times])
     return {
-        "label": label,
+        "label": ", ".join(filter(None, label)),
         "experiment": run.experiment,
         "source": f"{run.experiment} at {run.scale} scale on {run.machine}, run {run.id}",
         "schedule": run.schedule,
