@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, load, load_recorded
-from repro.harness.spec import ON_CPU
 from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
@@ -57,7 +56,6 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         fidelity_colours=FIDELITIES if judged else {},
         title="GPipe, reproduced" if judged else " and ".join(each["title"] for each in sections),
         headline=verdicts.headline(claims, {table.name: table for table in tables}),
-        measured=_measured(results),
         verdicts=rows,
         verdict_words=texts.VERDICTS,
         player=player(results),
@@ -93,14 +91,6 @@ def write_tables(
     every_round = rounds(results).to_dict("list")
     fresh(plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
     return tables
-
-
-def _measured(results: Results) -> tuple[list[str], list[str]]:
-    """The experiments with runs that were measured on a GPU, and those on processors alone."""
-    runs = [run for run in results.runs if run.done and run.fidelity == "measured"]
-    on_gpu = {run.experiment for run in runs if run.scale not in ON_CPU}
-    every = dict.fromkeys(run.experiment for run in runs)
-    return [name for name in every if name in on_gpu], [n for n in every if n not in on_gpu]
 
 
 def _banner(results: Results) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.harness.results import Results, Run
+from repro.harness.spec import ON_CPU
 from repro.report.declared import Shown, answer_of, shown_of, words_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
@@ -40,6 +41,7 @@ def sections_of(
     for name in (name for name in order if name in results.by_experiment):
         listing, words = results.listings[name], words_of(results, name)
         shown, runs = shown_of(name), results.by_experiment[name]
+        measured = [run for run in runs if run.done and run.fidelity == "measured"]
         verdicts = [row for row in rows if row.experiment == name]
         pictures = [figure for figure in drawn if figure.experiment == name]
         pictures.sort(key=lambda figure: figure.stem.name != shown.figure)
@@ -50,6 +52,8 @@ def sections_of(
             "title": _title(listing.paper, words.title or name),
             "question": words.question,
             "answer": answer_of(name, {table.name: table for table in tables}),
+            "measured": bool(measured),
+            "on_gpu": any(run.scale not in ON_CPU for run in measured),
             "verdicts": verdicts,
             "counts": summed(verdicts),
             "figure": pictures[0] if pictures else None,
