@@ -141,7 +141,10 @@ def test_no_effect_at_all_is_no_direction():
 def test_a_formula_stands_beside_a_simulation():
     claim = replace(CLAIM, formulas={"the ideal": 2.0, "another": 5.0})
     assert str(judge(claim, SIMULATED)) == "arithmetic: the ideal agrees with the claim"
-    assert str(judge(claim, replace(SIMULATED, value=3.0))) == "not reproduced: the ideal agrees with the claim"
+    assert (
+        str(judge(claim, replace(SIMULATED, value=3.0)))
+        == "not reproduced: the ideal agrees with the claim"
+    )
     assert str(judge(claim, OURS)) == "reproduced"
 
 
