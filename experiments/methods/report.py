@@ -315,7 +315,7 @@ def loss_curves(frame: Frame) -> Figure | None:
         each, colour, dashes = run.N, style.THEORY, "-"
         if run.method == "pipedream":
             each, colour, dashes = run.N // run.M, style.series_colour(run.K), "--"
-        label = f"{run.method}, K={run.K}: an update in {each}"
+        label = f"{run.method}, K={run.K}: 1 in {each}"
         look = style.dots("measured", linestyle=dashes, markersize=0, color=colour, label=label)
         examples = run.N * np.arange(1, len(run.loss) + 1)
         by_examples.plot(examples, run.loss, **look)
@@ -324,5 +324,5 @@ def loss_curves(frame: Frame) -> Figure | None:
         axes.set(xlabel=counted, xscale="log")
         axes.xaxis.set_major_formatter("{x:g}")
     by_examples.set_ylabel("training loss, measured")
-    by_examples.legend(loc="lower left")
+    by_examples.legend(loc="upper right", title="updates in examples")
     return drawn
