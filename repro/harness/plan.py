@@ -253,7 +253,7 @@ def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
     others: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
-        divided = spec.task not in ("fit", "learn") and not spec.shared
+        divided = spec.task not in ("fit", "learn") and not spec.untimed
         changes = [PLAIN, *(others if spec.K > 1 else [])] if divided else []
         bases = [first.get(compared(spec, **changed)) for changed in changes]
         if spec.control:

@@ -230,7 +230,12 @@ class RunSpec(Frozen):
     def timed(self) -> bool:
         """Whether a clock times it; a measured run needs a device for each process then."""
         by_clock = self.task in ("train", "calibrate", "roofline") and self.fidelity in TIMED
-        return by_clock and not self.shared
+        return by_clock and not self.untimed
+
+    @property
+    def untimed(self) -> bool:
+        """Whether its steps are no measure of time: stages share devices, or it only trains."""
+        return bool(self.shared or self.sentences)
 
     @property
     def devices(self) -> int:
