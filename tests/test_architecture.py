@@ -36,10 +36,10 @@ ALLOWED = {
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
     "gpipe": 8655,  # plain layers; kept memory; limits in torch's words; errors that name a layer
-    "harness": 7714,  # measured together in blocks; fitted devices; trainings side by side; W&B while it trains
+    "harness": 7714,  # blocks; fitted devices; trainings side by side; W&B while it trains
     "experiments": 7069,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
-    "cli": 2751,  # which layers make a profile; ranges; replicas; plain training; hints for other names
-    "report": 2345,  # controls, widths of intervals, ranges, verdicts; a headline; one's own runs first
+    "cli": 2751,  # which layers make a profile; ranges; plain training; hints
+    "report": 2345,  # controls, intervals, verdicts; a headline; one's own runs first
     "costs": 1937,  # rates that grow with the work and their fit; the host's time
     "methods": 2557,  # the bare loop; convolutions divided; counted bytes; PipeDream's planner
     "models": 1503,  # U-Net, a model that no profile has seen
