@@ -160,7 +160,7 @@ class Report(NamedTuple):
 
     def figures(self, *experiments: str) -> dict[str, Path]:
         paths = self.files("png", *experiments)
-        return {f"figures/{name_part(path.stem)}": path for path in paths}
+        return {f"plots/{name_part(path.stem)}": path for path in paths}
 
     def read(self, path: Path) -> "pd.DataFrame":
         """One of the tables; an empty cell is NaN."""

@@ -41,7 +41,7 @@ def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
     rows = all_runs(load(tmp_path / "results"))
     assert rows["status"].tolist() == [
         "done",
-        "failed(stage 1, F0 of step 0: RuntimeError: layer two is broken)",
+        "failed(stage 1, F0 of step 0: RuntimeError: layer two is broken (in layers[1], a _Goes))",
         "done",
     ]
     # (M+K-1)F + M(R+B) + (K-1)B at least: the clocks of both hosts are one.

@@ -54,7 +54,7 @@ def test_one_signal_stops_in_order(tmp_path: Path, number: signal.Signals):
     assert harness.returncode == 128 + number
     words = r"interrupted: \d+ finished rounds are kept; `repro run sweep .*` goes on\n"
     assert re.fullmatch(words, error), error
-    (run,) = load(tmp_path).runs
+    run, _plain = load(tmp_path).runs
     assert run.status == "interrupted(stopped by the user)"
     assert len(run.rounds) >= 3
     assert processes(str(tmp_path)) == []

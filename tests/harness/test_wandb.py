@@ -100,7 +100,7 @@ class Mirrored:
     def names(self) -> set[str]:
         """Everything that a panel can show."""
         updates = [each.get("update", {}) for each in self.all("summary")]
-        # The parts of a table or a picture have names such as "figures/bars.path".
+        # The parts of a table or a picture have names such as "plots/bars.path".
         names = {name.split(".")[0] for update in [*updates, *self.history] for name in update}
         return {name for name in names if not name.startswith("_")}
 
@@ -206,12 +206,12 @@ def test_all_runs_are_lines_of_a_table(recorded: Results, logged: dict[str, Mirr
 
 def test_the_report_is_tables_pictures_and_a_page(logged: dict[str, Mirrored]):
     report = logged["report"]
-    assert report.names == {"report", "tables/tiny_speed", "tables/claims", "figures/tiny_bars"}
+    assert report.names == {"report", "tables/tiny_speed", "tables/claims", "plots/tiny_bars"}
     table = json.loads(report.file("tables/tiny_speed").read_text())
     assert table["columns"] == ["K", "speedup", "why"]
     assert table["data"] == [[1, 1, None], [2, 1.9, "nan"]]
     assert report.file("report").read_text() == "<html><body>made in ~/x</body></html>"
-    assert report.file("figures/tiny_bars").stat().st_size > 1000
+    assert report.file("plots/tiny_bars").stat().st_size > 1000
 
 
 def test_nothing_private_is_mirrored_or_written_to_the_home(

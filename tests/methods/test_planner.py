@@ -24,7 +24,7 @@ def test_plans_by_hand():
     seconds, free = [1.0, 1.0, 2.0, 4.0], [0.0] * 4
     assert plan(seconds, free, free, 4) == (2.0, ((4, 4),))
     assert plan(seconds, free, [9.0] * 4, 4) == (4.0, ((1, 1),) * 4)
-    assert plan(seconds, [9.0] * 4, [9.0] * 4, 2) == (8.0, ((4, 2),))
+    assert plan(seconds, [9.0] * 4, free, 2) == (4.0, ((4, 2),))
 
 
 @pytest.mark.parametrize("boundary", [0.0, 3.0])
