@@ -60,8 +60,8 @@ def experiment(
         N: mini-batch, the same for every run.
         D: replicas of the pipeline, which share the mini-batch.
         method: names of methods that use the devices, each with its own schedule: single, naive,
-            gpipe, gpipe-x-data, 1f1b, interleaved, pipedream, data, fully-sharded, gpipe-x-zero1,
-            tensor, gpipe-x-tensor. See repro.methods.named.
+            gpipe, gpipe-x-data, 1f1b, interleaved, pipedream, data, fully-sharded, zero2,
+            gpipe-x-zero1, tensor, channels, rows, gpipe-x-tensor. See repro.methods.named.
         model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the
             Transformer and timm's models are small at scale smoke and laptop, and of their
             builders' own (the paper's) size at node and paper.
@@ -101,10 +101,14 @@ def experiment(
         "fidelity": "emulated" if model == "timed" else "measured",
     }
     cut = balance if isinstance(balance, str) else "time"  # a list of counts fits one K alone
+    ours = {way["K"] for way in ways if "library" not in way}
     runs = [RunSpec(**{**common, **PLAIN, "balance": cut})]
     for way in ways:
         # Only our own runtime records spans.
-        for run in sweep(M=[*M], **{**common, "trace": "library" not in way, **way}):
+        changed = way | {"trace": "library" not in way}
+        if balance == "time" and way["K"] not in {1, *ours}:
+            changed["balance"] = "flops"  # another library has the cut of our run, if there is one
+        for run in sweep(M=[*M], **common | changed):
             if run not in runs:  # "single" uses one device of however many, and may be plain
                 runs.append(run)
     return Experiment(

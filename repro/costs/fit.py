@@ -276,7 +276,8 @@ class Search:
             ValueError: one line: the model refuses the size, or a layer the largest micro-batch.
         """
         step = self._step
-        model = self._build(**args)
+        with torch.device("meta"):  # where a user's modules take no memory
+            model = self._build(**args)
         inputs, targets = (mini_batch(example, step.batch) for example in model.batch(1, 0))
         self._counter = Counter(
             model.layers, model.loss, step.optimizer, self._counter, step.device

@@ -95,7 +95,7 @@ def fields_of(name: str, devices: int) -> Fields:
     spread, settings = METHODS[name]
     if spread == ("tensor_parallel",) and devices < 2:
         raise ValueError(
-            f"method = '{name}': devices = {devices}: layers are divided over 2 or more; try 2"
+            f"method = '{name}': devices = {devices}: layers are divided over 2 or more; try --K 2"
         )
     if len(spread) == 2:
         if devices % 2 or devices < 4:

@@ -51,7 +51,7 @@ OVER_PLAIN = "over plain training"
 # Of an experiment that has no report.
 POINTS = Shown(
     "",
-    "model | method | K | M | N | recompute | throughput | "
+    "model | method | K | D | M | N | recompute | throughput | "
     f"{OVER_PLAIN} | peak MiB | differs in | machine",
 )
 

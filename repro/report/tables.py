@@ -91,7 +91,10 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
     columns = {
         "run": frame["id"],
         "model": frame["model"].map(model_name),
-        **{name: frame[name] for name in ("method", "K", "M", "N", "fidelity", "status", "rounds")},
+        **{
+            name: frame[name]
+            for name in ("method", "K", "D", "M", "N", "fidelity", "status", "rounds")
+        },
         "recompute": frame["remat"],
         "step (ms)": 1e3 * frame["step_s"],
         "throughput": frame["throughput"],

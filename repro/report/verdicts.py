@@ -25,9 +25,7 @@ from repro.report.framed import INTERVAL, RANGE, in_two
 from repro.report.table import EMPTY, Cell, Table, unguarded
 from repro.report.texts import FIDELITIES, TABLES
 
-HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent"})
-# What is counted with another claim, or is true whatever a device does, or decides nothing.
-UNDECIDED = frozenset[Word]({"implied", "arithmetic", "cannot tell", "not tested here"})
+HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent", "trend"})
 WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
 Counts = list[tuple[str, int]]  # verdict -> claims that have it, the best verdict first
 
@@ -90,18 +88,13 @@ class Exhibit:
 
     @property
     def short(self) -> str:
-        """`3 of 8 hold`, with how many are not decided; the verdict where all have the same."""
+        """`3 of 8 hold, 1 not reproduced`; the verdict where all have the same."""
         if len({judged.verdict.label for judged in self.counted}) == 1:
             return self.verdict
-        words = [verdict.word for verdict in self.decided]
+        words = [judged.verdict.word for judged in self.counted]
         text = f"{sum(word in HOLDING for word in words)} of {len(words)} hold"
-        undecided = len(self.counted) - len(words)
-        return f"{text}, {undecided} not decided" if undecided else text
-
-    @property
-    def decided(self) -> list[Verdict]:
-        verdicts = [judged.verdict for judged in self.counted]
-        return [verdict for verdict in verdicts if verdict.word not in UNDECIDED]
+        against = words.count("not reproduced")
+        return f"{text}, {against} not reproduced" if against else text
 
 
 def judged_claims(results: Results) -> list[Judged]:
