@@ -183,8 +183,9 @@ def of_places(
     comparisons: Callable[[Frame], Sequence[Comparison]],
     quality: str,
 ) -> dict[str, list[Compared]]:
-    """Place -> what its runs compare; `quality` is "bleu" or "accuracy"."""
-    places = arms_frame(results, experiment).groupby("where", sort=False)
+    """Place -> what its runs compare, most seeds first; `quality` is "bleu" or "accuracy"."""
+    places = [*arms_frame(results, experiment).groupby("where", sort=False)]
+    places.sort(key=lambda place: -place[1]["seed"].nunique())
     return {where: compared(runs, comparisons(runs), quality) for where, runs in places}
 
 

@@ -169,7 +169,8 @@ def _for_terminal(
     found["layers of the best"] = "+".join(map(str, plans[0]["balance"]))
     found["to measure it"] = fields["command"]
     if saved is not None:
-        found["wrote"] = f"{saved}; on such devices `repro run --plan {saved}` measures it"
+        trust = " --trust" if fields["model"].startswith("import:") else ""  # it names code
+        found["wrote"] = f"{saved}; on such devices `repro run --plan {saved}{trust}` measures it"
     return found
 
 

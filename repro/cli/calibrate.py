@@ -183,7 +183,7 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str
     return {
         f"F, R and B of each layer, micro-batches of n {examples}, measured": _times(record),
         "wrote": str(path),
-        "use": f"`repro simulate --calibration {path} --K {origin.K}{trust}`",
+        "use": f"`repro simulate --calibration {path} --K {origin.K} --N {N}{trust}`",
     }
 
 

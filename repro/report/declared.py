@@ -98,10 +98,11 @@ def _fastest(points: Table) -> str:
         best = points.shown.loc[of_model.idxmax()]
         over = best[OVER_PLAIN]
         times = f" ({OVER_PLAIN}: {over})" if over != EMPTY else ""
+        unclear = " The interval holds 1, so no gain is shown." if over.endswith("~") else ""
         sentences.append(
-            f"{model} is fastest by {best['method']} with K={best['K']}, M={best['M']}, recompute "
-            f"{best['recompute']}: {best['throughput']}, {best['fidelity']}{times}; its peak is "
-            f"{best['peak MiB']} MiB."
+            f"Fastest for {model}: {best['method']}, K={best['K']}, M={best['M']}, recompute "
+            f"{best['recompute']}: {best['throughput']}, {best['fidelity']}{times}, with a peak of "
+            f"{best['peak MiB']} MiB.{unclear}"
         )
     return " ".join(sentences)
 
