@@ -108,7 +108,8 @@ def _main_table(shown: Shown, tables: Sequence[Table]) -> Table | None:
         return None
     table = next((table for table in tables if table.name == shown.table), tables[0])
     lines = table.shown
-    for column, wanted in (shown.lines or {}).items():
+    chosen = shown.lines if table.name == shown.table else None
+    for column, wanted in (chosen or {}).items():
         kept = lines[lines[column].isin(wanted)]
         lines = kept if len(kept) else lines
     if shown.columns and shown.table in ("", table.name):

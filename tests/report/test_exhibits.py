@@ -12,7 +12,8 @@ from experiments.table3 import report as table3
 from repro.harness.results import Results, load
 from repro.report import figures
 from repro.report.compare import of_paper
-from repro.report.declared import answer_of, report_of
+from repro.report.declared import answer_of
+from repro.report.sections import sections_of
 from repro.report.tables import all_tables
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -60,9 +61,9 @@ def test_a_report_is_made_of_whatever_there_is(rounds, status):
     recorded = [run for run in reference().runs if run.rounds]
     runs = [replace(run, rounds=run.rounds[:rounds], status=status) for run in recorded]
     results = replace(reference(), runs=runs)
-    for name in sorted({run.experiment for run in runs} - {"sweep"}):
-        for table in report_of(name).tables(results):  # type: ignore[union-attr]
-            assert table.csv()
+    tables = all_tables(results)
+    assert all(table.csv() for table in tables)
+    assert sections_of(results, tables, [], {}, [])
 
 
 def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, monkeypatch):
