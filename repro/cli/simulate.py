@@ -186,10 +186,9 @@ def _advice(fields: dict[str, Any], best: dict[str, Any]) -> str:
             "a larger K or M, or a smaller N"
         )
     fastest = "fastest" if all(point["fits"] for point in points) else "fastest that fits"
-    if best["speedup_vs_plain"] < 1 and not base:
-        fastest = f"plain training is faster than any; else {fastest}"
+    slower = "; plain training is faster" if best["speedup_vs_plain"] < 1 and not base else ""
     return (
         f"{fastest}: {at}, {best['throughput']:,.1f} {best['unit']}, "
         f"{best['speedup_vs_plain']:.2f}x over plain training{base}; it takes {peak}, of "
-        f"{device}"
+        f"{device}{slower}"
     )

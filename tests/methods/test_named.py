@@ -29,7 +29,7 @@ def test_a_run_with_the_fields_of_a_method_has_its_name(name):
     [
         ("gpip", 2, r"^method='gpip': choose one of single, .*; did you mean 'gpipe'\?$"),
         ("gpipe-x-data", 5, r"^method = 'gpipe-x-data': devices = 5 .* even numbers from 4$"),
-        ("tensor", 1, r"^method = 'tensor': devices = 1: .* over 2 or more; try 2$"),
+        ("tensor", 1, r"^method = 'tensor': devices = 1: .* over 2 or more; try --K 2$"),
     ],
 )
 def test_a_method_that_cannot_use_the_devices_is_one_line(name, devices, text):
