@@ -51,7 +51,7 @@ def recorded_seconds(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) ->
 class TimeLeft:
     """Estimates the seconds of what is left, once a run of each kind that is left has ended.
 
-    Runs that ended in an earlier session have the weight of a quarter of those that are left, so
+    Runs that ended before this command have the weight of a quarter of those that are left, so
     that a cold first run does not change the estimate much.
     """
 
