@@ -38,7 +38,7 @@ LINES = {
     "gpipe": 8655,  # plain layers; kept memory; limits in torch's words; errors that name a layer
     "harness": 7714,  # blocks; fitted devices; trainings side by side; W&B while it trains
     "experiments": 7074,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
-    "cli": 2754,  # which layers make a profile; ranges; plain training; hints
+    "cli": 2755,  # which layers make a profile; ranges; plain training; hints
     "report": 2343,  # controls, intervals, verdicts; a headline; one's own runs first
     "costs": 1938,  # rates that grow with the work and their fit; the host's time
     "methods": 2557,  # the bare loop; convolutions divided; counted bytes; PipeDream's planner

@@ -7,14 +7,13 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import tyro
 from annotated_types import Interval
 
 from repro.cli.answers import shown
-from repro.cli.options import json_file, parse_named
+from repro.cli.options import MiniBatchOrNone, json_file, parse_named
 from repro.cli.source import ModelOptions, this_machine
 from repro.harness import machine
-from repro.harness.catalog import ALIASES, pairs
+from repro.harness.catalog import pairs
 from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER
 from repro.harness.spec import RunSpec, slug
 from repro.harness.terminal import show
@@ -41,7 +40,7 @@ class CalibrateOptions(ModelOptions):
 
     K: Annotated[int | None, Interval(ge=2, le=1024)] = None
     """processes at once, one thread each on the CPU; by default one per device, at least 2"""
-    N: Annotated[int | None, Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])] = None
+    N: MiniBatchOrNone = None
     """of a model: examples in the largest timed micro-batch; by default 32"""
     smallest: Annotated[int | None, Interval(ge=1, le=2**20)] = None
     """of a model: examples in the smallest timed micro-batch, by default 1; sizes double up to N"""

@@ -18,7 +18,9 @@ from repro.io.untrusted import did_you_mean, message, printable
 
 T = TypeVar("T")
 # Mini-batch of a step, in every verb that has one.
-MiniBatch = Annotated[int, Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])]
+_OF_N = Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])
+MiniBatch = Annotated[int, *_OF_N]
+MiniBatchOrNone = Annotated[int | None, *_OF_N]
 # Names of the same thing, of which a verb has one.
 _SYNONYMS = (
     ("--N", "--batch-size", "--mini-batch"),
