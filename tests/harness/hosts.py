@@ -47,6 +47,13 @@ class Host:
             subprocess.run(["pkill", "-KILL", "-s", str(self.agent.pid)], check=False)
             self.agent.wait()
 
+    def has_ranks(self) -> bool:
+        """Whether any of them still runs."""
+        assert self.agent is not None
+        alive = ["--runstates", "R,S,D,T"]  # an agent that is cut off lets them be zombies
+        ranks = ["pgrep", *alive, "--parent", str(self.agent.pid)]
+        return subprocess.run(ranks, capture_output=True, check=False).returncode == 0
+
     def cut(self) -> None:
         """Nothing reaches this host any more; without an address of its own it is gone."""
         if self.apart:

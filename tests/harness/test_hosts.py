@@ -56,12 +56,12 @@ def test_a_link_cut_in_a_step_ends_all_stages_on_both(hosts, tmp_path: Path):
     until(when.exists, 100)
     hosts[1].cut()
     left = [host for host in hosts if host.apart or host is hosts[0]]
-    took = until(
-        lambda: all(host.log.read_text().count("leaving, because") == 2 for host in left), 60
-    )
+    assert all(host.has_ranks() for host in left)
+    took = until(lambda: not any(host.has_ranks() for host in left), 60)
     assert took < 10
+    # Once one has left, torchrun may end the other one of its host before that says anything.
     named = r"stage [01]: leaving, because stage [23], .* when last heard of: "
-    assert len(re.findall(named, hosts[0].log.read_text())) == 2
+    assert re.search(named, hosts[0].log.read_text())
     if hosts[1].apart:
         cut_off = "leaving, because no answer from the launcher for 7 s"
-        assert hosts[1].log.read_text().count(cut_off) == 2
+        assert cut_off in hosts[1].log.read_text()
