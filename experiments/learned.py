@@ -56,6 +56,11 @@ def to_rest(recipe: Recipe, steps: int, *, stable: bool = True) -> Recipe:
     return recipe.model_copy(update=falling | how)
 
 
+def beside(tried: Iterable[float], chosen: float) -> list[float]:
+    """The rates that are tried: those of a grid, and both neighbours of the chosen one."""
+    return sorted({*tried, chosen / 2, 2 * chosen})
+
+
 class Arm(NamedTuple):
     """A way to train, which its run shows with one seed."""
 

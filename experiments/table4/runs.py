@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from experiments.figure1.runs import SIZES_OF as FIGURE1
-from experiments.learned import LEARN, VALIDATIONS, Arm, groups_of, to_rest
+from experiments.learned import LEARN, VALIDATIONS, Arm, beside, groups_of, to_rest
 from repro.data.registry import DATA
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, Training, sweep
@@ -130,8 +130,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
                     **ALIKE, **fields, K=1, M=1, N=N, checkpoint="never", training=training
                 )
                 rate = RATES[task][D][pretraining is None]
-                tried = {*TRIED, rate / 2, 2 * rate}  # so that the chosen one is at no edge
-                yield Arm(run, rate, sorted(tried) if way in (TUNED, SCRATCH) else ())
+                yield Arm(run, rate, beside(TRIED, rate) if way in (TUNED, SCRATCH) else ())
 
 
 def _training(data: str, data_args: dict[str, Any], steps: int, rate: float = 1.0) -> Training:
