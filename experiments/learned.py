@@ -57,8 +57,8 @@ def to_rest(recipe: Recipe, steps: int, *, stable: bool = True) -> Recipe:
 
 
 def beside(tried: Iterable[float], chosen: float) -> list[float]:
-    """The rates that are tried: those of a grid, and both neighbours of the chosen one."""
-    return sorted({*tried, chosen / 2, 2 * chosen})
+    """The rates that are tried: those of a grid, and the chosen one with both its neighbours."""
+    return sorted({*tried, chosen / 2, chosen, 2 * chosen})
 
 
 class Arm(NamedTuple):
