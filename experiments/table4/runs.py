@@ -58,7 +58,7 @@ RATES: dict[str, dict[int, tuple[float, float]]] = {
     "digits, all": {8: (0.0025, 0.02), 16: (0.005, 0.01)},
     "odd or even digits, 10 a class": {8: (0.000625, 0.0025), 16: (0.0025, 0.005)},
     "rotated digits, 10 a class": {8: (0.000625, 0.0025), 16: (0.000625, 0.0025)},
-    "symbols, 10 a class": {8: (0.0025, 0.04), 16: (0.0025, 0.02)},
+    "symbols, 10 a class": {8: (0.0025, 0.08), 16: (0.0025, 0.02)},
 }
 
 # The tasks of the paper, by their names in its table.
@@ -129,7 +129,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
                 run = RunSpec(
                     **ALIKE, **fields, K=1, M=1, N=N, checkpoint="never", training=training
                 )
-                rate = RATES[task][D][pretraining is None]
+                rate = RATES[task][D][way != TUNED]
                 yield Arm(run, rate, beside(TRIED, rate) if way in (TUNED, SCRATCH) else ())
 
 
