@@ -56,9 +56,12 @@ def to_rest(recipe: Recipe, steps: int, *, stable: bool = True) -> Recipe:
     return recipe.model_copy(update=falling | how)
 
 
-def beside(tried: Iterable[float], chosen: float) -> list[float]:
-    """The rates that are tried: those of a grid, and the chosen one with both its neighbours."""
-    return sorted({*tried, chosen / 2, chosen, 2 * chosen})
+def beside(tried: Sequence[float], chosen: float) -> list[float]:
+    """The rates of a grid, each twice the last, that is extended to those beside the chosen one."""
+    rates = [min(*tried, chosen / 2)]
+    while rates[-1] < max(*tried, 2 * chosen):
+        rates.append(2 * rates[-1])
+    return rates
 
 
 class Arm(NamedTuple):
