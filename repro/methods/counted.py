@@ -1,14 +1,23 @@
-"""What each process sends in a step, by the shapes of a model alone."""
+"""What each process sends in a step, counted by one micro-batch of each on the meta device."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import accumulate
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
 
 from repro.gpipe.core.layers import Layer, on_meta, parameter_counts
-from repro.gpipe.core.microbatch import Tree
-from repro.methods.convolutions import Counted, byte_size, count_channels, count_rows, meet
-from repro.methods.divided import sums
-from repro.methods.traffic import ring_share
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves
+from repro.methods.convolutions import divide_channels, divide_rows
+from repro.methods.divided import Group, divide
+from repro.methods.traffic import SentBytes, ring_share
+
+
+class Counted(NamedTuple):
+    """What a way to use several devices costs, by the shapes of a model alone."""
+
+    sent: list[dict[str, int]]  # of each process: what -> bytes, as `traffic.SentBytes` names it
+    undivided: float  # share of the products of all convolutions that every process computes
 
 
 def count(
@@ -18,15 +27,19 @@ def count(
 
     `balance` are the layers of each stage, of a pipeline.
     """
-    ways = {
-        "repro": partial(_stages, balance),
-        "ddp": _replicas,
-        "tensor": _matrices,
-        "channels": count_channels,
-        "rows": count_rows,
-    }
-    each = ways[library](layers, sample, P)
-    sent = [{what: M * size for what, size in of.items()} for of in each.sent]
+    sample = map_leaves(Tensor, lambda t: t.to("meta"), sample)
+    sent: list[dict[str, int]] = [{} for _ in range(P)]
+    undivided = 0.0
+    if library == "repro":
+        sent = _of_stages(layers, sample, balance)
+    elif library != "ddp":
+        # All processes are alike, but for those that have different rows.
+        numbers = range(P) if library == "rows" else [0] * P
+        parts = {t: _of_part(library, layers, sample, Group(t, P)) for t in set(numbers)}
+        sent, products = zip(*(parts[t] for t in numbers), strict=True)
+        _, whole = _of_part(library, layers, sample, Group(0, 1))
+        undivided = (sum(products) - whole) / ((P - 1) * whole) if whole else 0.0
+    sent = [{what: M * size for what, size in of.items()} for of in sent]
     if library in ("ddp", "rows"):
         # After the last micro-batch; running statistics of batch norm before the first.
         parameters = 4 * sum(parameter_counts(layers))
@@ -34,30 +47,43 @@ def count(
         for of in sent:
             of["all-reduce"] = round(parameters * ring_share("all-reduce", P))
             of["broadcast"] = round(buffers * ring_share("broadcast", P))
-    return each._replace(sent=sent)
+    return Counted(sent, undivided)
 
 
-def _stages(balance: Sequence[int], layers: Sequence[Layer], sample: Tree, K: int) -> Counted:
-    _, inputs = meet(layers, sample)
-    sent: list[dict[str, int]] = [{} for _ in range(K)]
-    for stage, first in enumerate([*accumulate(balance)][:-1]):
-        size = sum(map(byte_size, inputs[first]))
-        sent[stage]["activations"] = size
-        sent[stage + 1]["gradients"] = size
-    return Counted(sent, 0.0)
+def _of_part(
+    library: str, layers: Sequence[Layer], sample: Tree, group: Group
+) -> tuple[dict[str, int], int]:
+    """What one process sends for a micro-batch, and the products in its convolutions' forward."""
+    module = nn.Sequential(*on_meta(layers))
+    products: list[int] = []
+
+    def met(conv: Any, _given: Tree, output: Tensor) -> None:
+        products.append(output.numel() * conv.weight[0].numel())
+
+    for conv in module.modules():
+        if isinstance(conv, nn.Conv2d):
+            conv.register_forward_hook(met)
+    if library == "tensor":
+        divide(module, group)
+    elif library == "channels":
+        divide_channels(module, group)
+    else:
+        divide_rows(module, group, layers, sample)
+    with SentBytes(group.count) as sent:
+        module(sample).sum().backward()
+    return sent.counts, sum(products)
 
 
-def _replicas(_layers: Sequence[Layer], _sample: Tree, D: int) -> Counted:
-    return Counted([{}] * D, 0.0)
-
-
-def _matrices(layers: Sequence[Layer], sample: Tree, T: int) -> Counted:
-    """What the layers between the first and the last sum over their parts."""
-    _, inputs = meet(layers, sample)
-    summed = 0
-    for index, layer in enumerate(on_meta(layers)):
-        forward, backward = sums(layer)
-        if forward or backward:
-            given, made = (sum(map(byte_size, inputs[at])) for at in (index, index + 1))
-            summed += forward * made + backward * given
-    return Counted([{"all-reduce": round(summed * ring_share("all-reduce", T))}] * T, 0.0)
+def _of_stages(
+    layers: Sequence[Layer], value: Tree, balance: Sequence[int]
+) -> list[dict[str, int]]:
+    """Activations and gradients of a micro-batch at the boundaries of stages."""
+    sent: list[dict[str, int]] = [{} for _ in balance]
+    boundaries = [*accumulate(balance)][:-1]
+    for index, layer in enumerate(on_meta(layers), start=1):
+        value = layer(value)
+        if index in boundaries:
+            stage = boundaries.index(index)
+            size = sum(tensor.nbytes for tensor in flatten(value)[0])
+            sent[stage]["activations"] = sent[stage + 1]["gradients"] = size
+    return sent

@@ -23,6 +23,9 @@ from torch.nn import functional
 from repro.gpipe.comm.control_channel import wait
 from repro.gpipe.core.layers import Layer, on_meta
 
+_OPERATORS: Any = torch.ops._c10d_functional
+_wait = _OPERATORS.wait_tensor
+
 
 class Part:
     """One of T equal parts of a stage, alone: nothing is summed, so its layers are only counted."""
@@ -54,6 +57,30 @@ class Parts(Part):
         self.summed_bytes += tensor.nbytes
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         return wait(work, tensor, self._next)
+
+
+class Group(Part):
+    """T processes that have parts of the same layers, for torch's functional collectives.
+
+    On the meta device nothing is sent, and there need be no such processes.
+    """
+
+    def __init__(self, number: int, count: int, name: str = "") -> None:
+        super().__init__(number, count)
+        self._name = name
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all parts."""
+        return _wait(_OPERATORS.all_reduce(tensor, "sum", self._name))
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """[n, ...] -> [T n, ...]: the tensors of all parts, without a graph."""
+        tensor = tensor.contiguous()
+        return _wait(_OPERATORS.all_gather_into_tensor(tensor, self.count, self._name))
+
+    def exchange(self, flat: Tensor, sizes: list[int], sends: list[int]) -> Tensor:
+        """Give `sends[u]` numbers to part u, and get `sizes[u]` of it."""
+        return _wait(_OPERATORS.all_to_all_single(flat, sizes, sends, self._name))
 
 
 class _SumValues(torch.autograd.Function):

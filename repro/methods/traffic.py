@@ -12,8 +12,7 @@ from repro.gpipe.core.memory import TorchDispatchMode
 from repro.gpipe.core.microbatch import flatten
 
 # Operator of torch.distributed -> its name in a record, and the argument that holds the whole
-# tensor: the output of an all-gather, the input of the others. The operators whose names do not
-# end in "_" are those of DTensor.
+# tensor: the output of an all-gather, which may be the result (-1), and the input of the others.
 _NAMESPACES = ("c10d", "_c10d_functional")
 _OPERATORS: dict[str, tuple[str, int]] = {
     "c10d::allreduce_": ("all-reduce", 0),
@@ -22,6 +21,7 @@ _OPERATORS: dict[str, tuple[str, int]] = {
     "c10d::_reduce_scatter_base_": ("reduce-scatter", 1),
     "c10d::broadcast_": ("broadcast", 0),
     "c10d::send": ("messages", 0),
+    "_c10d_functional::all_gather_into_tensor": ("all-gather", -1),
     "_c10d_functional::all_reduce": ("all-reduce", 0),
     "_c10d_functional::all_reduce_": ("all-reduce", 0),
     "_c10d_functional::all_to_all_single": ("messages", 0),  # nothing of it is for the sender
@@ -67,10 +67,11 @@ class SentBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, self._wrappers) for kind in types):
             return NotImplemented  # it runs operators on other tensors, which come here then
-        name = func._schema.name
+        name, result = func._schema.name, func(*args, **(kwargs or {}))
         if name in _OPERATORS:
             operator, position = _OPERATORS[name]
-            self._counts[operator] += sum(t.nbytes for t in flatten(args[position])[0])
+            whole = (*args, result)[position]
+            self._counts[operator] += sum(t.nbytes for t in flatten(whole)[0])
         elif name.partition("::")[0] in _NAMESPACES:
             assert name in _SEND_NOTHING, f"{name}: it is not known what it sends"
-        return func(*args, **(kwargs or {}))
+        return result

@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import PipelineConfig, launch
+from repro.gpipe.core.layers import on_meta
 from repro.gpipe.core.microbatch import split
 from repro.methods import make
-from repro.methods.convolutions import divide_rows, refuse_undivided
+from repro.methods.convolutions import Rows, divide_rows, refuse_undivided
 from repro.methods.counted import count
+from repro.methods.divided import Group
 from repro.methods.method import Setup
 from repro.models import Model, build
 
@@ -137,11 +139,18 @@ def test_what_is_sent_is_what_is_counted(ran, library):
         assert measured == pytest.approx(counted, abs=4)  # of what a ring sends a third of
 
 
-def test_rows_end_where_there_are_fewer_than_processes():
-    model = MODEL()
-    division = divide_rows(model.layers, data()[0], T)
-    assert [shape[2] for shape in division.read] == [4, 4]
-    assert divide_rows(model.layers, data()[0], 2).whole > division.whole
+@pytest.mark.parametrize(("count", "heights"), [(T, [4, 4]), (2, [2])])
+def test_rows_end_where_there_are_fewer_than_processes(count, heights):
+    layers = MODEL().layers
+    module = nn.Sequential(*on_meta(layers))
+    gathered = divide_rows(module, Group(0, count), layers, data()[0])
+    assert [shape[2] for shape in gathered] == heights
+
+
+def test_rows_that_a_process_has_need_not_begin_where_it_wants_them():
+    """An operator with stride 2 reads one of the two rows that the second process has of three."""
+    x = torch.arange(1.0, 3.0).view(1, 1, 2, 1)
+    assert Rows(Group(1, 2)).take(x, 3, [range(1), range(2, 3)]).tolist() == [[[[2.0]]]]
 
 
 @pytest.mark.parametrize("name", ["transformer", "timm:resnet18"])
