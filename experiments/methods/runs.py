@@ -127,11 +127,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> RunSpec:
     """A method on so many devices, with as many micro-batches on all replicas together."""
-    if name == "zero1":
-        # With two devices there is one stage, and replicas that shard the optimizer's state.
-        fields: dict[str, Any] = {"K": 1, "D": devices, "zero": 1}
-    else:
-        fields = fields_of(name, devices)
+    fields = fields_of(name, devices)
     N, M = batch
     if name in SLOW and given["steps"] > 1:
         given["steps"] //= 5

@@ -8,14 +8,14 @@ the same shared memory. There is no autograd, no random number, no bookkeeping o
 check for inf or nan, no barrier inside a step, and no update.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
 import torch
 import torch.distributed as dist
 
-from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe import StepResult
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.core.microbatch import Tree, batch_size
@@ -59,10 +59,7 @@ class Bare(Method):
         width = {"F": layers[end - 1].elements, "B": layers[first - 1].elements}
         self._messages = {of: _zeros(n, width[of], setup.device) for of in self._links.outgoing}
         self._waits = Waits()
-        schedule = config.schedule_to_execute(len(layers))
-        self._step = self._unrolled(schedule)
-        self._forwards = self._unrolled(schedule.forward_only())
-        self._step_bytes: dict[str, int] = {}  # sent in the last step
+        self._step = self._unrolled(config.schedule_to_execute(len(layers)))
 
     def _unrolled(self, schedule: Schedule) -> list[_Call]:
         """What this stage does in a schedule, in order, as calls without arguments."""
@@ -81,11 +78,6 @@ class Bare(Method):
     def _wait(self, seconds: float) -> None:
         self._waits.until(self._waits.after(seconds))
 
-    def _run(self, calls: Sequence[_Call]) -> None:
-        for call in calls:
-            call()  # a message that it returns is dropped, and its memory free again
-        self._links.flush()
-
     def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
         """The waits and messages of one step, from this stage's first to its last; see `Method`.
 
@@ -93,20 +85,13 @@ class Bare(Method):
         """
         sent = self._links.sent_bytes()
         start = self._now()
-        self._run(self._step)
+        for call in self._step:
+            call()  # a message that it returns is dropped, and its memory free again
+        self._links.flush()
         end = self._now()
         now_sent = self._links.sent_bytes()
-        self._step_bytes = {what: size - sent[what] for what, size in now_sent.items()}
+        self._sent = {what: size - sent[what] for what, size in now_sent.items()}
         return StepResult(0.0, start, end)
-
-    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """The waits and messages of all F; the loss is 0.0, and there are no outputs."""
-        self._run(self._forwards)
-        return EvaluationResult(0.0, None)
-
-    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of the messages that each stage sent in the last step."""
-        return self.gather(self._step_bytes)
 
     def close(self) -> None:
         """See `Method`."""

@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -87,11 +88,10 @@ class Setup:
 class Method(ABC):
     """Training on one process; every method is called on every process that takes part."""
 
-    # Classes of tensors that run their operators on other tensors, which are counted.
-    wrappers: ClassVar[tuple[type, ...]] = ()
     module: nn.Module  # the layers of this process, with the keys of the unsplit nn.Sequential
     balance: tuple[int, ...]  # layers per stage
     _optimizer: torch.optim.Optimizer | None = None
+    _sent: Mapping[str, int] = MappingProxyType({})  # by this process in the last step
 
     def __init__(self, setup: Setup, processes: int, rank: int) -> None:
         self._setup = setup
@@ -109,9 +109,9 @@ class Method(ABC):
         are neither cleared nor applied.
         """
 
-    @abstractmethod
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
         """Run only F, in evaluation mode."""
+        raise NotImplementedError
 
     def cut(self, tree: Tree) -> list[Tree]:
         """The micro-batches into which this library splits a mini-batch."""
@@ -134,9 +134,7 @@ class Method(ABC):
         The bytes stand under what they are: "activations", "gradients" or "messages" to a
         neighbour, or a collective such as "all-reduce", see `repro.methods.traffic`.
         """
-        with SentBytes(self._processes, self.wrappers) as sent:
-            self.train_step(inputs, targets)
-        return self.gather(sent.counts)
+        return self.gather(self._sent)
 
     def asynchrony(self) -> dict[str, list[int]]:
         """For each stage, where micro-batches update weights while others use older ones.
@@ -148,9 +146,6 @@ class Method(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Release threads and connections."""
-
-    def _to_device(self, tree: Tree) -> Tree:
-        return self._setup.placed(tree)
 
     def _now(self) -> float:
         if self._setup.device.type == "cuda":
@@ -173,6 +168,8 @@ class Peer(Method):
     _model: Any  # the library's module, whose mode is switched
     # Whether gradients are freed between steps, instead of set to zero.
     frees_gradients: ClassVar[bool] = True
+    # Classes of tensors that run their operators on other tensors, which are counted.
+    wrappers: ClassVar[tuple[type, ...]] = ()
 
     def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
         """See `Method`."""
@@ -192,6 +189,12 @@ class Peer(Method):
             loss, outputs = self._forward(inputs, targets)
         self._model.train()
         return EvaluationResult(self._of_all(loss), outputs)
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]] | None:
+        """See `Method`; it runs one more step."""
+        with SentBytes(self._processes, self.wrappers) as sent:
+            self.train_step(inputs, targets)
+        return self.gather(sent.counts)
 
     @abstractmethod
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:

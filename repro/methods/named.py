@@ -31,7 +31,8 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     "data": (("D",), {"library": "ddp"}),
     # Replicas that shard weights, gradients and optimizer state (fully_shard).
     "fully-sharded": (("D",), {"library": "fsdp"}),
-    # Replicas of a pipeline that shard the optimizer's state.
+    # Replicas, of the whole model or of a pipeline, that shard the optimizer's state.
+    "zero1": (("D",), {"zero": 1}),
     "gpipe-x-zero1": (("K", "D"), {"schedule": "gpipe", "zero": 1}),
     # As fully-sharded, but that weights stay gathered for all micro-batches of a step (ZeRO-2).
     "zero2": (("D",), {"library": "zero2"}),

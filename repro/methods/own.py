@@ -41,8 +41,8 @@ class Own(Method):
         )
         self.module = self._pipe.module
         self.balance = self._pipe.balance
+        self._weights_sent: dict[str, int] = {}  # in a step, by ZeRO-1
         self._optimizer = self._make_optimizer(setup)
-        self._sent: dict[str, int] = {}  # in the last step
 
     def _make_optimizer(self, setup: Setup) -> torch.optim.Optimizer | None:
         """The optimizer of this stage, by ZeRO-1 (arXiv:1910.02054) if the setup asks for it.
@@ -58,6 +58,8 @@ class Own(Method):
         optimizer = sharded(parameters, setup.optimizer, process_group=setup.group)
         # The state that is in this process, so that its memory is counted.
         optimizer.state = optimizer.optim.state
+        share = ring_share("broadcast", setup.config.replicas)
+        self._weights_sent["broadcast"] = round(share * sum(p.nbytes for p in parameters))
         return optimizer
 
     def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
@@ -67,7 +69,7 @@ class Own(Method):
             inputs, targets, self._setup.loss, self._optimizer, trace=self._setup.trace
         )
         after = self._sent_so_far()
-        self._sent = {kind: after[kind] - before[kind] for kind in after}
+        self._sent = {kind: after[kind] - before[kind] for kind in after} | self._weights_sent
         return result
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
@@ -78,14 +80,6 @@ class Own(Method):
         """Peak memory per stage, of its fullest copy or part; `limit` as in `measure_memory`."""
         peaks = self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
         return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
-
-    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of messages, all-reduces and, with ZeRO-1, updated weights in the last step."""
-        if self._setup.zero and self._optimizer is not None:
-            share = ring_share("broadcast", self._setup.config.replicas)
-            weights = sum(p.nbytes for p in self.module.parameters())
-            self._sent["broadcast"] = round(share * weights)
-        return self.gather(self._sent)
 
     def _sent_so_far(self) -> dict[str, int]:
         sent = Counter(self._pipe.sent_bytes())

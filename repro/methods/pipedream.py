@@ -75,7 +75,6 @@ class PipeDream(Method):
         self._forwards = 0
         self._requiring: list[bool] = []  # which outputs require a gradient, by the first F
         self._forms = Forms()
-        self._step_bytes: dict[str, int] = {}  # sent in the last step
         self._parameters = dict(self.module.named_parameters())
         self._updates = 0
         self._newest = self._weights()
@@ -104,7 +103,7 @@ class PipeDream(Method):
                 self._backward(returned, shares)
         end = self._now()
         now_sent = self._links.sent_bytes()
-        self._step_bytes = {what: size - sent[what] for what, size in now_sent.items()}
+        self._sent = {what: size - sent[what] for what, size in now_sent.items()}
         loss = torch.stack(losses).sum().item() if losses else 0.0
         return StepResult(self._wire.from_last(loss), start, end)
 
@@ -149,10 +148,6 @@ class PipeDream(Method):
 
         resident = self._resident(data)
         return self.gather(memory.peak_memory(fill_and_drain, self._setup.device, resident))
-
-    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of the messages that each stage sends in a step."""
-        return self.gather(self._step_bytes)
 
     def close(self) -> None:
         """Drop what is in flight and end the connections."""
@@ -275,7 +270,7 @@ class PipeDream(Method):
     def _arriving(self, inputs: Tree, *, evaluate: bool) -> Iterator[Tree]:
         """What this stage gets of each micro-batch: a part of the mini-batch, or a message."""
         if self._is_first:
-            yield from self.cut(self._to_device(inputs))
+            yield from self.cut(self._setup.placed(inputs))
             return
         cells = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
         inbox = Inbox(self._links.incoming["F"], cells, evaluate=evaluate)
@@ -295,5 +290,5 @@ class PipeDream(Method):
         """Targets of each micro-batch, and its share in the loss; none but on the last stage."""
         if not self._is_last:
             return [None] * self._setup.config.micro_batches, []
-        parts = self.cut(self._to_device(targets))
+        parts = self.cut(self._setup.placed(targets))
         return parts, self._setup.shares(parts)

@@ -81,7 +81,7 @@ class Unpipelined(Peer):
         head = self._head(targets, batch_size(inputs))
         loss = 0.0
         with rng.preserved(self._setup.device):
-            for i, part in enumerate(self.cut(self._to_device(inputs))):
+            for i, part in enumerate(self.cut(self._setup.placed(inputs))):
                 self._layers.micro_batch = self._replica * M + i
                 with self._micro_batch(last=i == M - 1):
                     share = head(i, self._model(part))
@@ -94,7 +94,7 @@ class Unpipelined(Peer):
     def _forward(self, inputs: Tree, targets: Tree) -> tuple[float, Tree]:
         head = self._head(targets, batch_size(inputs))
         with rng.preserved(self._setup.device):
-            outputs = [self._model(part) for part in self.cut(self._to_device(inputs))]
+            outputs = [self._model(part) for part in self.cut(self._setup.placed(inputs))]
             loss = sum(head(i, output).item() for i, output in enumerate(outputs))
         return loss, gather(outputs)
 
@@ -108,7 +108,7 @@ class Unpipelined(Peer):
     def _head(self, targets: Tree, examples: int) -> MeanLoss:
         """Weighs the losses of this replica's micro-batches in the mean over all replicas."""
         M = self._setup.config.micro_batches
-        return MeanLoss(self._setup.loss, self._to_device(targets), examples, M, self._of_all)
+        return MeanLoss(self._setup.loss, self._setup.placed(targets), examples, M, self._of_all)
 
     def _of_all(self, loss: float) -> float:
         if self._replicas == 1:

@@ -79,10 +79,10 @@ class Pipelining(Peer):
         """The micro-batches that this stage reads, as arguments of the schedule."""
         parts: dict[str, Any] = {}
         if self._is_first:
-            cut = self.cut(self._to_device(inputs))
+            cut = self.cut(self._setup.placed(inputs))
             parts["arg_mbs"] = [tuple(flatten(part)[0]) for part in cut]
         if self._is_last:
-            parts["target_mbs"] = self.cut(self._to_device(targets))
+            parts["target_mbs"] = self.cut(self._setup.placed(targets))
         return parts
 
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
