@@ -36,9 +36,10 @@ def count(
         # All processes are alike, but for those that have different rows.
         numbers = range(P) if library == "rows" else [0] * P
         parts = {t: _of_part(library, layers, sample, Group(t, P)) for t in set(numbers)}
-        sent, products = zip(*(parts[t] for t in numbers), strict=True)
+        sent = [parts[t][0] for t in numbers]
+        products = sum(parts[t][1] for t in numbers)
         _, whole = _of_part(library, layers, sample, Group(0, 1))
-        undivided = (sum(products) - whole) / ((P - 1) * whole) if whole else 0.0
+        undivided = (products - whole) / ((P - 1) * whole) if whole else 0.0
     sent = [{what: M * size for what, size in of.items()} for of in sent]
     if library in ("ddp", "rows"):
         # After the last micro-batch; running statistics of batch norm before the first.
