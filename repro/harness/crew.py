@@ -6,18 +6,14 @@ that are measured apart each rank measures and posts its own. When a worker fail
 failed, and fresh workers are started for the next one.
 """
 
-import json
 import os
 import shutil
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from pydantic import TypeAdapter
@@ -27,10 +23,8 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.group import Group, Torchrun, on_this_host
 from repro.gpipe.runtime.heartbeats import Failure
 from repro.gpipe.runtime.status import rank_name, status
-from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.job import Job, Measured, Outcome, Work
 from repro.harness.machine import oom_kills
-from repro.harness.schema import round_record
 from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
 from repro.io import signals
@@ -38,8 +32,9 @@ from repro.io import signals
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
 _START = 180.0  # seconds for workers to begin
-_WORK = TypeAdapter(Work)  # JSON and no pickle, since torchrun's store has an address
-_NOT_SENT = {"jobs": {"__all__": {"cache"}}}
+# JSON and no pickle, since torchrun's store has an address
+_WORK = TypeAdapter(Work)
+_RESULT = TypeAdapter(list[Measured])
 
 
 class Crew:
@@ -94,23 +89,17 @@ class Crew:
             time.sleep(_POLL)
 
     def measure(self, job: Job, deadline: float) -> Outcome:
-        return self._measure(Work((job,)), deadline)[0]
+        return self.measure_all(Work((job,)), deadline)[0]
 
-    def measure_together(
-        self, jobs: Sequence[Job], order: int, deadline: float
+    def measure_all(
+        self, work: Work, deadline: float, *, fresh: bool = False
     ) -> dict[int, Outcome]:
-        """Measure runs step against step with fresh workers; `order` is the seed of their steps.
+        """Measure several runs at once, if so asked with fresh workers.
 
         The outcome of each, by its number; where one failed, of that one alone.
         """
-        self._stop()
-        return self._measure(Work(tuple(jobs), order), deadline)
-
-    def measure_side_by_side(self, jobs: Sequence[Job], deadline: float) -> dict[int, Outcome]:
-        """Measure runs of one process at once; the outcomes are as those of `measure_together`."""
-        return self._measure(Work(tuple(jobs), apart=True), deadline)
-
-    def _measure(self, work: Work, deadline: float) -> dict[int, Outcome]:
+        if fresh:
+            self._stop()
         wanted = max(map(self._wanted, work.jobs))
         if wanted != self.count:
             self._stop()
@@ -121,7 +110,7 @@ class Crew:
             lost = f"{self._team.lost}; start it again, finished runs are kept"
             return {0: Outcome("interrupted", lost)}
         kills = oom_kills()
-        text = _WORK.dump_json(work, exclude=_NOT_SENT, exclude_none=True).decode()
+        text = _WORK.dump_json(work, exclude_none=True).decode()
         self._group.store.set(f"work/{self._done}", text)
         found = self._wait(self._group, deadline, work)
         self._done += 1
@@ -144,8 +133,8 @@ class Crew:
         while time.monotonic() < end:
             signals.check()
             if group.store.check(keys):
-                packed = [each for key in keys for each in json.loads(group.store.get(key))]
-                return [*map(_unpack_measured, packed)]
+                found = [_RESULT.validate_json(group.store.get(key)) for key in keys]
+                return [each for of_rank in found for each in of_rank]
             if (failure := group.failure()) is not None:
                 return failure
             time.sleep(_POLL)
@@ -175,11 +164,9 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
     # Without it cuBLAS is not deterministic; it is read when a GPU first multiplies matrices.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     store.set(f"ready/{rank}", "yes")
-    cache: dict[str, Any] = {}
     for number in count():
         store.wait([f"work/{number}"], _LONG)
         work = _WORK.validate_json(store.get(f"work/{number}"))
-        work = replace(work, jobs=tuple(replace(job, cache=cache) for job in work.jobs))
 
         def at(index: int, number: int = number, work: Work = work) -> None:
             spec = work.jobs[index].spec
@@ -197,7 +184,7 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
             traceback.print_exc()
             raise  # which ends all workers
         if measured:
-            store.set(f"result/{number}/{rank}", json.dumps([*map(_pack_measured, measured)]))
+            store.set(f"result/{number}/{rank}", _RESULT.dump_json(measured).decode())
 
 
 def _name(spec: RunSpec, rank: int) -> str:
@@ -207,19 +194,3 @@ def _name(spec: RunSpec, rank: int) -> str:
         return f"rank {rank}, without a stage"
     kind = "rank" if spec.stages_per_rank else "stage"
     return rank_name(kind, stage, chain // T, spec.D)
-
-
-def _pack_measured(measured: Measured) -> list[Any]:
-    """As JSON that keeps inf and nan, which pydantic's own would lose."""
-    timeline, record = measured.timeline, measured.record.model_dump(mode="json")
-    if timeline is None:
-        return [record]
-    return [record, timeline.spans, timeline.stages, timeline.stages_per_rank]
-
-
-def _unpack_measured(packed: list[Any]) -> Measured:
-    record, *timeline = packed
-    if not timeline:
-        return Measured(round_record(record), None)
-    spans, *counts = timeline
-    return Measured(round_record(record), Timeline(tuple(Span(*s) for s in spans), *counts))

@@ -1,8 +1,7 @@
 """What passes between the coordinator and its workers: a job, and what became of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.schema import RoundRecord, TrainRound
@@ -19,8 +18,6 @@ class Job:
     device: str = "cpu"  # or "cuda"
     allow_nonfinite: bool = False  # record a run whose loss or gradients are inf or nan
     simulated: TrainRound | None = None  # of a run that is emulated with a device's profile
-    # Of this process, for what several of its jobs begin with.
-    cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def processes(self) -> int:
@@ -40,7 +37,8 @@ class Measured:
 class Work:
     """Jobs for the workers: one, or several that are measured together.
 
-    These are timed step against step by all workers. Or each has a worker of its own, `apart`.
+    Several are timed step against step by all workers. Or each is a run of one process and has a
+    worker of its own, `apart`.
     """
 
     jobs: tuple[Job, ...]

@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Measured, Outcome
+from repro.harness.job import Job, Measured, Outcome, Work
 from repro.harness.journal import Status
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
@@ -101,6 +101,7 @@ class GroupRun:
     allow_nonfinite: bool
     _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
+    _failed: set[str] = field(default_factory=set)
     _cuts: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)  # `vary.same_cut` -> cut
 
     def measure(self) -> None:
@@ -115,14 +116,13 @@ class GroupRun:
                 self._cuts[same_cut(run.spec)] = tuple(earlier[-1].records[run.id]["balance"])
         # A baseline that only accompanies other runs stays done, whatever becomes of it here.
         self._mark(Status("running"))
-        failed: set[str] = set()
         try:
             for number, members in enumerate(planned, start=1):
-                if all(run.id in failed for run in members):
+                if all(run.id in self._failed for run in members):
                     return
                 self.reporter.round(self.plan, self.group, number, len(planned))
                 for part in self._parts(members):
-                    self._round(number, part, failed)
+                    self._round(number, part)
         except (KeyboardInterrupt, Exception) as stop:
             with suppress(Exception):  # no second error may hide the first
                 by_user = isinstance(stop, KeyboardInterrupt)
@@ -135,38 +135,35 @@ class GroupRun:
 
         Runs that are divided by each other stay together. Fits and trainings to a quality are not.
         """
-        if _fit_side_by_side([run.spec for run in members], self.plan.machine):
-            size = min(self.crew.count, self.plan.machine.count)
-        elif members[0].spec.task in ("fit", "learn"):
-            size = 1
-        else:
+        if members[0].spec.task not in ("fit", "learn"):
             return [members]
+        at_once = all(_fits_beside_others(run.spec, self.plan.machine) for run in members)
+        size = min(self.crew.count, self.plan.machine.count) if at_once else 1
         return [members[start : start + size] for start in range(0, len(members), size)]
 
     def _mark(self, status: Status) -> None:
         missing = [name for name, run in self._open.items() if run.missing]
         self.plan.journal.set_status(dict.fromkeys(missing, status))
 
-    def _round(self, number: int, members: list[PlannedRun], failed: set[str]) -> None:
+    def _round(self, number: int, members: list[PlannedRun]) -> None:
         started, watch, journal = _now(), CpuShare(), self.plan.journal
-        measured: dict[str, Measured] = {}
-        open_runs = [run for run in members if run.id not in failed]
-        for run in members:
-            if run.id in failed:
-                self.reporter.left_out(run)
+        for run in (run for run in members if run.id in self._failed):
+            self.reporter.left_out(run)
+        runs = [run for run in members if run.id not in self._failed]
         outcomes: dict[str, Outcome] = {}
-        timed = [run for run in open_runs if run.spec.timed and run.spec.task == "train"]
-        if _fit_side_by_side([run.spec for run in open_runs], self.plan.machine):
-            outcomes |= self._side_by_side(open_runs)
-        for run in (run for run in open_runs if run not in timed and run.id not in outcomes):
-            outcomes[run.id] = self._alone(run)
+        timed = [run for run in runs if run.spec.timed and run.spec.task == "train"]
+        if runs and all(_fits_beside_others(run.spec, self.plan.machine) for run in runs):
+            outcomes |= self._at_once(runs, {run.id: self._job(run) for run in runs}, apart=True)
+        for run in (run for run in runs if run not in timed and run.id not in outcomes):
+            outcomes[run.id] = self._alone(run, self._job(run))
         together = self._together(timed, outcomes)
-        for run in open_runs:
+        measured: dict[str, Measured] = {}
+        for run in runs:
             outcome = outcomes[run.id]
             if outcome.measured is not None:
                 measured[run.id] = outcome.measured
                 continue
-            failed.add(run.id)
+            self._failed.add(run.id)
             self._open.pop(run.id, None)
             if run.missing:
                 journal.set_status({run.id: Status(outcome.status, outcome.reason)})
@@ -212,57 +209,49 @@ class GroupRun:
                 jobs[run.id] = job
         widest = max((job.spec.devices for job in jobs.values()), default=0)
         # A library that takes all processes has no use for those of a wider run.
+        widest = max((job.spec.devices for job in jobs.values()), default=0)
         beside = [
-            name
-            for name, job in jobs.items()
-            if job.spec.library not in WHOLE_WORLD or job.spec.devices == widest
+            run
+            for run in runs
+            if run.id in jobs
+            and (run.spec.library not in WHOLE_WORLD or run.spec.devices == widest)
         ]
-        together = self._step_against_step(
-            [run for run in runs if run.id in beside], jobs, outcomes
-        )
+        found: dict[str, Outcome] = {}
+        while beside:
+            found = self._at_once(beside, jobs, apart=False)
+            outcomes |= found
+            if not found or len(found) == len(beside):
+                break
+            beside = [run for run in beside if run.id not in found]  # begin anew without it
         for run in runs:
             if run.id not in outcomes:
                 outcomes[run.id] = self._alone(run, jobs[run.id])
-        return together
+        return [*found]
 
-    def _step_against_step(
-        self, runs: list[PlannedRun], jobs: Mapping[str, Job], outcomes: dict[str, Outcome]
-    ) -> list[str]:
-        """Measure runs together. Without one that fails the others begin anew.
+    def _at_once(
+        self, runs: list[PlannedRun], jobs: Mapping[str, Job], *, apart: bool
+    ) -> dict[str, Outcome]:
+        """The outcomes of runs that are measured step against step or, `apart`, side by side.
 
-        Where the memory does not hold all of them, none gets an outcome.
+        Where one failed, it is that one's alone, and none where the memory does not hold all runs.
         """
-        order = len(self.plan.journal.rounds)
-        while runs:
-            signals.check()
-            self.reporter.together(runs, "step against step")
-            began, deadline = time.monotonic(), self._deadline * len(runs)
-            asked = [jobs[run.id] for run in runs]
-            found = self.crew.measure_together(asked, order, deadline)
-            if len(runs) > 1 and any(outcome.status == "oom" for outcome in found.values()):
-                return []
-            seconds = (time.monotonic() - began) / len(runs)
-            for number, outcome in found.items():
-                outcomes[runs[number].id] = self._told(runs[number], outcome, seconds)
-            if len(found) == len(runs):
-                break
-            runs = [run for run in runs if run.id not in outcomes]
-        return [run.id for run in runs]
-
-    def _side_by_side(self, runs: list[PlannedRun]) -> dict[str, Outcome]:
-        """The outcomes of trainings that ran at once; if one failed, of that one alone."""
         signals.check()
-        self.reporter.together(runs, "side by side")
-        began = time.monotonic()
-        found = self.crew.measure_side_by_side([self._job(run) for run in runs], self._deadline)
+        self.reporter.together(runs, "side by side" if apart else "step against step")
+        began, deadline = time.monotonic(), self._deadline * (1 if apart else len(runs))
+        order = len(self.plan.journal.rounds)
+        work = Work(tuple(jobs[run.id] for run in runs), order, apart)
+        found = self.crew.measure_all(work, deadline, fresh=not apart)
+        crowded = len(runs) > 1 and any(outcome.status == "oom" for outcome in found.values())
+        if crowded and not apart:
+            return {}
         seconds = (time.monotonic() - began) / len(runs)
         return {runs[n].id: self._told(runs[n], each, seconds) for n, each in found.items()}
 
-    def _alone(self, run: PlannedRun, job: Job | None = None) -> Outcome:
+    def _alone(self, run: PlannedRun, job: Job) -> Outcome:
         signals.check()
         self.reporter.run(run)
-        job, began = job or self._job(run), time.monotonic()
         self.crew.ready()
+        began = time.monotonic()
         if run.spec.task == "fit" and run.spec.fidelity == "measured":
             outcome = fit_search.search(self.crew.measure, job, self._deadline, self.reporter.note)
         else:
@@ -291,7 +280,7 @@ class GroupRun:
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
     machine = plans[0].machine
     missing = [run.spec for plan in plans for run in plan.runs if run.missing]
-    at_once = sum(_fit_side_by_side([spec], machine) for spec in missing)
+    at_once = sum(_fits_beside_others(spec, machine) for spec in missing)
     widest = max(*(spec.devices for spec in missing), min(machine.count, at_once))
     if torchrun_rank() is not None:
         return Crew(widest, team=torchrun())
@@ -301,11 +290,9 @@ def workers(plans: Sequence[Plan], results: Path) -> Crew:
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
 
 
-def _fit_side_by_side(specs: Sequence[RunSpec], machine: Machine) -> bool:
-    """Whether runs may be made at once: they are trainings of one process each, on the CPU."""
-    return machine.device == "cpu" and all(
-        spec.task == "learn" and spec.devices == 1 for spec in specs
-    )
+def _fits_beside_others(spec: RunSpec, machine: Machine) -> bool:
+    """Whether it may run beside others: it is a training of one process, on the CPU."""
+    return spec.task == "learn" and spec.devices == 1 and machine.device == "cpu"
 
 
 def _now() -> str:

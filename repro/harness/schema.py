@@ -225,12 +225,11 @@ class TrafficRound(_Round):
     undivided: Measure  # share of the products of all convolutions that every process computes
 
 
-RoundRecord = (
-    TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound | LearnRound | TrafficRound
-)
-_ROUND = TypeAdapter(
-    Annotated[RoundRecord, Field(discriminator="task")], config=ConfigDict(defer_build=True)
-)
+RoundRecord = Annotated[
+    TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound | LearnRound | TrafficRound,
+    Field(discriminator="task"),
+]
+_ROUND: TypeAdapter[RoundRecord] = TypeAdapter(RoundRecord, config=ConfigDict(defer_build=True))
 
 
 def round_record(value: Mapping[str, Any]) -> RoundRecord:

@@ -2,7 +2,6 @@
 experiment."""
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from repro.cli.run import RunOptions, Session
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import plan, runner
-from repro.harness.job import Job, Measured, Outcome
+from repro.harness.job import Job, Measured, Outcome, Work
 from repro.harness.machine import Machine
 from repro.harness.progress import ProgressReporter
 from repro.harness.schema import RoundRecord, round_record
@@ -90,11 +89,11 @@ class Crew:
         timeline = Timeline((Span("F", 0, 0, 0.0, 1.0),), K)
         return Outcome("done", measured=Measured(metrics(1 / K + 1 / M, K), timeline))
 
-    def measure_together(
-        self, jobs: Sequence[Job], _order: int, deadline: float
+    def measure_all(
+        self, work: Work, deadline: float, *, fresh: bool = False
     ) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
-        for number, job in enumerate(jobs):
+        for number, job in enumerate(work.jobs):
             outcomes[number] = self.measure(job, deadline)
             if outcomes[number].status != "done":
                 return {number: outcomes[number]}

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from repro.costs import device as devices
 from repro.gpipe import make_schedule
 from repro.harness.crew import Crew
-from repro.harness.job import Job
+from repro.harness.job import Job, Work
 from repro.harness.rehearsal import check
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
@@ -118,7 +118,7 @@ def test_two_processes_take_about_the_simulated_step(tmp_path: Path):
     with Crew(2, tmp_path) as crew:
         prepared = prepare(crew.measure, Job(scaled), 60)
         assert isinstance(prepared, Job)
-        outcomes = crew.measure_together([prepared, Job(waits)], 0, 60)
+        outcomes = crew.measure_all(Work((prepared, Job(waits))), 60, fresh=True)
     for run, outcome in zip((scaled, waits), outcomes.values(), strict=True):
         assert outcome.measured is not None, outcome.reason
         record = outcome.measured.record

@@ -1,7 +1,6 @@
 """Resume, faults and --force, with a crew that measures without processes."""
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rich.console import Console
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner
 from repro.harness.frame import all_runs
-from repro.harness.job import Job, Outcome
+from repro.harness.job import Outcome, Work
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
@@ -55,12 +54,12 @@ def test_rounds_are_interleaved_and_recorded(run, tmp_path: Path):
 class Crowded(Crew):
     """Its memory does not hold several runs."""
 
-    def measure_together(
-        self, jobs: Sequence[Job], order: int, deadline: float
+    def measure_all(
+        self, work: Work, deadline: float, *, fresh: bool = False
     ) -> dict[int, Outcome]:
-        if len(jobs) > 1:
-            return {len(jobs) - 1: Outcome("oom", "can't allocate memory")}
-        return super().measure_together(jobs, order, deadline)
+        if len(work.jobs) > 1:
+            return {len(work.jobs) - 1: Outcome("oom", "can't allocate memory")}
+        return super().measure_all(work, deadline)
 
 
 @pytest.mark.parametrize(("crew", "together"), [(Crew(), 4), (Crowded(), 0)])

@@ -56,6 +56,9 @@ class Pretrained(NamedTuple):
     metrics: Mapping[str, float]  # on the test data of the pretraining
 
 
+_pretrained: dict[str, Pretrained] = {}  # what this process has trained for several of its runs
+
+
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     began = time.perf_counter()
     spec, training = job.spec, job.spec.training
@@ -174,18 +177,18 @@ def _translation_task(training: Training) -> TranslationTask:
 
 
 def _pretrain(job: Job, rank: int) -> Pretrained | None:
-    """The outcome of the run's pretraining, made once in each process; None without one."""
+    """The outcome of the run's pretraining; None without one."""
     spec = job.spec.pretraining_run()
     if spec is None:
         return None
-    key = f"pretraining {canonical(spec.plain())}"
-    if key not in job.cache:
+    key = canonical(spec.plain())
+    if key not in _pretrained:
         trainer, test = _trainer(replace(job, spec=spec), rank)
         with closing(trainer.pipe):
             _train(trainer, spec)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
-            job.cache[key] = Pretrained(state, trainer.evaluate(test))
-    return job.cache[key]
+            _pretrained[key] = Pretrained(state, trainer.evaluate(test))
+    return _pretrained[key]
 
 
 def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tensor]:
