@@ -1,6 +1,7 @@
 """`repro advise`: how to use some devices for a model, ranked by simulated step time."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,7 +43,7 @@ class AdviseOptions(SourceOptions):
     top: Annotated[int, Interval(ge=1, le=100)] = 5
     """plans to show"""
     save: Path | None = None
-    """write the best plan to this .json file, which `repro run --plan` measures"""
+    """write the spec of the best plan to this .json file, which `repro run --spec` measures"""
 
     @property
     def link_speed(self) -> LinkSpeed | None:
@@ -59,18 +60,12 @@ def main(arguments: list[str]) -> int:
     options = parse_named(AdviseOptions, arguments, "advise", needed=False)
     save = options.save and json_file("--save", options.save)
     of = chosen(options)
-    from repro.costs import device
-    from repro.harness.plan_file import PlanFile
-
     question, unit = _question(options, of)
     advice = question.answer(options.top)
     best = advice.plans[0]
     of.warn((best.devices,), {best.spec.M: best.examples}, options.optimizer)
     if save is not None:
-        name = of.profile or of.on.partition(": ")[2]
-        if of.profile is not None and of.profile not in device.names():
-            name = device.load(of.profile).title
-        PlanFile(device=name, predicted_s=best.step_s, spec=best.spec).save(save)
+        save.write_text(json.dumps(best.spec.plain(), indent=1) + "\n", encoding="utf-8")
     fields = {
         "fidelity": "simulated",
         "memory_fidelity": "counted",
@@ -170,7 +165,7 @@ def _for_terminal(
     found["to measure it"] = fields["command"]
     if saved is not None:
         trust = " --trust" if fields["model"].startswith("import:") else ""  # it names code
-        found["wrote"] = f"{saved}; on such devices `repro run --plan {saved}{trust}` measures it"
+        found["wrote"] = f"{saved}; on such devices `repro run --spec {saved}{trust}` measures it"
     return found
 
 

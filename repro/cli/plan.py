@@ -13,7 +13,7 @@ import tyro
 
 from repro.cli import doctor
 from repro.cli.options import parse
-from repro.harness import catalog, machine, plan_file
+from repro.harness import catalog, machine
 from repro.harness.outside import read
 from repro.harness.plan import Plan, make
 from repro.harness.progress import plan_table, summary
@@ -49,11 +49,10 @@ class PlanOptions:
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
     spec: str = ""
-    """measure a recorded run again, with its baselines: its id, or a .json file with its spec"""
-    plan: Path | None = None
-    """measure a plan for this machine: the .json file that `repro advise --save` wrote"""
+    """measure a recorded run again, with its baselines: its id, or a .json file with its spec, such
+    as that of `repro advise --save`"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """allow --spec or --plan to name code: its model is import:package.module:function"""
+    """allow --spec to name code: its model is import:package.module:function"""
 
     @property
     def folder(self) -> Path:
@@ -111,10 +110,9 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
     extra = single.flags() if single else []
     prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
     options = parse(kind, arguments[len(names) :], prog, description, extra)
-    files = {"--spec": options.spec, "--plan": options.plan}
-    given = [f"{flag} {path}" for flag, path in files.items() if path]
-    if given and len(given + names) > 1:
-        raise ValueError(f"{' with '.join(given + names)}: allowed is one of them; drop the others")
+    if options.spec and names:
+        both = " with ".join([f"--spec {options.spec}", *names])
+        raise ValueError(f"{both}: allowed is one of them; drop the others")
     run = _recorded_run(options)
     scale, why = machine.default_scale()
     why = f"because {why} (--scale chooses another)"
@@ -122,8 +120,8 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
         scale, why = options.scale, "as asked for"
     elif run is not None and run.scale in SCALES:
         scale, why = run.scale, "that of the recorded run (--scale chooses another)"
-    if given:
-        chosen = [_from_file(options, scale, run)]
+    if options.spec:
+        chosen = [_of_spec(options, run)]
     else:
         # Of all experiments, only those that have minutes at this scale: a sweep has none.
         known = [] if sources else [catalog.find(name) for name in catalog.names()]
@@ -151,19 +149,14 @@ def _recorded_run(options: PlanOptions) -> "Run | None":
     return find_run(options.spec, options.folder)[1]
 
 
-def _from_file(options: PlanOptions, scale: Scale, run: "Run | None") -> Chosen:
-    """The experiment that measures a recorded run or a plan; names its model if that is code."""
-    # The command is recorded, so a path loses its folders.
-    if options.plan is not None:
-        here = machine.detect(scale)
-        source = plan_file.planned(options.plan, here, trusted=options.trust)
-        command = ["--plan", options.plan.name]
-    else:
-        spec = run.spec if run else read(Path(options.spec), RunSpec)
-        source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
-        command = ["--spec", options.spec if run else Path(options.spec).name]
+def _of_spec(options: PlanOptions, run: "Run | None") -> Chosen:
+    """The experiment that measures a recorded run, or a spec; names its model if that is code."""
+    spec = run.spec if run else read(Path(options.spec), RunSpec)
+    source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
     if source.notice:
         print(source.notice)
+    # The command is recorded, so a path loses its folders.
+    command = ["--spec", options.spec if run else Path(options.spec).name]
     return Chosen(source.build, accumulate=True, command=shlex.join(command))
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from repro.gpipe.schedule.actions import COMPUTE
 from repro.harness.journal import NAME, REMEDY, TIMELINES, Journal, Place, journals
-from repro.harness.results import Results, Run, of_journals
+from repro.harness.results import Results, of_journals
+from repro.harness.schema import round_record
 from repro.harness.spec import SCALES
 from repro.io.files import write
 from repro.io.untrusted import LARGE, read_bytes, short
@@ -114,22 +115,22 @@ def _journal(unpacked: Path, root: Path) -> Journal:
         raise ValueError("it has no plan")
     # The page has commands for its reader to type: none that others have written.
     journal.about = journal.about.model_copy(update={"commands": []})
-    results = of_journals([journal])
-    for run in results.runs:
-        for round_ in run.rounds:
-            assert round_.record
-        _check_timeline(results, run)
+    for event in journal.rounds:
+        for record in event.records.values():
+            round_record(record)
+    for run in journal.runs:
+        _check_timeline(journal, run)
     return journal
 
 
-def _check_timeline(results: Results, run: Run) -> None:
+def _check_timeline(journal: Journal, run: str) -> None:
     """Raise a ValueError unless the spans are those of the schedule, which the report replays."""
-    timeline = results.timeline(run)
+    timeline, spec = journal.timeline(run), journal.spec(run)
     if timeline is None:
         return
-    schedule = run.spec.make_schedule()
-    work = [action for j in range(run.K) for action in schedule.work(j)]
+    schedule = spec.make_schedule()
+    work = [action for j in range(spec.K) for action in schedule.work(j)]
     actions = {(a.kind, a.stage, a.micro_batch) for a in work}
     spans = [(s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE]
     if sorted(spans) != sorted(actions):
-        raise ValueError(f"the spans of {run.id} are not those of K={run.K}, M={run.M}")
+        raise ValueError(f"the spans of {run} are not those of K={spec.K}, M={spec.M}")

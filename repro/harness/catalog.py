@@ -112,7 +112,10 @@ def find(name: str) -> Source:
 
 
 def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
-    """An experiment of one recorded run and the baselines of its ratios; see `consent`."""
+    """An experiment of one run, whose spec is read, and the baselines of its ratios.
+
+    See `consent` for `trusted`.
+    """
     notice = consent(source, spec.model, trusted=trusted)
     # A list of layer counts fits one K alone.
     balance = spec.balance if isinstance(spec.balance, str) else "time"
@@ -120,17 +123,14 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     changes += [{"K": 2, "M": 1}] if spec.task == "train" and spec.K > 1 else []
     bases = [spec.model_copy(update={**changed, "balance": balance}) for changed in changes]
     others = [base for base in bases if compared(base) != compared(spec)]
-    title = f"{spec.model}, K = {spec.K}, M = {spec.M} measured again"
-    question = "Does a recorded run come out the same here?"
-    return of_runs("replay", title, question, (*others, spec), notice)
-
-
-def of_runs(name: str, title: str, question: str, runs: tuple[RunSpec, ...], notice: str) -> Source:
-    """An experiment of given runs, the last of which it is about."""
-    groups = (Group(name=slug(runs[-1].model), runs=runs),)
-    needs = f"{runs[-1].devices} devices"
-    made = Experiment(name=name, title=title, question=question, needs=needs, groups=groups)
-    return Source(name, lambda scale: made, notice=notice)
+    made = Experiment(
+        name="replay",
+        title=f"{spec.model}, K = {spec.K}, M = {spec.M} measured again",
+        question="Does a run come out as it was recorded, or as it was predicted?",
+        needs=f"{spec.devices} devices",
+        groups=(Group(name=slug(spec.model), runs=(*others, spec)),),
+    )
+    return Source("replay", lambda scale: made, notice=notice)
 
 
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ The spans of the median step of a run's newest round have a file of their own, w
 the round. A kill may leave one that no round names; the next start removes it.
 """
 
-import gc
 import gzip
 import io
 import json
@@ -48,7 +47,6 @@ NAME, TIMELINES = "journal.jsonl", "timelines"
 REMEDY = "restore it from a copy, or move it away and measure its runs again"
 _LARGEST = 2**32  # bytes of a journal
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
-_MANY = 10_000  # rounds
 _OF_SPANS = ("kind", "stage", "micro_batch", "step", "start", "end")  # columns of their files
 _DIGITS = 32  # of a digest
 _SEAL = len(',"digest":""}') + _DIGITS
@@ -87,8 +85,7 @@ class Journal:
         self._of_run: dict[str, list[RoundEvent]] = {}
         self._statuses: dict[str, Status] = {}
         self._numbers: dict[str, int] = {}  # group -> its last round
-        self._spans: dict[str, str] = {}  # run -> digest
-        self._files: dict[str, Path] = {}  # run -> file with its spans
+        self._spans: dict[str, str] = {}  # run -> digest of the file with its spans
         self._environment: dict[str, Any] = {}
         self._size, self._seal = 0, b""  # of the lines that count, and the end of the last one
         self._read()
@@ -124,8 +121,7 @@ class Journal:
 
     def timeline(self, run: str) -> Timeline | None:
         """The median step of a run's newest round; None where none is recorded."""
-        path = self._files.get(run)
-        if path is None or not path.is_file():
+        if run not in self._spans or not (path := self._file(run)).is_file():
             return None
         spec = self.spec(run)
         try:
@@ -219,13 +215,12 @@ class Journal:
             done=list(done),
             replacing=list(replacing),
         )
-        before = {self._files[run] for run in measured if run in self._files}
+        before = {self._file(run) for run in measured if run in self._spans}
+        folder = inside(self.folder / TIMELINES, self.root)
         for run, packed in spans.items():
-            path = self._timeline_path(run, event.spans[run])
-            inside(path.parent, self.root)
-            write(path, packed)
+            write(folder / _file_name(run, event.spans[run]), packed)
         self.append(*events, event)
-        for path in before.difference(self._files.values()):
+        for path in before.difference(self.timeline_files()):
             path.unlink(missing_ok=True)
         return event
 
@@ -259,7 +254,7 @@ class Journal:
             self._apply(event)
 
     def timeline_files(self) -> list[Path]:
-        return [path for path in self._files.values() if path.is_file()]
+        return [path for path in map(self._file, self._spans) if path.is_file()]
 
     def remove_leftovers(self) -> None:
         """Remove timelines that no round names; only for a process that holds the lock."""
@@ -283,8 +278,6 @@ class Journal:
             except ValueError as error:
                 raise ValueError(f"{self.path}: line {number} {error}; {REMEDY}") from None
             self._seal = line[-_SEAL:]
-        if len(self.rounds) > _MANY:
-            gc.freeze()  # it stays, so later collections need not visit all of it
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, PlanEvent):
@@ -305,13 +298,12 @@ class Journal:
         for run in event.records:
             self._of_run.setdefault(run, []).append(event)
             self.environments[run] = self._environment
-            self._files.pop(run, None)
+            self._spans.pop(run, None)
         self._spans |= event.spans
-        self._files |= {run: self._timeline_path(run, it) for run, it in event.spans.items()}
         self._statuses |= dict.fromkeys(event.done, Status("done"))
 
-    def _timeline_path(self, run: str, digest: str) -> Path:
-        return self.folder / TIMELINES / f"{run}-{digest[:12]}.json.gz"
+    def _file(self, run: str) -> Path:
+        return self.folder / TIMELINES / _file_name(run, self._spans[run])
 
 
 def journals(results: Path) -> list[Journal]:
@@ -350,6 +342,10 @@ def _event(line: bytes, before: bytes) -> Event:
         raise ValueError(explain(error, PlanEvent)) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is no event of this version ({error})") from None
+
+
+def _file_name(run: str, digest: str) -> str:
+    return f"{run}-{digest[:12]}.json.gz"
 
 
 def _digest(raw: bytes) -> str:

@@ -19,33 +19,30 @@ class Kind(NamedTuple):
     fidelity: str
 
 
-def declared_seconds(
-    kinds: Mapping[str, Kind], rounds: Mapping[str, int], minutes: float
-) -> dict[Kind, float]:
-    """Seconds of one run in one round, for each kind, by the `minutes` of the experiment.
+def declared_seconds(wanted: Counter[Kind], minutes: float) -> dict[Kind, float]:
+    """Seconds of one run in one round, by the `minutes` of an experiment.
 
-    `kinds` has all runs, `rounds` has how often those are measured that can be here. Nearly all
-    the minutes are those of the runs that a clock times, if there are any.
+    `wanted` is how many runs of each kind all rounds of the experiment have here.
     """
-    timed = {kind for kind in kinds.values() if kind.fidelity in TIMED} or {*kinds.values()}
-    count = sum(number for run, number in rounds.items() if kinds[run] in timed)
-    return dict.fromkeys(timed, 60 * minutes / max(1, count))
+    timed = _timed(wanted)
+    return dict.fromkeys(timed, 60 * minutes / max(1, timed.total()))
 
 
 def recorded_seconds(kinds: Mapping[str, Kind], events: Iterable[RoundEvent]) -> dict[Kind, float]:
-    """The same, by the median of the rounds that this machine has recorded of such runs.
-
-    In a round with timed and untimed runs nearly all seconds are those of the timed ones.
-    """
+    """The same, by the median of the rounds that this machine has recorded of such runs."""
     recorded: dict[Kind, list[float]] = {}
     for event in events:
         span = datetime.fromisoformat(event.ended) - datetime.fromisoformat(event.started)
         seconds = max(0.0, span.total_seconds())  # clocks may be set back
-        count = Counter(kinds[run] for run in event.records if run in kinds)
-        timed = {kind: number for kind, number in count.items() if kind.fidelity in TIMED}
-        for kind in timed or count:
-            recorded.setdefault(kind, []).append(seconds / sum((timed or count).values()))
+        timed = _timed(Counter(kinds[run] for run in event.records if run in kinds))
+        for kind in timed:
+            recorded.setdefault(kind, []).append(seconds / timed.total())
     return {kind: statistics.median(each) for kind, each in recorded.items()}
+
+
+def _timed(kinds: Counter[Kind]) -> Counter[Kind]:
+    """Those that a clock times, if there are any: nearly all seconds are theirs."""
+    return Counter({kind: n for kind, n in kinds.items() if kind.fidelity in TIMED}) or kinds
 
 
 class TimeLeft:

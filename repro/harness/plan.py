@@ -4,6 +4,7 @@ A plan is made from the experiment and from what is recorded already. torch is n
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -137,7 +138,7 @@ def make(
     chosen = {id(run) for run in select(experiment, only)}
     runs: list[PlannedRun] = []
     # For the estimate, every run counts that this machine can measure, chosen or not.
-    usual_rounds: dict[str, int] = {}
+    usual_rounds: Counter[Kind] = Counter()
     kinds: dict[str, Kind] = {}
     for group in experiment.groups:
         specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
@@ -147,7 +148,8 @@ def make(
         added = {base for name in asked for base in bases_of[name]} - asked
         obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
         kinds |= {n: Kind(experiment.name, group.name, s.fidelity) for n, s in specs.items()}
-        usual_rounds |= {n: _wanted(spec, usual) for n, spec in specs.items() if not obstacles[n]}
+        for name in (name for name in specs if not obstacles[name]):
+            usual_rounds[kinds[name]] += _wanted(specs[name], usual)
         for name, spec in specs.items():
             run = PlannedRun(name, kinds[name], spec, "skipped", obstacles[name], name in added)
             if not run.reason:
@@ -161,7 +163,7 @@ def make(
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
     recorded = recorded_seconds(kinds, journal.rounds)
-    declared = declared_seconds(kinds, usual_rounds, experiment.minutes.get(scale, 0.0))
+    declared = declared_seconds(usual_rounds, experiment.minutes.get(scale, 0.0))
     pace = declared | recorded
     planned = tuple(
         replace(run, differs_in=different[run.id], seconds=pace.get(run.kind, 0.0)) for run in runs

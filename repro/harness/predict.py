@@ -8,7 +8,7 @@ import copy
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -24,8 +24,6 @@ from repro.gpipe import breakdown
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
-from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.error_bars import CALIBRATED, DATA_SHEET
 from repro.harness.job import Measured
@@ -42,8 +40,6 @@ from repro.simulate.step import all_reduce_seconds, exposed_seconds, settle, sim
 
 ALL_REDUCE = "all-reduce"  # seconds of a step with replicas that no span of its timeline shows
 _last_counter: Counter | None = None  # of this process; the next one uses its traces
-# A prediction needs its schedule several times, and a large one takes a second to build.
-_schedule = lru_cache(maxsize=2)(make_schedule)
 
 
 class Included(NamedTuple):
@@ -72,7 +68,7 @@ class Prediction:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        return breakdown(self.timeline, schedule_of(self.spec))
+        return breakdown(self.timeline, self.spec.make_schedule())
 
     @property
     def parts(self) -> dict[str, float]:
@@ -176,7 +172,7 @@ class Source:
 
     def _tasks(self, spec: RunSpec, n: int) -> Tasks:
         inputs, targets = (mini_batch(few, n * spec.M) for few in self.few)
-        return Tasks(self.counter, schedule_of(spec), inputs, targets)
+        return Tasks(self.counter, spec.make_schedule(), inputs, targets)
 
 
 def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Prediction:
@@ -185,7 +181,7 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
     n = max(1, examples)
     counts = tuple(counts) or cut(spec, source, n)
     costs = source.costs(spec, n, counts)
-    timeline = simulate(schedule_of(spec), costs)
+    timeline = simulate(spec.make_schedule(), costs)
     if not timeline.step_time:
         raise ValueError(f"K={spec.K}, M={spec.M}: its layers take no time at all; give them some")
     exposed = 0.0
@@ -243,12 +239,6 @@ def with_predictions(
             ways = ways_of(spec, calibration, record.balance)
             found[run] = replace(each, record=record.model_copy(update={"predicted": ways}))
     return found
-
-
-def schedule_of(spec: RunSpec) -> Schedule:
-    return _schedule(
-        spec.schedule, spec.total_stages, spec.M, spec.checkpoint, spec.stages_per_rank or 1
-    )
 
 
 def cut(spec: RunSpec, source: Source, n: int) -> tuple[int, ...]:
@@ -323,7 +313,7 @@ class Calibrated(Source):
         stages = partial(timed.stages, counts, n, spec.checkpoint, link=self.link)
         if timed.alone is None:
             return stages()
-        return settle(schedule_of(spec), lambda overlap: stages(overlap=overlap))
+        return settle(spec.make_schedule(), lambda overlap: stages(overlap=overlap))
 
     def _layer_bytes(self) -> list[int]:
         if self.model is not None:

@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -77,7 +78,8 @@ Name = Annotated[Printable, Field(min_length=1, max_length=200)]
 SLOWED = 0.03  # share of a step that a positive control sleeps away
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
-_MOST_TEXT = 2**16  # characters of model_args as JSON
+# A prediction needs its schedule several times, and a large one takes a second to build.
+_schedule = lru_cache(maxsize=2)(make_schedule)
 
 
 class Training(Frozen):
@@ -173,30 +175,16 @@ class RunSpec(Frozen):
     # "slowed", which sleeps for `SLOWED` of each step.
     control: Literal["again", "slowed"] | None = None
 
-    @field_validator("model_args")
-    @classmethod
-    def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            size = len(json.dumps(arguments, allow_nan=False))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"model_args {error}") from None
-        if size > _MOST_TEXT:
-            raise ValueError(
-                f"model_args holds {size} characters as JSON, allowed are {_MOST_TEXT}; give less"
-            )
-        if strange := next((name for name in arguments if not name.isidentifier()), None):
-            raise ValueError(
-                f"model_args has the name {short(strange)}: allowed are names of a function's "
-                "arguments; try L=3"
-            )
-        return arguments
-
     @field_validator("model", "model_args", "profile")
     @classmethod
-    def _without_home(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_recorded(cls, value: Any, info: ValidationInfo) -> Any:
+        names = value if isinstance(value, dict) else ()
+        if strange := next((name for name in names if not name.isidentifier()), None):
+            raise ValueError(f"model_args has the name {short(strange)}: is no argument; try L=3")
         try:
+            json.dumps(value, allow_nan=False)
             return home_to_tilde(value)
-        except ValueError as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{info.field_name} {error}") from None
 
     @model_validator(mode="after")
@@ -262,7 +250,7 @@ class RunSpec(Frozen):
 
     def make_schedule(self) -> Schedule:
         per_rank = self.stages_per_rank or 1
-        return make_schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)
+        return _schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)
 
     def pretraining_run(self) -> "RunSpec | None":
         """The pretraining that a training begins with, as a run of its own; None without one.

@@ -15,14 +15,13 @@ from repro.cli.plan import PlanOptions, choose
 from repro.costs.device import load as load_device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline
-from repro.harness import machine, plan_file, runner
+from repro.harness import machine, runner
 from repro.harness.advise import CHECKPOINTS, Plan, Question, _ranked
 from repro.harness.machine import Machine
-from repro.harness.plan_file import PlanFile
 from repro.harness.predict import Roofline, predict
 from repro.harness.results import load
 from repro.harness.schema import TrainRound
-from repro.harness.spec import RunSpec
+from repro.harness.spec import PLAIN, RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
 from repro.simulate.step import all_reduce_seconds, exposed_seconds
@@ -188,7 +187,7 @@ def test_plans_by_timed_layers(tmp_path: Path, capsys):
 
 @pytest.mark.usefixtures("two_cores")
 def test_this_machine_is_the_one_that_was_measured(tmp_path: Path, monkeypatch, capsys):
-    """Its profile, its number of devices, and a plan that it may measure."""
+    """Its profile, and its number of devices."""
     monkeypatch.chdir(tmp_path)
     folder = Path("results") / HERE.slug
     folder.mkdir(parents=True)
@@ -198,11 +197,8 @@ def test_this_machine_is_the_one_that_was_measured(tmp_path: Path, monkeypatch, 
     words = ["transformer", *SIZES, "--device", "here", "--N", "4"]
     assert main(["simulate", *words, "--K", "2", "--M", "4"]) == 0
     assert title in capsys.readouterr().out
-    assert main(["advise", *words, "--save", "plan.json"]) == 0
+    assert main(["advise", *words]) == 0
     assert f"on 2 x {title}" in capsys.readouterr().out
-    plan = PlanFile(**json.loads(Path("plan.json").read_text()))
-    assert plan.device == title
-    plan_file.planned(Path("plan.json"), HERE)
 
 
 def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
@@ -221,44 +217,26 @@ def saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     path = tmp_path / "plan.json"
     assert main([*ON, "--optimizer", "adam", "--save", str(path)]) == 0
     output = capsys.readouterr().out
-    assert f"`repro run --plan {path}` measures it" in output
+    assert f"`repro run --spec {path}` measures it" in output
     (line,) = re.findall("repro run sweep .*", output)
     (tmp_path / "command").write_text(line)
     return path
 
 
-def changed(path: Path, **fields: Any) -> PlanFile:
-    file = PlanFile(**json.loads(path.read_text()) | fields)
-    file.save(path)
-    return file
-
-
 @pytest.mark.usefixtures("two_cores")
 def test_a_plan_is_measured(saved: Path, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    file = changed(saved, device=HERE.kind)
+    plan = RunSpec(**json.loads(saved.read_text()))
     words = shlex.split((tmp_path / "command").read_text())[2:]
     (chosen,) = choose(PlanOptions, "plan", words).chosen
     (group,) = chosen.build("laptop").groups
-    assert group.runs[-1] == file.spec, "the printed command is the plan"
-    words = ["--plan", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
-    assert main(["plan", *words]) == 0
-    output = capsys.readouterr().out
-    assert f"predicted to take {1e3 * file.predicted_s:,.1f} ms (simulated)" in output
+    assert group.runs[-1] == plan, "the printed command is the plan"
+    words = ["--spec", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
     assert main(["run", *words, "--rounds", "1", "--wandb", "disabled"]) == 0
-    (recorded,) = load(tmp_path).runs
-    assert recorded.spec == file.spec
-    code = file.spec.model_copy(update={"model": "import:nothing_here:layers"})
-    changed(saved, spec=code)
+    assert load(tmp_path).runs[-1].spec == plan
+    assert load(tmp_path).baseline(load(tmp_path).runs[-1], **PLAIN) is not None
+    capsys.readouterr()
+    code = plan.model_copy(update={"model": "import:nothing_here:layers"})
+    saved.write_text(code.model_dump_json(exclude_none=True))
     assert main(["run", *words]) == 2
     assert "look at both, then add --trust to run it" in capsys.readouterr().err
-
-
-def test_a_plan_for_other_or_more_devices_is_refused(saved: Path):
-    changed(saved, device="v100")
-    gpus = Machine("cuda", "Tesla V100-SXM2-16GB", 2, "nccl", "2.9")
-    plan_file.planned(saved, gpus)
-    with pytest.raises(ValueError, match="is for 2 x v100, this machine has 2 x Test CPU"):
-        plan_file.planned(saved, HERE)
-    with pytest.raises(ValueError, match="is for 2 x v100, this machine has 1 x Tesla V100"):
-        plan_file.planned(saved, dataclasses.replace(gpus, count=1))
