@@ -102,15 +102,6 @@ class Training(Frozen):
     arm: str = ""  # what an experiment calls the runs that differ from this in their seed alone
     tuning: bool = False  # whether it is one of those by which the learning rate is chosen
 
-    @model_validator(mode="after")
-    def _check(self) -> "Training":
-        if self.validations and self.recipe.get("ema") is not None:
-            raise ValueError(
-                f"validations = {self.validations} with recipe ema = {self.recipe['ema']}: the "
-                "weights of the lowest loss are kept without their average; leave one of them out"
-            )
-        return self
-
 
 class RunSpec(Frozen):
     """One point of a sweep, in the paper's letters; a field that is None is not recorded.
@@ -342,18 +333,6 @@ class Group(Frozen):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     runs: tuple[RunSpec, ...] = Field(min_length=1)
     rounds: Positive | None = None
-
-    @model_validator(mode="after")
-    def _no_twins(self) -> "Group":
-        seen = set()
-        for run in self.runs:
-            text = canonical(run.model_dump(mode="json"))
-            if text in seen:
-                raise ValueError(
-                    f"group '{self.name}' lists K = {run.K}, M = {run.M} twice: name each run once"
-                )
-            seen.add(text)
-        return self
 
 
 class Experiment(Frozen):
