@@ -10,8 +10,8 @@ import weakref
 from bisect import bisect
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -29,13 +29,6 @@ class Peak(NamedTuple):
 
     visible: int  # of tensors
     everything: int  # of tensors and of kernels' workspace
-
-
-@dataclass
-class _Change:
-    time: float
-    size: int  # negative where memory is freed
-    is_workspace: bool = False
 
 
 class _Markers(TorchDispatchMode):
@@ -90,30 +83,28 @@ def read(events: list[dict[str, Any]]) -> Peak:
     operators = sorted((e["ts"], e["ts"] + e["dur"]) for e in marked)
 
     def operator_at(time: float) -> int | None:
-        """Index of the operator that runs at a time; None between operators."""
         n = bisect(operators, (time, float("inf"))) - 1
         return n if n >= 0 and time <= operators[n][1] else None
 
     memory = [e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 0]
     memory.sort(key=lambda e: e["args"]["Ev Idx"])
-    changes: list[_Change] = []
-    allocated: dict[int, _Change] = {}  # by address
+    changes: list[tuple[float, int, bool]] = []  # time, bytes, whether of a kernel's workspace
+    allocated: dict[int, tuple[float, int]] = {}  # address -> time, bytes
     for e in memory:
-        change, address = _Change(e["ts"], e["args"]["Bytes"]), e["args"]["Addr"]
-        if change.size > 0:
-            allocated[address] = change
-        elif address in allocated:
-            start, operator = allocated.pop(address), operator_at(change.time)
-            is_workspace = operator is not None and operator == operator_at(start.time)
-            start.is_workspace = change.is_workspace = is_workspace
-        else:  # memory of earlier steps that is freed in this one
-            continue
-        changes.append(change)
+        time, size, address = e["ts"], e["args"]["Bytes"], e["args"]["Addr"]
+        if size > 0:
+            allocated[address] = time, size
+        elif address in allocated:  # else of earlier steps
+            start, held = allocated.pop(address)
+            operator = operator_at(time)
+            is_workspace = operator is not None and operator == operator_at(start)
+            changes += [(start, held, is_workspace), (time, size, is_workspace)]
+    changes += [(start, held, False) for start, held in allocated.values()]
     for e in events:
         name = e.get("name", "")
         if name.startswith(MESSAGE):
-            changes.append(_Change(e["ts"], int(name.removeprefix(MESSAGE))))
-    changes.sort(key=lambda change: change.time)
-    visible = [change.size for change in changes if not change.is_workspace]
-    everything = [change.size for change in changes]
+            changes.append((e["ts"], int(name.removeprefix(MESSAGE)), False))
+    changes.sort(key=itemgetter(0))
+    visible = [size for _, size, is_workspace in changes if not is_workspace]
+    everything = [size for _, size, _ in changes]
     return Peak(*(max(accumulate(sizes, initial=0)) for sizes in (visible, everything)))

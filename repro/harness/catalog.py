@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from repro.harness.outside import consent
-from repro.harness.spec import PLAIN, SIZES_AT, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.spec import BASELINES, PLAIN, SIZES_AT, Experiment, Group, RunSpec, Scale, slug
 from repro.harness.vary import compared
 from repro.io.untrusted import did_you_mean, from_json, message
 
@@ -26,8 +26,6 @@ _HOME = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True)
 class Source:
-    """An experiment function."""
-
     name: str  # of the experiment, or the path of the user's file
     function: Callable[..., Any]  # scale and further parameters -> Experiment
     parameters: tuple[inspect.Parameter, ...] = ()  # those besides the scale
@@ -119,8 +117,7 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     notice = consent(source, spec.model, trusted=trusted)
     # A list of layer counts fits one K alone.
     balance = spec.balance if isinstance(spec.balance, str) else "time"
-    changes: list[dict[str, Any]] = [PLAIN, {"K": 1}] if spec.task == "train" else []
-    changes += [{"K": 2, "M": 1}] if spec.task == "train" and spec.K > 1 else []
+    changes = [] if spec.task != "train" else BASELINES.values() if spec.K > 1 else [PLAIN]
     bases = [spec.model_copy(update={**changed, "balance": balance}) for changed in changes]
     others = [base for base in bases if compared(base) != compared(spec)]
     made = Experiment(

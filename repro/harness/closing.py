@@ -80,7 +80,7 @@ def closing(plan: Plan) -> list["RenderableType"]:
 
 
 def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The numbers of a run as text, `-` where one is not known."""
+    """As text, `-` where one is not known."""
 
     def over(changed: Mapping[str, Any]) -> str:
         value, low, high = results.speedup(run, **changed)
@@ -148,7 +148,6 @@ def _table(
 
 
 def _settings(various: Sequence[str]) -> list[str]:
-    """The columns for fields in which runs differ."""
     own = [name for name in various if name not in _NOT_VARIED | _OF_METHOD]
     return own if _OF_METHOD.isdisjoint(various) else ["method", *own]
 

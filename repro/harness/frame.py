@@ -12,17 +12,13 @@ import pandas as pd
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
-from repro.harness.spec import PLAIN, RunSpec
+from repro.harness.spec import BASELINES, RunSpec
 from repro.harness.statistics import quotients
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
 Frame: TypeAlias = Any
 
-_SPEEDUPS: dict[str, dict[str, Any]] = {
-    "speedup_vs_plain": PLAIN,
-    "speedup_vs_k1": {"K": 1},
-    "speedup_vs_k2m1": {"K": 2, "M": 1},
-}
+_SPEEDUPS = {f"speedup_vs_{name}": changed for name, changed in BASELINES.items()}
 _ENDS = ("", "_ci_low", "_ci_high")
 # fmt: off
 # Attributes of a run that are columns of its line, beside the fields of its spec.

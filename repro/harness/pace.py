@@ -46,19 +46,16 @@ def _timed(kinds: Counter[Kind]) -> Counter[Kind]:
 
 
 class TimeLeft:
-    """Estimates the seconds of what is left, once a run of each kind that is left has ended.
+    """Estimates the seconds of what is left, by those planned and by what has ended since.
 
-    Runs that ended before this command have the weight of a quarter of those that are left, so
-    that a cold first run does not change the estimate much.
+    The planned seconds have the weight of a quarter of the runs that are left, so that a cold first
+    run does not change the estimate much. Where none are planned, one of the kind must have ended.
     """
 
-    def __init__(self, left: Iterable[Kind], recorded: Mapping[Kind, float]) -> None:
-        self._left = Counter(left)
-        self._took = {
-            kind: [recorded[kind]] * ceil(count / 4)
-            for kind, count in self._left.items()
-            if kind in recorded
-        }
+    def __init__(self, planned: Iterable[tuple[Kind, float]]) -> None:
+        each = Counter(planned)
+        self._left = Counter({kind: count for (kind, _), count in each.items()})
+        self._took = {k: [seconds] * ceil(n / 4) for (k, seconds), n in each.items() if seconds}
 
     def done(self, kind: Kind, seconds: float | None) -> None:
         """Count a measurement as done; `seconds` is None if it was left out."""

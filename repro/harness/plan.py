@@ -11,13 +11,13 @@ from functools import cache
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from repro.harness.journal import Journal
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
 from repro.harness.pace import Kind, declared_seconds, recorded_seconds
 from repro.harness.spec import (
+    BASELINES,
     PIPELINING,
     PLAIN,
     TIMED,
@@ -81,7 +81,6 @@ class Plan:
     machine: Machine
     journal: Journal  # where it is recorded
     runs: tuple[PlannedRun, ...]  # in the order of the experiment's groups
-    recorded: Mapping[Kind, float]  # seconds of one run in one round, where one has ended here
     force: bool = False  # measure again what is done
     accumulate: bool = False  # keep runs that were recorded with other parameters
     command: str = ""  # what a user types to measure this
@@ -162,13 +161,12 @@ def make(
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     before = {name: journal.spec(name) for name in journal.runs} if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
-    recorded = recorded_seconds(kinds, journal.rounds)
-    declared = declared_seconds(usual_rounds, experiment.minutes.get(scale, 0.0))
-    pace = declared | recorded
+    pace = declared_seconds(usual_rounds, experiment.minutes.get(scale, 0.0))
+    pace |= recorded_seconds(kinds, journal.rounds)
     planned = tuple(
         replace(run, differs_in=different[run.id], seconds=pace.get(run.kind, 0.0)) for run in runs
     )
-    return Plan(experiment, scale, machine, journal, planned, recorded, force, accumulate, command)
+    return Plan(experiment, scale, machine, journal, planned, force, accumulate, command)
 
 
 def _with_rounds(run: PlannedRun, journal: Journal, rounds: int, *, force: bool) -> PlannedRun:
@@ -252,11 +250,11 @@ def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
     the run that it controls alone.
     """
     first = {compared(spec): run for run, spec in reversed([*specs.items()])}
-    others: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
         divided = spec.task not in ("fit", "learn") and not spec.untimed
-        changes = [PLAIN, *(others if spec.K > 1 else [])] if divided else []
+        of_pipeline = [*BASELINES.values(), {"library": "repro"}]
+        changes = [] if not divided else of_pipeline if spec.K > 1 else [PLAIN]
         bases = [first.get(compared(spec, **changed)) for changed in changes]
         if spec.control:
             bases = [first.get(compared(spec.uncontrolled))]

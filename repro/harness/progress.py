@@ -57,7 +57,7 @@ class ProgressReporter:
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.verbose = verbose
         self.failed: list[str] = []  # ids of runs
-        self._left = TimeLeft([], {})
+        self._left = TimeLeft([])
         self._experiment = ""
         self._activity = ""
         self._activity_began = self._last_line = time.monotonic()
@@ -103,8 +103,7 @@ class ProgressReporter:
     def begin(self, plans: Sequence[Plan], workers: int) -> None:
         """Print how much will be measured, and start the live line; workers start after this."""
         outstanding = [run for plan in plans for run in plan.outstanding]
-        recorded = {kind: each for plan in plans for kind, each in plan.recorded.items()}
-        self._left = TimeLeft([run.kind for run in outstanding], recorded)
+        self._left = TimeLeft((run.kind, run.seconds) for run in outstanding)
         starting = f"starting {workers} worker process{'es' if workers > 1 else ''}"
         self.say(f"\n{len(outstanding)} measurements in all{self._time_left(', ')}; {starting}")
         self._begin_activity(starting)

@@ -301,6 +301,8 @@ class RunSpec(Frozen):
 PLAIN: dict[str, Any] = dict.fromkeys(("stages_per_rank", "tensor_parallel", "zero", "link"))
 PLAIN |= {"K": 1, "M": 1, "D": 1, "library": "repro", "schedule": "gpipe", "checkpoint": "never"}
 PLAIN |= {"trace": True, "transport": "auto"}
+# What a run is divided by, as the fields in which that run differs; the last is Table 2's.
+BASELINES: dict[str, dict[str, Any]] = {"plain": PLAIN, "k1": {"K": 1}, "k2m1": {"K": 2, "M": 1}}
 
 
 def sweep(**fields: Any) -> tuple[RunSpec, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from repro.gpipe.schedule.what_if import DOUBLED, NEVER, Explanation
 from repro.harness.results import Results, Run
-from repro.harness.spec import TIMED, RunSpec
+from repro.harness.spec import TIMED
 from repro.harness.text import ratio
 from repro.harness.vary import all_varied
 
@@ -54,10 +54,12 @@ class Variant:
 
 def variants_of(results: Results, run: Run, explanation: Explanation) -> list[Variant]:
     found = []
-    for other in results.runs:
-        field = _difference(run.spec, other.spec) if other.place == run.place else None
-        if field is None:
+    for other in (other for other in results.runs if other.place == run.place):
+        # The time scale of an emulated run depends on K and M, but its seconds are the device's.
+        differ = [name for name in all_varied([run.spec, other.spec]) if name != "stretch"]
+        if len(differ) != 1 or differ[0] not in _FIELDS:
             continue
+        field = differ[0]
         gain, low, high, rounds = results.ratio(other, run)
         gain = gain if rounds else other.throughput / run.throughput
         if math.isnan(gain) or math.isnan(other.step_s):
@@ -66,14 +68,7 @@ def variants_of(results: Results, run: Run, explanation: Explanation) -> list[Va
         if field != "balance":
             step_s = explanation.costs.step(other.spec.make_schedule(), run.M / other.M)
             predicted = explanation.base_s / step_s
-        value, own = getattr(other.spec, field), getattr(run.spec, field)
-        of_both = (run.fidelity, field, value, own)
-        measured = (other.step_s, gain, low, high, rounds)
-        found.append(Variant(other.id, *of_both, *measured, predicted))
+        values = getattr(other.spec, field), getattr(run.spec, field)
+        measured = other.step_s, gain, low, high, rounds
+        found.append(Variant(other.id, run.fidelity, field, *values, *measured, predicted))
     return sorted(found, key=lambda variant: -variant.gain)
-
-
-def _difference(own: RunSpec, other: RunSpec) -> str | None:
-    # The time scale of an emulated run depends on K and M, but its seconds are the device's.
-    differ = [name for name in all_varied([own, other]) if name != "stretch"]
-    return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None

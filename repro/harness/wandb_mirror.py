@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,7 +60,7 @@ class TrainingLog:
 
     def __init__(self, mode: Mode, directory: Path, name: str, config: dict[str, Any]) -> None:
         about = {"group": "train", "job_type": "measured", "name": name, "config": config}
-        self._begin = partial(_begin, mode, directory, about | {"resume": "allow"})
+        self._about, self._mode, self._directory = about | {"resume": "allow"}, mode, directory
         self._run: wandb.Run | None = None
         self._written: int | None = None  # steps of the history; None before the first one
         # That of another program would keep the run open after this process is killed.
@@ -76,7 +75,8 @@ class TrainingLog:
     def __call__(self, history: "History") -> None:
         """Write the steps that are new; called after each."""
         if self._written is None:
-            self._run = self._begin(id=digest(history.steps[0])[:16])
+            about = self._about | {"id": digest(history.steps[0])[:16]}
+            self._run = _begin(self._mode, self._directory, about)
             self._written = max(0, self._run.starting_step - 1) if self._run else 0
         new = history.steps[self._written :]
         if self._run is None or not new:
@@ -96,7 +96,7 @@ class TrainingLog:
             print(f"W&B: {address}")
 
 
-def _begin(mode: Mode, directory: Path, about: dict[str, Any], **more: Any) -> "wandb.Run | None":
+def _begin(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run | None":
     """A started run, offline where the server does not answer; None after trouble."""
     if mode == "disabled":
         return None
@@ -107,10 +107,10 @@ def _begin(mode: Mode, directory: Path, about: dict[str, Any], **more: Any) -> "
         online = False
     if online:
         with _one_line(f"kept offline from here on, {later}"):
-            return _start("online", directory, about | more)
+            return _start("online", directory, about)
         _refused.add("online")
     with _one_line("results are complete without it"):
-        return _start("offline", directory, about | more)
+        return _start("offline", directory, about)
     return None
 
 

@@ -7,9 +7,9 @@ from repro.harness.pace import Kind, TimeLeft
 MEASURED, SIMULATED = Kind("a", "a", "measured"), Kind("a", "a", "simulated")
 
 
-def test_nothing_is_said_until_a_run_of_each_kind_has_ended():
+def test_nothing_is_said_until_a_run_of_each_kind_is_planned_or_has_ended():
     """A simulated run takes no time, which says nothing about one that is measured."""
-    left = TimeLeft([SIMULATED] * 10 + [MEASURED] * 3, {SIMULATED: 0.5})
+    left = TimeLeft([(SIMULATED, 0.5)] * 10 + [(MEASURED, 0.0)] * 3)
     left.done(SIMULATED, 0.5)
     assert left.seconds is None
     left.done(MEASURED, None)  # left out
@@ -22,7 +22,7 @@ def test_nothing_is_said_until_a_run_of_each_kind_has_ended():
 
 def test_a_cold_run_is_not_taken_for_the_pace_of_all():
     """As the first of 20 runs that imports what all need: it takes 18 s."""
-    left = TimeLeft([MEASURED] * 20, {MEASURED: 3.0})
+    left = TimeLeft([(MEASURED, 3.0)] * 20)
     assert left.seconds == pytest.approx(20 * 3.0)
     left.done(MEASURED, 18.0)
     assert left.seconds is not None
