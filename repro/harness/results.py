@@ -240,7 +240,7 @@ class Results:
         return f"{run.scale} on {run.machine}" if len(self.machines) > 1 else run.scale
 
     @cached_property
-    def _baselines(self) -> dict[tuple[Place, Hashable], Run]:
+    def _baselines(self) -> dict[tuple[Place, str], Run]:
         """The first run of each place with given settings, by what it has in common with others."""
         return {(run.place, compared(run.spec)): run for run in reversed(self.runs)}
 

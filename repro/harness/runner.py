@@ -7,7 +7,7 @@ take one process are made side by side, one on each core.
 
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -102,7 +102,7 @@ class GroupRun:
     _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _failed: set[str] = field(default_factory=set)
-    _cuts: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)  # `vary.same_cut` -> cut
+    _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # `vary.same_cut` -> cut
 
     def measure(self) -> None:
         """Measure and record one round after the other; later rounds leave out runs that failed."""

@@ -1,9 +1,9 @@
 """What differs between runs, and which runs are each other's baselines."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from repro.harness.spec import RunSpec
+from repro.harness.spec import RunSpec, canonical
 from repro.io.untrusted import short
 
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
@@ -72,16 +72,10 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     return texts
 
 
-def compared(spec: RunSpec, **changed: Any) -> Hashable:
+def compared(spec: RunSpec, **changed: Any) -> str:
     """A dictionary key that is equal for a spec and its baseline, with `changed` fields."""
-    return _hashable(spec.model_dump(exclude=_NOT_COMPARED) | changed)
+    return canonical(spec.model_dump(mode="json", exclude=_NOT_COMPARED) | changed)
 
 
-def same_cut(spec: RunSpec) -> Hashable:
-    return _hashable(spec.model_dump(include=_OF_CUT))
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, dict):
-        return tuple(sorted((name, _hashable(part)) for name, part in value.items()))
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+def same_cut(spec: RunSpec) -> str:
+    return canonical(spec.model_dump(mode="json", include=_OF_CUT))

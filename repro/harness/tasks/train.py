@@ -13,7 +13,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ def run(
     """
     jobs = work.jobs
     trainings: dict[int, Training] = {}
-    cuts: dict[Hashable, tuple[int, ...]] = {}  # found by an earlier run of the same cut
+    cuts: dict[str, tuple[int, ...]] = {}  # found by an earlier run of the same cut
     for index, job in enumerate(jobs):
         at(index)
         if rank < job.processes:
