@@ -200,12 +200,9 @@ def _narrower(runs: Sequence[Run], results: Results) -> list[str]:
 def _controls(results: Results, planned: set[str]) -> list[str]:
     """What the measurement can tell apart: a run again, and one that sleeps for a part of it."""
     found: dict[str, list[tuple[float, float, float]]] = {}
-    for run in results.runs:
-        base = results.controlled(run) if run.spec.control and run.done else None
-        if base is not None and run.id in planned:
-            value, low, high, _ = results.ratio(base, run)
-            if not isnan(low):
-                found.setdefault(str(run.spec.control), []).append((value, low, high))
+    for run, (value, low, high, _) in results.controls():
+        if run.id in planned and not isnan(low):
+            found.setdefault(str(run.spec.control), []).append((value, low, high))
     words = {"again": "a run beside itself", "slowed": f"with {SLOWED:.0%} of its step slept away"}
     return [
         f"  control, {words[control]}: step {', '.join(text.ratio(*each) for each in ratios)}"

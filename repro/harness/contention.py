@@ -4,7 +4,6 @@ It is the CPU seconds of the machine minus those of this process and of all proc
 started. The load average would not do: it includes our own workers, and it lags by a minute.
 """
 
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +33,7 @@ class CpuShare:
         own = max(0.0, _own_seconds() - self._own)
         usable = machine.cores()
         # With a quota below the number of cores, others may use the rest without disturbing us.
-        spare = max(0, len(_cpus()) - usable)
+        spare = max(0, len(machine.cpus()) - usable)
         taken = (_machine_seconds() - self._machine - own) / seconds - spare
         now = _container_seconds()
         if self._container is not None and now is not None:
@@ -57,12 +56,6 @@ def describe(share: float) -> str:
     return f"other processes take {share * cores:.1f} of {cores} core{'s' if cores > 1 else ''}"
 
 
-def _cpus() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
 def _machine_seconds() -> float:
     """CPU seconds of all processes on the CPUs that we may use; 0 if the system does not say."""
     import psutil
@@ -74,7 +67,7 @@ def _machine_seconds() -> float:
     # Interrupts are left out, since messages between our own stages cause some. `steal` is time
     # of another virtual machine on the same hardware.
     kinds = ("user", "nice", "system", "steal")
-    ours = [times for number, times in enumerate(each) if number in _cpus()]
+    ours = [times for number, times in enumerate(each) if number in machine.cpus()]
     return sum(getattr(times, kind, 0.0) for times in ours for kind in kinds)
 
 

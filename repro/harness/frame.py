@@ -130,12 +130,12 @@ def controls_frame(results: Results, *experiments: str) -> Frame:
     `step` is its step over that of the run that it controls, with the ends of its interval in `low`
     and `high`, of so many `blocks`.
     """
-    runs = [run for run in _of(results, experiments) if run.spec.control and run.done]
-    pairs = [(base, run) for run in runs if (base := results.controlled(run))]
-    frame = _frame(results, [run for _, run in pairs])
-    found = [results.ratio(*pair) for pair in pairs]
+    asked = _of(results, experiments)
+    found = [(run, step) for run, step in results.controls() if run in asked]
+    frame = _frame(results, [run for run, _ in found])
     columns = ["step", "low", "high", "blocks"]
-    return frame.join(pd.DataFrame(found, columns=columns, index=frame.index))
+    steps = pd.DataFrame([step for _, step in found], columns=columns, index=frame.index)
+    return frame.join(steps)
 
 
 def _of(results: Results, experiments: Sequence[str]) -> list[Run]:

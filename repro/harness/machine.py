@@ -98,10 +98,16 @@ def default_scale() -> tuple[Scale, str]:
     return "laptop", f"the one usable GPU has less than {LARGE_GPU / 1e9:.0f} GB, so {on_cpu}"
 
 
+def cpus() -> set[int]:
+    """Those that this process may use: its affinity."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def cores() -> int:
     """CPU cores that this process may use: its affinity, limited by a container's quota."""
-    affinity = hasattr(os, "sched_getaffinity")
-    usable = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    usable = len(cpus())
     quota, _, period = _text(Path("/sys/fs/cgroup/cpu.max")).partition(" ")
     return max(1, min(usable, int(quota) // int(period))) if quota.isdigit() else usable
 

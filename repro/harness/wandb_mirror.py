@@ -60,7 +60,8 @@ class TrainingLog:
 
     def __init__(self, mode: Mode, directory: Path, name: str, config: dict[str, Any]) -> None:
         about = {"group": "train", "job_type": "measured", "name": name, "config": config}
-        self._about, self._mode, self._directory = about | {"resume": "allow"}, mode, directory
+        self._mode: Mode = mode
+        self._directory, self._about = directory, about | {"resume": "allow"}
         self._run: wandb.Run | None = None
         self._written: int | None = None  # steps of the history; None before the first one
         # That of another program would keep the run open after this process is killed.

@@ -28,7 +28,7 @@ def test_what_the_machine_did_and_we_did_not_is_load(passed, start, share, monke
     monkeypatch.setattr(contention.time, "monotonic", lambda: now["time"])
     for name in ("machine", "own", "container"):
         monkeypatch.setattr(contention, f"_{name}_seconds", lambda name=name: now.get(name))
-    monkeypatch.setattr(contention, "_cpus", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr(machine, "cpus", lambda: {0, 1, 2, 3})
     monkeypatch.setattr(machine, "cores", lambda: now["cores"])
     watch = CpuShare()
     for name, amount in passed.items():

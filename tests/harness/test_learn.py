@@ -24,7 +24,6 @@ OTHERS = {"rotate": 90}
 def trained(
     pretraining: Training | None,
     outputs: int = 10,
-    cache: dict[str, Any] | None = None,
     data_args: dict[str, Any] = OTHERS,
     **changed: Any,
 ) -> LearnRound:
@@ -38,23 +37,24 @@ def trained(
     arguments = MODEL | {"num_classes": outputs}
     fields |= {"model_args": arguments, "training": training} | changed
     spec = RunSpec(model="amoebanet-b", **fields)
-    record = learn.run(Job(spec, cache={} if cache is None else cache), 0, []).record
+    record = learn.run(Job(spec), 0, []).record
     assert isinstance(record, LearnRound)
     return record
 
 
-def test_a_pretraining_is_made_once_and_shared_unless_the_seed_of_its_run_is_another():
+def test_a_pretraining_is_made_once_and_shared_unless_the_seed_of_its_run_is_another(monkeypatch):
     cache: dict[str, Any] = {}
-    classes = trained(FIRST, cache=cache)
-    parity = trained(FIRST, outputs=2, steps=2, cache=cache)
+    monkeypatch.setattr(learn, "_pretrained", cache)
+    classes = trained(FIRST)
+    parity = trained(FIRST, outputs=2, steps=2)
     assert len(cache) == 1
     name = "pretraining accuracy"
     assert classes.metrics[name] == parity.metrics[name]
     assert name not in trained(None).metrics
-    trained(FIRST, seed=1, cache=cache)
+    trained(FIRST, seed=1)
     assert len(cache) == 2
     for seed in (0, 1):
-        trained(FIRST.model_copy(update={"seed": 7}), seed=seed, cache=cache)
+        trained(FIRST.model_copy(update={"seed": 7}), seed=seed)
     assert len(cache) == 3
 
 
