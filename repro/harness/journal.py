@@ -186,7 +186,7 @@ class Journal:
         together: Iterable[str] = (),
         done: Iterable[str] = (),
         replacing: Iterable[str] = (),
-    ) -> RoundEvent:
+    ) -> None:
         """Record one round of a group.
 
         Args:
@@ -222,7 +222,6 @@ class Journal:
         self.append(*events, event)
         for path in before.difference(self.timeline_files()):
             path.unlink(missing_ok=True)
-        return event
 
     def append(self, *events: Event) -> None:
         """Write events as whole lines in one go; after a full disk the file is as before."""

@@ -57,10 +57,6 @@ class Machine:
         facts = {"device": self.kind, "transport": self.transport, "torch": self.torch}
         return facts | ({"precision": self.precision} if self.precision else {})
 
-    def has_profile(self, name: str) -> bool:
-        """Whether a profile is of these devices: "p100-pcie" is that of a "Tesla P100"."""
-        return name.split("-")[0] in re.split(r"[\s-]+", self.kind.lower())
-
 
 def detect(scale: Scale) -> Machine:
     """The devices of a scale: those of `ON_CPU` compute on the CPU, the others on GPUs."""

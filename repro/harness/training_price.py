@@ -4,6 +4,7 @@ A step is simulated on a GPU's profile and its memory is counted, as `repro simu
 hours are of the steps alone: reading data, evaluation and translation take time too.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -81,7 +82,8 @@ def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:
         if spec is not None:
             trainings.setdefault(canonical(spec.plain()), (spec, name))
     machine = plans[0].machine
-    profile = next((name for name in devices.names() if machine.has_profile(name)), _USUAL)
+    words = re.split(r"[\s-]+", machine.kind.lower())  # "p100-pcie" is that of a "Tesla P100"
+    profile = next((name for name in devices.names() if name.split("-")[0] in words), _USUAL)
     prices: dict[str, tuple[float, float]] = {}  # trainings that differ in data alone share a step
     seconds = peak_bytes = 0.0
     fullest = ""
