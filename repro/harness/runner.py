@@ -137,7 +137,7 @@ class GroupRun:
         """
         if members[0].spec.task not in ("fit", "learn"):
             return [members]
-        at_once = all(_fits_beside_others(run.spec, self.plan.machine) for run in members)
+        at_once = all(_may_run_beside(run.spec, self.plan.machine) for run in members)
         size = min(self.crew.count, self.plan.machine.count) if at_once else 1
         return [members[start : start + size] for start in range(0, len(members), size)]
 
@@ -152,7 +152,7 @@ class GroupRun:
         runs = [run for run in members if run.id not in self._failed]
         outcomes: dict[str, Outcome] = {}
         timed = [run for run in runs if run.spec.timed and run.spec.task == "train"]
-        if runs and all(_fits_beside_others(run.spec, self.plan.machine) for run in runs):
+        if runs and all(_may_run_beside(run.spec, self.plan.machine) for run in runs):
             outcomes |= self._at_once(runs, {run.id: self._job(run) for run in runs}, apart=True)
         for run in (run for run in runs if run not in timed and run.id not in outcomes):
             outcomes[run.id] = self._alone(run, self._job(run))
@@ -280,7 +280,7 @@ class GroupRun:
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
     machine = plans[0].machine
     missing = [run.spec for plan in plans for run in plan.runs if run.missing]
-    at_once = sum(_fits_beside_others(spec, machine) for spec in missing)
+    at_once = sum(_may_run_beside(spec, machine) for spec in missing)
     widest = max(*(spec.devices for spec in missing), min(machine.count, at_once))
     if torchrun_rank() is not None:
         return Crew(widest, team=torchrun())
@@ -290,7 +290,7 @@ def workers(plans: Sequence[Plan], results: Path) -> Crew:
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
 
 
-def _fits_beside_others(spec: RunSpec, machine: Machine) -> bool:
+def _may_run_beside(spec: RunSpec, machine: Machine) -> bool:
     """Whether it may run beside others: it is a training of one process, on the CPU."""
     return spec.task == "learn" and spec.devices == 1 and machine.device == "cpu"
 
