@@ -102,6 +102,15 @@ class Training(Frozen):
     arm: str = ""  # what an experiment calls the runs that differ from this in their seed alone
     tuning: bool = False  # whether it is one of those by which the learning rate is chosen
 
+    @model_validator(mode="after")
+    def _check(self) -> "Training":
+        if self.validations and self.recipe.get("ema") is not None:
+            raise ValueError(
+                f"validations = {self.validations} with recipe ema = {self.recipe['ema']}: the "
+                "weights of the lowest loss are kept without their average; leave one of them out"
+            )
+        return self
+
 
 class RunSpec(Frozen):
     """One point of a sweep, in the paper's letters; a field that is None is not recorded.

@@ -104,8 +104,6 @@ def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
     Returns the validation losses by the number of updates before each.
     """
     assert spec.training is not None
-    # The weights of the lowest loss are kept without their average.
-    assert not spec.training.validations or spec.training.recipe.get("ema") is None
     losses: dict[str, float] = {}
     best: dict[str, Tensor] = {}
     lowest = math.inf
