@@ -83,7 +83,7 @@ def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
     for rank in schedule.ranks:
         for recv, user in pairwise(rank):
             if recv.kind == "Recv":
-                producer = at[recv.producer[:3]]
+                producer = at[recv.producer]
                 sizes = some.activations if recv.of == "F" else some.gradients
                 size = sizes[min(producer.stage, recv.stage)]
                 earliest = producer.end + size / some.link.bytes_per_second + some.link.latency

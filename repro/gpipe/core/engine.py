@@ -228,7 +228,7 @@ class Engine:
     def _receive(self, action: Action) -> None:
         if action == self._program.waits and self.replicas is None:
             self._prepare_vote()
-        self._messages[action.producer[:3]] = self._inboxes[action.of].take(action.cell)
+        self._messages[action.producer] = self._inboxes[action.of].take(action.cell)
 
     def _send(self, action: Action) -> None:
         stage, i = action.cell

@@ -16,7 +16,7 @@ COMPUTE = ("F", "R", "B", "I", "W")  # the actions that compute a micro-batch
 # The actions that make the gradient for which the stage before waits. A schedule has one of them.
 GRADIENT = ("B", "I")
 Cell = tuple[int, int]  # stage, micro-batch
-Producer = tuple[str, int, int, int]  # see `Action.producer`
+Producer = tuple[str, int, int]  # see `Action.producer`
 
 
 class DeadlockError(ValueError):
@@ -33,7 +33,6 @@ class Action(NamedTuple):
         rank: of the process that does it.
         stage: j. A Recv has the stage that needs the message, U the first stage of the rank.
         micro_batch: index i; -1 for U.
-        step: which optimizer step.
         of: what a Send or Recv carries: "F" for the activations that an F makes, "B" or "I" for
             the gradients that a B or I makes.
         peer: the rank at the other end of a Send or Recv.
@@ -43,7 +42,6 @@ class Action(NamedTuple):
     rank: int
     stage: int
     micro_batch: int
-    step: int = 0
     of: str = ""
     peer: int = -1
 
@@ -54,14 +52,14 @@ class Action(NamedTuple):
 
     @property
     def producer(self) -> Producer:
-        """(kind, stage, micro-batch, step) of the F, B or I whose result a Send or Recv carries.
+        """(kind, stage, micro-batch) of the F, B or I whose result a Send or Recv carries.
 
         It identifies the message, since a Send and its Recv have the same producer.
         """
-        kind, _, stage, micro_batch, step, of, _ = self
+        kind, _, stage, micro_batch, of, _ = self
         if kind == "Recv":
             stage += -1 if of == "F" else 1
-        return of, stage, micro_batch, step
+        return of, stage, micro_batch
 
     @property
     def label(self) -> str:
@@ -111,7 +109,7 @@ class Schedule:
     @cached_property
     @collector.paused()
     def in_order(self) -> list[Action]:
-        """All actions of all ranks, each after those that it needs; all U of a step together.
+        """All actions of all ranks, each after those that it needs; all U together.
 
         Raises:
             DeadlockError: if some actions can never start. The message names the blocked ones.

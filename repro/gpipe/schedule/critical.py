@@ -26,7 +26,7 @@ def find_causes(timeline: Timeline, schedule: Schedule) -> dict[Span, tuple[Span
       message that was sent earlier is still on its way.
     """
     producers = {  # what needs a message -> what makes it, as (kind, stage, micro-batch)
-        (action.kind, action.stage, action.micro_batch): recv.producer[:3]
+        (action.kind, action.stage, action.micro_batch): recv.producer
         for actions in schedule.ranks
         for recv, action in pairwise(actions)
         if recv.kind == "Recv"

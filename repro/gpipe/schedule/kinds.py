@@ -197,15 +197,15 @@ def _with_messages(
         needs_gradient = kind in GRADIENT or (kind == "R" and late)
         gradient = "I" if kind == "I" else "B"
         if kind == "F" and has_previous:
-            actions.append(Action("Recv", rank, stage, i, 0, "F", previous_rank))
+            actions.append(Action("Recv", rank, stage, i, "F", previous_rank))
         if needs_gradient and has_next and (stage, i) not in received:
-            actions.append(Action("Recv", rank, stage, i, 0, gradient, next_rank))
+            actions.append(Action("Recv", rank, stage, i, gradient, next_rank))
             received.add((stage, i))
         actions.append(Action(kind, rank, stage, i))
         if kind == "F" and has_next:
-            actions.append(Action("Send", rank, stage, i, 0, "F", next_rank))
+            actions.append(Action("Send", rank, stage, i, "F", next_rank))
         if kind in GRADIENT and has_previous:
-            actions.append(Action("Send", rank, stage, i, 0, gradient, previous_rank))
+            actions.append(Action("Send", rank, stage, i, gradient, previous_rank))
     return actions
 
 

@@ -59,7 +59,7 @@ def replay(
     end = 0.0  # of all work so far
     for action in schedule.in_order:
         # Fields by name would take a third of the time of a large replay.
-        kind, rank, stage, micro_batch, step, of, peer = action
+        kind, rank, stage, micro_batch, of, peer = action
         now = clock[rank]
         if kind == "Recv":
             clock[rank] = max(now, arrivals[action.producer])
@@ -67,17 +67,17 @@ def replay(
             link = rank, peer
             seconds, latency, blocking = crossing(action)
             left = link_free[link] = max(now, link_free.get(link, now)) + seconds
-            arrivals[of, stage, micro_batch, step] = left + latency
+            arrivals[of, stage, micro_batch] = left + latency
             if blocking:
                 clock[rank] = left
         elif kind == "U":
             seconds = update[rank] if update is not None else 0.0
             if seconds:
-                spans.append(Span("U", stage, -1, end, end + seconds, step))
+                spans.append(Span("U", stage, -1, end, end + seconds))
             clock[rank] = max(now, end + seconds)
         else:
             clock[rank] = now + duration(action)
-            spans.append(Span(kind, stage, micro_batch, now, clock[rank], step))
+            spans.append(Span(kind, stage, micro_batch, now, clock[rank]))
             end = max(end, clock[rank])
     ordered = tuple(sorted(spans, key=attrgetter("start", "stage", "end")))
     return Timeline(ordered, schedule.stages, schedule.stages_per_rank)
@@ -142,7 +142,7 @@ def _check_needs(schedule: Schedule, actions: Sequence[Action]) -> None:
             "F": [("F", stage - 1, i)] if stage else [],
             "R": [("F", stage, i)],
             "W": [("I", stage, i)],
-            "Send": [action.producer[:3]],
+            "Send": [action.producer],
         }.get(kind, [])
         if kind in GRADIENT:
             needs = [("F", stage, i), (kind, stage + 1, i)][: schedule.stages - stage]
@@ -156,7 +156,7 @@ def _check_needs(schedule: Schedule, actions: Sequence[Action]) -> None:
             raise ValueError(
                 f"schedule {schedule.name!r}: {action} comes at the wrong time: {problem}"
             )
-        present.add(action.producer[:3] if kind == "Recv" else (kind, stage, i))
+        present.add(action.producer if kind == "Recv" else (kind, stage, i))
 
 
 def draw(schedule: Schedule) -> str:
