@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent / "harness"))
 from crew import Crew  # pyright: ignore[reportMissingImports]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
-TIMED = "--model timed --model-args L=2 forward_s=0.01 backward_s=0.02 --batch 8".split()
+TIMED = "--model timed --model-args L=2 forward_s=0.01 backward_s=0.02 --N 8".split()
 HEADS = "--model-args heads=2 d=16 H=32 L=2 V=64 T=8".split()
 ONCE = "--wandb disabled --scale smoke".split()
 QUICK = [*TIMED, *"--warmup 0 --steps 1 --rounds 2".split(), *ONCE]
@@ -122,6 +122,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run table2 --scale node", ["scale = 'node'", "GPUs", "--scale laptop"]),
         ("run sweep --chekpoint never", ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
         ("run sweep --stages 2", ["--stages 2; here it is --K"]),
+        ("run sweep --batch 3 --N 4", ["--batch 3; here it is --N"]),
         ("run sweep --remat never", ["here it is --checkpoint"]),
         ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
         ("simulate timed --k 4", ["did you mean '--K'"]),

@@ -13,17 +13,14 @@ from annotated_types import Interval
 # tyro's errors as data: not stable yet, so pyproject.toml limits its version.
 from tyro import _errors as events
 
-from repro.harness.catalog import ALIASES
 from repro.io.untrusted import did_you_mean, message, printable
 
 T = TypeVar("T")
 # Mini-batch of a step, in every verb that has one.
-_OF_N = Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])
-MiniBatch = Annotated[int, *_OF_N]
-MiniBatchOrNone = Annotated[int | None, *_OF_N]
+MiniBatch = Annotated[int, Interval(ge=1, le=2**20)]
 # Names of the same thing, of which a verb has one.
 _SYNONYMS = (
-    ("--N", "--batch-size", "--mini-batch"),
+    ("--N", "--batch", "--batch-size", "--mini-batch"),
     ("--K", "--stages", "--partitions", "--devices"),
     ("--M", "--micro-batches", "--chunks"),
     ("--D", "--replicas"),

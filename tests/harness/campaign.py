@@ -31,7 +31,7 @@ REFERENCE = ROOT / "results/reference"
 # Milliseconds a step; cut evenly, so that the clock decides nothing but times.
 SWEEP = (
     "-m repro run sweep --model transformer --model-args L=2 d=32 H=64 heads=2 V=128 T=16"
-    " --K 1 2 --M 1 2 --batch 4 --balance uniform --warmup 0 --steps 1 --rounds 2"
+    " --K 1 2 --M 1 2 --N 4 --balance uniform --warmup 0 --steps 1 --rounds 2"
     " --scale smoke --wandb disabled --results"
 )
 SEED = 1811_06965

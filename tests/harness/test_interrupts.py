@@ -18,7 +18,7 @@ from repro.io import lock
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 SWEEP = (
     "-m repro run sweep --model timed --model-args L=2 forward_s=0.002 backward_s=0.002 --K 2 --M 2"
-    " --batch 4 --balance uniform --rounds 5000 --scale smoke --wandb disabled --results"
+    " --N 4 --balance uniform --rounds 5000 --scale smoke --wandb disabled --results"
 )
 
 
