@@ -18,12 +18,14 @@ from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.sizes import DEFAULT_N
-from repro.harness.spec import Checkpoint, Scale, slug
+from repro.harness.spec import Checkpoint, RunSpec, Scale, slug
 from repro.harness.text import duration, number
 from repro.io import signals
 from repro.io.untrusted import message
 
 if TYPE_CHECKING:
+    from repro.data.classification import ImageTask
+    from repro.models import Model
     from repro.train.history import History
     from repro.train.recipe import Recipe
     from repro.train.trainer import Trainer
@@ -51,7 +53,7 @@ class TrainOptions(ModelOptions):
     K: Annotated[int, _COUNT] = 1
     """stages, a process each"""
     M: Annotated[int | None, _COUNT] = None
-    """micro-batches; by default 4 K, and 1 with one stage"""
+    """micro-batches; by default 4 K or the examples that there are, and 1 with one stage"""
     D: Annotated[int, _COUNT] = 1
     """replicas of the pipeline"""
     N: MiniBatch = DEFAULT_N
@@ -93,7 +95,7 @@ class TrainOptions(ModelOptions):
     def micro_batches(self) -> int:
         if self.M is not None:
             return self.M
-        return 1 if self.K == 1 else 4 * self.K
+        return 1 if self.K == 1 else min(4 * self.K, self.N // self.D)
 
     @property
     def folder(self) -> Path:
@@ -108,6 +110,9 @@ def main(arguments: list[str]) -> int:
     if options.N % options.D:
         raise ValueError(f"--N {options.N}: allowed is a multiple of D={options.D}")
     find(options.data)
+    K, M, N, D = options.K, options.micro_batches, options.N, options.D
+    spec = RunSpec(model=options.model, K=K, M=M, N=N, D=D)
+    spec.check_depth(len(_model(options, _task(options)).layers))
     from repro.gpipe import launch
     from repro.gpipe.runtime.launch import StageError
 
@@ -148,22 +153,19 @@ def _work(options: TrainOptions) -> None:
     raise ValueError(text)
 
 
-def _train(options: TrainOptions) -> None:
-    import torch.distributed as dist
+def _task(options: TrainOptions) -> "ImageTask":
+    from repro.data.classification import ImageTask
 
-    from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
-    from repro.gpipe import Pipeline
-    from repro.harness.wandb_mirror import TrainingLog
-    from repro.models import build, parameters
-    from repro.train.losses import accuracy, classification
-    from repro.train.trainer import Trainer
-
-    print_warnings_once()
     size = options.image or (32 if options.data in _SMALL else 224)
-    task = ImageTask(name=options.data, size=size, augment=options.augment)
-    replica = dist.get_rank() // options.K
-    batches = open_images(task, options.N, options.seed, replica, options.D)
-    of_data = {"image": size, "num_classes": count_classes(task)}
+    return ImageTask(name=options.data, size=size, augment=options.augment)
+
+
+def _model(options: TrainOptions, task: "ImageTask") -> "Model":
+    """The model, of which no layer is built, with the size and the classes of the images."""
+    from repro.data.classification import count_classes
+    from repro.models import build, parameters
+
+    of_data = {"image": task.size, "num_classes": count_classes(task)}
     takes = parameters(options.model)
     taken = {name: value for name, value in of_data.items() if name in takes}
     model = build(options.model, **taken | pairs("model_args", options.model_args))
@@ -172,6 +174,23 @@ def _train(options: TrainOptions) -> None:
             f"model={options.model!r}: no image model, and this command trains on images; "
             "repro.train in Python trains any model"
         )
+    return model
+
+
+def _train(options: TrainOptions) -> None:
+    import torch.distributed as dist
+
+    from repro.data.classification import count_classes, evaluation_images, open_images
+    from repro.gpipe import Pipeline
+    from repro.harness.wandb_mirror import TrainingLog
+    from repro.train.losses import accuracy, classification
+    from repro.train.trainer import Trainer
+
+    print_warnings_once()
+    task = _task(options)
+    replica = dist.get_rank() // options.K
+    batches = open_images(task, options.N, options.seed, replica, options.D)
+    model = _model(options, task)
     examples = sum(batches.state()["examples"])
     recipe = _recipe(options, examples)
     pipe = Pipeline(
@@ -188,7 +207,7 @@ def _train(options: TrainOptions) -> None:
     every = options.every or epoch
     trainer = Trainer(
         pipe,
-        classification(recipe.label_smoothing, classes=of_data["num_classes"]),
+        classification(recipe.label_smoothing, classes=count_classes(task)),
         recipe,
         batches,
         folder=options.folder,
@@ -199,7 +218,7 @@ def _train(options: TrainOptions) -> None:
         settings={
             **same(options, "model", "augment", "N", "seed"),
             "model_args": list(options.model_args),
-            "image": size,
+            "image": task.size,
             "M": options.micro_batches,
         },
     )

@@ -83,9 +83,15 @@ def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd):
         (["--N", "7", "--D", "2"], "--N 7: allowed is a multiple of D=2"),
         (["--epochs", "0"], "--epochs 0: allowed is 1e-06 to 1e+06"),
         (["--data", "digts"], "data='digts': no data set has this name"),
+        (["--K", "99"], "K = 99 stages, but import:small_model:layers has L = 4 layers here"),
+        (["--M", "33"], "M = 33 micro-batches of a mini-batch of N = 32"),
+        (["--model", "transformer"], "model='transformer': no image model"),
     ],
 )
-def test_a_mistake_that_is_seen_before_anything_is_read(tmp_path, capfd, arguments, problem):
+def test_a_mistake_that_is_seen_before_a_process_starts(
+    tmp_path, capfd, monkeypatch, arguments, problem
+):
+    monkeypatch.setattr("repro.gpipe.launch", None)
     assert train(tmp_path, *arguments) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert problem in line
