@@ -48,6 +48,7 @@ def _fields(results: Results, run: Run, explanation: "Explanation") -> dict[str,
 
     spec, timeline = run.spec, explanation.timeline
     variants = variants_of(results, run, explanation)
+    changes = _changes(explanation, variants)
     # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
     work = spec.M * (spec.stages_per_rank or 1)
     return {
@@ -59,31 +60,37 @@ def _fields(results: Results, run: Run, explanation: "Explanation") -> dict[str,
         "breakdown": breakdown(timeline, explanation.schedule),
         "critical_path": by_stage(explanation.path, spec.total_stages),
         "replayed_s": explanation.base_s,
-        "changes": explanation.changes,
+        "changes": changes,
         "variants": variants,
-        "verdict": _verdict(explanation, variants),
+        "verdict": _verdict(explanation, variants, changes),
     }
 
 
-def _for_terminal(fields: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The same, with the critical path in shares of the step, and with what the changes assume."""
+def _changes(explanation: "Explanation", variants: "list[Variant]") -> list[dict[str, Any]]:
+    """What each change gives, the most first: as recorded where a run has it, else as replayed."""
     from repro.gpipe.schedule.what_if import CHANGES
 
+    recorded = {variant.change: variant for variant in variants}
+    found = []
+    for change in explanation.changes:
+        line: dict[str, Any] = {"change": change.name}
+        if variant := recorded.get(change.name):
+            line |= {**same(variant, "step_s", "gain", "fidelity"), "how": variant.run}
+        else:
+            line |= {"step_s": change.step_s, "gain": change.factor, "fidelity": "simulated"}
+            line["how"] = CHANGES[change.name]
+        found.append(line)
+    return sorted(found, key=lambda line: -line["gain"])
+
+
+def _for_terminal(fields: dict[str, Any], run: Run) -> dict[str, Any]:
+    """The same, with the critical path in shares of the step."""
     step_s = fields["step_s"]
     return fields | {
         "run": "/".join((*run.place, run.id)),
         "critical_path": [
             {"stage": j} | {kind: seconds / step_s for kind, seconds in stage.items()}
             for j, stage in enumerate(fields["critical_path"])
-        ],
-        "changes": [
-            {
-                "change": change.name,
-                "step_s": change.step_s,
-                "gain": change.factor,
-                "what it assumes": CHANGES[change.name],
-            }
-            for change in fields["changes"]
         ],
         "variants": [
             {
@@ -97,17 +104,20 @@ def _for_terminal(fields: dict[str, Any], run: Run) -> dict[str, Any]:
     }
 
 
-def _verdict(explanation: "Explanation", variants: "list[Variant]") -> str:
-    """The best change that costs no memory and that no recorded run contradicts."""
+def _verdict(
+    explanation: "Explanation", variants: "list[Variant]", changes: list[dict[str, Any]]
+) -> str:
+    """The best change that costs no memory; none whose recorded gain may be chance."""
     from repro.gpipe.schedule.what_if import NEVER
 
-    slower = {variant.change for variant in variants if variant.gain <= _LEAST_GAIN}
-    allowed = [change for change in explanation.changes if change.name not in {NEVER, *slower}]
+    unclear = {variant.change for variant in variants if variant.low <= 1}
     error = explanation.base_s / explanation.timeline.step_time - 1
     threshold = max(_LEAST_GAIN, 1 + abs(error))
-    if not allowed or allowed[0].factor < threshold:
-        return f"no change that costs no memory would give more than {threshold:.2f}x"
-    return f"{allowed[0].name}: {allowed[0].factor:.2f}x, the most of what costs no memory"
+    for line in (each for each in changes if each["change"] not in {NEVER, *unclear}):
+        if line["gain"] >= threshold:
+            gain = f"{line['gain']:.2f}x ({line['fidelity']})"
+            return f"{line['change']}: {gain}, the most of what costs no memory"
+    return f"no change that costs no memory would give more than {threshold:.2f}x"
 
 
 def explain(results: Results, run: Run) -> "Explanation":

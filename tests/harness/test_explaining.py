@@ -43,7 +43,7 @@ def test_it_tells_the_story_to_people_and_to_programs(results, capsys):
         "computation 60.0%, recompute 20.0%, update 2.5%, setup 1.2%, bubble 15.0%, imbalance 0.0%",
         "replayed 200 ms",
         "1 20.0% 5.0% 10.0%",
-        "M doubled: 1.08x, the most of what costs no memory",
+        "M doubled: 1.08x (simulated), the most of what costs no memory",
     ):
         assert words in output
     assert main(["why", "--json", "--run", run, "--results", str(results)]) == 0
@@ -52,7 +52,8 @@ def test_it_tells_the_story_to_people_and_to_programs(results, capsys):
     assert (found["fidelity"], found["K"], found["M"]) == ("measured", 2, 4)
     assert found["step_s"] == found["replayed_s"] == pytest.approx(0.2)
     assert sum(sum(kinds.values()) for kinds in found["critical_path"]) == pytest.approx(0.2)
-    assert {"name": "free link", "step_s": pytest.approx(0.2), "factor": 1.0} in found["changes"]
+    free = {"change": "free link", "step_s": pytest.approx(0.2), "gain": 1.0}
+    assert any(free == {name: change[name] for name in free} for change in found["changes"])
 
 
 def test_ids_and_their_parts_are_found_own_results_first(results, tmp_path):
@@ -123,6 +124,11 @@ def test_recorded_variants_stand_beside_their_prediction(tmp_path, capsys):
     assert "M=8 1.08x 0.57x [0.57, 0.57]" in output
     assert "M=16 1.13x 1.05x [0.77, 1.25] ~" in output, "it may be chance"
     assert "M doubled" not in found["verdict"], "it was measured to be slower"
+    (doubled,) = (change for change in found["changes"] if change["change"] == "M doubled")
+    assert (doubled["gain"], doubled["fidelity"]) == (by_M[8]["gain"], "measured")
+    assert output.count("1.08x") == 1, "what was simulated stands beside what was measured alone"
     few, output = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
     assert "2.00x (2 rounds)" in output
+    faster, _ = explained(recorded(tmp_path / "faster", {4: [1.0] * 5, 8: [0.5] * 5}), capsys)
+    assert faster["verdict"].startswith("M doubled: 2.00x (measured), the most")
     assert few["variants"][0]["low"] is None
