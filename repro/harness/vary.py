@@ -8,7 +8,7 @@ from repro.io.untrusted import short
 
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
 _NAMED = (
-    "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport",
+    "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "transport",
     "stages_per_rank", "tensor_parallel", "zero", "figures",
 )  # fmt: skip
 # A run and its baseline may differ in these: K=1 has nothing to cut, a list of layer counts fits
@@ -57,7 +57,8 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
         data = [", ".join(spec.training.data) if spec.training else "" for spec in specs]
         for run, spec, trained_on in zip(members, specs, data, strict=True):
             settings = {n: value for n, value in spec.model_args.items() if n in arguments}
-            settings |= {name: getattr(spec, name) for name in named}
+            values = {name: getattr(spec, name) for name in named}
+            settings |= {name: value for name, value in values.items() if value is not None}
             if spec.control:
                 settings["control"] = spec.control
             if spec.training and spec.training.arm:

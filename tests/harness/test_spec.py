@@ -134,6 +134,8 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
         "c": spec(model_args={"L": 4, "d": 256, "layers": list(range(100))}),
         "d": spec(model_args={"L": 4}, fidelity="simulated"),
         "e": spec(model="timed"),
+        "f": spec(model="mlp", zero=1, D=2),
+        "g": spec(model="mlp", D=2, trace=False),
     }
     found = differences(runs)
     assert found["a"] == "d=64, optimizer=sgd, lr=0.01"
@@ -141,6 +143,7 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     assert found["c"].startswith("d=256, layers=[0, 1, 2,")
     assert len(found["c"]) < 90
     assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
+    assert (found["f"], found["g"]) == ("zero=1", ""), "neither what it lacks nor trace"
     trainings = [Training(data=data, recipe={}) for data in (("toy:alfa",), ("toy:bravo",))]
     of = {each.data[0]: spec(task="learn", training=each) for each in trainings}
     assert differences(of) == {name: f"data={name}" for name in of}
