@@ -109,6 +109,13 @@ def test_tampered_data_change_the_verdict(
     assert after.verdict.word == word
 
 
+def test_the_idle_share_of_a_claim_is_the_one_of_its_run(reference, judged):
+    shares = {run.id: 100 * run.idle_over_total for run in reference.by_experiment["bubble"]}
+    for name in (f"bubble/K={K}/negligible" for K in (2, 4, 8)):
+        evidence = judged[name].evidence
+        assert evidence.value == pytest.approx(shares[evidence.runs[0]])
+
+
 def test_a_report_without_verdicts_shows_none_of_an_earlier_one(modelled, nothing, tmp_path):
     write_tables(modelled, tmp_path)
     assert written_rows(tmp_path)
