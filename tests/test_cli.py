@@ -129,6 +129,8 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("advise transformer --K 4", ["--K 4; here it is --devices"]),
         ("fit transformer --memory 1GB --micro-batches 4", ["here it is --M"]),
         ("run sweep --K two", ["--K", "two", "--help"]),
+        ("advise timed --link pci", ["--link pci: allowed is nvlink, ", "pcie-host, a number"]),
+        ("advise transformer --device v100 --devices 2 --link 0", ["bytes_per_second=0.0"]),
         ("run sweep --K 0", ["K = 0", "greater than or equal to 1"]),
         ("run sweep --M 64", ["M = 64", "N = 32", "1 to 32"]),
         ("run sweep --model transformr", ["model='transformr'", "amoebanet-d", "did you mean"]),
@@ -232,7 +234,7 @@ def test_help_is_complete(capfd: pytest.CaptureFixture[str]):
     for words, flags in (
         ("run sweep", [*sweep, "numbers of stages"]),
         ("run", ["--scale"]),
-        ("simulate", ["--link-gbps"]),
+        ("simulate", ["--link"]),
         ("calibrate", ["--smallest"]),
     ):
         with pytest.raises(SystemExit) as stop:

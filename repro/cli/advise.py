@@ -3,14 +3,13 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
 from repro.cli.answers import same, tell
 from repro.cli.options import MiniBatch, json_file, parse_named
 from repro.cli.source import Chosen, SourceOptions, chosen, this_machine
-from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import catalog
 from repro.harness.error_bars import UNKNOWN
 from repro.harness.sizes import DEFAULT_N
@@ -38,22 +37,10 @@ class AdviseOptions(SourceOptions):
     """of each device, such as 16GB (10^9 bytes) or 16GiB (2^30); by default the profile's"""
     N: MiniBatch = DEFAULT_N
     """mini-batch, over all replicas"""
-    link: Literal["nvlink", "nvlink2", "pcie", "pcie-host"] | None = None
-    """between devices, instead of the device's own: that of h100, v100, p40 or p100-pcie"""
     top: Annotated[int, Interval(ge=1, le=100)] = 5
     """plans to show"""
     save: Path | None = None
     """write the spec of the best plan to this .json file, which `repro run --spec` measures"""
-
-    @property
-    def link_speed(self) -> LinkSpeed | None:
-        if self.link is None:
-            return super().link_speed
-        if self.link_gbps is not None:
-            raise ValueError(f"--link {self.link}, --link-gbps: both are given; leave one out")
-        from repro.costs.device import LINKS, load
-
-        return load(LINKS[self.link]).link
 
 
 def main(arguments: list[str]) -> int:

@@ -21,6 +21,7 @@ from repro.harness.text import seconds, size
 
 if TYPE_CHECKING:
     from repro.costs.device import Device
+    from repro.harness.job import Job
     from repro.harness.schema import CalibrateRound
 
 
@@ -67,37 +68,34 @@ class Origin(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     options = parse_named(CalibrateOptions, arguments, "calibrate", needed=False)
-    of_model = {
-        "--N": options.N,
-        "--smallest": options.smallest,
-        "--model-args": options.model_args,
-    }
-    given = [flag for flag, value in of_model.items() if value not in (None, ())]
-    if given and not options.model:
+    of_model = options.model_args, options.smallest, options.N
+    if not options.model and of_model != ((), None, None):
         raise ValueError(
-            f"{', '.join(given)}: of a model, and none is named; name one, such as transformer"
+            "--model-args, --smallest, --N: of a model, and none is named; name one, such as "
+            "transformer"
         )
     devices = this_machine()
     origin = Origin(devices, options.K or max(2, devices.count))
-    folder = options.results / devices.slug
-    answer = (
-        _layers(options, origin, folder) if options.model else _machine(options, origin, folder)
-    )
+    answer = _layers(options, origin) if options.model else _machine(options, origin)
     if not machine.torchrun_rank():
         show(shown({"on": origin.text} | answer))
     return 0
 
 
-def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
+def _file_to_write(options: CalibrateOptions, origin: Origin, name: str) -> Path:
+    return json_file("--output", options.output or options.results / origin.machine.slug / name)
+
+
+def _machine(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     from repro.cli import doctor
     from repro.gpipe import launch
 
-    here, path = origin.machine, _file_to_write(options.output or folder / "device.json")
+    here, path = origin.machine, _file_to_write(options, origin, "device.json")
     scale = "node" if here.device == "cuda" else "laptop"
     sizes = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale] | {"L": 2}}
     alike: dict[str, Any] = {"task": "roofline", "balance": "uniform", "steps": 2, "K": origin.K}
     specs = [
-        RunSpec(model=model, model_args=args, N=_FITTED_N, M=_FITTED_N // 2, **alike).plain()
+        RunSpec(model=model, model_args=args, N=_FITTED_N, M=_FITTED_N // 2, **alike)
         for model, args in sizes.items()
     ]
     # Of a GPU that stages may share, or of the host, which they do share.
@@ -123,53 +121,26 @@ def _machine(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[st
     }
 
 
-def fit_device(plain: list[dict[str, Any]], kind: str, texts: dict[str, Any]) -> "Device":
-    import torch.distributed as dist
-
-    from repro.harness.job import Job
-    from repro.harness.tasks import calibrate
-    from repro.harness.tasks.run import choose_kernels
-
-    if kind == "cuda":
-        choose_kernels(exact=False)
-    jobs = [Job(RunSpec(**each), device=kind) for each in plain]
-    return calibrate.fitted_device(jobs, dist.get_rank(), **texts)[0]
-
-
-def _file_to_write(path: Path) -> Path:
-    """Make its folder, so that a file that cannot be written is refused before measuring."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return json_file("--output", path)
-
-
-def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str, Any]:
+def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
     from repro.harness.schema import CalibrationFile
     from repro.models import build
 
-    N, smallest = options.N or DEFAULT_N, options.smallest or 1
+    N, smallest, K = options.N or DEFAULT_N, options.smallest or 1, origin.K
     if smallest > N:
         raise ValueError(f"--smallest {smallest}: allowed is 1 to {N}")
     model, M = options.model, N // smallest
     args = pairs("model_args", options.model_args)
-    spec = RunSpec(
-        task="calibrate",
-        model=model,
-        model_args=args,
-        K=origin.K,
-        M=M,
-        N=M * smallest,
-        balance="uniform",
-        steps=2,
-    )
+    alike: dict[str, Any] = {"task": "calibrate", "balance": "uniform", "steps": 2, "K": K}
+    spec = RunSpec(model=model, model_args=args, N=M * smallest, M=M, **alike)
     check_model(spec, build(model, **spec.arguments))
-    path = _file_to_write(options.output or folder / f"calibration-{slug(model)}.json")
-    record = launch(time_layers, spec.plain(), origin.machine.device, stages=origin.K)[0]
+    path = _file_to_write(options, origin, f"calibration-{slug(model)}.json")
+    record = launch(time_layers, spec, origin.machine.device, stages=K)[0]
     file = CalibrationFile(
         model=model,
         model_args=args,
-        K=origin.K,
+        K=K,
         device=origin.text,
         date=date.today().isoformat(),
         unit=record.unit,
@@ -182,23 +153,33 @@ def _layers(options: CalibrateOptions, origin: Origin, folder: Path) -> dict[str
     return {
         f"F, R and B of each layer, micro-batches of n {examples}, measured": _times(record),
         "wrote": str(path),
-        "use": f"`repro simulate --calibration {path} --K {origin.K} --N {N}{trust}`",
+        "use": f"`repro simulate --calibration {path} --K {K} --N {N}{trust}`",
     }
 
 
-def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
+def fit_device(specs: list[RunSpec], kind: str, texts: dict[str, Any]) -> "Device":
     import torch.distributed as dist
 
-    from repro.harness.job import Job
-    from repro.harness.schema import CalibrateRound
     from repro.harness.tasks import calibrate
+
+    return calibrate.fitted_device(_jobs(specs, kind), dist.get_rank(), **texts)[0]
+
+
+def time_layers(spec: RunSpec, kind: str) -> Any:
+    import torch.distributed as dist
+
+    from repro.harness.tasks import calibrate
+
+    return calibrate.run(*_jobs([spec], kind), dist.get_rank(), []).record
+
+
+def _jobs(specs: list[RunSpec], kind: str) -> "list[Job]":
+    from repro.harness.job import Job
     from repro.harness.tasks.run import choose_kernels
 
     if kind == "cuda":
         choose_kernels(exact=False)
-    record = calibrate.run(Job(RunSpec(**plain), device=kind), dist.get_rank(), []).record
-    assert isinstance(record, CalibrateRound)
-    return record
+    return [Job(spec, device=kind) for spec in specs]
 
 
 def _times(record: "CalibrateRound") -> list[dict[str, Any]]:

@@ -89,10 +89,10 @@ def parse_named(
 
 
 def json_file(flag: str, path: Path) -> Path:
-    """The path of a file to write, which a flag gives; a ValueError if that cannot be done."""
-    taken = path.exists() and not path.is_file()
-    if path.suffix.lower() != ".json" or taken or not path.parent.is_dir():
-        raise ValueError(f"{flag} {path}: allowed is the path of a .json file in a folder there is")
+    """The path of a file to write, which a flag gives; its folder is made."""
+    if path.suffix.lower() != ".json" or path.is_dir():
+        raise ValueError(f"{flag} {path}: allowed is the path of a .json file")
+    path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
@@ -126,7 +126,8 @@ def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
         # Every parser names the text that it cannot read last, in quotes.
         value = re.findall(r"'([^']*)'", event.message)[-1:]
         is_whole = "int" in str(event.argument.field.type_stripped)
-        allowed = "a whole number" if is_whole else "a number"
+        words = _choices(event.argument.field.type_stripped)
+        allowed = ", ".join([*words, "a whole number" if is_whole else "a number"])
         return f"{_flag(event.argument)} {printable(' '.join(value))}: allowed is {allowed}"
     return f"{type(event).__name__}: this combination of options is not allowed"
 

@@ -3,10 +3,9 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from annotated_types import Interval
 
 from repro.cli.answers import AnswerOptions
 from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -40,19 +39,18 @@ class SourceOptions(AnswerOptions, ModelOptions):
     """allow --calibration to name code: its model is import:package.module:function"""
     optimizer: Optimizer = "sgd"
     """adds its update and its state; with a calibration only the state"""
-    link_gbps: Annotated[float | None, Interval(ge=1e-6, le=1e6)] = None
-    """10^9 bits per second between neighbouring stages, instead of the device's own link"""
-    link_latency_us: Annotated[float, Interval(ge=0.0, le=1e6)] = 0.0
-    """with --link-gbps: microseconds of each message"""
+    link: Literal["nvlink", "nvlink2", "pcie", "pcie-host"] | float | None = None
+    """between devices, instead of their own: that of h100, v100, p40 or p100-pcie, or 10^9 bits per
+    second, such as 100"""
 
     @property
     def link_speed(self) -> LinkSpeed | None:
         """The link that the user gives; None for the device's own."""
-        if self.link_gbps is None:
-            if self.link_latency_us:
-                raise ValueError("--link-latency-us: needs --link-gbps; give both")
-            return None
-        return LinkSpeed(1e-6 * self.link_latency_us, 1e9 / 8 * self.link_gbps)
+        if not isinstance(self.link, str):
+            return self.link if self.link is None else LinkSpeed(0.0, 1e9 / 8 * self.link)
+        from repro.costs.device import LINKS, load
+
+        return load(LINKS[self.link]).link
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,7 +66,7 @@ def test_its_numbers_fit_together(capsys):
         assert 0.5 < point["speedup_vs_k1"] <= 2
         assert sum(point["balance"]) == 6
         assert max(point["peak_bytes"]) < point["peak_bytes_k1"][0]
-    slow = answer(capsys, *ON, "--M", "4", "--link-gbps", "0.01")["points"][0]
+    slow = answer(capsys, *ON, "--M", "4", "--link", "0.01")["points"][0]
     size = 2 * 16 * 32 * 4  # bytes of a micro-batch of 2 x 16 words of width 32
     assert slow["step_s"] - second["step_s"] > 2 * 8 * size / 1e7 / 2
     assert slow["breakdown"]["transfer"] > second["breakdown"]["transfer"]
