@@ -14,7 +14,6 @@ from repro.harness.schema import TrainRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import interval_of_sets
 from repro.report.declared import Shown
-from repro.report.figures import no_figures as figures  # noqa: F401  # plans make no curve
 from repro.report.framed import estimated, framed, met_or_missed, with_interval
 from repro.report.table import Table
 

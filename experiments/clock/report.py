@@ -11,7 +11,6 @@ from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.paper.numbers import Peer, zero_bubble
 from repro.report.declared import Shown
-from repro.report.figures import no_figures
 from repro.report.framed import framed
 from repro.report.table import Table
 
@@ -94,6 +93,3 @@ def _errors(frame: Frame) -> Frame:
             }
         lines.append(line)
     return pd.DataFrame(lines)
-
-
-figures = no_figures

@@ -16,7 +16,6 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
 from repro.report.declared import Shown
-from repro.report.figures import no_figures
 from repro.report.framed import Form, estimated, framed
 from repro.report.style import model_name
 from repro.report.table import Cell, Table
@@ -136,6 +135,3 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
 def _evidence(of_stages: Frame) -> Evidence:
     runs = dict.fromkeys(of_stages[["id of base", "id"]].to_numpy().flat)
     return Evidence(int((~of_stages["identical"]).sum()), "measured", tuple(runs))
-
-
-figures = no_figures

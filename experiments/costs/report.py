@@ -15,7 +15,6 @@ from repro.harness.error_bars import off
 from repro.harness.frame import runs_frame, select
 from repro.harness.results import GIB, Results
 from repro.report.declared import Shown
-from repro.report.figures import no_figures as figures  # noqa: F401  # errors make no curve
 from repro.report.framed import framed
 from repro.report.style import model_name
 from repro.report.table import Cell, Table

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
         "reference": advice.reference and _line(advice.reference, advice, question.memory, unit),
         "command": _command(best),
     }
-    tell(fields, _for_terminal(fields, of, advice, unit, save), as_json=options.json)
+    tell(_for_terminal(fields, of, advice, unit, save), fields, as_json=options.json)
     return 0
 
 

@@ -31,8 +31,10 @@ class AnswerOptions:
     """print everything as one JSON object, in seconds and bytes"""
 
 
-def tell(fields: Mapping[str, Any], terminal: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print an answer: its fields as one JSON object, or what a terminal shows of it."""
+def tell(
+    terminal: Mapping[str, Any], fields: Mapping[str, Any] | None = None, *, as_json: bool = False
+) -> None:
+    """Print an answer: what a terminal shows of it, or its fields as one JSON object."""
     if as_json:
         print(json.dumps(plain(fields)))
     else:

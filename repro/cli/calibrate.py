@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from annotated_types import Interval
 
-from repro.cli.answers import shown
+from repro.cli.answers import tell
 from repro.cli.options import MiniBatch, json_file, parse_named
 from repro.cli.source import ModelOptions, this_machine
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER
 from repro.harness.spec import RunSpec, slug
-from repro.harness.terminal import show
 from repro.harness.text import seconds, size
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def main(arguments: list[str]) -> int:
     origin = Origin(devices, options.K or max(2, devices.count))
     answer = _layers(options, origin) if options.model else _machine(options, origin)
     if not machine.torchrun_rank():
-        show(shown({"on": origin.text} | answer))
+        tell({"on": origin.text} | answer)
     return 0
 
 

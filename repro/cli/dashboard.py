@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from repro.cli.answers import shown
+from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.results import load_recorded
-from repro.harness.terminal import show
 from repro.harness.wandb_dashboard import title_of, workspace
 from repro.io.untrusted import message
 
@@ -61,7 +60,7 @@ def main(arguments: list[str]) -> int:
             for section in made.sections
             for panel in section.panels
         ]
-        show(shown({"workspace": made.name, "project": made.project, "panels": panels}))
+        tell({"workspace": made.name, "project": made.project, "panels": panels})
     folder = options.results / "wandb"
     if options.log:
         for place in places:

@@ -17,11 +17,10 @@ from typing import Any
 
 import tyro
 
-from repro.cli.answers import shown
+from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness import contention, machine, wandb_mirror
 from repro.harness.contention import CpuShare
-from repro.harness.terminal import show
 from repro.harness.text import size
 
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
@@ -169,7 +168,7 @@ def main(arguments: list[str]) -> int:
     options = parse(DoctorOptions, arguments, "repro doctor")
     load = CpuShare().share_soon()
     facts, errors = examine(options.results, load)
-    show(shown(facts))
+    tell(facts)
     for line in errors:
         print(f"ERROR: {line}")
     if contention.is_busy(load):

@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
             f"{count} size{'s' if count > 1 else ''} that the model refuses; "
             f"{assigned(first.args)}: {first.reason}"
         )
-    tell(fields, terminal, as_json=options.json)
+    tell(terminal, fields, as_json=options.json)
     return 0 if best is not None else 1
 
 

@@ -2,11 +2,10 @@
 
 import dataclasses
 
-from repro.cli.answers import shown
+from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness import catalog
 from repro.harness.spec import SCALES
-from repro.harness.terminal import show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,5 +26,5 @@ def main(arguments: list[str]) -> int:
         told = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
         lines.append({"name": name} | told | minutes | {"needs": first.needs})
     hint = "`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them"
-    show(shown({"experiments, with minutes at each scale": lines, "next": hint}))
+    tell({"experiments, with minutes at each scale": lines, "next": hint})
     return 0

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import tyro
 
-from repro.cli.answers import shown
+from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.cli.plan import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.harness import bundle
-from repro.harness.terminal import show
 from repro.io.temporary import own_folder
 from repro.report import page, stamp, verdicts
 
@@ -62,7 +61,7 @@ def show_verdicts(plots: Path) -> None:
     rows = [{name: row[name] for name in columns} for row in verdicts.written_rows(plots)]
     if rows:
         files = {"every claim": plots / "claims.md", "the paper itself": plots / "audit.md"}
-        show(shown({"verdicts": rows} | files))
+        tell({"verdicts": rows} | files)
 
 
 def _with_bundles(options: ReportOptions) -> None:

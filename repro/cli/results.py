@@ -3,13 +3,11 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
 import tyro
 
 from repro.cli.options import parse
-from repro.gpipe.errors import one_of
 from repro.harness.bundle import write_bundle
 from repro.harness.frame import rounds_frame
 from repro.harness.results import load_recorded
@@ -25,8 +23,6 @@ class ResultsOptions:
 
     results: Path = Path("results")
     """where measurements were recorded; results/reference for the committed ones"""
-    experiment: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    """only the runs of this experiment"""
     csv: tyro.conf.FlagCreatePairsOff[bool] = False
     """a row for each run and round with all columns, as comma-separated values"""
     pack: Path | None = None
@@ -43,11 +39,6 @@ def main(arguments: list[str]) -> int:
         shows = f"`repro report --with {options.pack}` shows it"
         print(f"wrote {options.pack} ({kib:.0f} KiB) without logs; {shows}")
         return 0
-    if options.experiment:
-        experiments = {run.experiment for run in results.runs}
-        one_of("experiment", options.experiment, sorted(experiments))
-        runs = [run for run in results.runs if run.experiment == options.experiment]
-        results = dataclasses.replace(results, runs=runs)
     if options.csv:
         rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
         return 0

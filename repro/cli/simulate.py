@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> int:
     advice = {"advice": _NO_ADVICE if of.waits else _advice(fields, best)}
     drawn = steps[best["K"], best["M"]]
     terminal = fields | _for_terminal(of, points, drawn) | advice
-    tell(fields | advice, terminal, as_json=options.json)
+    tell(terminal, fields | advice, as_json=options.json)
     return 0
 
 

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     options = parse_named(WhyOptions, arguments, "why", "run")
     results, run = find_run(options.run, options.results)
     fields = _fields(results, run, explain(results, run))
-    tell(fields, _for_terminal(fields, run), as_json=options.json)
+    tell(_for_terminal(fields, run), fields, as_json=options.json)
     return 0
 
 

@@ -47,9 +47,10 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             runs = matching(done, experiment=experiment)
-            make = getattr(report_of(experiment), "figures", figures)
+            report = report_of(experiment)
+            make = getattr(report, "figures", None) if report else figures
             words = getattr(words_of(results, experiment), "words", {})
-            for name, figure, caption in make(results, runs):
+            for name, figure, caption in make(results, runs) if make else ():
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     title = words[name].title if name in words else FIGURES[name][0]
@@ -59,7 +60,7 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
-    """The generic figures of an experiment: name, figure and caption of each."""
+    """The figures of an experiment without a report: name, figure and caption of each."""
     rows = [run for run in rows if run.spec.task == "train"]
     # Where other libraries took part, only our own steps are traced.
     if any(run.library != "repro" for run in rows):
@@ -71,11 +72,6 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
         caption = FIGURES[name][1].format(no_interval=NO_INTERVAL, most=MOST)
         yield name, make(results, kept), caption
     yield from figure2(results, rows)
-
-
-def no_figures(_results: Results, _rows: list[Run]) -> Iterator[Picture]:
-    """Of an experiment whose runs differ in more than K and M."""
-    return iter(())
 
 
 def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:

@@ -38,7 +38,7 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
 
 def write_loaded(results: Results, plots_dir: Path) -> Path:
     claims = verdicts.judged_claims(results)
-    tables = write_tables(results, plots_dir, claims)
+    tables = write_tables(results, plots_dir)
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
     judged = any(line.ran for line in claims)
@@ -76,11 +76,9 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     return path
 
 
-def write_tables(
-    results: Results, plots_dir: Path, claims: Sequence[verdicts.Judged] | None = None
-) -> list[Table]:
-    """Write every table of these results, and rounds.csv; `claims` if they are judged already."""
-    tables = all_tables(results, claims)
+def write_tables(results: Results, plots_dir: Path) -> list[Table]:
+    """Write every table of these results, and rounds.csv."""
+    tables = all_tables(results)
     # The command prints the verdicts, and W&B's mirror counts the claims: those of an earlier
     # report must not stay.
     for name in ("verdicts", *SHOWN_AT_THE_END):

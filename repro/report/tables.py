@@ -33,7 +33,7 @@ from repro.report.texts import TABLES
 OVER_ITSELF = "step over the same run's"
 
 
-def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
+def all_tables(results: Results) -> list[Table]:
     compared = without_tiny(results)
     tables: list[Table] = []
     for name in dict.fromkeys(run.experiment for run in results.runs):
@@ -44,7 +44,7 @@ def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None
             tables += [points(results, name, fidelity) for fidelity in fidelities(timed)]
         tables.append(controls(results, name))
     tables += [intervals(compared), runs(results)]
-    tables += verdicts.tables(verdicts.judged_claims(results) if claims is None else claims)
+    tables += verdicts.tables(verdicts.judged_claims(results))
     tables = [with_origin(results, table) for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is three files of that name
     return tables

@@ -7,6 +7,7 @@ from contextlib import suppress
 from csv import DictReader
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import lru_cache
 from io import StringIO
 from math import isinf, isnan
 from pathlib import Path
@@ -97,6 +98,7 @@ class Exhibit:
         return f"{text}, {against} not reproduced" if against else text
 
 
+@lru_cache(maxsize=1)
 def judged_claims(results: Results) -> list[Judged]:
     """Every claim with its verdict; tiny runs are never held against one."""
     evidence = evidence_of(results)
