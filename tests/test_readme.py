@@ -15,7 +15,7 @@ from PIL import Image
 from repro.cli.advise import AdviseOptions
 from repro.cli.calibrate import CalibrateOptions
 from repro.cli.main import main
-from repro.cli.options import parse_named
+from repro.cli.options import parse
 from repro.cli.train import TrainOptions
 from repro.gpipe import launch
 from repro.harness.results import load
@@ -105,7 +105,7 @@ def test_the_orders_of_related_work_print_what_the_page_shows(capsys):
 
 @pytest.mark.parametrize(("verb", "words"), GIVEN)
 def test_a_command_is_understood(verb, words):
-    parse_named(OPTIONS[verb], shlex.split(words), verb, needed=verb == "train")
+    parse(OPTIONS[verb], shlex.split(words), verb)
 
 
 @pytest.mark.slow

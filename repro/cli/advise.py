@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Interval
 
 from repro.cli.answers import same, tell
-from repro.cli.options import MiniBatch, json_file, parse_named
+from repro.cli.options import MiniBatch, json_file, parse
 from repro.cli.source import Chosen, SourceOptions, chosen, this_machine
 from repro.harness import catalog
 from repro.harness.error_bars import UNKNOWN
@@ -44,7 +44,7 @@ class AdviseOptions(SourceOptions):
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_named(AdviseOptions, arguments, "advise", needed=False)
+    options = parse(AdviseOptions, arguments, "repro advise")
     save = options.save and json_file("--save", options.save)
     of = chosen(options)
     question, unit = _question(options, of)

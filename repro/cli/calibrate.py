@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from annotated_types import Interval
 
 from repro.cli.answers import tell
-from repro.cli.options import MiniBatch, json_file, parse_named
+from repro.cli.options import MiniBatch, json_file, parse
 from repro.cli.source import ModelOptions, this_machine
 from repro.harness import machine
 from repro.harness.catalog import pairs
@@ -66,7 +66,7 @@ class Origin(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_named(CalibrateOptions, arguments, "calibrate", needed=False)
+    options = parse(CalibrateOptions, arguments, "repro calibrate")
     of_model = options.model_args, options.smallest, options.N
     if not options.model and of_model != ((), None, None):
         raise ValueError(
@@ -169,7 +169,7 @@ def time_layers(spec: RunSpec, kind: str) -> Any:
 
     from repro.harness.tasks import calibrate
 
-    return calibrate.run(*_jobs([spec], kind), dist.get_rank(), []).record
+    return calibrate.run(_jobs([spec], kind)[0], dist.get_rank(), []).record
 
 
 def _jobs(specs: list[RunSpec], kind: str) -> "list[Job]":

@@ -5,11 +5,12 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import tyro
 from annotated_types import Interval
 
 from repro.cli.answers import AnswerOptions, same, tell
-from repro.cli.options import MiniBatch, parse_named
-from repro.cli.source import ModelOptions
+from repro.cli.options import MiniBatch, parse
+from repro.cli.source import ModelName, ModelOptions
 from repro.costs.size_ladder import MOST
 from repro.harness.catalog import pairs
 from repro.harness.sizes import DEFAULT_N
@@ -30,6 +31,8 @@ class FitOptions(AnswerOptions, ModelOptions):
     import:package.module:function, which is code and is run (varied in the argument of --vary).
     """
 
+    model: ModelName = tyro.MISSING
+    """named first"""
     memory: str
     """of each stage, such as 8GB (10^9 bytes) or 8GiB (2^30)"""
     K: Annotated[int, Interval(ge=1, le=1024)] = 1
@@ -53,7 +56,7 @@ class FitOptions(AnswerOptions, ModelOptions):
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_named(FitOptions, arguments, "fit")
+    options = parse(FitOptions, arguments, "repro fit")
     from repro.costs.fit import Search
     from repro.costs.size_ladder import size_ladders
     from repro.costs.units import parse_bytes, readable

@@ -74,20 +74,6 @@ def parse(
     return options
 
 
-def parse_named(
-    kind: type[T], arguments: list[str], verb: str, field: str = "model", *, needed: bool = True
-) -> T:
-    """Parse the options of a verb, of which `field` may also stand first, without its flag."""
-    flag, shown = f"--{field}", f"[{field.upper()}]"
-    if arguments and not arguments[0].startswith("-"):
-        arguments, shown = [flag, *arguments], arguments[0]
-    options = parse(kind, arguments, f"repro {verb} {shown}")
-    given = [word for word in arguments if word.partition("=")[0] == flag]
-    if len(given) > 1 or (needed and not getattr(options, field)):
-        raise ValueError(f"{field}: name it once, as in `repro {verb} {field.upper()}`")
-    return options
-
-
 def json_file(flag: str, path: Path) -> Path:
     """The path of a file to write, which a flag gives; its folder is made."""
     if path.suffix.lower() != ".json" or path.is_dir():
@@ -107,6 +93,8 @@ def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
         same = [flag for names in _SYNONYMS if word in names for flag in names if flag in flags]
         if same:
             return f"{text}; here it is {same[0]}"
+        if word in flags:
+            return f"{text}; it stands first, without {word}"
         # Of names of one letter all are alike.
         near = [flag for flag in flags if len(word) > 3 or flag.lower() == word.lower()]
         hint = did_you_mean(word, near)
@@ -133,7 +121,8 @@ def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
 
 
 def _flag(argument: Any) -> str:
-    return argument.lowered.name_or_flags[0]
+    name = argument.lowered.name_or_flags[0]
+    return name if name.startswith("-") else f"{name.upper()}, which stands first"
 
 
 def _choices(annotation: Any) -> list[str]:

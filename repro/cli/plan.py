@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from repro.harness.training_price import TrainingPrice
 
 P = TypeVar("P", bound="PlanOptions")
-REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
 _NAMES = (
     "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own, "
     "which is code and is run; none means all."
@@ -44,8 +43,6 @@ class PlanOptions:
     """rounds of each group, instead of the experiment's own number"""
     results: Path = Path("results")
     """where measurements are recorded"""
-    reference: tyro.conf.FlagCreatePairsOff[bool] = False
-    """record into results/reference, which is committed"""
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
     spec: str = ""
@@ -53,10 +50,6 @@ class PlanOptions:
     as that of `repro advise --save`"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
     """allow --spec to name code: its model is import:package.module:function"""
-
-    @property
-    def folder(self) -> Path:
-        return REFERENCE_RESULTS if self.reference else self.results
 
 
 class Chosen(NamedTuple):
@@ -87,7 +80,7 @@ class Request(NamedTuple, Generic[P]):
                 each.build(self.scale),
                 self.scale,
                 devices,
-                options.folder,
+                options.results,
                 options.only,
                 options.rounds,
                 force=options.force,
@@ -146,7 +139,7 @@ def _recorded_run(options: PlanOptions) -> "Run | None":
     # pandas takes half a second to load.
     from repro.harness.results import find_run
 
-    return find_run(options.spec, options.folder)[1]
+    return find_run(options.spec, options.results)[1]
 
 
 def _of_spec(options: PlanOptions, run: "Run | None") -> Chosen:

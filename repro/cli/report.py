@@ -8,10 +8,11 @@ import tyro
 
 from repro.cli.answers import tell
 from repro.cli.options import parse
-from repro.cli.plan import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.harness import bundle
 from repro.io.temporary import own_folder
 from repro.report import page, stamp, verdicts
+
+REFERENCE = Path("results/reference"), Path("plots/reference")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ def main(arguments: list[str]) -> int:
     if options.bundles:
         _with_bundles(options)
     elif options.reference:
-        print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
-        print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
+        print(f"wrote {page.animate(*REFERENCE)}")
+        print(f"wrote {page.write(*REFERENCE)}")
     else:
         done = refresh(options.results, options.plots)
         show_verdicts(options.plots)

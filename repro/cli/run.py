@@ -34,8 +34,6 @@ class RunOptions(PlanOptions):
     """confirm the cost of scale paper"""
     allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
     """record runs whose loss or gradients are inf or nan; by default such a run fails"""
-    verbose: tyro.conf.FlagCreatePairsOff[bool] = False
-    """draw the median step of every run, not of one per group"""
     plots: Path | None = None
     """rewrite the report in this folder after each experiment"""
 
@@ -61,7 +59,7 @@ def _measure(arguments: list[str]) -> int:
         plans = request.plans()
         trainings = training_price(plans)
         raise ValueError(price(plans, trainings.one_line if trainings else ""))
-    session = Session(options, ProgressReporter(verbose=options.verbose))
+    session = Session(options, ProgressReporter())
     command = shlex.join(["repro", "run", *arguments])
     try:
         code = session.run(request.plans, command)
@@ -95,7 +93,7 @@ class Session:
         Raises:
             KeyboardInterrupt: after the interruption is recorded.
         """
-        with lock.held(self.options.folder, command):
+        with lock.held(self.options.results, command):
             plans = make_plans()
             rehearsal.check_plans(plans)
             before = [len(plan.journal.rounds) for plan in plans]
@@ -104,7 +102,7 @@ class Session:
             try:
                 runner.measure(
                     plans,
-                    self.options.folder,
+                    self.options.results,
                     self.reporter,
                     self._show_done,
                     self._show_experiment,
@@ -124,7 +122,7 @@ class Session:
 
     def say_where(self) -> None:
         options, say = self.options, self.reporter.say
-        folder, hint = options.folder, ""
+        folder, hint = options.results, ""
         if options.plots:
             try:
                 say(f"\nreport: {rewrite(folder, options.plots)}")
@@ -134,8 +132,7 @@ class Session:
                 names = dict.fromkeys(run.experiment for run in load(folder).runs)
                 self._mirror(wandb_summary.log_report, options.plots, names, folder)
         else:
-            command = "--reference" if options.reference else f"--results {folder}"
-            hint = f"; `repro report {command}` makes tables, figures and report.html of them"
+            hint = f"; `repro report --results {folder}` makes tables, figures and report.html"
         say(f"\nresults: {folder}{hint}")
         mirrored = folder / "wandb"
         if self.address:
@@ -164,7 +161,7 @@ class Session:
             if run.fidelity in TIMED and self.options.wandb != "disabled":
                 from repro.report.gantt import picture  # matplotlib takes a second to load
 
-                folder, tags = self.options.folder, _tags(plan)
+                folder, tags = self.options.results, _tags(plan)
                 self._mirror(wandb_summary.log_run, results, run, folder, tags, picture)
 
     def _show_experiment(self, plan: Plan, rounds: int, last: bool) -> None:
@@ -172,12 +169,12 @@ class Session:
         if rounds and options.wandb != "disabled":
             results, place = of_journals([plan.journal]), plan.journal.place
             log = wandb_summary.log_experiment
-            self._mirror(log, results, place, options.folder, _tags(plan))
+            self._mirror(log, results, place, options.results, _tags(plan))
         # A report of what there is so far; the whole one is written once all workers have ended.
         due = time.monotonic() >= self._reported + REPORT_PAUSE
         if options.plots and due and not last:
             try:
-                self.reporter.say(f"\nreport so far: {rewrite(options.folder, options.plots)}")
+                self.reporter.say(f"\nreport so far: {rewrite(options.results, options.plots)}")
             except Exception as error:  # measuring goes on without it
                 self.reporter.warn(f"no report yet: {type(error).__name__}: {error}")
             self._reported = time.monotonic()

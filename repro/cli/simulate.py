@@ -5,7 +5,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from repro.cli.answers import same, tell
-from repro.cli.options import MiniBatch, parse_named
+from repro.cli.options import MiniBatch, parse
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.gpipe.schedule import collector
 from repro.harness.error_bars import UNKNOWN, step_error
@@ -61,7 +61,7 @@ class SimulateOptions(SourceOptions):
 
 @collector.paused()
 def main(arguments: list[str]) -> int:
-    options = parse_named(SimulateOptions, arguments, "simulate", needed=False)
+    options = parse(SimulateOptions, arguments, "repro simulate")
     if not options.K or not options.M:
         raise ValueError("--K, --M: allowed is one number or more; try --K 2 4 --M 1 4")
     from repro.harness.predict import predict

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from repro.models import Model
 
 
+ModelName = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    model: str = ""
-    """the model, if it is not named first"""
+    model: ModelName = ""
+    """named first"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=24"""
 

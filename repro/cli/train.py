@@ -12,8 +12,8 @@ from annotated_types import Interval
 
 from repro.cli.answers import same
 from repro.cli.main import print_warnings_once
-from repro.cli.options import MiniBatch, parse_named
-from repro.cli.source import ModelOptions
+from repro.cli.options import MiniBatch, parse
+from repro.cli.source import ModelName, ModelOptions
 from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
@@ -44,6 +44,8 @@ class TrainOptions(ModelOptions):
     classes is that of the data. docs/training.md explains everything.
     """
 
+    model: ModelName = tyro.MISSING
+    """named first"""
     data: str = "digits"
     """digits, glyphs, cifar10, ..., or folder:PATH: images by class, or parquet"""
     image: Annotated[int | None, _COUNT] = None
@@ -106,7 +108,7 @@ class TrainOptions(ModelOptions):
 
 def main(arguments: list[str]) -> int:
     """Train; under torchrun every rank comes here."""
-    options = parse_named(TrainOptions, arguments, "train")
+    options = parse(TrainOptions, arguments, "repro train")
     if options.N % options.D:
         raise ValueError(f"--N {options.N}: allowed is a multiple of D={options.D}")
     find(options.data)

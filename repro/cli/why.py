@@ -2,10 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
 
 from repro.cli.answers import AnswerOptions, same, tell
-from repro.cli.options import parse_named
+from repro.cli.options import parse
 from repro.harness.results import Results, Run, find_run
 
 if TYPE_CHECKING:
@@ -23,14 +25,14 @@ class WhyOptions(AnswerOptions):
     table2/transformer-K2.
     """
 
-    run: str = ""
-    """the run, where it is not named first"""
+    run: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
+    """named first"""
     results: Path = Path("results")
     """the folder with the run; the committed results in it are searched last"""
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_named(WhyOptions, arguments, "why", "run")
+    options = parse(WhyOptions, arguments, "repro why")
     results, run = find_run(options.run, options.results)
     fields = _fields(results, run, explain(results, run))
     tell(_for_terminal(fields, run), fields, as_json=options.json)

@@ -46,16 +46,13 @@ _WIDTH = 72
 
 
 class ProgressReporter:
-    """Prints what happens during `repro run`; with `verbose` also the median step of every run.
+    """Prints what happens during `repro run`.
 
     Without a terminal a line says what runs after `quiet_s` seconds of silence.
     """
 
-    def __init__(
-        self, console: Console | None = None, *, verbose: bool = False, quiet_s: float = 30.0
-    ) -> None:
+    def __init__(self, console: Console | None = None, *, quiet_s: float = 30.0) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
-        self.verbose = verbose
         self.failed: list[str] = []  # ids of runs
         self._left = TimeLeft([])
         self._experiment = ""
@@ -145,7 +142,7 @@ class ProgressReporter:
         self.say(Text(result_line(run, results), style="bold"))
         group = (self._experiment, run.group)
         timeline = results.timeline(run)
-        wanted = self.verbose or (draw and group not in self._drawn)
+        wanted = draw and group not in self._drawn
         if timeline is None or run.K == 1 or not wanted:
             return
         if not self._drawn:

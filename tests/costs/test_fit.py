@@ -134,7 +134,7 @@ def test_a_model_of_one_s_own(
 ):
     (tmp_path / "mymodel_fit.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    mine = ["fit", "--model", "import:mymodel_fit:layers", "--memory", "900MB", "--json"]
+    mine = ["fit", "import:mymodel_fit:layers", "--memory", "900MB", "--json"]
     assert main([*mine, "--vary", "width"]) == 0
     assert json.loads(capsys.readouterr().out)["largest"]["args"]["width"] > 2
     assert main(mine) == 1  # eight layers of 9 million parameters

@@ -46,7 +46,7 @@ def test_it_tells_the_story_to_people_and_to_programs(results, capsys):
         "M doubled: 1.08x (simulated), the most of what costs no memory",
     ):
         assert words in output
-    assert main(["why", "--json", "--run", run, "--results", str(results)]) == 0
+    assert main(["why", run, "--json", "--results", str(results)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert run == f"table2/{found['run']}"
     assert (found["fidelity"], found["K"], found["M"]) == ("measured", 2, 4)

@@ -29,10 +29,8 @@ def beside_the_model(monkeypatch):
     monkeypatch.chdir(HERE)
 
 
-def train(folder, *arguments):
-    given = [*map(str, arguments)]
-    quick = QUICK[1:] if "--model" in given else QUICK
-    return main(["train", *quick, *SGD, "--out", str(folder), *given])
+def train(folder, *arguments, model=MODEL):
+    return main(["train", model, *QUICK[1:], *SGD, "--out", str(folder), *map(str, arguments)])
 
 
 @pytest.mark.slow
@@ -71,7 +69,7 @@ def test_a_training_learns_and_is_tuned_on_a_folder_of_images(tmp_path, capfd):
 
 @pytest.mark.slow
 def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd):
-    assert train(tmp_path, "--model", "import:small_model:five_outputs", "--steps", "1") == 2
+    assert train(tmp_path, "--steps", "1", model="import:small_model:five_outputs") == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert re.search(r"^error: .*have the shape \[32, 5\]; .* 10 or more", line)
 
@@ -85,7 +83,7 @@ def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd):
         (["--data", "digts"], "data='digts': no data set has this name"),
         (["--K", "99"], "K = 99 stages, but import:small_model:layers has L = 4 layers here"),
         (["--M", "33"], "M = 33 micro-batches of a mini-batch of N = 32"),
-        (["--model", "transformer"], "model='transformer': no image model"),
+        (["--image", "0"], "--image 0: allowed is 1 to 1e+09"),
     ],
 )
 def test_a_mistake_that_is_seen_before_a_process_starts(
