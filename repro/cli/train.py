@@ -14,7 +14,6 @@ from repro.cli.answers import same
 from repro.cli.main import print_warnings_once
 from repro.cli.options import MiniBatch, parse
 from repro.cli.source import ModelName, ModelOptions
-from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.sizes import DEFAULT_N
@@ -111,9 +110,7 @@ def main(arguments: list[str]) -> int:
     options = parse(TrainOptions, arguments, "repro train")
     if options.N % options.D:
         raise ValueError(f"--N {options.N}: allowed is a multiple of D={options.D}")
-    find(options.data)
-    K, M, N, D = options.K, options.micro_batches, options.N, options.D
-    spec = RunSpec(model=options.model, K=K, M=M, N=N, D=D)
+    spec = RunSpec(**same(options, "model", "K", "N", "D"), M=options.micro_batches)
     spec.check_depth(len(_model(options, _task(options)).layers))
     from repro.gpipe import launch
     from repro.gpipe.runtime.launch import StageError
