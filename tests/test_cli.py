@@ -122,7 +122,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run table2 --scale node", ["scale = 'node'", "GPUs", "--scale laptop"]),
         ("run sweep --chekpoint never", ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
         ("run sweep --stages 2", ["--stages 2; here it is --K"]),
-        ("run sweep --batch 3 --N 4", ["--batch 3; here it is --N"]),
+        ("run sweep --batch 3 --N 4", ["--N and --batch: are one option"]),
         ("run sweep --remat never", ["here it is --checkpoint"]),
         ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
         ("simulate timed --k 4", ["did you mean '--K'"]),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from annotated_types import Interval
 
 from repro.cli.answers import tell
-from repro.cli.options import MiniBatch, json_file, parse
+from repro.cli.options import MiniBatchOrNone, json_file, parse
 from repro.cli.source import ModelOptions, this_machine
 from repro.harness import machine
 from repro.harness.catalog import pairs
@@ -40,7 +40,7 @@ class CalibrateOptions(ModelOptions):
 
     K: Annotated[int | None, Interval(ge=2, le=1024)] = None
     """processes at once, one thread each on the CPU; by default one per device, at least 2"""
-    N: MiniBatch | None = None
+    N: MiniBatchOrNone = None
     """of a model: examples in the largest timed micro-batch; by default 32"""
     smallest: Annotated[int | None, Interval(ge=1, le=2**20)] = None
     """of a model: examples in the smallest timed micro-batch, by default 1; sizes double up to N"""

@@ -13,14 +13,17 @@ from annotated_types import Interval
 # tyro's errors as data: not stable yet, so pyproject.toml limits its version.
 from tyro import _errors as events
 
+from repro.harness.catalog import ALIASES
 from repro.io.untrusted import did_you_mean, message, printable
 
 T = TypeVar("T")
 # Mini-batch of a step, in every verb that has one.
-MiniBatch = Annotated[int, Interval(ge=1, le=2**20)]
+_OF_N = Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])
+MiniBatch = Annotated[int, *_OF_N]
+MiniBatchOrNone = Annotated[int | None, *_OF_N]
 # Names of the same thing, of which a verb has one.
 _SYNONYMS = (
-    ("--N", "--batch", "--batch-size", "--mini-batch"),
+    ("--N", "--batch-size", "--mini-batch"),
     ("--K", "--stages", "--partitions", "--devices"),
     ("--M", "--micro-batches", "--chunks"),
     ("--D", "--replicas"),
@@ -61,6 +64,10 @@ def parse(
     def refuse(event: events.ParseErrorEvent) -> NoReturn:
         raise ValueError(f"{_explain(event, flags)}; `{prog} --help` lists what is allowed")
 
+    words = {word.partition("=")[0] for word in arguments}
+    for name, others in ALIASES.items():
+        if len(given := words & {f"--{name}", *others}) > 1:
+            raise ValueError(f"{' and '.join(sorted(given))}: are one option; give it once")
     with events.on_parse_error(refuse):
         options: Any = tyro.cli(whole, args=arguments, prog=prog, description=description)
     for name, hint in get_type_hints(kind, include_extras=True).items():
