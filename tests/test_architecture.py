@@ -36,7 +36,7 @@ ALLOWED = {
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
     "gpipe": 8653,  # plain layers; kept memory; limits in torch's words; errors that name a layer
-    "harness": 7552,  # blocks; fitted devices; trainings side by side; W&B while it trains
+    "harness": 7551,  # blocks; fitted devices; trainings side by side; W&B while it trains
     "experiments": 7085,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
     "cli": 2718,  # which layers make a profile; ranges; plain training; hints
     "report": 2339,  # controls, intervals, verdicts; a headline; one's own runs first

@@ -207,7 +207,6 @@ class GroupRun:
                 outcomes[run.id] = self._told(run, job, 0.0)
             else:
                 jobs[run.id] = job
-        widest = max((job.spec.devices for job in jobs.values()), default=0)
         # A library that takes all processes has no use for those of a wider run.
         widest = max((job.spec.devices for job in jobs.values()), default=0)
         beside = [
