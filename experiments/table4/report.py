@@ -76,6 +76,7 @@ def comparisons(_runs: Frame) -> list[Comparison]:
             for task in TASKS
         ),
         _of_tasks(fine, (TUNED, _SMALL), f"{NAME}/source"),
+        _of_tasks(scratch, (SCRATCH, _SMALL)),
         _of_tasks((TUNED, _SMALL), (LONG, _SMALL), tasks=TASKS_OF_LONG),
         _of_tasks((NOISE, _SMALL), (SCRATCH, _SMALL), control="no gain"),
         over(arm_of(FEWEST, TUNED), arm_of(FEWEST, SCRATCH), control="something"),
