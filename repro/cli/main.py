@@ -90,8 +90,10 @@ def _dispatch(given: list[str]) -> int:
         return 0 if given else 2
     verb = given[0]
     if verb not in VERBS:
+        from repro.harness.catalog import names
         from repro.io.untrusted import did_you_mean
 
-        allowed = ", ".join(VERBS)
-        raise ValueError(f"verb = '{verb}': allowed are {allowed}{did_you_mean(verb, VERBS)}")
+        is_experiment = verb in names()
+        hint = f"; try `repro run {verb}`" if is_experiment else did_you_mean(verb, VERBS)
+        raise ValueError(f"verb = '{verb}': allowed are {', '.join(VERBS)}{hint}")
     return import_module(f"repro.cli.{verb}").main(given[1:])
