@@ -36,10 +36,10 @@ ALLOWED = {
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
     "gpipe": 8653,  # plain layers; kept memory; limits in torch's words; errors that name a layer
-    "harness": 7551,  # blocks; fitted devices; trainings side by side; W&B while it trains
+    "harness": 7554,  # blocks; fitted devices; trainings side by side; W&B while it trains
     "experiments": 7086,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
-    "cli": 2720,  # which layers make a profile; ranges; plain training; hints
-    "report": 2339,  # controls, intervals, verdicts; a headline; one's own runs first
+    "cli": 2729,  # which layers make a profile; ranges; plain training; hints
+    "report": 2342,  # controls, intervals, verdicts; a headline; one's own runs first
     "costs": 1938,  # rates that grow with the work and their fit; the host's time
     "methods": 2501,  # the bare loop; convolutions divided; counted bytes; PipeDream's planner
     "models": 1503,  # U-Net, a model that no profile has seen

@@ -134,7 +134,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("train", ["MODEL, which stands first: needed, and not given"]),
         ("run sweep --K two", ["--K", "two", "--help"]),
         ("advise timed --link pci", ["--link pci: allowed is nvlink, ", "pcie-host, a number"]),
-        ("advise transformer --device v100 --devices 2 --link 0", ["bytes_per_second=0.0"]),
+        ("advise transformer --device v100 --devices 2 --link 0", ["--link 0: allowed is"]),
         ("run sweep --K 0", ["K = 0", "greater than or equal to 1"]),
         ("run sweep --M 64", ["M = 64", "N = 32", "1 to 32"]),
         ("run sweep --model transformr", ["model='transformr'", "amoebanet-d", "did you mean"]),

@@ -44,13 +44,17 @@ class SourceOptions(AnswerOptions, ModelOptions):
     """adds its update and its state; with a calibration only the state"""
     link: Literal["nvlink", "nvlink2", "pcie", "pcie-host"] | float | None = None
     """between devices, instead of their own: that of h100, v100, p40 or p100-pcie, or 10^9 bits per
-    second, such as 100"""
+    second without latency, such as 100"""
 
     @property
     def link_speed(self) -> LinkSpeed | None:
         """The link that the user gives; None for the device's own."""
+        if self.link is None:
+            return None
         if not isinstance(self.link, str):
-            return self.link if self.link is None else LinkSpeed(0.0, 1e9 / 8 * self.link)
+            if not 1e-6 <= self.link <= 1e6:
+                raise ValueError(f"--link {self.link:g}: allowed is 1e-06 to 1e+06, or a name")
+            return LinkSpeed(0.0, 1e9 / 8 * self.link)
         from repro.costs.device import LINKS, load
 
         return load(LINKS[self.link]).link

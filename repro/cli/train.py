@@ -54,7 +54,7 @@ class TrainOptions(ModelOptions):
     K: Annotated[int, _COUNT] = 1
     """stages, a process each"""
     M: Annotated[int | None, _COUNT] = None
-    """micro-batches; by default 4 K or the examples that there are, and 1 with one stage"""
+    """micro-batches; by default 4 K, or as many as a replica has examples; 1 with one stage"""
     D: Annotated[int, _COUNT] = 1
     """replicas of the pipeline"""
     N: MiniBatch = DEFAULT_N

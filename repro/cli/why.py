@@ -111,14 +111,19 @@ def _verdict(
 ) -> str:
     """The best change that costs no memory; none whose recorded gain may be chance."""
     from repro.gpipe.schedule.what_if import NEVER
+    from repro.harness.spec import TIMED
 
-    unclear = {variant.change for variant in variants if variant.low <= 1}
+    gains = {variant.change: variant.gain_text for variant in variants}
+    unclear = {
+        variant.change for variant in variants if variant.fidelity in TIMED and not variant.low > 1
+    }
     error = explanation.base_s / explanation.timeline.step_time - 1
     threshold = max(_LEAST_GAIN, 1 + abs(error))
     for line in (each for each in changes if each["change"] not in {NEVER, *unclear}):
         if line["gain"] >= threshold:
-            gain = f"{line['gain']:.2f}x ({line['fidelity']})"
-            return f"{line['change']}: {gain}, the most of what costs no memory"
+            gain = gains.get(line["change"], f"{line['gain']:.2f}x")
+            how = f"({line['fidelity']}), the most of what costs no memory"
+            return f"{line['change']}: {gain} {how}"
     return f"no change that costs no memory would give more than {threshold:.2f}x"
 
 

@@ -117,12 +117,14 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     notice = consent(source, spec.model, trusted=trusted)
     # A list of layer counts fits one K alone.
     balance = spec.balance if isinstance(spec.balance, str) else "time"
-    changes = [] if spec.task != "train" else BASELINES.values() if spec.K > 1 else [PLAIN]
+    changes = [*BASELINES.values()] if spec.K > 1 else [PLAIN]
+    if spec.task != "train":
+        changes = []
     bases = [spec.model_copy(update={**changed, "balance": balance}) for changed in changes]
     others = [base for base in bases if compared(base) != compared(spec)]
     made = Experiment(
         name="replay",
-        title=f"{spec.model}, K = {spec.K}, M = {spec.M} measured again",
+        title=f"{spec.model}, K = {spec.K}, M = {spec.M}, by its spec",
         question="Does a run come out as it was recorded, or as it was predicted?",
         needs=f"{spec.devices} devices",
         groups=(Group(name=slug(spec.model), runs=(*others, spec)),),

@@ -94,7 +94,7 @@ class Crew:
     def measure_all(
         self, work: Work, deadline: float, *, fresh: bool = False
     ) -> dict[int, Outcome]:
-        """Measure several runs at once, if so asked with fresh workers.
+        """Measure runs at once; `fresh`: with workers that have measured nothing before.
 
         The outcome of each, by its number; where one failed, of that one alone.
         """

@@ -250,11 +250,12 @@ def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
     the run that it controls alone.
     """
     first = {compared(spec): run for run, spec in reversed([*specs.items()])}
+    of_pipelines = [*BASELINES.values(), {"library": "repro"}]
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
-        divided = spec.task not in ("fit", "learn") and not spec.untimed
-        of_pipeline = [*BASELINES.values(), {"library": "repro"}]
-        changes = [] if not divided else of_pipeline if spec.K > 1 else [PLAIN]
+        changes = of_pipelines if spec.K > 1 else [PLAIN]
+        if spec.task in ("fit", "learn") or spec.untimed:
+            changes = []
         bases = [first.get(compared(spec, **changed)) for changed in changes]
         if spec.control:
             bases = [first.get(compared(spec.uncontrolled))]

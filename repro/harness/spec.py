@@ -180,7 +180,7 @@ class RunSpec(Frozen):
     def _check_recorded(cls, value: Any, info: ValidationInfo) -> Any:
         names = value if isinstance(value, dict) else ()
         if strange := next((name for name in names if not name.isidentifier()), None):
-            raise ValueError(f"model_args has the name {short(strange)}: is no argument; try L=3")
+            raise ValueError(f"model_args: no argument has the name {short(strange)}; try L=3")
         try:
             json.dumps(value, allow_nan=False)
             return home_to_tilde(value)

@@ -110,7 +110,7 @@ class Method(ABC):
         """
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Run only F, in evaluation mode."""
+        """Run only F, in evaluation mode; methods that compute nothing have none."""
         raise NotImplementedError
 
     def cut(self, tree: Tree) -> list[Tree]:

@@ -61,7 +61,10 @@ class Exhibit:
 
     @property
     def ours(self) -> str:
-        return _joined([judged.ours for judged in self.shown])
+        """Without numbers that say nothing about their claim."""
+        tested = [judged.verdict.word != "not tested here" for judged in self.shown]
+        each = zip(self.shown, tested, strict=True)
+        return _joined([judged.ours if is_tested else EMPTY for judged, is_tested in each])
 
     @property
     def experiment(self) -> str:

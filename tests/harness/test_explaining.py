@@ -130,5 +130,5 @@ def test_recorded_variants_stand_beside_their_prediction(tmp_path, capsys):
     few, output = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
     assert "2.00x (2 rounds)" in output
     faster, _ = explained(recorded(tmp_path / "faster", {4: [1.0] * 5, 8: [0.5] * 5}), capsys)
-    assert faster["verdict"].startswith("M doubled: 2.00x (measured), the most")
+    assert faster["verdict"].startswith("M doubled: 2.00x [2.00, 2.00] (measured), the most")
     assert few["variants"][0]["low"] is None
