@@ -8,8 +8,8 @@ failed, and fresh workers are started for the next one.
 
 import os
 import shutil
+import sys
 import time
-import traceback
 from contextlib import ExitStack
 from datetime import timedelta
 from itertools import count
@@ -119,6 +119,11 @@ class Crew:
         at = f"at/{self._done - 1}/{found.rank}"
         failed = int(self._group.store.get(at)) if self._group.store.check([at]) else 0
         status, reason = found.status, found.text
+        if self._logs is None:
+            print(found.traceback, file=sys.stderr)
+        else:  # of the worker, which may have been ended before it could print
+            with (self._logs / f"{found.rank}.log").open("a", encoding="utf-8") as log:
+                log.write(found.traceback)
         if "SIGKILL" in reason and oom_kills() > kills:
             status = "oom"
         # Running out of a fit's memory is a result, so its logs are not kept.
@@ -140,9 +145,8 @@ class Crew:
             time.sleep(_POLL)
         stages = max(job.spec.devices for job in work.jobs)
         seen = "; ".join(group.board.last_seen(rank) for rank in range(max(stages, ranks)))
-        text = f"no result within {deadline:.0f} s ({seen})"[:1000]
         late = next(rank for rank, key in enumerate(keys) if not group.store.check([key]))
-        return Failure(late, text, "timeout")
+        return Failure(late, f"no result within {deadline:.0f} s ({seen})"[:1000], "timeout")
 
     def _stop(self) -> None:
         self._group = None
@@ -178,11 +182,7 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
 
         at(min(rank, len(work.jobs) - 1) if work.apart else 0)
         health.current().beat()
-        try:
-            measured = run(work, rank, at)
-        except Exception:
-            traceback.print_exc()
-            raise  # which ends all workers
+        measured = run(work, rank, at)  # an error ends all workers
         if measured:
             store.set(f"result/{number}/{rank}", _RESULT.dump_json(measured).decode())
 

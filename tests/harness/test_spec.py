@@ -31,7 +31,7 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({**INTERLEAVED, "K": 2, "balance": (1, 3)}, ["2 entries for K = 2 ranks of 2 stages"]),
         ({"model": "a\nb"}, ["model = 'a\\nb'", "printed"]),
         ({"model_args": {"a": {1, 2}}}, ["model_args Object of type set is not JSON"]),
-        ({"model_args": {"a-b": 1}}, ["model_args has the name 'a-b'", "try L=3"]),
+        ({"model_args": {"a-b": 1}}, ["no argument has the name 'a-b'", "try L=3"]),
         (
             {"library": "torch-1f1b", "trace": False, "schedule": "1f1b", "K": 4, "M": 2},
             ["M = 2, K = 4", "set M=4"],
