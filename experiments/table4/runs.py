@@ -19,6 +19,7 @@ class Task(NamedTuple):
     data: str
     outputs: int
     data_args: dict[str, Any]
+    longer: int = 1  # times as many updates, where many images need them to come to rest
 
 
 FEWEST = "digits, 5 a class"  # of images; where pretraining has to help, if anywhere
@@ -27,7 +28,7 @@ TASKS = {
     FEWEST: Task("digits", 10, {"per_class": 5}),
     "digits, 10 a class": Task("digits", 10, {"per_class": 10}),
     "digits, 30 a class": Task("digits", 10, {"per_class": 30}),
-    MOST: Task("digits", 10, {}),
+    MOST: Task("digits", 10, {}, longer=2),
     "odd or even digits, 10 a class": Task("digits", 2, {"per_class": 10, "labels": "parity"}),
     "rotated digits, 10 a class": Task("digits", 10, {"per_class": 10, "rotate": 90}),
     "symbols, 10 a class": Task("symbols", 20, {"per_class": 10}),
@@ -119,14 +120,15 @@ def arms(scale: Scale) -> Iterator[Arm]:
         # True validation labels would stop it where it has learnt least.
         shuffled = {"data_args": {"shuffled": 1.0}, "validations": 0}
         noise = source.model_copy(update=shuffled)
-        begins = {TUNED: (of.after, source), SCRATCH: (of.after, None)}
+        begins = {TUNED: source, SCRATCH: None}
         if smallest == D:
-            begins |= {LONG: (of.before + of.after, None), NOISE: (of.after, noise)}
-        for task, (data, outputs, data_args) in TASKS.items():
+            begins |= {LONG: None, NOISE: noise}
+        for task, (data, outputs, data_args, longer) in TASKS.items():
             for way in of.ways:
                 if way not in begins or (way == LONG and task not in TASKS_OF_LONG):
                     continue
-                steps, pretraining = begins[way]
+                pretraining = begins[way]
+                steps = longer * of.after + of.before * (way == LONG)
                 arm = {"arm": arm_of(task, way, D), "pretraining": pretraining}
                 training = _training(data, data_args, steps).model_copy(update=arm)
                 fields = {"model_args": {**SMALL, "D": D, "num_classes": outputs}, "steps": steps}
