@@ -118,8 +118,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
         source = _training("glyphs", {}, of.before, FIGURE1[scale].rates[D])
         source = source.model_copy(update={"steps": of.before})
         # True validation labels would stop it where it has learnt least.
-        shuffled = {"data_args": {"shuffled": 1.0}, "validations": 0}
-        noise = source.model_copy(update=shuffled)
+        noise = source.model_copy(update={"data_args": {"shuffled": 1.0}, "validations": 0})
         begins = {TUNED: source, SCRATCH: None}
         if smallest == D:
             begins |= {LONG: None, NOISE: noise}
@@ -127,9 +126,8 @@ def arms(scale: Scale) -> Iterator[Arm]:
             for way in of.ways:
                 if way not in begins or (way == LONG and task not in TASKS_OF_LONG):
                     continue
-                pretraining = begins[way]
                 steps = longer * of.after + of.before * (way == LONG)
-                arm = {"arm": arm_of(task, way, D), "pretraining": pretraining}
+                arm = {"arm": arm_of(task, way, D), "pretraining": begins[way]}
                 training = _training(data, data_args, steps).model_copy(update=arm)
                 fields = {"model_args": {**SMALL, "D": D, "num_classes": outputs}, "steps": steps}
                 run = RunSpec(
