@@ -18,7 +18,18 @@ from experiments.compared import (
     of_places,
     over,
 )
-from experiments.figure3.runs import ABOUT, DEEP, HALF, NAME, ORDER, UNRELATED, WIDE, alone
+from experiments.figure3.runs import (
+    ABOUT,
+    DEEP,
+    HALF,
+    NAME,
+    ORDER,
+    TIERS,
+    UNRELATED,
+    WIDE,
+    alone,
+    tier_of,
+)
 from experiments.translation import PAPER_SIZES, SIZES, TOY
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame
@@ -32,9 +43,8 @@ from repro.report.style import SOFT, dots, grid, series_colour
 from repro.report.table import Table
 
 SHOWN = Shown(f"{NAME}_claims")
-TIERS = ("high", "middle", "low")  # thirds of the languages, by their data
 ALL = "all"
-_LARGEST = str(SIZES[-1])
+_SMALLEST = str(SIZES[0])
 # Claim -> its words, and the number that it is about, of gains by size (small ones first) and tier.
 _SENTENCES: dict[str, tuple[str, Callable[[Frame], float]]] = {
     "figure3/size": (
@@ -72,10 +82,6 @@ def gains(quality: Frame) -> Frame:
     return tiers.assign(**{ALL: found.mean(axis=1)})
 
 
-def tier_of(language: str) -> str:
-    return TIERS[TOY.index(language) * len(TIERS) // len(TOY)]
-
-
 def comparisons(_runs: Frame) -> list[Comparison]:
     every = [*map(str, SIZES), *map(alone, TOY)]
     found = []
@@ -89,16 +95,16 @@ def comparisons(_runs: Frame) -> list[Comparison]:
 
     def of_common_words(quality: Frame) -> float:
         poor = [language for language in TOY if tier_of(language) == "low"]
-        return (quality.loc[_LARGEST, poor] - quality.loc[UNRELATED, poor]).mean()
+        return (quality.loc[_SMALLEST, poor] - quality.loc[UNRELATED, poor]).mean()
 
-    text = "common words: largest over the same without them, low tier"
-    return [*found, Comparison(text, [_LARGEST, UNRELATED], of_common_words), *controls()]
+    text = "common words: smallest over the same without them, low tier"
+    return [*found, Comparison(text, [_SMALLEST, UNRELATED], of_common_words), *controls()]
 
 
 def controls() -> list[Comparison]:
     return [
-        over(ORDER, _LARGEST, control="nothing"),
-        over(_LARGEST, HALF, control="something"),
+        over(ORDER, _SMALLEST, control="nothing"),
+        over(_SMALLEST, HALF, control="something"),
     ]
 
 
