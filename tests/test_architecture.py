@@ -37,7 +37,7 @@ ALLOWED = {
 LINES = {
     "gpipe": 8653,  # plain layers; kept memory; limits in torch's words; errors that name a layer
     "harness": 7554,  # blocks; fitted devices; trainings side by side; W&B while it trains
-    "experiments": 7086,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
+    "experiments": 7076,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
     "cli": 2729,  # which layers make a profile; ranges; plain training; hints
     "report": 2342,  # controls, intervals, verdicts; a headline; one's own runs first
     "costs": 1938,  # rates that grow with the work and their fit; the host's time

@@ -18,18 +18,8 @@ from experiments.compared import (
     of_places,
     over,
 )
-from experiments.figure3.runs import (
-    ABOUT,
-    DEEP,
-    HALF,
-    NAME,
-    ORDER,
-    TIERS,
-    UNRELATED,
-    WIDE,
-    alone,
-    tier_of,
-)
+from experiments.figure3 import runs as plan
+from experiments.figure3.runs import ABOUT, NAME, TIERS, alone, tier_of
 from experiments.translation import PAPER_SIZES, SIZES, TOY
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame
@@ -57,15 +47,15 @@ _SENTENCES: dict[str, tuple[str, Callable[[Frame], float]]] = {
     ),
     "figure3/depth": (
         "depth: deep minus wide, low tier",
-        lambda gain: gain["low"].iloc[DEEP] - gain["low"].iloc[WIDE],
+        lambda gain: gain["low"].iloc[plan.DEEP] - gain["low"].iloc[plan.WIDE],
     ),
     "figure3/rich": (
         "depth: deep minus wide, high tier",
-        lambda gain: gain["high"].iloc[DEEP] - gain["high"].iloc[WIDE],
+        lambda gain: gain["high"].iloc[plan.DEEP] - gain["high"].iloc[plan.WIDE],
     ),
     "figure3/returns": (
         "returns: smallest to deep minus deep to largest",
-        lambda gain: 2 * gain[ALL].iloc[DEEP] - gain[ALL].iloc[0] - gain[ALL].iloc[-1],
+        lambda gain: 2 * gain[ALL].iloc[plan.DEEP] - gain[ALL].iloc[0] - gain[ALL].iloc[-1],
     ),
     "figure3/who": (
         "who gains from size: largest minus smallest, high tier minus low tier",
@@ -84,27 +74,30 @@ def gains(quality: Frame) -> Frame:
 
 def comparisons(_runs: Frame) -> list[Comparison]:
     every = [*map(str, SIZES), *map(alone, TOY)]
-    found = []
-    for claim, (text, sentence) in _SENTENCES.items():
-
-        def difference(quality: Frame, sentence: Callable[[Frame], float] = sentence) -> float:
-            return sentence(gains(quality))
-
+    found = [
         # Alike is held against a margin of BLEU, which says nothing of losses.
-        found.append(Comparison(text, every, difference, claim, by_loss=claim != "figure3/rich"))
+        Comparison(
+            text,
+            every,
+            lambda quality, of=of: of(gains(quality)),
+            claim,
+            by_loss=claim != "figure3/rich",
+        )
+        for claim, (text, of) in _SENTENCES.items()
+    ]
 
     def of_common_words(quality: Frame) -> float:
         poor = [language for language in TOY if tier_of(language) == "low"]
-        return (quality.loc[_SMALLEST, poor] - quality.loc[UNRELATED, poor]).mean()
+        return (quality.loc[_SMALLEST, poor] - quality.loc[plan.UNRELATED, poor]).mean()
 
     text = "common words: smallest over the same without them, low tier"
-    return [*found, Comparison(text, [_SMALLEST, UNRELATED], of_common_words), *controls()]
+    return [*found, Comparison(text, [_SMALLEST, plan.UNRELATED], of_common_words), *controls()]
 
 
 def controls() -> list[Comparison]:
     return [
-        over(ORDER, _SMALLEST, control="nothing"),
-        over(_SMALLEST, HALF, control="something"),
+        over(plan.ORDER, _SMALLEST, control="nothing"),
+        over(_SMALLEST, plan.HALF, control="something"),
     ]
 
 

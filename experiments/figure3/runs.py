@@ -1,13 +1,21 @@
 """Figure 3 (arXiv:1811.06965v5): multilingual translation against bilingual baselines."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-from experiments import translation
 from experiments.learned import Arm, beside, groups_of
-from experiments.translation import SIZES, TOY, Size, training_run
+from experiments.translation import (
+    OPUS,
+    PAPER_CUTS,
+    PAPER_M,
+    SIZES,
+    TOY,
+    TRANSFORMER_BIG,
+    training_run,
+)
 from repro.harness.about import read_about
-from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale
+from repro.harness.spec import ON_CPU, Experiment, Scale
 
 NAME = "figure3"
 WIDE, DEEP = 1, 2  # places among the sizes of the two with as many parameters
@@ -34,7 +42,7 @@ SIZES_OF: dict[Scale, Sizes] = {
     "paper": Sizes(2048, 500_000, 100_000, 500),
 }
 SIZES_OF["node"] = SIZES_OF["paper"]
-MISALIGNED = 0.1
+PAIRS: dict[str, Any] = {"misaligned": 0.1}
 # Chosen by the tuning runs: for each size, and for each language's baseline with its dropout.
 TRIED = (0.002, 0.004, 0.008)
 RATES = (0.004, 0.004, 0.004, 0.004)
@@ -56,56 +64,31 @@ def alone(language: str, dropout: float | None = None) -> str:
 def arms(scale: Scale) -> Iterator[Arm]:
     """A model of all languages for each size, a baseline for each language, and the controls."""
     of, on_cpu = SIZES_OF[scale], scale in ON_CPU
+    M = 1 if on_cpu else PAPER_M
+    run = partial(training_run, scale, N=of.N, M=M, decode=of.decoded, data=PAIRS, many=True)
     if not on_cpu:
-        for size, K in translation.PAPER_CUTS:
-            yield Arm(_run(scale, str(size), size, translation.OPUS, of.steps, K=K))
-        for language in translation.OPUS:
-            size = translation.TRANSFORMER_BIG
-            run = _run(scale, alone(language), size, (language,), of.own_steps, stops=True)
-            yield Arm(run)
+        for size, K in PAPER_CUTS:
+            yield Arm(run(size, OPUS, arm=str(size), steps=of.steps, K=K))
+        for language in OPUS:
+            own = {"arm": alone(language), "steps": of.own_steps, "stops": True}
+            yield Arm(run(TRANSFORMER_BIG, (language,), **own))
         return
     for size, rate in zip(SIZES, RATES, strict=True):
-        yield Arm(_run(scale, str(size), size, TOY, of.steps), rate, beside(TRIED, rate))
-    smallest, rate = SIZES[0], RATES[0]
-    yield Arm(_run(scale, ORDER, smallest, TOY, of.steps, order=1), rate)
-    yield Arm(_run(scale, UNRELATED, smallest, TOY, of.steps, related=False), rate)
-    yield Arm(_run(scale, HALF, smallest, TOY, of.steps // 2), rate)
+        yield Arm(run(size, TOY, arm=str(size), steps=of.steps), rate, beside(TRIED, rate))
+    smallest = partial(run, SIZES[0])
+    controls = {
+        ORDER: {"steps": of.steps, "data": {**PAIRS, "order": 1}},
+        UNRELATED: {"steps": of.steps, "data": {**PAIRS, "related": False}},
+        HALF: {"steps": of.steps // 2},
+    }
+    for arm, changed in controls.items():
+        yield Arm(smallest(TOY, arm=arm, **changed), RATES[0])
     for language, (chosen, rate) in BASELINES.items():
         steps = of.own_steps // SHORTER[tier_of(language)]
         for dropout in DROPOUTS:
-            arm = alone(language, dropout)
-            run = _run(scale, arm, smallest, (language,), steps, dropout=dropout)
-            yield Arm(run, rate, beside(TRIED, rate), trained=dropout == chosen)
-
-
-def _run(
-    scale: Scale,
-    arm: str,
-    size: Size,
-    languages: tuple[str, ...],
-    steps: int,
-    *,
-    K: int = 1,
-    dropout: float | None = None,
-    stops: bool = False,
-    **data: Any,
-) -> RunSpec:
-    on_cpu, of = scale in ON_CPU, SIZES_OF[scale]
-    return training_run(
-        scale,
-        size,
-        languages,
-        arm=arm,
-        N=of.N,
-        steps=steps,
-        decode=of.decoded,
-        data={"misaligned": MISALIGNED} | data,
-        many=True,
-        dropout=dropout,
-        stops=stops,
-        K=K,
-        M=1 if on_cpu else translation.PAPER_M,
-    )
+            own = {"arm": alone(language, dropout), "steps": steps, "dropout": dropout}
+            baseline = smallest((language,), **own)
+            yield Arm(baseline, rate, beside(TRIED, rate), trained=dropout == chosen)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
