@@ -25,10 +25,10 @@ METRICS = {"bleu": ("BLEU", 1), "accuracy": ("accuracy (%)", 1), "loss": ("loss"
 
 
 def arms_frame(results: Results, experiment: str) -> Frame:
-    """A line for each finished run of an arm: `runs_frame` with `arm`, `tuning` and `rate`.
+    """A line for each finished run of an arm: `runs_frame` with `arm`, `tuning` and its settings.
 
-    `validated` is its lowest validation loss, and `fell` the share by which that fell over the last
-    fifth of the updates.
+    These are `rate` and `dropout`, 0 where it is the model's own. `validated` is its lowest
+    validation loss, and `fell` the share by which that fell over the last fifth of the updates.
     """
     frame = runs_frame(results, experiment, task="learn", done=True)
     trainings = [spec.training for spec in frame["spec"]]
@@ -36,6 +36,7 @@ def arms_frame(results: Results, experiment: str) -> Frame:
         arm=[training.arm for training in trainings],
         tuning=pd.Series([training.tuning for training in trainings], frame.index, dtype=bool),
         rate=[training.recipe["lr"] for training in trainings],
+        dropout=[spec.model_args.get("dropout", 0.0) for spec in frame["spec"]],
         validated=[min(losses_of(record), default=nan) for record in frame["record"]],
         fell=[fell(losses_of(record)) for record in frame["record"]],
     )
@@ -61,8 +62,7 @@ def has_converged(runs: Frame) -> bool:
 def arms_table(results: Results, name: str, frame: Frame, about: About, **more: Any) -> Table:
     """A line for each arm: its rate and those tried, its quality, and whether it has converged.
 
-    One that only tuning trained was not chosen. `more` are further columns: heading -> column of
-    `runs_frame`.
+    `more` are further columns: heading -> column of `runs_frame`.
     """
     shown = [metric for metric in METRICS if f"metrics.{metric}" in frame]
     lines = []
@@ -70,12 +70,12 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
         runs, tuning = of_arm[~of_arm["tuning"]], of_arm[of_arm["tuning"]]
         line: dict[str, Any] = {"where": where, "arm": arm}
         line |= {heading: of_arm[column].iloc[0] for heading, column in more.items()}
-        line["rate (validation loss of those tried)"] = _rates(runs["rate"].unique(), tuning)
+        line["rate (validation loss of those tried)"] = _rates(runs, tuning)
         line["seeds"] = len(runs)
         for metric in shown:
             values = list(runs[f"metrics.{metric}"].dropna())
             line |= estimated(f"measured {METRICS[metric][0]}", mean_interval(values))
-        line["converged"] = _converged(runs) if len(runs) else "not chosen"
+        line["converged"] = _converged(runs) if len(runs) else "not trained yet"
         lines.append(line)
     forms = {"measured loss": ".3f"}
     return framed(results, name, pd.DataFrame(lines), about, forms=forms)
@@ -89,11 +89,14 @@ def _converged(runs: Frame) -> str:
     return f"{text}, saturated" if _is_saturated(runs) else text
 
 
-def _rates(chosen: Sequence[float], tuning: Frame) -> str:
-    """`0.004 (0.002: 1.320, 0.004: 1.300, 0.008: 1.350)`."""
-    losses = tuning.groupby("rate")["validated"].mean().items()
-    tried = ", ".join(f"{rate:g}: {loss:.3f}" for rate, loss in losses)
-    return " ".join([*(f"{rate:g}" for rate in chosen), *([f"({tried})"] if tried else [])])
+def _rates(tests: Frame, tuning: Frame) -> str:
+    """`0.004 (0.002: 1.320, 0.004: 1.300, 0.008: 1.350)`, each at a dropout where several were."""
+    form = "{:g} at dropout {:g}" if tuning["dropout"].nunique() > 1 else "{:g}"
+    settings = ["rate", "dropout"]
+    chosen = [form.format(*each) for each in tests.groupby(settings).groups]
+    losses = tuning.groupby(settings)["validated"].mean().items()
+    tried = ", ".join(f"{form.format(*each)}: {loss:.3f}" for each, loss in losses)
+    return " ".join([*chosen, *([f"({tried})"] if tried else [])])
 
 
 def _is_saturated(runs: Frame) -> bool:
@@ -224,11 +227,13 @@ def claims_of(found: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, Ev
 def _doubt(arm: Any, runs: Frame) -> str:
     """Why an arm decides nothing; empty if it may."""
     tests, tuning = runs[~runs["tuning"]], runs[runs["tuning"]]
-    tried = tuning.groupby("rate")["validated"].mean()
-    if len(tried) and tests["rate"].iloc[0] != tried.idxmin():
-        return f"another rate is better: {arm}"
-    if len(tried) and tried.idxmin() in (tried.index.min(), tried.index.max()):
-        return f"the best rate is the last that was tried: {arm}"
+    tried = tuning.groupby(["dropout", "rate"])["validated"].mean()
+    if len(tried):
+        dropout, rate = best = tried.idxmin()
+        if best != (tests["dropout"].iloc[0], tests["rate"].iloc[0]):
+            return f"another rate or dropout is better: {arm}"
+        if rate in (tried[dropout].index.min(), tried[dropout].index.max()):
+            return f"the best rate is the last that was tried: {arm}"
     if not has_converged(tests):
         return f"not converged: {arm}"
     return f"saturated: {arm}" * _is_saturated(tests)

@@ -70,25 +70,27 @@ class Arm(NamedTuple):
     run: RunSpec
     rate: float | None = None  # the chosen one; None: that of the run
     tried: Sequence[float] = ()
-    trained: bool = True  # with the test seeds; else another arm was better in tuning
+    others: Sequence[RunSpec] = ()  # with another dropout, which tuning tried too
 
     def trainings(self, seeds: Iterable[int]) -> list[RunSpec]:
-        return [self._with(seed, self.rate) for seed in seeds]
+        return [_with(self.run, seed, self.rate) for seed in seeds]
 
     def tuning(self) -> list[RunSpec]:
         return [
-            self._with(seed, rate, tuning=True, decode=0)
+            _with(run, seed, rate, tuning=True, decode=0)
+            for run in (self.run, *self.others)
             for rate in self.tried
             for seed in TUNING_SEEDS
         ]
 
-    def _with(self, seed: int, rate: float | None, **changed: Any) -> RunSpec:
-        training = self.run.training
-        assert training is not None
-        if rate is not None:
-            changed["recipe"] = training.recipe | {"lr": rate}
-        training = training.model_copy(update=changed)
-        return self.run.model_copy(update={"seed": seed, "training": training})
+
+def _with(run: RunSpec, seed: int, rate: float | None, **changed: Any) -> RunSpec:
+    training = run.training
+    assert training is not None
+    if rate is not None:
+        changed["recipe"] = training.recipe | {"lr": rate}
+    training = training.model_copy(update=changed)
+    return run.model_copy(update={"seed": seed, "training": training})
 
 
 def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
@@ -96,9 +98,7 @@ def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
     seeds = SEEDS.get(scale, [0])
     # Two seeds of an arm side by side take as long, and what each begins with is made once.
     pairs = [seeds[start : start + 2] for start in range(0, len(seeds), 2)]
-    trainings = [
-        run for pair in pairs for arm in arms if arm.trained for run in arm.trainings(pair)
-    ]
+    trainings = [run for pair in pairs for arm in arms for run in arm.trainings(pair)]
     runs = {"trainings": trainings}
     if scale == "overnight":
         runs = {"tuning": [run for arm in arms for run in arm.tuning()]} | runs

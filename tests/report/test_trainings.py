@@ -89,7 +89,7 @@ NOT = "not tested here: "
         ({LARGEST: {"bleu": 97.0}}, f"{NOT}saturated: {LARGEST}"),
         ({LARGEST: {"bleu": 50.0}}, "not reproduced (smaller models): reversed"),
         ({LARGEST: {"loss": 2.5}}, f"{NOT}quality and loss disagree"),
-        ({SMALLEST: {"best": 0.004}}, f"{NOT}another rate is better: {SMALLEST}"),
+        ({SMALLEST: {"best": 0.004}}, f"{NOT}another rate or dropout is better: {SMALLEST}"),
         ({ORDER: {"bleu": 55.0}}, f"{NOT}a control fails: another order over"),
         ({HALF: {"bleu": 60.0}}, f"{NOT}a control fails: equal updates, N=32 over half"),
         ({HALF: {"validation": FALLING}}, f"{NOT}a control is not there: equal updates, N=32"),
