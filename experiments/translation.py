@@ -39,7 +39,7 @@ class Size(NamedTuple):
 
 
 # Small ones: the second, which is wide, and the third, which is deep, have as many parameters.
-SIZES = (Size(1, 128, 4), Size(1, 512, 8), Size(2, 256, 4), Size(4, 512, 8))
+SIZES = (Size(1, 32, 1), Size(1, 128, 4), Size(2, 64, 2), Size(2, 256, 4))
 # The paper's, of which the same holds.
 PAPER_SIZES = (
     Size(6, 8192, 16),
