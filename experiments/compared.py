@@ -1,6 +1,6 @@
 """How the arms of an experiment are read and compared, by the rules of `experiments.learned`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf, isnan, nan
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -28,17 +28,20 @@ def arms_frame(results: Results, experiment: str) -> Frame:
     """A line for each finished run of an arm: `runs_frame` with `arm`, `tuning` and its settings.
 
     These are `rate` and `dropout`, 0 where it is the model's own. `validated` is its lowest
-    validation loss, and `fell` the share by which that fell over the last fifth of the updates.
+    validation loss, `fell` the share by which that fell over the last fifth of the updates, and
+    `rose` whether the first is the lowest.
     """
     frame = runs_frame(results, experiment, task="learn", done=True)
     trainings = [spec.training for spec in frame["spec"]]
+    losses = [losses_of(record) for record in frame["record"]]
     frame = frame.assign(
         arm=[training.arm for training in trainings],
         tuning=pd.Series([training.tuning for training in trainings], frame.index, dtype=bool),
         rate=[training.recipe["lr"] for training in trainings],
         dropout=[spec.model_args.get("dropout", 0.0) for spec in frame["spec"]],
-        validated=[min(losses_of(record), default=nan) for record in frame["record"]],
-        fell=[fell(losses_of(record)) for record in frame["record"]],
+        validated=[min(each, default=nan) for each in losses],
+        fell=[fell(each) for each in losses],
+        rose=[min(each) == each[0] if each else False for each in losses],
     )
     if "metrics.accuracy" in frame:
         frame["metrics.accuracy"] *= 100
@@ -56,7 +59,7 @@ def fell(losses: Sequence[float]) -> float:
 
 
 def has_converged(runs: Frame) -> bool:
-    return bool(runs["fell"].mean() < STILL)
+    return bool(runs["fell"].mean() < STILL and runs["rose"].mean() <= 0.5)
 
 
 def arms_table(results: Results, name: str, frame: Frame, about: About, **more: Any) -> Table:
@@ -86,6 +89,7 @@ def _converged(runs: Frame) -> str:
     by = runs["fell"].mean()
     word = "yes" if has_converged(runs) else "no"
     text = word if isnan(by) else f"{word}, {100 * by:.1f} %"
+    text = "no, lowest at first" if runs["rose"].mean() > 0.5 else text
     return f"{text}, saturated" if _is_saturated(runs) else text
 
 
@@ -137,16 +141,19 @@ def over(
 
 
 def differences(runs: Frame, comparison: Comparison, metric: str) -> list[float]:
-    """The difference for each seed that has all arms; `runs` are those of the test seeds."""
+    seeds = qualities(runs, metric, comparison.arms)
+    return [float(comparison.difference(quality)) for quality in seeds]
+
+
+def qualities(runs: Frame, metric: str, arms: Iterable[str]) -> Iterator[Frame]:
+    """Of each test seed that has all arms: a line for each of its arms, a column a language."""
     columns = [name for name in runs if str(name).startswith(f"metrics.{metric} ")]
     columns = columns if len(columns) > 1 else [f"metrics.{metric}"]  # that of one language
-    found = []
     for _, of_seed in runs.groupby("seed"):
         quality = METRICS[metric][1] * of_seed.set_index("arm")[columns]
         quality.columns = [name.removeprefix(f"metrics.{metric}").strip() for name in columns]
-        if {*comparison.arms} <= {*quality.index}:
-            found.append(float(comparison.difference(quality)))
-    return found
+        if {*arms} <= {*quality.index}:
+            yield quality
 
 
 class Compared(NamedTuple):

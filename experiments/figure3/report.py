@@ -17,6 +17,7 @@ from experiments.compared import (
     curves,
     of_places,
     over,
+    qualities,
 )
 from experiments.figure3 import runs as plan
 from experiments.figure3.runs import ABOUT, NAME, TIERS, alone, tier_of
@@ -34,57 +35,64 @@ from repro.report.table import Table
 
 SHOWN = Shown(f"{NAME}_claims")
 ALL = "all"
-_SMALLEST = str(SIZES[0])
-# Claim -> its words, and the number that it is about, of gains by size (small ones first) and tier.
+TRANSFER, RICH = f"{NAME}/transfer", f"{NAME}/rich"  # claims
+_BY_SIZE = [str(size) for size in SIZES]  # arms, small ones first
+_SMALLEST = _BY_SIZE[0]
+_EVERY = [*_BY_SIZE, *map(alone, TOY)]
+# What is compared -> the claim, and the number that it is about, of qualities by size and tier.
 _SENTENCES: dict[str, tuple[str, Callable[[Frame], float]]] = {
-    "figure3/size": (
-        "size: largest minus smallest",
-        lambda gain: gain[ALL].iloc[-1] - gain[ALL].iloc[0],
+    "size: largest minus smallest": (
+        "figure3/size",
+        lambda by: by[ALL].iloc[-1] - by[ALL].iloc[0],
     ),
-    "figure3/transfer": (
-        "transfer: gain of the largest over the baselines, low tier minus high tier",
-        lambda gain: gain["low"].iloc[-1] - gain["high"].iloc[-1],
+    "size: largest minus deep": ("", lambda by: by[ALL].iloc[-1] - by[ALL].iloc[plan.DEEP]),
+    "transfer: gain of the largest over the baselines, low tier minus high tier": (
+        TRANSFER,
+        lambda by: by["low"].iloc[-1] - by["high"].iloc[-1],
     ),
-    "figure3/depth": (
-        "depth: deep minus wide, low tier",
-        lambda gain: gain["low"].iloc[plan.DEEP] - gain["low"].iloc[plan.WIDE],
+    "depth: deep minus wide, low tier": (
+        "figure3/depth",
+        lambda by: by["low"].iloc[plan.DEEP] - by["low"].iloc[plan.WIDE],
     ),
-    "figure3/rich": (
-        "depth: deep minus wide, high tier",
-        lambda gain: gain["high"].iloc[plan.DEEP] - gain["high"].iloc[plan.WIDE],
+    "depth: deep minus wide, high tier": (
+        RICH,
+        lambda by: by["high"].iloc[plan.DEEP] - by["high"].iloc[plan.WIDE],
     ),
-    "figure3/returns": (
-        "returns: smallest to deep minus deep to largest",
-        lambda gain: 2 * gain[ALL].iloc[plan.DEEP] - gain[ALL].iloc[0] - gain[ALL].iloc[-1],
+    "returns: smallest to deep minus deep to largest": (
+        "figure3/returns",
+        lambda by: 2 * by[ALL].iloc[plan.DEEP] - by[ALL].iloc[0] - by[ALL].iloc[-1],
     ),
-    "figure3/who": (
-        "who gains from size: largest minus smallest, high tier minus low tier",
-        lambda gain: (gain["high"] - gain["low"]).iloc[-1] - (gain["high"] - gain["low"]).iloc[0],
+    "who gains from size: largest minus smallest, high tier minus low tier": (
+        "figure3/who",
+        lambda by: (by["high"] - by["low"]).iloc[-1] - (by["high"] - by["low"]).iloc[0],
     ),
 }
 
 
-def gains(quality: Frame) -> Frame:
-    """Over the baselines, of one seed: a line for each size, a column for each tier and for all."""
-    own = pd.Series({language: quality.loc[alone(language), language] for language in TOY})
-    found = quality.loc[[str(size) for size in SIZES], [*TOY]] - own
+def in_tiers(quality: Frame) -> Frame:
+    """Of one seed: a line for each size, a column for each tier and for all languages."""
+    found = quality.loc[_BY_SIZE, [*TOY]]
     tiers = found.T.groupby([tier_of(language) for language in TOY]).mean().T
     return tiers.assign(**{ALL: found.mean(axis=1)})
 
 
+def gains(quality: Frame) -> Frame:
+    """The same, over the baseline of each language."""
+    own = pd.Series({language: quality.loc[alone(language), language] for language in TOY})
+    return in_tiers(quality[[*TOY]] - own)
+
+
 def comparisons(_runs: Frame) -> list[Comparison]:
-    every = [*map(str, SIZES), *map(alone, TOY)]
-    found = [
+    found = []
+    for text, (claim, sentence) in _SENTENCES.items():
+        # Elsewhere the baselines are in both numbers of a difference.
+        by, arms = (gains, _EVERY) if claim == TRANSFER else (in_tiers, _BY_SIZE)
+
+        def difference(quality: Frame, by: Any = by, sentence: Any = sentence) -> float:
+            return sentence(by(quality))
+
         # Alike is held against a margin of BLEU, which says nothing of losses.
-        Comparison(
-            text,
-            every,
-            lambda quality, of=of: of(gains(quality)),
-            claim,
-            by_loss=claim != "figure3/rich",
-        )
-        for claim, (text, of) in _SENTENCES.items()
-    ]
+        found.append(Comparison(text, arms, difference, claim, by_loss=claim != RICH))
 
     def of_common_words(quality: Frame) -> float:
         poor = [language for language in TOY if tier_of(language) == "low"]
@@ -106,7 +114,7 @@ def tables(results: Results) -> list[Table]:
     if frame.empty:
         return []
     printed = printed_gains()
-    quoted = {claim: float(sentence(printed)) for claim, (_, sentence) in _SENTENCES.items()}
+    quoted = {claim: float(of(printed)) for claim, of in _SENTENCES.values() if claim}
     found = compared(results)
     return [
         comparisons_table(results, f"{NAME}_claims", found, ABOUT, "BLEU", quoted),
@@ -136,14 +144,12 @@ def printed_gains() -> Frame:
 
 def gains_of_seeds(frame: Frame) -> dict[str, list[Frame]]:
     """Place -> the gains in BLEU of each seed that has all arms."""
-    found: dict[str, list[Frame]] = {}
-    columns = {f"metrics.bleu {language}": language for language in TOY}
-    needed = {*map(str, SIZES), *map(alone, TOY)}
-    for (where, _), runs in frame[~frame["tuning"]].groupby(["where", "seed"], sort=False):
-        quality = runs.set_index("arm").reindex(columns=[*columns]).rename(columns=columns)
-        if needed <= {*quality.index}:
-            found.setdefault(where, []).append(gains(quality))
-    return found
+    tests = frame[~frame["tuning"]]
+    found = {
+        where: [gains(quality) for quality in qualities(runs, "bleu", _EVERY)]
+        for where, runs in tests.groupby("where", sort=False)
+    }
+    return {where: seeds for where, seeds in found.items() if seeds}
 
 
 def tiers(results: Results, frame: Frame) -> Table:
@@ -151,7 +157,7 @@ def tiers(results: Results, frame: Frame) -> Table:
     lines = []
     for where, seeds in gains_of_seeds(frame).items():
         for tier in TIERS:
-            for size in map(str, SIZES):
+            for size in _BY_SIZE:
                 values = [float(seed.loc[size, tier]) for seed in seeds]
                 line: dict[str, Any] = {"where": where, "tier": tier, "size": size}
                 lines.append(line | estimated("measured gain", mean_interval(values)))
@@ -160,7 +166,7 @@ def tiers(results: Results, frame: Frame) -> Table:
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     frame = arms_frame(results, NAME)
-    panels = {"all languages": [*map(str, SIZES)], "baselines": [*map(alone, TOY)]}
+    panels = {"all languages": _BY_SIZE, "baselines": [*map(alone, TOY)]}
     yield "curves", curves(frame, panels), ABOUT.words["curves"].note
     every = gains_of_seeds(frame)
     if every:

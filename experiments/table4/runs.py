@@ -37,7 +37,7 @@ TASKS = {
 # as both have together, and with a source of shuffled labels.
 TUNED, SCRATCH, LONG, NOISE = "fine-tuned", "from scratch", "from scratch, long", "from noise"
 WIDTHS = (8, 16)  # of the source models; the last two ways have the first
-TASKS_OF_LONG = (FEWEST, MOST)  # five times as many updates
+TASKS_OF_LONG = (FEWEST, MOST)  # with the updates of the pretraining besides
 
 
 class Sizes(NamedTuple):
