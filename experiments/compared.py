@@ -140,11 +140,6 @@ def over(
     return Comparison(text, [better, worse], difference, claim, control)
 
 
-def differences(runs: Frame, comparison: Comparison, metric: str) -> list[float]:
-    seeds = qualities(runs, metric, comparison.arms)
-    return [float(comparison.difference(quality)) for quality in seeds]
-
-
 def qualities(runs: Frame, metric: str, arms: Iterable[str]) -> Iterator[Frame]:
     """Of each test seed that has all arms: a line for each of its arms, a column a language."""
     columns = [name for name in runs if str(name).startswith(f"metrics.{metric} ")]
@@ -204,7 +199,10 @@ def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> li
     found = []
     tests = runs[~runs["tuning"]]
     for each in comparisons:
-        values, losses = (differences(tests, each, metric) for metric in (quality, "loss"))
+        values, losses = (
+            [float(each.difference(seed)) for seed in qualities(tests, metric, each.arms)]
+            for metric in (quality, "loss")
+        )
         if values:
             of_arms = runs[runs["arm"].isin(each.arms)]
             ends = mean_interval(values), mean_interval(losses)

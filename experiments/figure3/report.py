@@ -144,10 +144,9 @@ def printed_gains() -> Frame:
 
 def gains_of_seeds(frame: Frame) -> dict[str, list[Frame]]:
     """Place -> the gains in BLEU of each seed that has all arms."""
-    tests = frame[~frame["tuning"]]
     found = {
         where: [gains(quality) for quality in qualities(runs, "bleu", _EVERY)]
-        for where, runs in tests.groupby("where", sort=False)
+        for where, runs in frame[~frame["tuning"]].groupby("where", sort=False)
     }
     return {where: seeds for where, seeds in found.items() if seeds}
 

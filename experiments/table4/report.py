@@ -21,20 +21,8 @@ from experiments.compared import (
     of_places,
     over,
 )
-from experiments.table4.runs import (
-    ABOUT,
-    FEWEST,
-    LONG,
-    NAME,
-    NOISE,
-    SCRATCH,
-    TASKS,
-    TASKS_OF_LONG,
-    TRANSFER,
-    TUNED,
-    WIDTHS,
-    arm_of,
-)
+from experiments.table4 import runs as plan
+from experiments.table4.runs import ABOUT, NAME, SCRATCH, TASKS, TUNED, arm_of
 from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
@@ -48,7 +36,7 @@ from repro.report.table import Cell, Table
 
 PRETRAINING = "ImageNet-2012"  # of the paper
 SHOWN = Shown(NAME)
-_SMALL, _LARGE = WIDTHS
+_SMALL, _LARGE = plan.WIDTHS
 
 
 def tables(results: Results) -> list[Table]:
@@ -77,9 +65,9 @@ def comparisons(_runs: Frame) -> list[Comparison]:
         ),
         _of_tasks(fine, (TUNED, _SMALL), f"{NAME}/source"),
         _of_tasks(scratch, (SCRATCH, _SMALL)),
-        _of_tasks((TUNED, _SMALL), (LONG, _SMALL), tasks=TASKS_OF_LONG),
-        _of_tasks((NOISE, _SMALL), (SCRATCH, _SMALL), control="no gain"),
-        over(arm_of(FEWEST, TUNED), arm_of(FEWEST, SCRATCH), control="something"),
+        _of_tasks((TUNED, _SMALL), (plan.LONG, _SMALL), tasks=plan.TASKS_OF_LONG),
+        _of_tasks((plan.NOISE, _SMALL), (SCRATCH, _SMALL), control="no gain"),
+        over(arm_of(plan.FEWEST, TUNED), arm_of(plan.FEWEST, SCRATCH), control="something"),
     ]
 
 
@@ -127,7 +115,7 @@ def on_paper_data(at_size: Frame, dataset: str) -> Estimate:
         # One pretraining serves all data sets and seeds.
         shares = at_size["metrics.pretraining accuracy"].head(1)
     else:
-        shares = select(at_size, group=TRANSFER[dataset])["metrics.accuracy"]
+        shares = select(at_size, group=plan.TRANSFER[dataset])["metrics.accuracy"]
     return mean_interval(list(100 * shares))
 
 
@@ -142,6 +130,6 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    ways = (TUNED, SCRATCH, LONG)
-    panels = {task: [arm_of(task, way) for way in ways] for task in TASKS_OF_LONG}
+    ways = (TUNED, SCRATCH, plan.LONG)
+    panels = {task: [arm_of(task, way) for way in ways] for task in plan.TASKS_OF_LONG}
     yield "curves", curves(arms_frame(results, NAME), panels), ABOUT.words["curves"].note
