@@ -30,7 +30,7 @@ ABOUT = read_about(__file__)
 class Sizes(NamedTuple):
     N: int
     steps: int  # updates of the multilingual models
-    own_steps: int  # and of a baseline with much data
+    own_steps: int  # and of each baseline
     decoded: int
 
 
@@ -43,10 +43,11 @@ SIZES_OF: dict[Scale, Sizes] = {
 SIZES_OF["node"] = SIZES_OF["paper"]
 PAIRS: dict[str, Any] = {"misaligned": 0.1}
 # Chosen by the tuning runs: for each size, and for each language's baseline with its dropout.
-TRIED = (0.002, 0.004, 0.008)
-RATES = (0.008, 0.008, 0.004, 0.004)
-DROPOUTS = (0.1, 0.3)
-BASELINES = dict.fromkeys(TOY, (0.1, 0.004))
+TRIED = (0.004, 0.008)  # and those beside the chosen one
+RATES = (0.008, 0.008, 0.008, 0.004)
+DROPOUTS = {"high": (0.1, 0.3), "middle": (0.1, 0.3), "low": (0.1, 0.3, 0.5)}
+CHOSEN = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.008), (0.3, 0.008))
+BASELINES = dict(zip(TOY, CHOSEN, strict=True))
 
 
 def tier_of(language: str) -> str:
@@ -81,10 +82,11 @@ def arms(scale: Scale) -> Iterator[Arm]:
     for arm, changed in controls.items():
         yield Arm(smallest(TOY, arm=arm, **changed), RATES[0])
     for language, (chosen, rate) in BASELINES.items():
-        steps = of.own_steps // (1 if tier_of(language) == "high" else 2)
-        own = partial(smallest, (language,), arm=alone(language), steps=steps)
-        others = [own(dropout=dropout) for dropout in DROPOUTS if dropout != chosen]
-        yield Arm(own(dropout=chosen), rate, beside(TRIED, rate), others)
+        own = partial(smallest, (language,), arm=alone(language), steps=of.own_steps)
+        tried = [own(dropout=dropout) for dropout in DROPOUTS[tier_of(language)]]
+        best = own(dropout=chosen)
+        others = [run for run in tried if run != best]
+        yield Arm(best, rate, beside(TRIED, rate), others)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
