@@ -45,8 +45,8 @@ PAIRS: dict[str, Any] = {"misaligned": 0.1}
 # Chosen by the tuning runs: for each size, and for each language's baseline with its dropout.
 TRIED = (0.004, 0.008)  # and those beside the chosen one
 RATES = (0.008, 0.008, 0.008, 0.004)
-DROPOUTS = {"high": (0.1, 0.3), "middle": (0.1, 0.3), "low": (0.1, 0.3, 0.5)}
-CHOSEN = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.008), (0.3, 0.008))
+DROPOUTS = (0.1, 0.3, 0.5)  # up to the one above the chosen
+CHOSEN = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.004), (0.3, 0.004), (0.3, 0.004))
 BASELINES = dict(zip(TOY, CHOSEN, strict=True))
 
 
@@ -83,10 +83,9 @@ def arms(scale: Scale) -> Iterator[Arm]:
         yield Arm(smallest(TOY, arm=arm, **changed), RATES[0])
     for language, (chosen, rate) in BASELINES.items():
         own = partial(smallest, (language,), arm=alone(language), steps=of.own_steps)
-        tried = [own(dropout=dropout) for dropout in DROPOUTS[tier_of(language)]]
-        best = own(dropout=chosen)
-        others = [run for run in tried if run != best]
-        yield Arm(best, rate, beside(TRIED, rate), others)
+        tried = DROPOUTS[: DROPOUTS.index(chosen) + 2]
+        others = [own(dropout=dropout) for dropout in tried if dropout != chosen]
+        yield Arm(own(dropout=chosen), rate, beside(TRIED, rate), others)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
