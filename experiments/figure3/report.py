@@ -20,7 +20,7 @@ from experiments.compared import (
     qualities,
 )
 from experiments.figure3 import runs as plan
-from experiments.figure3.runs import ABOUT, NAME, TIERS, alone, tier_of
+from experiments.figure3.runs import ABOUT, NAME, alone
 from experiments.translation import PAPER_SIZES, SIZES, TOY
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame
@@ -34,6 +34,7 @@ from repro.report.style import SOFT, dots, grid, series_colour
 from repro.report.table import Table
 
 SHOWN = Shown(f"{NAME}_claims")
+TIERS = ("high", "middle", "low")  # thirds of the languages, by their data
 ALL = "all"
 TRANSFER, RICH = f"{NAME}/transfer", f"{NAME}/rich"  # claims
 _BY_SIZE = [str(size) for size in SIZES]  # arms, small ones first
@@ -80,6 +81,10 @@ def gains(quality: Frame) -> Frame:
     """The same, over the baseline of each language."""
     own = pd.Series({language: quality.loc[alone(language), language] for language in TOY})
     return in_tiers(quality[[*TOY]] - own)
+
+
+def tier_of(language: str) -> str:
+    return TIERS[TOY.index(language) * len(TIERS) // len(TOY)]
 
 
 def comparisons(_runs: Frame) -> list[Comparison]:

@@ -22,8 +22,6 @@ WIDE, DEEP = 1, 2  # places among the sizes of the two with as many parameters
 # Further trainings of the smallest size: both controls, and languages without common words. Those
 # still have their English in common, so they are no control that must show nothing.
 ORDER, HALF, UNRELATED = "another order", "half of the updates", "unrelated"
-# Thirds of the languages, by their data.
-TIERS = ("high", "middle", "low")
 ABOUT = read_about(__file__)
 
 
@@ -48,10 +46,6 @@ RATES = (0.008, 0.008, 0.008, 0.004)
 DROPOUTS = (0.1, 0.3, 0.5)  # up to the one above the chosen
 CHOSEN = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.004), (0.3, 0.004), (0.3, 0.004))
 BASELINES = dict(zip(TOY, CHOSEN, strict=True))
-
-
-def tier_of(language: str) -> str:
-    return TIERS[TOY.index(language) * len(TIERS) // len(TOY)]
 
 
 def alone(language: str) -> str:
