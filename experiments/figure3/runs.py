@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
 
 
 SIZES_OF: dict[Scale, Sizes] = {
-    "smoke": Sizes(8, 3, 4, 4),
+    "smoke": Sizes(8, 3, 3, 4),
     "laptop": Sizes(32, 800, 400, 50),
     "overnight": Sizes(32, 2500, 2000, 500),
     "paper": Sizes(2048, 500_000, 100_000, 500),

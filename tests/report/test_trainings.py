@@ -32,8 +32,7 @@ def trained(metrics: Mapping[str, float], **fields: object) -> LearnRound:
 def recorded(
     path: Path, name: str, made: Callable[[RunSpec], RoundRecord], scale: Scale = "laptop"
 ) -> Results:
-    plan = catalog.find(name).build(scale)
-    fill_with(path, plan, lambda spec, _round: Measured(made(spec)))
+    fill_with(path, catalog.find(name).build(scale), lambda spec, _round: Measured(made(spec)))
     return load(path)
 
 
@@ -76,7 +75,7 @@ def verdict(results: Results, of: str) -> str:
     return next(line["verdict"] for line in lines if of in line["comparison"])
 
 
-FALLING = {str(step): 1.0 - 0.01 * step for step in range(20)}
+FALLING, RISING = ({str(step): 1.0 + by * step for step in range(20)} for by in (-0.01, 0.01))
 SMALLEST, LARGEST = (arm_of(UPDATES, N) for N in (8, 128))
 NOT = "not tested here: "
 
@@ -86,6 +85,7 @@ NOT = "not tested here: "
     [
         ({}, "trend (smaller models)"),
         ({LARGEST: {"validation": FALLING}}, f"{NOT}not converged: {LARGEST}"),
+        ({LARGEST: {"validation": RISING}}, f"{NOT}not converged: {LARGEST}"),
         ({LARGEST: {"bleu": 97.0}}, f"{NOT}saturated: {LARGEST}"),
         ({LARGEST: {"bleu": 50.0}}, "not reproduced (smaller models): reversed"),
         ({LARGEST: {"loss": 2.5}}, f"{NOT}quality and loss disagree"),
