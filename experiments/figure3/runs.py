@@ -44,7 +44,7 @@ PAIRS: dict[str, Any] = {"misaligned": 0.1}
 TRIED = (0.004, 0.008)  # and those beside the chosen one
 RATES = (0.008, 0.008, 0.008, 0.004)
 DROPOUTS = (0.1, 0.3, 0.5)  # up to the one above the chosen
-CHOSEN = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.004), (0.3, 0.004), (0.3, 0.001))
+CHOSEN = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.004), (0.3, 0.004), (0.3, 0.0005))
 BASELINES = dict(zip(TOY, CHOSEN, strict=True))
 
 
