@@ -89,7 +89,8 @@ def _converged(runs: Frame) -> str:
     by = runs["fell"].mean()
     word = "yes" if has_converged(runs) else "no"
     text = word if isnan(by) else f"{word}, {100 * by:.1f} %"
-    text = "no, lowest at first" if runs["rose"].mean() > 0.5 else text
+    # At rest, and yet not converged.
+    text = "no, lowest at first" if word == "no" and by < STILL else text
     return f"{text}, saturated" if _is_saturated(runs) else text
 
 

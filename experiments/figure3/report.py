@@ -36,16 +36,13 @@ from repro.report.table import Table
 SHOWN = Shown(f"{NAME}_claims")
 TIERS = ("high", "middle", "low")  # thirds of the languages, by their data
 ALL = "all"
-TRANSFER, RICH = f"{NAME}/transfer", f"{NAME}/rich"  # claims
+SIZE, TRANSFER, RICH = f"{NAME}/size", f"{NAME}/transfer", f"{NAME}/rich"  # claims
 _BY_SIZE = [str(size) for size in SIZES]  # arms, small ones first
 _SMALLEST = _BY_SIZE[0]
 _EVERY = [*_BY_SIZE, *map(alone, TOY)]
 # What is compared -> the claim, and the number that it is about, of qualities by size and tier.
 _SENTENCES: dict[str, tuple[str, Callable[[Frame], float]]] = {
-    "size: largest minus smallest": (
-        "figure3/size",
-        lambda by: by[ALL].iloc[-1] - by[ALL].iloc[0],
-    ),
+    "size: largest minus smallest": (SIZE, lambda by: by[ALL].iloc[-1] - by[ALL].iloc[0]),
     "size: largest minus deep": ("", lambda by: by[ALL].iloc[-1] - by[ALL].iloc[plan.DEEP]),
     "transfer: gain of the largest over the baselines, low tier minus high tier": (
         TRANSFER,

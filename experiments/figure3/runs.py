@@ -4,16 +4,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from experiments import translation
 from experiments.learned import Arm, beside, groups_of
-from experiments.translation import (
-    OPUS,
-    PAPER_CUTS,
-    PAPER_M,
-    SIZES,
-    TOY,
-    TRANSFORMER_BIG,
-    training_run,
-)
+from experiments.translation import OPUS, SIZES, TOY, training_run
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Scale
 
@@ -44,8 +37,7 @@ PAIRS: dict[str, Any] = {"misaligned": 0.1}
 TRIED = (0.004, 0.008)  # and those beside the chosen one
 RATES = (0.008, 0.008, 0.008, 0.004)
 DROPOUTS = (0.1, 0.3, 0.5)  # up to the one above the chosen
-CHOSEN = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.004), (0.3, 0.004), (0.3, 0.0005))
-BASELINES = dict(zip(TOY, CHOSEN, strict=True))
+BASELINES = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.004), (0.3, 0.004), (0.3, 0.0005))
 
 
 def alone(language: str) -> str:
@@ -56,14 +48,14 @@ def alone(language: str) -> str:
 def arms(scale: Scale) -> Iterator[Arm]:
     """A model of all languages for each size, a baseline for each language, and the controls."""
     of, on_cpu = SIZES_OF[scale], scale in ON_CPU
-    M = 1 if on_cpu else PAPER_M
+    M = 1 if on_cpu else translation.PAPER_M
     run = partial(training_run, scale, N=of.N, M=M, decode=of.decoded, data=PAIRS, many=True)
     if not on_cpu:
-        for size, K in PAPER_CUTS:
+        for size, K in translation.PAPER_CUTS:
             yield Arm(run(size, OPUS, arm=str(size), steps=of.steps, K=K))
         for language in OPUS:
             own = {"arm": alone(language), "steps": of.own_steps, "stops": True}
-            yield Arm(run(TRANSFORMER_BIG, (language,), **own))
+            yield Arm(run(translation.TRANSFORMER_BIG, (language,), **own))
         return
     for size, rate in zip(SIZES, RATES, strict=True):
         yield Arm(run(size, TOY, arm=str(size), steps=of.steps), rate, beside(TRIED, rate))
@@ -75,7 +67,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
     }
     for arm, changed in controls.items():
         yield Arm(smallest(TOY, arm=arm, **changed), RATES[0])
-    for language, (chosen, rate) in BASELINES.items():
+    for language, (chosen, rate) in zip(TOY, BASELINES, strict=True):
         own = partial(smallest, (language,), arm=alone(language), steps=of.own_steps)
         tried = DROPOUTS[: DROPOUTS.index(chosen) + 2]
         others = [own(dropout=dropout) for dropout in tried if dropout != chosen]

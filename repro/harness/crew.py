@@ -120,7 +120,7 @@ class Crew:
         failed = int(self._group.store.get(at)) if self._group.store.check([at]) else 0
         status, reason = found.status, found.text
         if self._logs is None:
-            print(found.traceback, file=sys.stderr)
+            print(found.traceback, end="", file=sys.stderr)
         else:  # of the worker, which may have been ended before it could print
             with (self._logs / f"{found.rank}.log").open("a", encoding="utf-8") as log:
                 log.write(found.traceback)

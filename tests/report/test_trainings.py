@@ -50,9 +50,8 @@ def batches(path: Path, **changed: Mapping[str, Any]) -> Results:
     def made(spec: RunSpec) -> LearnRound:
         assert spec.training is not None
         arm, at_rest = spec.training.arm, dict(STILL)
-        of_arm: dict[str, Any] = {"bleu": 60.0, "validation": at_rest}
-        if arm.endswith("N=128"):
-            of_arm["bleu"] = 70.0
+        bleu = 70.0 if arm.endswith("N=128") else 60.0
+        of_arm: dict[str, Any] = {"bleu": bleu, "validation": at_rest}
         if arm == HALF:
             of_arm["bleu"] = 55.0
         of_arm |= changed.get(arm, {})
