@@ -78,10 +78,11 @@ class Arm(NamedTuple):
         return [_with(self.run, seed, self.rate) for seed in seeds]
 
     def tuning(self) -> list[RunSpec]:
+        runs = [(self.run, rate) for rate in self.tried]
+        runs += [(other, self.rate) for other in self.others]
         return [
             _with(run, seed, rate, tuning=True, decode=0)
-            for run in (self.run, *self.others)
-            for rate in self.tried
+            for run, rate in runs
             for seed in TUNING_SEEDS
         ]
 
