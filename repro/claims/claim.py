@@ -169,7 +169,8 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
         ours = f"by the audit {claim.meant:g}, with which ours, {evidence.value:.3g}, {agrees}"
         return Verdict("misprinted", ours)
     if outcomes == {False}:
-        reverse = "reversed" * (claim.direction and measured)
+        # That two are alike has no reverse.
+        reverse = "reversed" * (claim.direction and measured and isnan(claim.value))
         return Verdict("not reproduced", reverse or claim.implied or _formulas(claim), smaller)
     if {True, False} <= outcomes:
         return _depends(claim, evidence.setting, held)
