@@ -80,7 +80,7 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
             line |= estimated(f"measured {METRICS[metric][0]}", mean_interval(values))
         line["converged"] = _converged(runs) if len(runs) else "not trained yet"
         lines.append(line)
-    forms = {"measured loss": ".3f"}
+    forms = {"measured loss": ".3f", "parameters": ",.0f"}
     return framed(results, name, pd.DataFrame(lines), about, forms=forms)
 
 
@@ -216,7 +216,7 @@ def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> li
     controls = {each.comparison.text: each.holds for each in found if each.comparison.control}
     wanted = [each.text for each in comparisons if each.control]
     bad = next((text for text in wanted if not controls.get(text)), "")
-    doubt = f"a control {'fails' if controls.get(bad) is False else 'is not there'}: {bad}"
+    doubt = f"a control {'fails' if controls.get(bad) is False else 'cannot be told'}: {bad}"
     return [
         each._replace(doubt=each.doubt or doubt) if bad and not each.comparison.control else each
         for each in found

@@ -1,6 +1,7 @@
 """Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines by tier, and its claims."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -40,36 +41,40 @@ SIZE, TRANSFER, RICH = f"{NAME}/size", f"{NAME}/transfer", f"{NAME}/rich"  # cla
 _BY_SIZE = [str(size) for size in SIZES]  # arms, small ones first
 _SMALLEST = _BY_SIZE[0]
 _EVERY = [*_BY_SIZE, *map(alone, TOY)]
-# What is compared -> the claim, and the number that it is about, of qualities by size and tier.
-_SENTENCES: dict[str, tuple[str, Callable[[Frame], float]]] = {
-    "size: largest minus smallest": (SIZE, lambda by: by[ALL].iloc[-1] - by[ALL].iloc[0]),
-    "size: largest minus deep": ("", lambda by: by[ALL].iloc[-1] - by[ALL].iloc[plan.DEEP]),
+# What is compared -> the claim, and the weights in its sum over places of sizes, and over tiers.
+_DEPTH = {plan.DEEP: 1, plan.WIDE: -1}
+_SUMS: dict[str, tuple[str, dict[int, int], dict[str, int]]] = {
+    "size: largest minus smallest": (SIZE, {-1: 1, 0: -1}, {ALL: 1}),
+    "size: largest minus deep": ("", {-1: 1, plan.DEEP: -1}, {ALL: 1}),
     "transfer: gain of the largest over the baselines, low tier minus high tier": (
         TRANSFER,
-        lambda by: by["low"].iloc[-1] - by["high"].iloc[-1],
+        {-1: 1},
+        {"low": 1, "high": -1},
     ),
-    "depth: deep minus wide, low tier": (
-        "figure3/depth",
-        lambda by: by["low"].iloc[plan.DEEP] - by["low"].iloc[plan.WIDE],
-    ),
-    "depth: deep minus wide, high tier": (
-        RICH,
-        lambda by: by["high"].iloc[plan.DEEP] - by["high"].iloc[plan.WIDE],
-    ),
+    "depth: deep minus wide, low tier": ("figure3/depth", _DEPTH, {"low": 1}),
+    "depth: deep minus wide, high tier": (RICH, _DEPTH, {"high": 1}),
     "returns: smallest to deep minus deep to largest": (
         "figure3/returns",
-        lambda by: 2 * by[ALL].iloc[plan.DEEP] - by[ALL].iloc[0] - by[ALL].iloc[-1],
+        {plan.DEEP: 2, 0: -1, -1: -1},
+        {ALL: 1},
     ),
     "who gains from size: largest minus smallest, high tier minus low tier": (
         "figure3/who",
-        lambda by: (by["high"] - by["low"]).iloc[-1] - (by["high"] - by["low"]).iloc[0],
+        {-1: 1, 0: -1},
+        {"high": 1, "low": -1},
     ),
 }
 
 
+def weighted(sizes: Mapping[int, int], tiers: Mapping[str, int], by: Frame) -> float:
+    """A sum over a frame like that of `in_tiers`."""
+    terms = product(sizes.items(), tiers.items())
+    return float(sum(a * b * by[tier].iloc[size] for (size, a), (tier, b) in terms))
+
+
 def in_tiers(quality: Frame) -> Frame:
     """Of one seed: a line for each size, a column for each tier and for all languages."""
-    found = quality.loc[_BY_SIZE, [*TOY]]
+    found = quality.reindex(_BY_SIZE)[[*TOY]]
     tiers = found.T.groupby([tier_of(language) for language in TOY]).mean().T
     return tiers.assign(**{ALL: found.mean(axis=1)})
 
@@ -86,12 +91,14 @@ def tier_of(language: str) -> str:
 
 def comparisons(_runs: Frame) -> list[Comparison]:
     found = []
-    for text, (claim, sentence) in _SENTENCES.items():
-        # Elsewhere the baselines are in both numbers of a difference.
-        by, arms = (gains, _EVERY) if claim == TRANSFER else (in_tiers, _BY_SIZE)
+    for text, (claim, sizes, tiers) in _SUMS.items():
+        arms, by = [_BY_SIZE[size] for size in sizes], in_tiers
+        # A difference of two sizes has each baseline in both.
+        if sum(sizes.values()):
+            arms, by = [*arms, *map(alone, TOY)], gains
 
-        def difference(quality: Frame, by: Any = by, sentence: Any = sentence) -> float:
-            return sentence(by(quality))
+        def difference(quality: Frame, by: Any = by, sum_of: Any = (sizes, tiers)) -> float:
+            return weighted(*sum_of, by(quality))
 
         # Alike is held against a margin of BLEU, which says nothing of losses.
         found.append(Comparison(text, arms, difference, claim, by_loss=claim != RICH))
@@ -116,7 +123,7 @@ def tables(results: Results) -> list[Table]:
     if frame.empty:
         return []
     printed = printed_gains()
-    quoted = {claim: float(of(printed)) for claim, of in _SENTENCES.values() if claim}
+    quoted = {claim: weighted(*sums, printed) for claim, *sums in _SUMS.values() if claim}
     found = compared(results)
     return [
         comparisons_table(results, f"{NAME}_claims", found, ABOUT, "BLEU", quoted),
@@ -134,9 +141,13 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     return claims_of(compared(results))
 
 
+def printed_points() -> Frame:
+    return pd.DataFrame([vars(point) for point in figure(NAME)])
+
+
 def printed_gains() -> Frame:
     """Mean gain of the paper's points by size and tier, a third of its six groups of languages."""
-    points = pd.DataFrame([vars(point) for point in figure(NAME)])
+    points = printed_points()
     third = points["x"].rank(method="dense").sub(1) // 2
     points["tier"] = [TIERS[int(place)] for place in third]
     found = points.pivot_table(index="series", columns="tier", values="y")
@@ -183,10 +194,9 @@ def _drawn(seeds: Sequence[Frame], *, quoting: bool) -> Figure:
     panels[0].set(title="measured, toy languages", ylabel="BLEU over bilingual")
     panels[0].set_xticks(range(len(TIERS)), [f"{tier} tier" for tier in TIERS])
     if quoting:
-        points = pd.DataFrame([vars(point) for point in figure(NAME)])
         theirs = {
             str(series): (of_size["x"] + 1, of_size["y"])
-            for series, of_size in points.groupby("series", sort=False)
+            for series, of_size in printed_points().groupby("series", sort=False)
         }
         _draw(panels[1], "quoted", theirs)
         panels[1].set(title="quoted", xlabel="language, by decreasing data")

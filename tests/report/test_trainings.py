@@ -91,7 +91,7 @@ NOT = "not tested here: "
         ({SMALLEST: {"best": 0.004}}, f"{NOT}another rate or dropout is better: {SMALLEST}"),
         ({ORDER: {"bleu": 55.0}}, f"{NOT}a control fails: another order over"),
         ({HALF: {"bleu": 60.0}}, f"{NOT}a control fails: equal updates, N=32 over half"),
-        ({HALF: {"validation": FALLING}}, f"{NOT}a control is not there: equal updates, N=32"),
+        ({HALF: {"validation": FALLING}}, f"{NOT}a control cannot be told: equal updates, N=32"),
     ],
 )
 def test_arms_count_by_the_rules_that_were_committed_before(tmp_path, changed, words):
