@@ -22,7 +22,7 @@ One number is held against a claim: `mean_of` those that are known best, in the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isnan, nan
+from math import isinf, isnan, nan
 from statistics import fmean
 from typing import Literal, get_args
 
@@ -169,8 +169,9 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
         ours = f"by the audit {claim.meant:g}, with which ours, {evidence.value:.3g}, {agrees}"
         return Verdict("misprinted", ours)
     if outcomes == {False}:
-        # That two are alike has no reverse.
-        reverse = "reversed" * (claim.direction and measured and isnan(claim.value))
+        # That two are alike, within two ends, has no reverse.
+        one_sided = isinf(claim.ends[1] - claim.ends[0])
+        reverse = "reversed" * (claim.direction and measured and one_sided)
         return Verdict("not reproduced", reverse or claim.implied or _formulas(claim), smaller)
     if {True, False} <= outcomes:
         return _depends(claim, evidence.setting, held)

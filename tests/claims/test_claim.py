@@ -118,6 +118,12 @@ def test_a_bar_across_a_limit_never_decides(fidelity, end, off):
             replace(SMALL, value=-1.0, low=-2.0, high=-0.5),
             "not reproduced (smaller models): reversed",
         ),
+        # Alike, of which there is no reverse.
+        (
+            replace(DIRECTION, readings={"": (-0.5, 0.5)}),
+            replace(SMALL, value=-1.0, low=-2.0, high=-0.6),
+            "not reproduced (smaller models)",
+        ),
         (
             DIRECTION,
             replace(SMALL, low=nan, high=nan),
