@@ -36,13 +36,10 @@ def tables(results: Results) -> list[Table]:
         same = int(seeds["identical"].sum())
         line["identical"] = Cell(same, f"{same} of {len(seeds)}")
         line |= estimated("relative distance", mean_interval(list(seeds["distance"])))
-        line["greatest relative distance"] = seeds["distance"].max()
-        line["greatest difference"] = seeds["difference"].max()
         line["first loss"] = max(losses[0] for losses in seeds["losses"])
         lines.append(line | {"verdict": verdict(seeds, every)})
     forms: dict[str, Form] = dict.fromkeys(("relative distance", "first loss"), _tiny)
-    hidden, table = ["greatest relative distance", "greatest difference"], pd.DataFrame(lines)
-    return [framed(results, NAME, table, ABOUT, forms=forms, hidden=hidden, base_M=BASE_M)]
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms, base_M=BASE_M)]
 
 
 def _tiny(value: float) -> str:
@@ -65,7 +62,7 @@ def pairs(results: Results) -> Frame:
     """A line for each training beside the usual one with its seed, and how far the two are apart.
 
     `identical` says that all losses, weights and buffers are the same, bit for bit; `distance` is
-    the norm of the differences of weights over that of the weights, and `difference` the greatest.
+    the norm of the differences of weights over that of the weights.
     """
     frame = runs_frame(results, NAME, done=True)
     repeated = frame["scale"].isin(REPEATED_AT) & (frame["group"] == "stages")
@@ -94,11 +91,9 @@ def _change(run: Mapping[str, Any]) -> str:
 
 def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:
     losses = [np.array(record.loss, dtype=float) for record in (base, other)]
-    differences = np.array(other.weights) - np.array(base.weights)
     return {
         "identical": base.loss == other.loss and base.digest == other.digest,
         "distance": math.dist(base.weights, other.weights) / math.hypot(*base.weights),
-        "difference": float(np.abs(differences).max()),
         "losses": np.abs(losses[1] - losses[0]),
     }
 

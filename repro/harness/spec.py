@@ -22,7 +22,7 @@ from pydantic import (
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.kinds import Checkpoint, make_schedule
 from repro.harness import rules
 from repro.harness.schema import Printable
 from repro.io.explain import Frozen
@@ -34,7 +34,6 @@ from repro.simulate.stage_costs import Link
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU, "overnight" is of trainings.
 Scale = Literal["smoke", "gpu-dry", "laptop", "overnight", "gpu", "node", "paper"]
 ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", "zb-h1"]
-Checkpoint = Literal["always", "except_last", "never"]
 BalanceRule = Literal["time", "flops", "parameters", "uniform", "memory"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]

@@ -28,11 +28,6 @@ def bubble_over_total(K: int, M: int) -> float:
     return (K - 1) / (M + K - 1)
 
 
-def bubble_over_work(K: int, M: int) -> float:
-    """Bubble as idle / work, (K-1)/M: the definition of other authors."""
-    return (K - 1) / M
-
-
 def step_time(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
     """Time of one step in the unit of the costs; pass R=0 without re-materialization."""
     if form == "plain":

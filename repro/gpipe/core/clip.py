@@ -1,14 +1,12 @@
 """Gradient clipping by the norm over all stages: torch.nn.utils.clip_grad_norm_ for a pipeline."""
 
-import math
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import ControlChannel
+from repro.gpipe.core.loss import to_float
 
 
 @torch.no_grad()
@@ -27,7 +25,7 @@ def clip_grad_norm_(
     the total. So the total has the same bits for every K. A problem of one rank, such as that it
     is too `late`, is an error on all of them. Call it on every rank.
     """
-    limit, kind, problem = _to_float(max_norm), _to_float(norm_type), ""
+    limit, kind, problem = to_float(max_norm), to_float(norm_type), ""
     if late:
         problem = (
             "train_step has updated the weights already; call train_step without an optimizer, "
@@ -51,13 +49,6 @@ def clip_grad_norm_(
     if clipped:
         torch.nn.utils.clip_grads_with_norm_(clipped, limit, total.to(clipped[0].device))
     return total
-
-
-def _to_float(value: Any) -> float:
-    """Also of the string "inf", as torch allows; NaN if it is no number."""
-    with suppress(TypeError, ValueError):
-        return float(value)
-    return math.nan
 
 
 def _norms(parameters: Sequence[nn.Parameter], norm_type: float) -> Tensor:

@@ -83,7 +83,7 @@ class MeanLoss:
             self.parts = split(targets, micro_batches, "targets")
         weights = [float(size) for size in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
-            weights = [_to_float(loss_fn.weight(part)) for part in self.parts]
+            weights = [to_float(loss_fn.weight(part)) for part in self.parts]
         valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
         # Replicas add their sums, so that with one NaN all of them refuse.
         mini_batch_weight = total(sum(weights) if valid else math.nan)
@@ -136,9 +136,9 @@ def _reduction(loss_fn: Any) -> object:
     return named.get("reduction", getattr(loss, "reduction", None))
 
 
-def _to_float(weight: Any) -> float:
-    """A weight as a number; NaN, which is refused, if it is none."""
+def to_float(value: Any) -> float:
+    """Also of the string "inf", as torch allows; NaN, which is refused, if it is no number."""
     try:
-        return float(weight)
+        return float(value)
     except (TypeError, ValueError, RuntimeError):
         return math.nan
