@@ -23,7 +23,8 @@ OPUS = tuple(f"opus100:{code}-en" for code in _OPUS.split())
 _ONE_LANGUAGE: dict[str, Any] = {"V": 1200, "S": 20, "T": 20}
 _ALL_LANGUAGES: dict[str, Any] = {"V": 3000, "S": 32, "T": 24}
 TEMPERATURE = 5.0  # the paper does not state it
-PAPER_T = 128  # tokens of a sentence; the paper does not state it
+# The paper states the vocabulary, and not the tokens of a sentence.
+_PAPER: dict[str, Any] = {"V": 64000, "S": 128, "T": 128}
 PAPER_M = 64  # so that a micro-batch of 2048 sentences has 32; the paper does not state it
 
 
@@ -85,29 +86,23 @@ def training_run(
         many: on a CPU, whether it has the sub-words of all toy languages, and a rate that stays at
             its peak at first.
     """
-    model: dict[str, Any] = {**size._asdict()}
-    if dropout is not None:
-        model["dropout"] = dropout
+    more: dict[str, Any] = {}
     if scale in ON_CPU:
         # The rate is the arm's.
         warmed_up = translation(lr=1.0, warm_up=min(100, steps // 10))
         recipe = to_rest(warmed_up, steps, stable=many)
         tokens = _ALL_LANGUAGES if many else _ONE_LANGUAGE
-        text: dict[str, Any] = {
-            "vocabulary": tokens["V"],
-            "S": tokens["S"],
-            "T": tokens["T"],
-            **(data or {}),
-        }
+        width = {"d": 64, "head_dim": 16}
+        more |= data or {}
         if many:
-            text |= {"vocabulary_of": [*TOY], "vocabulary_pairs": 8000}
-        model |= {"d": 64, "head_dim": 16, **tokens}
+            more |= {"vocabulary_of": [*TOY], "vocabulary_pairs": 8000}
     else:
-        recipe = translation()
-        text = {"vocabulary": 64000, "S": PAPER_T, "T": PAPER_T}
-        model |= {"d": 1024, "V": 64000, "S": PAPER_T, "T": PAPER_T}
+        recipe, tokens, width = translation(), _PAPER, {"d": 1024}
+    model: dict[str, Any] = {**size._asdict(), **width, **tokens}
+    if dropout is not None:
+        model["dropout"] = dropout
     if len(languages) > 1:
-        text["temperature"] = TEMPERATURE
+        more["temperature"] = TEMPERATURE
     return RunSpec(
         **LEARN,
         model="translation",
@@ -119,7 +114,7 @@ def training_run(
         checkpoint=recompute(scale),
         training=Training(
             data=languages,
-            data_args=text,
+            data_args={"vocabulary": tokens["V"], "S": tokens["S"], "T": tokens["T"], **more},
             recipe=recipe.model_dump(),
             decode=decode,
             arm=arm,

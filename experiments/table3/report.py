@@ -105,7 +105,8 @@ def throughput(results: Results, frame: Frame) -> Table:
         table[name] = or_status(ours, "ratio")
         table[[*ends[name]]] = ours[["low", "high"]]
         table[off] = (ours["ratio"] / printed.astype(float)).mask(ours["scaled_down"])
-        forms |= {name: RATIO, off: _against}
+        # 1: K=2, by which the others are divided.
+        forms |= {name: RATIO, off: lambda of: EMPTY if of == 1 else f"{of - 1:+.1%}"}
         headings[off] = f"{fidelity} against quoted"
     ours = chosen(evidence_of(results, frame))
     ids = [throughput_id(NAME, model, K, M) for model, K in zip(found.model, found.K, strict=True)]
@@ -118,10 +119,6 @@ def throughput(results: Results, frame: Frame) -> Table:
     words = {"M": M, "device": DEVICE, "bar": meaning(results), "tolerance": CELL}
     words["ranges"] = [name for name in ends if "measured" not in name]
     return framed(results, NAME, table, ABOUT, forms=forms, headings=headings, ends=ends, **words)
-
-
-def _against(off: float) -> str:
-    return EMPTY if off == 1 else f"{off - 1:+.1%}"  # 1: K=2, by which the others are divided
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:

@@ -169,9 +169,8 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
         ours = f"by the audit {claim.meant:g}, with which ours, {evidence.value:.3g}, {agrees}"
         return Verdict("misprinted", ours)
     if outcomes == {False}:
-        # That two are alike, within two ends, has no reverse.
-        one_sided = isinf(claim.ends[1] - claim.ends[0])
-        reverse = "reversed" * (claim.direction and measured and one_sided)
+        # That two are alike has no reverse.
+        reverse = "reversed" * (claim.direction and measured and isinf(sum(claim.ends)))
         return Verdict("not reproduced", reverse or claim.implied or _formulas(claim), smaller)
     if {True, False} <= outcomes:
         return _depends(claim, evidence.setting, held)

@@ -15,6 +15,7 @@ OURS = Evidence(2.1, "counted", ("run",), papers_size=True)
 SIMULATED = replace(OURS, fidelity="simulated")
 OUTSIDE = replace(OURS, value=2.3)
 DIRECTION = replace(CLAIM, value=nan, readings={"": (0.0, inf)}, direction=True)
+ALIKE = replace(DIRECTION, readings={"": (-0.5, 0.5)})
 SMALL = Evidence(1.0, "measured", ("run",), 0.5, 1.5)
 TRAINED = replace(DIRECTION, training=True)
 
@@ -108,22 +109,13 @@ def test_a_bar_across_a_limit_never_decides(fidelity, end, off):
     [
         (DIRECTION, SMALL, "trend (smaller models)"),
         (DIRECTION, replace(SMALL, papers_size=True), "reproduced"),
-        (
-            DIRECTION,
-            replace(SMALL, low=-0.5),
-            "cannot tell: the interval crosses an end",
-        ),
+        (DIRECTION, replace(SMALL, low=-0.5), "cannot tell: the interval crosses an end"),
         (
             DIRECTION,
             replace(SMALL, value=-1.0, low=-2.0, high=-0.5),
             "not reproduced (smaller models): reversed",
         ),
-        # Alike, of which there is no reverse.
-        (
-            replace(DIRECTION, readings={"": (-0.5, 0.5)}),
-            replace(SMALL, value=-1.0, low=-2.0, high=-0.6),
-            "not reproduced (smaller models)",
-        ),
+        (ALIKE, replace(SMALL, value=-1.0, low=-2.0, high=-0.6), "not reproduced (smaller models)"),
         (
             DIRECTION,
             replace(SMALL, low=nan, high=nan),
