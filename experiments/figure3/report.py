@@ -1,6 +1,7 @@
 """Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines by tier, and its claims."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -40,7 +41,6 @@ ALL = "all"
 SIZE, TRANSFER, RICH = f"{NAME}/size", f"{NAME}/transfer", f"{NAME}/rich"  # claims
 _BY_SIZE = [str(size) for size in SIZES]  # arms, small ones first
 _SMALLEST = _BY_SIZE[0]
-_EVERY = [*_BY_SIZE, *map(alone, TOY)]
 # What is compared -> the claim, and the weights in its sum over places of sizes, and over tiers.
 _DEPTH = {plan.DEEP: 1, plan.WIDE: -1}
 _SUMS: dict[str, tuple[str, dict[int, int], dict[str, int]]] = {
@@ -72,6 +72,16 @@ def weighted(sizes: Mapping[int, int], tiers: Mapping[str, int], by: Frame) -> f
     return float(sum(a * b * by[tier].iloc[size] for (size, a), (tier, b) in terms))
 
 
+def is_over_baselines(sizes: Mapping[int, int]) -> bool:
+    """Whether a sum needs them: a difference of two sizes has each baseline in both."""
+    return sum(sizes.values()) != 0
+
+
+def difference(sizes: Mapping[int, int], tiers: Mapping[str, int], quality: Frame) -> float:
+    by = gains(quality) if is_over_baselines(sizes) else in_tiers(quality)
+    return weighted(sizes, tiers, by)
+
+
 def in_tiers(quality: Frame) -> Frame:
     """Of one seed: a line for each size, a column for each tier and for all languages."""
     found = quality.reindex(_BY_SIZE)[[*TOY]]
@@ -92,16 +102,11 @@ def tier_of(language: str) -> str:
 def comparisons(_runs: Frame) -> list[Comparison]:
     found = []
     for text, (claim, sizes, tiers) in _SUMS.items():
-        arms, by = [_BY_SIZE[size] for size in sizes], in_tiers
-        # A difference of two sizes has each baseline in both.
-        if sum(sizes.values()):
-            arms, by = [*arms, *map(alone, TOY)], gains
-
-        def difference(quality: Frame, by: Any = by, sum_of: Any = (sizes, tiers)) -> float:
-            return weighted(*sum_of, by(quality))
-
+        arms = [_BY_SIZE[size] for size in sizes]
+        arms += map(alone, TOY) if is_over_baselines(sizes) else []
+        of_seed = partial(difference, sizes, tiers)
         # Alike is held against a margin of BLEU, which says nothing of losses.
-        found.append(Comparison(text, arms, difference, claim, by_loss=claim != RICH))
+        found.append(Comparison(text, arms, of_seed, claim, by_loss=claim != RICH))
 
     def of_common_words(quality: Frame) -> float:
         poor = [language for language in TOY if tier_of(language) == "low"]
@@ -123,7 +128,7 @@ def tables(results: Results) -> list[Table]:
     if frame.empty:
         return []
     printed = printed_gains()
-    quoted = {claim: weighted(*sums, printed) for claim, *sums in _SUMS.values() if claim}
+    quoted = {claim: weighted(sizes, of, printed) for claim, sizes, of in _SUMS.values() if claim}
     found = compared(results)
     return [
         comparisons_table(results, f"{NAME}_claims", found, ABOUT, "BLEU", quoted),
@@ -157,11 +162,11 @@ def printed_gains() -> Frame:
 
 def gains_of_seeds(frame: Frame) -> dict[str, list[Frame]]:
     """Place -> the gains in BLEU of each seed that has all arms."""
-    found = {
-        where: [gains(quality) for quality in qualities(runs, "bleu", _EVERY)]
+    return {
+        where: seeds
         for where, runs in frame[~frame["tuning"]].groupby("where", sort=False)
+        if (seeds := [*map(gains, qualities(runs, "bleu", [*_BY_SIZE, *map(alone, TOY)]))])
     }
-    return {where: seeds for where, seeds in found.items() if seeds}
 
 
 def tiers(results: Results, frame: Frame) -> Table:

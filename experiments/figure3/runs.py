@@ -33,8 +33,7 @@ SIZES_OF: dict[Scale, Sizes] = {
 }
 SIZES_OF["node"] = SIZES_OF["paper"]
 PAIRS: dict[str, Any] = {"misaligned": 0.1}
-# Chosen by the tuning runs: for each size, and for each language's baseline with its dropout.
-# Tuning tries the rates beside the chosen one too.
+# Chosen by tuning, with those beside: for each size, and each language's baseline with its dropout.
 RATES = (0.008, 0.008, 0.004, 0.004)
 DROPOUTS = (0.1, 0.3, 0.5)  # up to the one above the chosen
 BASELINES = ((0.1, 0.008), (0.1, 0.008), (0.1, 0.008), (0.3, 0.004), (0.3, 0.004), (0.3, 0.0005))
