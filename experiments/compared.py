@@ -41,7 +41,7 @@ def arms_frame(results: Results, experiment: str) -> Frame:
         dropout=[spec.model_args.get("dropout", 0.0) for spec in frame["spec"]],
         validated=[min(each, default=nan) for each in losses],
         fell=[fell(each) for each in losses],
-        rose=[min(each) == each[0] if each else False for each in losses],
+        rose=[bool(each) and each[0] < min(each[1:], default=inf) for each in losses],
     )
     if "metrics.accuracy" in frame:
         frame["metrics.accuracy"] *= 100
@@ -54,8 +54,10 @@ def losses_of(record: LearnRound) -> list[float]:
 
 def fell(losses: Sequence[float]) -> float:
     """The share by which the lowest loss fell over the last fifth; NaN of fewer than five."""
-    before = losses[: len(losses) * 4 // 5]
-    return 1 - min(losses) / min(before) if len(losses) >= 5 else nan
+    if len(losses) < 5:
+        return nan
+    before = min(losses[: len(losses) * 4 // 5])
+    return 1 - min(losses) / before if before else 0.0
 
 
 def has_converged(runs: Frame) -> bool:
@@ -73,7 +75,7 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
         runs, tuning = of_arm[~of_arm["tuning"]], of_arm[of_arm["tuning"]]
         line: dict[str, Any] = {"where": where, "arm": arm}
         line |= {heading: of_arm[column].iloc[0] for heading, column in more.items()}
-        line["rate (validation loss of those tried)"] = _rates(runs, tuning)
+        line["rate (validation of those tried)"] = _rates(runs, tuning)
         line["seeds"] = len(runs)
         for metric in shown:
             values = list(runs[f"metrics.{metric}"].dropna())
@@ -300,5 +302,6 @@ def curves(frame: Frame, panels: Mapping[str, Sequence[str]]) -> Figure | None:
             axes.plot(steps, means, label=label, color=series_colour(2 ** (1.2 * number)))
         axes.set(title=title, xlabel="updates", xscale="log", yscale="log")
         axes.legend(fontsize="small", loc="best")
-    row[0].set_ylabel("validation loss")
+    by_error = any(spec.training.by_error for spec in runs["spec"])
+    row[0].set_ylabel(f"validation {'error' if by_error else 'loss'}")
     return page

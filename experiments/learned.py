@@ -8,6 +8,8 @@ of a test seed:
   or one at an edge, counts for nothing. Controls have the rate of the arm that they are held
   against. Test data decides nothing.
 - A run keeps the weights of the lowest of its `VALIDATIONS` validation losses.
+- In Table 4 the validation error stands for that loss, from its next record on: with few images the
+  loss from scratch is lowest at first, while the error still falls.
 - The rate falls exponentially to less than a hundredth, so that trainings come to rest. In Table 5
   it does so from the start; in the others, which were tuned later, after half of the updates. From
   the start, AmoebaNet-B of eight filters had 50 % where it has 86 % so.

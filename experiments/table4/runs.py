@@ -127,7 +127,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
                 if way not in begins or (way == LONG and task not in TASKS_OF_LONG):
                     continue
                 steps = longer * of.after + of.before * (way == LONG)
-                arm = {"arm": arm_of(task, way, D), "pretraining": begins[way]}
+                arm = {"arm": arm_of(task, way, D), "pretraining": begins[way], "by_error": True}
                 training = _training(data, data_args, steps).model_copy(update=arm)
                 fields = {"model_args": {**SMALL, "D": D, "num_classes": outputs}, "steps": steps}
                 run = RunSpec(

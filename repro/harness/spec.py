@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import not_
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -98,6 +99,8 @@ class Training(Frozen):
     # How often, at equal distances, a part of the training data that is left out for it is
     # evaluated. The weights of the lowest loss there are kept, and their test data evaluated.
     validations: Count = 0
+    # Whether of the lowest error instead, the share of wrong images. If not, it is no part of ids.
+    by_error: bool = Field(default=False, exclude_if=not_)
     arm: str = ""  # what an experiment calls the runs that differ from this in their seed alone
     tuning: bool = False  # whether it is one of those by which the learning rate is chosen
 
@@ -108,6 +111,8 @@ class Training(Frozen):
                 f"validations = {self.validations} with recipe ema = {self.recipe['ema']}: the "
                 "weights of the lowest loss are kept without their average; leave one of them out"
             )
+        if self.by_error and find(self.data[0]).kind != "images":
+            raise ValueError(f"by_error = True: {self.data[0]} has no wrong images; leave it out")
         return self
 
 

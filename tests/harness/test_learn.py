@@ -95,9 +95,12 @@ def test_translations_do_not_depend_on_how_many_are_made_at_once(monkeypatch: py
     assert set(at_once.metrics) == {"loss", "bleu"} | of_languages
 
 
-def test_the_weights_of_the_lowest_validation_loss_are_kept():
+@pytest.mark.parametrize("by_error", [False, True])
+def test_the_weights_of_the_lowest_validation_loss_or_error_are_kept(by_error):
     recipe = RECIPE | {"lr": 0.02}  # with which losses rise
-    training = Training(data=("digits",), data_args=OTHERS, recipe=recipe, validations=4)
+    training = Training(
+        data=("digits",), data_args=OTHERS, recipe=recipe, validations=4, by_error=by_error
+    )
 
     def run(steps: int, validations: int, **changed: Any) -> LearnRound:
         return trained(
@@ -108,14 +111,17 @@ def test_the_weights_of_the_lowest_validation_loss_are_kept():
 
     found = run(4, 4)
     losses = {step: inf if loss is None else loss for step, loss in found.validation.items()}
-    lowest = min(losses, key=losses.__getitem__)
+    lowest = min(reversed(losses), key=losses.__getitem__)
     assert [*found.validation] == ["1", "2", "3", "4"]
-    assert lowest != "4"
+    assert (max(losses.values()) <= 1) == by_error, "ten classes begin with a loss above 2"
+    assert by_error or lowest != "4"
     assert found.digest == run(int(lowest), 1).digest
     assert "accuracy" in found.metrics
     assert run(1, 1, tuning=True).metrics == {}
     with pytest.raises(ValueError, match=r"validations = 4 with recipe ema = 0\.9: .*"):
         Training(data=("digits",), recipe=RECIPE | {"ema": 0.9}, validations=4)
+    with pytest.raises(ValueError, match="by_error = True: toy:alfa has no wrong images"):
+        Training(data=("toy:alfa",), recipe=RECIPE, by_error=True)
 
 
 def test_a_model_without_an_output_for_each_class_is_one_line():

@@ -102,7 +102,7 @@ def test_arms_count_by_the_rules_that_were_committed_before(tmp_path, changed, w
     lines = by(table5.tables(results)[1], "arm")
     assert lines[LARGEST]["converged"] == "yes, 0.4 %"
     assert lines[LARGEST]["measured BLEU"].startswith("70.00 [")
-    assert "0.008: 2.000" in lines[SMALLEST]["rate (validation loss of those tried)"]
+    assert "0.008: 2.000" in lines[SMALLEST]["rate (validation of those tried)"]
     few = Results([run for run in results.runs if run.spec.seed in (0, 1)], results.journals)
     assert verdict(few, LARGEST).startswith(f"{NOT}too few")
     (gains, _) = table5.tables(changed_runs(results, lambda run: at_scale(run, "smoke")))

@@ -101,7 +101,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
 def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
     """Train, and go back to the weights of the lowest validation loss, if there are validations.
 
-    Returns the validation losses by the number of updates before each.
+    Returns the validation losses, or errors, by the number of updates before each.
     """
     assert spec.training is not None
     losses: dict[str, float] = {}
@@ -109,9 +109,11 @@ def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
     lowest = math.inf
     for number in range(1, spec.training.validations + 1):
         trainer.run(round(spec.steps * number / spec.training.validations))
-        loss = trainer.history.evaluations[-1].values["loss"]
+        values = trainer.history.evaluations[-1].values
+        loss = 1 - values["accuracy"] if spec.training.by_error else values["loss"]
         losses[str(trainer.step)] = loss
-        if loss < lowest:
+        # Errors are often equal: then the last, which is nearest to rest.
+        if loss <= lowest:
             state = trainer.pipe.module.state_dict()
             lowest, best = loss, {name: tensor.clone() for name, tensor in state.items()}
     trainer.run(spec.steps)
