@@ -71,7 +71,7 @@ def make_optimizer(module: nn.Module, recipe: Recipe) -> Optimizer:
         return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
     if recipe.optimizer == "adam":
         betas = (recipe.momentum, recipe.square_decay)
-        return torch.optim.Adam(groups, lr=recipe.lr, betas=betas, eps=recipe.epsilon)
+        return torch.optim.Adam(groups, lr=recipe.lr, betas=betas, eps=recipe.epsilon, fused=True)
     from timm.optim.rmsprop_tf import RMSpropTF  # timm takes a second to import
 
     squares: Any = {"alpha": recipe.square_decay, "eps": recipe.epsilon}

@@ -21,18 +21,6 @@ def timed(name, K, M, checkpoint, duration=lambda a: UNIT[a.kind], transfer: Any
     return replay(make_schedule(name, K, M, checkpoint), duration, transfer)
 
 
-@given(K=K, M=M)
-def test_closed_forms(K, M):
-    plain = timed("gpipe", K, M, "never")
-    assert plain.step_time == (M + K - 1) * 3
-    assert plain.idle_over_total == pytest.approx((K - 1) / (M + K - 1))
-    assert plain.idle_over_work == pytest.approx((K - 1) / M)
-    assert timed("gpipe-late", K, M, "always").step_time == (M + K - 1) * 4
-    early = timed("gpipe", K, M, "always")
-    assert early.step_time == (M + K - 1) * 1 + M * (1 + 2) + (K - 1) * 2
-    assert early.idle_over_total == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
-
-
 @given(K=K, M=M, more=st.integers(0, 12), F=SECONDS, I=SECONDS, W=SECONDS)
 def test_what_zb_h1_waits(K, M, more, F, I, W):  # noqa: E741
     """Table 2 of arXiv:2401.10241: a third of the bubble of 1F1B if F = I = W.
