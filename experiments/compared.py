@@ -237,8 +237,9 @@ def _doubt(arm: Any, runs: Frame) -> str:
     tests, tuning = runs[~runs["tuning"]], runs[runs["tuning"]]
     tried = tuning.groupby(["dropout", "rate"])["validated"].mean()
     if len(tried):
-        dropout, rate = best = tried.idxmin()
-        if best != (tests["dropout"].iloc[0], tests["rate"].iloc[0]):
+        dropout, rate = chosen = tests["dropout"].iloc[0], tests["rate"].iloc[0]
+        # Errors may be equal, so another that is as good is no doubt.
+        if chosen not in tried.index or tried.min() < tried[chosen]:
             return f"another rate or dropout is better: {arm}"
         if rate in (tried[dropout].index.min(), tried[dropout].index.max()):
             return f"the best rate is the last that was tried: {arm}"
