@@ -16,7 +16,7 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
 from repro.report.declared import Shown
-from repro.report.framed import estimated, framed
+from repro.report.framed import Form, estimated, framed
 from repro.report.style import model_name
 from repro.report.table import Cell, Table
 
@@ -38,7 +38,7 @@ def tables(results: Results) -> list[Table]:
         line |= estimated("relative distance", mean_interval(list(seeds["distance"])))
         line["first loss"] = max(losses[0] for losses in seeds["losses"])
         lines.append(line | {"verdict": verdict(seeds, every)})
-    tiny = dict.fromkeys(
+    tiny: dict[str, Form] = dict.fromkeys(
         ("relative distance", "first loss"), lambda value: f"{value:.1e}" if value else "0"
     )
     return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=tiny, base_M=BASE_M)]
