@@ -1,6 +1,7 @@
 """How the arms of an experiment are read and compared, by the rules of `experiments.learned`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf, isnan, nan
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -75,14 +76,14 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
         runs, tuning = of_arm[~of_arm["tuning"]], of_arm[of_arm["tuning"]]
         line: dict[str, Any] = {"where": where, "arm": arm}
         line |= {heading: of_arm[column].iloc[0] for heading, column in more.items()}
-        line["rate (validation of those tried)"] = _rates(runs, tuning)
+        line["rate (validation loss or error of those tried)"] = _rates(runs, tuning)
         line["seeds"] = len(runs)
         for metric in shown:
             values = list(runs[f"metrics.{metric}"].dropna())
             line |= estimated(f"measured {METRICS[metric][0]}", mean_interval(values))
         line["converged"] = _converged(runs) if len(runs) else "not trained yet"
         lines.append(line)
-    forms = {"measured loss": ".3f", "parameters": ",.0f"}
+    forms = {"measured loss": ".3f", "parameters": ".0f"}
     return framed(results, name, pd.DataFrame(lines), about, forms=forms)
 
 
@@ -272,7 +273,9 @@ def comparisons_table(
             lines.append(line)
     forms = {"measured gain in loss": ".3f"}
     forms |= dict.fromkeys(("measured b", "quoted b"), ".3f")
-    return framed(results, name, pd.DataFrame(lines), about, forms=forms)
+    table = framed(results, name, pd.DataFrame(lines), about, forms=forms)
+    ids = {identity for every in found.values() for each in every for identity in each.ids}
+    return replace(table, runs=[run for run in results.runs if run.id in ids])
 
 
 def _outcome(each: Compared) -> str:

@@ -99,7 +99,7 @@ class Training(Frozen):
     # How often, at equal distances, a part of the training data that is left out for it is
     # evaluated. The weights of the lowest loss there are kept, and their test data evaluated.
     validations: Count = 0
-    # Whether of the lowest error instead, the share of wrong images. If not, it is no part of ids.
+    # Whether the error, the share of wrong images, stands for that loss. Ids leave out a False.
     by_error: bool = Field(default=False, exclude_if=not_)
     arm: str = ""  # what an experiment calls the runs that differ from this in their seed alone
     tuning: bool = False  # whether it is one of those by which the learning rate is chosen
@@ -112,7 +112,7 @@ class Training(Frozen):
                 "weights of the lowest loss are kept without their average; leave one of them out"
             )
         if self.by_error and find(self.data[0]).kind != "images":
-            raise ValueError(f"by_error = True: {self.data[0]} has no wrong images; leave it out")
+            raise ValueError(f"by_error = True: only images have one, not {self.data[0]}")
         return self
 
 

@@ -119,7 +119,7 @@ def _details(results: Results, runs: list[Run], named: list[str]) -> str:
     details = [
         results.where(run),
         *(f"{name}={value}" for name, value in spec.model_args.items()),
-        f"N={run.N}",
+        batch_name(run),
         f"remat {run.remat}",
         *(f"{name} {link_name(spec) if name == 'link' else values[name]}" for name in named),
         *(
@@ -129,6 +129,13 @@ def _details(results: Results, runs: list[Run], named: list[str]) -> str:
         ),
     ]
     return ", ".join(details)
+
+
+def batch_name(run: Run) -> str:
+    """`N=32`, or that each cell takes the largest mini-batch that fits."""
+    if run.spec.memory is not None and run.fidelity == "simulated":
+        return "the largest N that fits"
+    return f"N={run.N}"
 
 
 def link_name(spec: RunSpec) -> str:

@@ -120,7 +120,7 @@ def test_the_weights_of_the_lowest_validation_loss_or_error_are_kept(by_error):
     assert run(1, 1, tuning=True).metrics == {}
     with pytest.raises(ValueError, match=r"validations = 4 with recipe ema = 0\.9: .*"):
         Training(data=("digits",), recipe=RECIPE | {"ema": 0.9}, validations=4)
-    with pytest.raises(ValueError, match="by_error = True: toy:alfa has no wrong images"):
+    with pytest.raises(ValueError, match="by_error = True: only images have one, not toy:alfa"):
         Training(data=("toy:alfa",), recipe=RECIPE, by_error=True)
 
 

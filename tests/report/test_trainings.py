@@ -60,7 +60,7 @@ def batches(path: Path, **changed: Mapping[str, Any]) -> Results:
             protocol = next(each for each in RATES if arm.startswith(each))
             chosen = RATES[protocol][(8, 32, 128).index(spec.N)]
             off = spec.training.recipe["lr"] != of_arm.get("best", chosen)
-            return trained({}, validation={"1": 2.0 + off})
+            return trained({}, validation={"1": 2.0 + off * of_arm.get("worse", 1)})
         noise = NOISE[spec.seed]
         loss = of_arm.get("loss", 5.0 - of_arm["bleu"] / 20) - noise / 20
         metrics = {"bleu": of_arm["bleu"] + noise, "loss": loss}
@@ -85,6 +85,8 @@ NOT = "not tested here: "
         ({}, "trend (smaller models)"),
         ({LARGEST: {"validation": FALLING}}, f"{NOT}not converged: {LARGEST}"),
         ({LARGEST: {"validation": RISING}}, f"{NOT}not converged: {LARGEST}"),
+        ({LARGEST: {"validation": dict.fromkeys(STILL, 0.0)}}, "trend (smaller models)"),
+        ({SMALLEST: {"worse": 0}}, "trend (smaller models)"),  # other rates are only as good
         ({LARGEST: {"bleu": 97.0}}, f"{NOT}saturated: {LARGEST}"),
         ({LARGEST: {"bleu": 50.0}}, "not reproduced (smaller models): reversed"),
         ({LARGEST: {"loss": 2.5}}, f"{NOT}quality and loss disagree"),
@@ -102,7 +104,7 @@ def test_arms_count_by_the_rules_that_were_committed_before(tmp_path, changed, w
     lines = by(table5.tables(results)[1], "arm")
     assert lines[LARGEST]["converged"] == "yes, 0.4 %"
     assert lines[LARGEST]["measured BLEU"].startswith("70.00 [")
-    assert "0.008: 2.000" in lines[SMALLEST]["rate (validation of those tried)"]
+    assert "0.008: 2.000" in lines[SMALLEST]["rate (validation loss or error of those tried)"]
     few = Results([run for run in results.runs if run.spec.seed in (0, 1)], results.journals)
     assert verdict(few, LARGEST).startswith(f"{NOT}too few")
     (gains, _) = table5.tables(changed_runs(results, lambda run: at_scale(run, "smoke")))
