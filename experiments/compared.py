@@ -303,9 +303,10 @@ def curves(frame: Frame, panels: Mapping[str, Sequence[str]]) -> Figure | None:
             steps = [*map(int, of_arm.iloc[0].validation)]
             means = [fmean(losses) for losses in zip(*map(losses_of, of_arm), strict=True)]
             label = arm.removeprefix(title).lstrip(":, ")
-            axes.plot(steps, means, label=label, color=series_colour(2 ** (1.2 * number)))
-        axes.set(title=title, xlabel="updates", xscale="log", yscale="log")
-        axes.legend(fontsize="small", loc="best")
+            colour = series_colour(2 ** (5 * number / max(1, len(arms) - 1)))
+            axes.plot(steps, means, label=label, color=colour)
+        axes.set(title=title, xlabel="updates", yscale="log")
+        axes.legend(fontsize="small", loc="best", frameon=True, edgecolor="none")
     by_error = any(spec.training.by_error for spec in runs["spec"])
     row[0].set_ylabel(f"validation {'error' if by_error else 'loss'}")
     return page
