@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.learned import SATURATED, STILL
+from experiments.learned import ONE_IMAGE, SATURATED, STILL
 from repro.claims.all_claims import verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.about import About
@@ -41,7 +41,10 @@ def arms_frame(results: Results, experiment: str) -> Frame:
         rate=[training.recipe["lr"] for training in trainings],
         dropout=[spec.model_args.get("dropout", 0.0) for spec in frame["spec"]],
         validated=[min(each, default=nan) for each in losses],
-        fell=[fell(each) for each in losses],
+        fell=[
+            fell(each, ONE_IMAGE / STILL * training.by_error)
+            for each, training in zip(losses, trainings, strict=True)
+        ],
         rose=[bool(each) and each[0] < min(each[1:], default=inf) for each in losses],
     )
     if "metrics.accuracy" in frame:
@@ -53,12 +56,15 @@ def losses_of(record: LearnRound) -> list[float]:
     return [inf if loss is None else loss for loss in record.validation.values()]
 
 
-def fell(losses: Sequence[float]) -> float:
-    """The share by which the lowest loss fell over the last fifth; NaN of fewer than five."""
+def fell(losses: Sequence[float], least: float = 0.0) -> float:
+    """The share by which the lowest loss fell over the last fifth; NaN of fewer than five.
+
+    It is a share of `least` where the loss is smaller than that.
+    """
     if len(losses) < 5:
         return nan
     before = min(losses[: len(losses) * 4 // 5])
-    return 1 - min(losses) / before if before else 0.0
+    return (before - min(losses)) / max(before, least) if before else 0.0
 
 
 def has_converged(runs: Frame) -> bool:

@@ -57,7 +57,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
             yield Arm(run(translation.TRANSFORMER_BIG, (language,), **own))
         return
     for size, rate in zip(SIZES, RATES, strict=True):
-        yield Arm(run(size, TOY, arm=str(size), steps=of.steps), rate, beside([rate], rate))
+        yield Arm(run(size, TOY, arm=str(size), steps=of.steps), rate, beside(rate))
     smallest = partial(run, SIZES[0])
     controls = {
         ORDER: {"steps": of.steps, "data": {**PAIRS, "order": 1}},
@@ -70,7 +70,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
         own = partial(smallest, (language,), arm=alone(language), steps=of.own_steps)
         tried = DROPOUTS[: DROPOUTS.index(chosen) + 2]
         others = [own(dropout=dropout) for dropout in tried if dropout != chosen]
-        yield Arm(own(dropout=chosen), rate, beside([rate], rate), others)
+        yield Arm(own(dropout=chosen), rate, beside(rate), others)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:

@@ -52,7 +52,6 @@ SIZES_OF: dict[Scale, Sizes] = {
     "overnight": Sizes(2000, 500, (TUNED, SCRATCH, LONG, NOISE)),
 }
 N = 64
-TRIED = (0.0025, 0.005, 0.01)
 # Chosen by the tuning runs, for each task and width: of fine-tuning and from scratch.
 RATES: dict[str, dict[int, tuple[float, float]]] = {
     FEWEST: {8: (0.0025, 0.005), 16: (0.00125, 0.0025)},
@@ -134,7 +133,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
                     **ALIKE, **fields, K=1, M=1, N=N, checkpoint="never", training=training
                 )
                 rate = RATES[task][D][way != TUNED]
-                yield Arm(run, rate, beside(TRIED, rate) if way in (TUNED, SCRATCH) else ())
+                yield Arm(run, rate, beside(rate) if way in (TUNED, SCRATCH) else ())
 
 
 def _training(data: str, data_args: dict[str, Any], steps: int, rate: float = 1.0) -> Training:
