@@ -65,7 +65,7 @@ def comparisons(_runs: Frame) -> list[Comparison]:
         ),
         _of_tasks(fine, (TUNED, _SMALL), f"{NAME}/source"),
         _of_tasks(scratch, (SCRATCH, _SMALL)),
-        _of_tasks((TUNED, _SMALL), (plan.LONG, _SMALL), tasks=plan.TASKS_OF_LONG),
+        _of_tasks((TUNED, _SMALL), (plan.LONG, _SMALL), tasks=[plan.FEWEST]),
         _of_tasks((plan.NOISE, _SMALL), (SCRATCH, _SMALL), control="no gain"),
         over(arm_of(plan.FEWEST, TUNED), arm_of(plan.FEWEST, SCRATCH), control="something"),
     ]
@@ -131,5 +131,5 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     ways = (TUNED, SCRATCH, plan.LONG)
-    panels = {task: [arm_of(task, way) for way in ways] for task in plan.TASKS_OF_LONG}
+    panels = {task: [arm_of(task, way) for way in ways] for task in (plan.FEWEST, plan.MOST)}
     yield "curves", curves(arms_frame(results, NAME), panels), ABOUT.words["curves"].note

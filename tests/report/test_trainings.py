@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from recorded import at_scale, changed_runs, fill_with
 
+from experiments import learned
+from experiments.compared import fell
 from experiments.consistency import report as consistency
 from experiments.consistency.runs import BASE_M, LIMIT
 from experiments.table5 import report as table5
@@ -109,6 +111,13 @@ def test_arms_count_by_the_rules_that_were_committed_before(tmp_path, changed, w
     assert verdict(few, LARGEST).startswith(f"{NOT}too few")
     (gains, _) = table5.tables(changed_runs(results, lambda run: at_scale(run, "smoke")))
     assert "verdict" not in gains.shown.columns
+
+
+@pytest.mark.parametrize(("images", "at_rest"), [(1, True), (2, False)])
+def test_an_error_that_falls_by_one_image_is_at_rest(images, at_rest):
+    errors = [10 / 357] * 19 + [(10 - images) / 357]
+    assert fell(errors) > learned.STILL
+    assert (fell(errors, learned.ONE_IMAGE / learned.STILL) < learned.STILL) == at_rest
 
 
 @pytest.mark.parametrize("name", ["table4", "figure1", "figure3"])
