@@ -1,6 +1,7 @@
 """Which evidence earns which verdict."""
 
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 from typing import get_args
 
@@ -20,93 +21,53 @@ SMALL = Evidence(1.0, "measured", ("run",), 0.5, 1.5)
 TRAINED = replace(DIRECTION, training=True)
 
 
-@pytest.mark.parametrize(
-    ("ours", "verdict"),
-    [
-        (OURS, "reproduced"),
-        (replace(OURS, fidelity="measured"), "reproduced"),
-        (SIMULATED, "consistent"),
-        (replace(OURS, fidelity="emulated"), "consistent"),
-        (OUTSIDE, "not reproduced"),
-        (replace(OUTSIDE, fidelity="simulated"), "not reproduced"),
-        (replace(OURS, papers_size=False), "not tested here: our models are smaller"),
-        (replace(OURS, value=nan, why="does not fit"), "not tested here: does not fit"),
-        (None, "not tested here: no result: ./run_all.sh table9"),
-    ],
-)
-def test_a_number_earns(ours, verdict):
-    assert str(judge(CLAIM, ours)) == verdict
+KNOWN = partial(replace, CLAIM)
+VARIED = partial(replace, OURS, setting="M=16")
+TWICE = KNOWN(readings={"at most 5": (-inf, 5.0), "at most 10": (-inf, 10.0)})
+FORMULA = KNOWN(formulas={"the ideal": 2.0, "another": 5.0})
+LOWER = replace(DIRECTION, readings={"": (-inf, 0.0)}, any_size=True)
+BELOW = Evidence(-1.0, "simulated", ("run",))
 
 
 @pytest.mark.parametrize(
     ("claim", "ours", "verdict"),
     [
-        ({"fitted": "by this cell"}, OURS, "fitted: by this cell"),
-        ({"fitted": "by this cell"}, OUTSIDE, "not reproduced"),
-        ({"implied": "12 x another"}, OURS, "implied: 12 x another"),
-        ({"implied": "12 x another", "fitted": "by it"}, OURS, "implied: 12 x another"),
-        ({"implied": "12 x another"}, OUTSIDE, "not reproduced: 12 x another"),
-        ({"meant": 2.31}, OUTSIDE, "misprinted: by the audit 2.31, with which ours, 2.3, agrees"),
-        ({"meant": 9.0}, OURS, "reproduced"),
-        ({"no_effect": 1.9}, OURS, "not tested here: 1.9, no effect, would agree too"),
-        ({"no_effect": 1.9}, OUTSIDE, "not reproduced"),
-        ({"any_size": True}, replace(OURS, papers_size=False), "reproduced"),
-    ],
-)
-def test_what_is_known_of_a_claim_changes_its_verdict(claim, ours, verdict):
-    assert str(judge(replace(CLAIM, **claim), ours)) == verdict
-
-
-@pytest.mark.parametrize(
-    ("ours", "others", "verdict"),
-    [
-        (2.1, {"M=8": [1.9], "M=32": [2.0]}, "reproduced"),
-        (2.1, {"M=8": [nan]}, "reproduced"),
-        (2.1, {"M=8": [3.0]}, "not identified: comes out with M=16"),
-        (3.0, {"M=8": [2.0], "M=32": [2.1]}, "not identified: comes out with M=8; M=32"),
-        (3.0, {"M=8": [2.0], "M=32": [3.0]}, "fitted: comes out only with M=8"),
-        (3.0, {"M=8": [2.0], "M=32": [2.1, 1.9, 2.3]}, "not identified: comes out with M=8"),
+        # The fidelity of a number, and its absence.
+        (CLAIM, OURS, "reproduced"),
+        (CLAIM, replace(OURS, fidelity="measured"), "reproduced"),
+        (CLAIM, SIMULATED, "consistent"),
+        (CLAIM, replace(OURS, fidelity="emulated"), "consistent"),
+        (CLAIM, OUTSIDE, "not reproduced"),
+        (CLAIM, replace(OUTSIDE, fidelity="simulated"), "not reproduced"),
+        (CLAIM, replace(OURS, papers_size=False), "not tested here: our models are smaller"),
+        (CLAIM, replace(OURS, value=nan, why="does not fit"), "not tested here: does not fit"),
+        (CLAIM, None, "not tested here: no result: ./run_all.sh table9"),
+        # What is known of the claim.
+        (KNOWN(fitted="by this cell"), OURS, "fitted: by this cell"),
+        (KNOWN(fitted="by this cell"), OUTSIDE, "not reproduced"),
+        (KNOWN(implied="12 x another"), OURS, "implied: 12 x another"),
+        (KNOWN(implied="12 x another", fitted="by it"), OURS, "implied: 12 x another"),
+        (KNOWN(implied="12 x another"), OUTSIDE, "not reproduced: 12 x another"),
         (
-            2.1,
-            {"M=8": [2.1, 1.9, 2.3]},
-            "cannot tell: the interval crosses an end with M=8",
+            KNOWN(meant=2.31),
+            OUTSIDE,
+            "misprinted: by the audit 2.31, with which ours, 2.3, agrees",
         ),
-        (3.0, {"M=8": [4.0]}, "not reproduced"),
-    ],
-)
-def test_what_the_paper_does_not_print_is_varied(ours, others, verdict):
-    varied = replace(OURS, value=ours, setting="M=16", others=others)
-    assert str(judge(CLAIM, varied)) == verdict
-
-
-def test_a_word_may_have_two_readings():
-    word = replace(CLAIM, readings={"at most 5": (-inf, 5.0), "at most 10": (-inf, 10.0)})
-    values = (4.0, 8.0, 12.0)
-    assert [str(judge(word, replace(OURS, value=value))) for value in values] == [
-        "reproduced",
-        "not identified: comes out with at most 10",
-        "not reproduced",
-    ]
-
-
-def test_what_chose_a_setting_is_fitted_where_that_setting_alone_gives_it():
-    varied = replace(OURS, setting="M=16", others={"M=8": [3.0]})
-    assert str(judge(replace(CLAIM, fitted="by it"), varied)) == "fitted: by it"
-
-
-@pytest.mark.parametrize("fidelity", get_args(Fidelity))
-@pytest.mark.parametrize("end", ENDS[""])
-@pytest.mark.parametrize("off", [-0.1, 0.1])
-def test_a_bar_across_a_limit_never_decides(fidelity, end, off):
-    ours = replace(OURS, value=end + off, low=end + off - 0.15, high=end + off + 0.15)
-    for changed in ({}, {"implied": "a"}, {"fitted": "a"}, {"formulas": {"a": 2.0}}):
-        claim = replace(CLAIM, **changed)
-        assert judge(claim, replace(ours, fidelity=fidelity)).word == "cannot tell"
-
-
-@pytest.mark.parametrize(
-    ("claim", "ours", "verdict"),
-    [
+        (KNOWN(meant=9.0), OURS, "reproduced"),
+        (KNOWN(no_effect=1.9), OURS, "not tested here: 1.9, no effect, would agree too"),
+        (KNOWN(no_effect=1.9), OUTSIDE, "not reproduced"),
+        (KNOWN(any_size=True), replace(OURS, papers_size=False), "reproduced"),
+        # A word with two readings.
+        (TWICE, replace(OURS, value=4.0), "reproduced"),
+        (TWICE, replace(OURS, value=8.0), "not identified: comes out with at most 10"),
+        (TWICE, replace(OURS, value=12.0), "not reproduced"),
+        # What chose a setting is fitted where that setting alone gives it.
+        (KNOWN(fitted="by it"), VARIED(others={"M=8": [3.0]}), "fitted: by it"),
+        # A formula beside a simulation.
+        (FORMULA, SIMULATED, "arithmetic: the ideal agrees with the claim"),
+        (FORMULA, replace(SIMULATED, value=3.0), "not reproduced: the ideal agrees with the claim"),
+        (FORMULA, OURS, "reproduced"),
+        # A direction needs its whole interval, trainings that have ended, and an effect.
         (DIRECTION, SMALL, "trend (smaller models)"),
         (DIRECTION, replace(SMALL, papers_size=True), "reproduced"),
         (DIRECTION, replace(SMALL, low=-0.5), "cannot tell: the interval crosses an end"),
@@ -123,27 +84,39 @@ def test_a_bar_across_a_limit_never_decides(fidelity, end, off):
         ),
         (TRAINED, SMALL, "not tested here: no check that the trainings have converged"),
         (TRAINED, replace(SMALL, converged=True), "trend (smaller models)"),
+        (LOWER, BELOW, "consistent"),
+        (LOWER, replace(BELOW, value=0.0), "not reproduced"),
     ],
 )
-def test_a_direction_needs_its_whole_interval_and_trainings_that_have_ended(claim, ours, verdict):
+def test_evidence_earns(claim, ours, verdict):
     assert str(judge(claim, ours)) == verdict
 
 
-def test_no_effect_at_all_is_no_direction():
-    lower = replace(DIRECTION, readings={"": (-inf, 0.0)}, any_size=True)
-    simulated = Evidence(-1.0, "simulated", ("run",))
-    assert str(judge(lower, simulated)) == "consistent"
-    assert str(judge(lower, replace(simulated, value=0.0))) == "not reproduced"
+@pytest.mark.parametrize(
+    ("ours", "others", "verdict"),
+    [
+        (2.1, {"M=8": [1.9], "M=32": [2.0]}, "reproduced"),
+        (2.1, {"M=8": [nan]}, "reproduced"),
+        (2.1, {"M=8": [3.0]}, "not identified: comes out with M=16"),
+        (3.0, {"M=8": [2.0], "M=32": [2.1]}, "not identified: comes out with M=8; M=32"),
+        (3.0, {"M=8": [2.0], "M=32": [3.0]}, "fitted: comes out only with M=8"),
+        (3.0, {"M=8": [2.0], "M=32": [2.1, 1.9, 2.3]}, "not identified: comes out with M=8"),
+        (2.1, {"M=8": [2.1, 1.9, 2.3]}, "cannot tell: the interval crosses an end with M=8"),
+        (3.0, {"M=8": [4.0]}, "not reproduced"),
+    ],
+)
+def test_what_the_paper_does_not_print_is_varied(ours, others, verdict):
+    assert str(judge(CLAIM, VARIED(value=ours, others=others))) == verdict
 
 
-def test_a_formula_stands_beside_a_simulation():
-    claim = replace(CLAIM, formulas={"the ideal": 2.0, "another": 5.0})
-    assert str(judge(claim, SIMULATED)) == "arithmetic: the ideal agrees with the claim"
-    assert (
-        str(judge(claim, replace(SIMULATED, value=3.0)))
-        == "not reproduced: the ideal agrees with the claim"
-    )
-    assert str(judge(claim, OURS)) == "reproduced"
+@pytest.mark.parametrize("fidelity", get_args(Fidelity))
+@pytest.mark.parametrize("end", ENDS[""])
+@pytest.mark.parametrize("off", [-0.1, 0.1])
+def test_a_bar_across_a_limit_never_decides(fidelity, end, off):
+    ours = replace(OURS, value=end + off, low=end + off - 0.15, high=end + off + 0.15)
+    for changed in ({}, {"implied": "a"}, {"fitted": "a"}, {"formulas": {"a": 2.0}}):
+        claim = replace(CLAIM, **changed)
+        assert judge(claim, replace(ours, fidelity=fidelity)).word == "cannot tell"
 
 
 def test_what_a_formula_gives_for_every_k_and_m_is_never_consistent():

@@ -134,14 +134,6 @@ def forge(folder, change=None):
     path.write_text(json.dumps({**index, "digest": digest(index)}))
 
 
-def copied(module):
-    return {key: value.clone() for key, value in module.state_dict().items()}
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
 def refused(words, call, *args, **kwargs):
     with pytest.raises(ValueError, match=words) as caught:
         call(*args, **kwargs)

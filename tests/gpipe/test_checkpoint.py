@@ -8,19 +8,8 @@ import time
 
 import pytest
 import torch
-from checkpoints import (
-    Stages,
-    copied,
-    forge,
-    get,
-    interrupted,
-    model,
-    named,
-    put,
-    refused,
-    same,
-    stepped,
-)
+from checkpoints import Stages, forge, get, interrupted, model, named, put, refused, stepped
+from compare import same, snapshot
 from examples import linear, noisy
 from torch import nn
 
@@ -87,7 +76,7 @@ def test_loads_in_place_and_bit_for_bit(tmp_path):
 )
 def test_another_model_is_refused_and_left_alone(tmp_path, other, words):
     put(tmp_path, model(4, 4, 4))
-    before = copied(other)
+    before = snapshot(other)
     refused(words, get, tmp_path, other)
     assert same(before, other.state_dict())
 
@@ -104,7 +93,7 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
     put(tmp_path / "one", module, one_group)
     put(tmp_path / "two", module, grouped(module))
     put(tmp_path / "first", module, SGD(module[0].parameters()))
-    before = copied(other)
+    before = snapshot(other)
     two, everything = grouped(other, momentum=0.9), SGD(other.parameters())
     for folder, fresh, words in (
         ("none", everything, "saved without an optimizer, not SGD"),
@@ -299,7 +288,7 @@ def test_a_stage_s_file_of_another_save_changes_no_stage(tmp_path):
 
     def of(call, seed):
         made = [model(4, 4, first=rank, seed=seed) for rank in range(2)]
-        before = [copied(module) for module in made]
+        before = [snapshot(module) for module in made]
         found = stages.all(
             lambda rank, gather: call(
                 tmp_path / "run", made[rank], rank=rank, gather=gather, layers=LAYERS

@@ -2,7 +2,6 @@
 
 from collections import namedtuple
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,13 +13,8 @@ Pair = namedtuple("Pair", "left right")
 
 @given(n=st.integers(1, 64), m=st.integers(1, 64))
 def test_sizes_are_those_of_tensor_split(n, m):
-    if m > n:
-        with pytest.raises(
-            ValueError, match=f"micro_batches={m}: the mini-batch has only {n} examples"
-        ):
-            sizes(n, m)
-    else:
-        assert sizes(n, m) == [len(t) for t in torch.arange(n).tensor_split(m)]
+    m = min(n, m)
+    assert sizes(n, m) == [len(t) for t in torch.arange(n).tensor_split(m)]
 
 
 def test_nested_there_and_back():

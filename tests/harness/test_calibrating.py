@@ -1,9 +1,6 @@
-"""`repro calibrate`: this machine as a profile, a model's layers as a file, and what is said of
-mistakes."""
+"""`repro calibrate`: this machine as a profile, and a model's layers as a file."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 
@@ -50,21 +47,3 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     assert main(["simulate", *words]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["model"], len(answer["points"])) == ("transformer", 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--K", "1"], "--K 1: allowed is 2 to 1024"),
-        (["--output", "x.txt"], "--output x.txt: allowed is the path of a .json file"),
-        (["transformer", "--N", "2", "--smallest", "3"], "--smallest 3: allowed is 1 to 2"),
-        (["--N", "64"], "--N: of a model, and none is named"),
-        (["timed", "--N", "4"], "wait as long as they say.*`repro simulate timed`"),
-    ],
-)
-def test_a_mistake_is_one_line_before_anything_starts(
-    arguments, words, tmp_path: Path, refused, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    assert re.match(f"error: .*{words}", refused(["calibrate", *arguments]))
-    assert not list(tmp_path.iterdir())

