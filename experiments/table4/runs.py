@@ -53,9 +53,9 @@ SIZES_OF: dict[Scale, Sizes] = {
 N = 64
 # Chosen by the tuning runs, for each task and width: of fine-tuning and from scratch.
 RATES: dict[str, dict[int, tuple[float, float]]] = {
-    FEWEST: {8: (0.005, 0.08), 16: (0.0025, 0.04)},
+    FEWEST: {8: (0.005, 0.08), 16: (0.0025, 0.08)},
     "digits, 10 a class": {8: (0.0025, 0.08), 16: (0.005, 0.04)},
-    "digits, 30 a class": {8: (0.0025, 0.02), 16: (0.0025, 0.02)},
+    "digits, 30 a class": {8: (0.0025, 0.02), 16: (0.0025, 0.01)},
     MOST: {8: (0.005, 0.02), 16: (0.0025, 0.01)},
     "odd or even digits, 10 a class": {8: (0.005, 0.02), 16: (0.0025, 0.01)},
     "rotated digits, 10 a class": {8: (0.01, 0.04), 16: (0.00125, 0.04)},
