@@ -35,16 +35,14 @@ def arms_frame(results: Results, experiment: str) -> Frame:
     frame = runs_frame(results, experiment, task="learn", done=True)
     trainings = [spec.training for spec in frame["spec"]]
     losses = [losses_of(record) for record in frame["record"]]
+    least = [ONE_IMAGE / STILL * training.by_error for training in trainings]
     frame = frame.assign(
         arm=[training.arm for training in trainings],
         tuning=pd.Series([training.tuning for training in trainings], frame.index, dtype=bool),
         rate=[training.recipe["lr"] for training in trainings],
         dropout=[spec.model_args.get("dropout", 0.0) for spec in frame["spec"]],
         validated=[min(each, default=nan) for each in losses],
-        fell=[
-            fell(each, ONE_IMAGE / STILL * training.by_error)
-            for each, training in zip(losses, trainings, strict=True)
-        ],
+        fell=[*map(fell, losses, least)],
         rose=[bool(each) and each[0] < min(each[1:], default=inf) for each in losses],
     )
     if "metrics.accuracy" in frame:

@@ -17,7 +17,7 @@ of a test seed:
   of the updates, in the mean over seeds. Under a falling rate that says that it is at rest, and not
   that longer trainings end alike. It has not if most seeds keep the weights of their first
   validation: then the spacing of validations decides their quality. This was added after the test
-  seeds of Tables 4 and 5 and Figure 1, and voids claims of Table 4 alone.
+  seeds of Table 5 and Figure 1, of which it voids nothing.
 - An arm of which any language is above `SATURATED` BLEU has nothing left to gain.
 - A comparison is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
 - A claim counts only if its arms have converged and the controls of the experiment show what they
