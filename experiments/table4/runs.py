@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
 
 SIZES_OF: dict[Scale, Sizes] = {
     "smoke": Sizes(4, 4, (TUNED, SCRATCH)),
-    "laptop": Sizes(800, 150, (TUNED, SCRATCH)),
+    "laptop": Sizes(500, 120, (TUNED, SCRATCH)),
     "overnight": Sizes(2000, 500, (TUNED, SCRATCH, LONG, NOISE)),
 }
 N = 64
