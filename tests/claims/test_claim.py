@@ -19,13 +19,12 @@ DIRECTION = replace(CLAIM, value=nan, readings={"": (0.0, inf)}, direction=True)
 ALIKE = replace(DIRECTION, readings={"": (-0.5, 0.5)})
 SMALL = Evidence(1.0, "measured", ("run",), 0.5, 1.5)
 TRAINED = replace(DIRECTION, training=True)
-
-
 KNOWN = partial(replace, CLAIM)
 VARIED = partial(replace, OURS, setting="M=16")
 TWICE = KNOWN(readings={"at most 5": (-inf, 5.0), "at most 10": (-inf, 10.0)})
 FORMULA = KNOWN(formulas={"the ideal": 2.0, "another": 5.0})
 LOWER = replace(DIRECTION, readings={"": (-inf, 0.0)}, any_size=True)
+MISPRINTED = "misprinted: by the audit 2.31, with which ours, 2.3, agrees"
 BELOW = Evidence(-1.0, "simulated", ("run",))
 
 
@@ -48,11 +47,7 @@ BELOW = Evidence(-1.0, "simulated", ("run",))
         (KNOWN(implied="12 x another"), OURS, "implied: 12 x another"),
         (KNOWN(implied="12 x another", fitted="by it"), OURS, "implied: 12 x another"),
         (KNOWN(implied="12 x another"), OUTSIDE, "not reproduced: 12 x another"),
-        (
-            KNOWN(meant=2.31),
-            OUTSIDE,
-            "misprinted: by the audit 2.31, with which ours, 2.3, agrees",
-        ),
+        (KNOWN(meant=2.31), OUTSIDE, MISPRINTED),
         (KNOWN(meant=9.0), OURS, "reproduced"),
         (KNOWN(no_effect=1.9), OURS, "not tested here: 1.9, no effect, would agree too"),
         (KNOWN(no_effect=1.9), OUTSIDE, "not reproduced"),
