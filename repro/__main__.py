@@ -14,6 +14,9 @@ from repro.io.temporary import own_folder
 def main() -> int:
     """Install the handlers of signals before slow imports."""
     signals.install_handlers()
+    # `signals.check` takes up an interrupt that met a callback, so Python need not print it.
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda error: error.exc_type is KeyboardInterrupt or hook(error)
     if find_spec("tyro") is None:
         print("error: commands need `pip install 'gpipe-repro[experiments]'`", file=sys.stderr)
         return 2

@@ -127,10 +127,9 @@ def arms(scale: Scale) -> Iterator[Arm]:
                 steps = longer * of.after + of.before * (way == LONG)
                 arm = {"arm": arm_of(task, way, D), "pretraining": begins[way], "by_error": True}
                 training = _training(data, data_args, steps).model_copy(update=arm)
-                fields = {"model_args": {**SMALL, "D": D, "num_classes": outputs}, "steps": steps}
-                run = RunSpec(
-                    **ALIKE, **fields, K=1, M=1, N=N, checkpoint="never", training=training
-                )
+                size = {**SMALL, "D": D, "num_classes": outputs}
+                fields: Any = {"model_args": size, "steps": steps, "training": training}
+                run = RunSpec(**ALIKE, **fields, K=1, M=1, N=N, checkpoint="never")
                 rate = RATES[task][D][way != TUNED]
                 yield Arm(run, rate, beside(rate) if way in (TUNED, SCRATCH) else ())
 

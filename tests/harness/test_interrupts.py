@@ -90,3 +90,19 @@ def test_a_signal_while_it_starts_is_one_line(tmp_path: Path, wait: float):
     # is fast, some are finished by the last of these times.
     kept = r"(no round was finished|nothing was recorded|\d+ finished rounds? (is|are) kept)"
     assert re.fullmatch(f"interrupted: {kept}; .*\n", error), error
+
+
+def test_an_interrupt_that_meets_a_callback_prints_no_traceback():
+    program = """
+import os, runpy, signal, sys
+class Met:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+from repro.io import signals
+check = signals.check
+signals.check = lambda: (str(Met()), check())
+sys.argv = ["repro", "list"]
+runpy.run_module("repro", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted: nothing had begun\n")
