@@ -43,11 +43,7 @@ TRIED = {
     PAIRS: (MIDDLE, (*MIDDLE, 0.032), HIGH),
     END: ((*LOW, 0.016), MIDDLE, MIDDLE),
 }
-RATES = {
-    UPDATES: (0.008, 0.008, 0.008),
-    PAIRS: (0.008, 0.016, 0.016),
-    END: (0.008, 0.008, 0.008),
-}
+RATES = {UPDATES: (0.008, 0.008, 0.008), PAIRS: (0.008, 0.016, 0.016), END: (0.008, 0.008, 0.008)}
 
 
 def arm_of(protocol: str, N: int) -> str:

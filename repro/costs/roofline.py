@@ -128,10 +128,7 @@ def head(
 
 
 def profile(
-    times: Sequence[LayerTime],
-    head: LayerTime,
-    *,
-    terms: Collection[str] = TERMS,
+    times: Sequence[LayerTime], head: LayerTime, *, terms: Collection[str] = TERMS
 ) -> Profile:
     """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last one.
 

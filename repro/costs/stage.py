@@ -100,13 +100,7 @@ def effects(
     # I makes no gradients of weights, and keeps for W what B would free.
     peak = [0 if kind == GRADIENTS else size for kind, size in enumerate(backward.peak)]
     input_gradient = Effect(tuple(peak), NOTHING)
-    return {
-        "F": forward,
-        "R": recomputation,
-        "B": backward,
-        "I": input_gradient,
-        "W": backward,
-    }
+    return {"F": forward, "R": recomputation, "B": backward, "I": input_gradient, "W": backward}
 
 
 def _forward(
@@ -155,12 +149,7 @@ def _backward(
 
 
 def _backward_of_layer(
-    ledger: _Ledger,
-    layer: Pass,
-    known: dict[int, int],
-    gradients: list[int | None],
-    *,
-    first: bool,
+    ledger: _Ledger, layer: Pass, known: dict[int, int], gradients: list[int | None], *, first: bool
 ) -> list[int | None]:
     """B of one layer: from the gradients of its outputs to those of its inputs.
 

@@ -145,12 +145,7 @@ class Recorder(LiveBytes):
 
 
 def trace(
-    module: nn.Module,
-    inputs: Form,
-    *,
-    graph: bool,
-    counting: bool,
-    resident: Iterable[Tensor] = (),
+    module: nn.Module, inputs: Form, *, graph: bool, counting: bool, resident: Iterable[Tensor] = ()
 ) -> Pass:
     """Run a layer once; to be called inside the layer's fake mode.
 

@@ -110,11 +110,7 @@ def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, Any]]) 
 
 
 def _table(
-    title: str,
-    runs: Sequence[Run],
-    results: Results,
-    *,
-    exhibit: bool,
+    title: str, runs: Sequence[Run], results: Results, *, exhibit: bool
 ) -> list["RenderableType"]:
     """Runs, a row each, below what they have in common.
 

@@ -30,13 +30,7 @@ from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.job import Measured
 from repro.harness.machine import Machine, commit, environment
-from repro.harness.schema import (
-    EnvironmentEvent,
-    Event,
-    PlanEvent,
-    RoundEvent,
-    StatusEvent,
-)
+from repro.harness.schema import EnvironmentEvent, Event, PlanEvent, RoundEvent, StatusEvent
 from repro.harness.spec import Experiment, RunSpec, Scale
 from repro.io.explain import explain
 from repro.io.files import write

@@ -16,13 +16,7 @@ from typing import Any
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.journal import Journal, Place, journals
-from repro.harness.schema import (
-    Modelled,
-    PlanEvent,
-    RoundRecord,
-    TrainRound,
-    round_record,
-)
+from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, round_record
 from repro.harness.spec import TIMED, RunSpec, canonical, run_name
 from repro.harness.statistics import Ratio, ratio
 from repro.harness.vary import compared, differences

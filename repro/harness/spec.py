@@ -14,12 +14,7 @@ from functools import lru_cache
 from operator import not_
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule

@@ -29,10 +29,7 @@ class Model:
 
 
 def of_images(
-    name: str,
-    layers: Sequence[Callable[[], nn.Module]],
-    image: int,
-    classes: int,
+    name: str, layers: Sequence[Callable[[], nn.Module]], image: int, classes: int
 ) -> Model:
     """A model of images [N, 3, image, image], from layers that end in logits.
 

@@ -145,10 +145,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 
 def legend(
-    figure: Figure,
-    fidelities: Iterable[str],
-    *theory: tuple[str, str],
-    coloured: bool = False,
+    figure: Figure, fidelities: Iterable[str], *theory: tuple[str, str], coloured: bool = False
 ) -> None:
     """One legend under the figure: a marker for each fidelity, a line style for each theory.
 

@@ -65,10 +65,7 @@ def test_the_tasks_of_table_4():
     inputs, targets = few.next()
     assert (inputs.shape, inputs.dtype) == ((100, 3, 8, 8), torch.float32)
     assert targets.bincount().tolist() == [10] * 10
-    assert few.labels == {
-        "data": "scikit-learn digits",
-        "training images per class": "10",
-    }
+    assert few.labels == {"data": "scikit-learn digits", "training images per class": "10"}
     changed: list[dict[str, Any]] = [{}, {"rotate": 90}, {"labels": "parity"}]
     plain, turned, odd = (
         evaluation_images(ImageTask(size=8, **changes), 20) for changes in changed

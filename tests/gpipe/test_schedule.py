@@ -56,10 +56,7 @@ def drawn(schedule):
         (("gpipe", 2, 2, "except_last"), ["F0 F1 . . B1 R0 B0", ". F0 F1 B1 R0 B0 ."]),
         (  # Figure 4 of arXiv:2104.04473 with two ranks; `a` and `b` are the stages of a rank
             ("interleaved-1f1b", 4, 2, "never", 2),
-            [
-                "F0a F1a F0b F1b .   B0b .   B1b B0a B1a",
-                ".   F0a F1a F0b B0b F1b B1b B0a B1a .",
-            ],
+            ["F0a F1a F0b F1b .   B0b .   B1b B0a B1a", ".   F0a F1a F0b B0b F1b B1b B0a B1a ."],
         ),
     ],
 )

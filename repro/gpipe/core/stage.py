@@ -388,11 +388,7 @@ class HeldStages:
             with log or nullcontext():
                 value = unflatten(tensors, form.skeleton)
                 value, requiring = self._through(
-                    value,
-                    calls,
-                    saved.seeds,
-                    watched=saved.watched,
-                    settled=saved.known.settled,
+                    value, calls, saved.seeds, watched=saved.watched, settled=saved.known.settled
                 )
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):

@@ -20,12 +20,7 @@ from repro.gpipe.partition.layer_costs import Profile
 
 
 def measure(
-    layers: Sequence[Layer],
-    sample: Tree,
-    device: torch.device,
-    *,
-    seed: int = 0,
-    repeats: int = 3,
+    layers: Sequence[Layer], sample: Tree, device: torch.device, *, seed: int = 0, repeats: int = 3
 ) -> Profile:
     """Time every layer, forward and backward, on what the layer before it returned.
 
