@@ -1,6 +1,6 @@
 """How the arms of an experiment are read and compared, by the rules of `experiments.learned`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import inf, isnan, nan
 from statistics import fmean
@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.learned import ONE_IMAGE, SATURATED, STILL
+from experiments.learned import ONE_IMAGE, SATURATED, SEEDS, STILL, Arm
 from repro.claims.all_claims import verdict_on
 from repro.claims.claim import Evidence
 from repro.harness.about import About
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
+from repro.harness.spec import RunSpec, Scale
 from repro.harness.statistics import mean_interval
 from repro.report.framed import Estimate, estimated, framed
 from repro.report.style import grid, series_colour
@@ -65,6 +66,11 @@ def fell(losses: Sequence[float], least: float = 0.0) -> float:
     return (before - min(losses)) / max(before, least) if before else 0.0
 
 
+def main_place(frame: Frame) -> Frame:
+    """The lines of the place with most seeds."""
+    return frame[frame["where"] == frame.groupby("where", sort=False)["seed"].nunique().idxmax()]
+
+
 def has_converged(runs: Frame) -> bool:
     return bool(runs["fell"].mean() < STILL and runs["rose"].mean() <= 0.5)
 
@@ -75,6 +81,7 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
     `more` are further columns: heading -> column of `runs_frame`.
     """
     shown = [metric for metric in METRICS if f"metrics.{metric}" in frame]
+    frame = frame.reindex(columns=frame.columns.union([*more.values()], sort=False))
     lines = []
     for (where, arm), of_arm in frame.groupby(["where", "arm"], sort=False):
         runs, tuning = of_arm[~of_arm["tuning"]], of_arm[of_arm["tuning"]]
@@ -93,6 +100,8 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
 
 def _converged(runs: Frame) -> str:
     """`yes, 0.8 %`: whether an arm has, and by how much its validation loss fell at the end."""
+    if runs["scale"].iloc[0] in ("smoke", "laptop"):
+        return "no, too few updates"
     by = runs["fell"].mean()
     word = "yes" if has_converged(runs) else "no"
     text = word if isnan(by) else f"{word}, {100 * by:.1f} %"
@@ -159,6 +168,9 @@ def qualities(runs: Frame, metric: str, arms: Iterable[str]) -> Iterator[Frame]:
             yield quality
 
 
+Tried = tuple[float, float, int]  # dropout, learning rate and seed of a tuning run
+
+
 class Compared(NamedTuple):
     comparison: Comparison
     seeds: int
@@ -193,18 +205,22 @@ def _sign(estimate: Estimate) -> float:
 def of_places(
     results: Results,
     experiment: str,
+    arms: Callable[[Scale], Iterable[Arm]],
     comparisons: Callable[[Frame], Sequence[Comparison]],
     quality: str,
 ) -> dict[str, list[Compared]]:
     """Place -> what its runs compare, most seeds first; `quality` is "bleu" or "accuracy"."""
     places = [*arms_frame(results, experiment).groupby("where", sort=False)]
     places.sort(key=lambda place: -place[1]["seed"].nunique())
-    return {where: compared(runs, comparisons(runs), quality) for where, runs in places}
+    plan = {arm.name: {*map(_tried, arm.tuning())} for arm in arms("overnight")}
+    return {where: compared(runs, plan, comparisons(runs), quality) for where, runs in places}
 
 
-def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> list[Compared]:
-    """The comparisons of one place whose arms are there."""
-    found = []
+def compared(
+    runs: Frame, plan: Mapping[str, Set[Tried]], comparisons: Sequence[Comparison], quality: str
+) -> list[Compared]:
+    """The comparisons of one place whose arms are there; `plan` is arm -> what tuning tries."""
+    found, seeds = [], len(SEEDS["overnight"])
     tests = runs[~runs["tuning"]]
     for each in comparisons:
         values, losses = (
@@ -214,7 +230,9 @@ def compared(runs: Frame, comparisons: Sequence[Comparison], quality: str) -> li
         if values:
             of_arms = runs[runs["arm"].isin(each.arms)]
             ends = mean_interval(values), mean_interval(losses)
-            doubts = [_doubt(arm, of_arm) for arm, of_arm in of_arms.groupby("arm", sort=False)]
+            doubts = [f"{len(values)} of {seeds} seeds" * (len(values) < seeds)]
+            for arm, of_arm in of_arms.groupby("arm", sort=False):
+                doubts.append(_doubt(str(arm), of_arm, plan.get(str(arm), set())))
             if each.by_loss and not each.control and _sign(ends[0]) != _sign(ends[1]):
                 doubts.append("quality and loss disagree")
             ids = tuple(of_arms.loc[~of_arms["tuning"], "id"])
@@ -237,11 +255,18 @@ def claims_of(found: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, Ev
             yield each.comparison.claim, each.evidence
 
 
-def _doubt(arm: Any, runs: Frame) -> str:
+def _tried(spec: RunSpec) -> Tried:
+    assert spec.training is not None
+    return spec.model_args.get("dropout", 0.0), spec.training.recipe["lr"], spec.seed
+
+
+def _doubt(arm: str, runs: Frame, planned: Set[Tried]) -> str:
     """Why an arm decides nothing; empty if it may."""
     tests, tuning = runs[~runs["tuning"]], runs[runs["tuning"]]
+    if planned - {*map(_tried, tuning["spec"])}:
+        return f"rates are left to try: {arm}"
     tried = tuning.groupby(["dropout", "rate"])["validated"].mean()
-    if len(tried):
+    if planned:
         dropout, rate = chosen = tests["dropout"].iloc[0], tests["rate"].iloc[0]
         # Errors may be equal, so another that is as good is no doubt.
         if chosen not in tried.index or tried.min() < tried[chosen]:
@@ -285,7 +310,7 @@ def comparisons_table(
 def _outcome(each: Compared) -> str:
     comparison = each.comparison
     if not comparison.control:
-        return str(verdict_on(comparison.claim, each.evidence)) if comparison.claim else ""
+        return str(verdict_on(comparison.claim, each.evidence)) if comparison.claim else each.doubt
     word = {True: "holds", False: "fails", None: each.doubt or "too few seeds"}[each.holds]
     return f"control, must show {comparison.control}: {word}"
 
@@ -293,7 +318,7 @@ def _outcome(each: Compared) -> str:
 def curves(frame: Frame, panels: Mapping[str, Sequence[str]]) -> Figure | None:
     """Validation loss against updates, mean over seeds: a panel for each title, a line an arm."""
     runs = frame[~frame["tuning"]]
-    runs = runs[runs["where"] == runs["where"].iloc[-1]] if len(runs) else runs
+    runs = main_place(runs) if len(runs) else runs
     panels = {
         title: [arm for arm in arms if arm in {*runs["arm"]}] for title, arms in panels.items()
     }

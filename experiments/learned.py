@@ -1,7 +1,7 @@
 """What the experiments that train models to a quality share: arms, learning rates, comparisons.
 
-An arm is a way to train. These rules hold for all of them, and were committed before the first run
-of a test seed:
+An arm is a way to train. These rules hold for all of them; `docs/notes/trainings.md` names those
+that are younger than some of the results:
 
 - Each arm has the learning rate, out of those it tries, with the lowest mean validation loss over
   the tuning seeds; where the edge of the grid wins, the grid is extended. An arm with another rate,
@@ -11,17 +11,15 @@ of a test seed:
 - In Table 4 the validation error stands for that loss: with few images the loss from scratch is
   lowest at first, while the error still falls. A fall by one image in the mean over seeds is none.
 - The rate falls exponentially to less than a hundredth, so that trainings come to rest. In Table 5
-  it does so from the start; in the others, which were tuned later, after half of the updates. From
-  the start, AmoebaNet-B of eight filters had 50 % where it has 86 % so.
+  it does so from the start; in the others, which were tuned later, after half of the updates.
 - An arm has converged if the lowest validation loss falls by less than `STILL` over the last fifth
   of the updates, in the mean over seeds. Under a falling rate that says that it is at rest, and not
   that longer trainings end alike. It has not if most seeds keep the weights of their first
-  validation: then the spacing of validations decides their quality. This was added after the test
-  seeds of Table 5 and Figure 1, of which it voids nothing.
+  validation, since these may have been better still before it.
 - An arm of which any language is above `SATURATED` BLEU has nothing left to gain.
 - A comparison is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
-- A claim counts only if its arms have converged and the controls of the experiment show what they
-  must.
+- A claim counts only if all five seeds have its arms, every rate of the plan was tried, its arms
+  have converged, and the controls of the experiment show what they must.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,6 +71,11 @@ class Arm(NamedTuple):
     rate: float | None = None  # the chosen one; None: that of the run
     tried: Sequence[float] = ()
     others: Sequence[RunSpec] = ()  # with another dropout, which tuning tried too
+
+    @property
+    def name(self) -> str:
+        assert self.run.training is not None
+        return self.run.training.arm
 
     def trainings(self, seeds: Iterable[int]) -> list[RunSpec]:
         return [_with(self.run, seed, self.rate) for seed in seeds]

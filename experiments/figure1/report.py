@@ -17,12 +17,13 @@ from experiments.compared import (
     claims_of,
     comparisons_table,
     curves,
+    main_place,
     of_places,
     over,
 )
-from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, SHUFFLED, SIZES_OF, arm_of
+from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, SHUFFLED, SIZES_OF, arm_of, arms
+from experiments.figure3 import runs as figure3
 from experiments.figure3.report import controls
-from experiments.figure3.runs import NAME as FIGURE3
 from experiments.learned import at
 from experiments.translation import SIZES, size_of
 from repro.claims.all_claims import cell_id
@@ -124,8 +125,9 @@ def of_translation(runs: Frame) -> list[Comparison]:
 
 
 def compared(results: Results) -> dict[str, list[Compared]]:
-    found = of_places(results, NAME, of_images, "accuracy")
-    for where, every in of_places(results, FIGURE3, of_translation, "bleu").items():
+    found = of_places(results, NAME, arms, of_images, "accuracy")
+    texts = of_places(results, figure3.NAME, figure3.arms, of_translation, "bleu")
+    for where, every in texts.items():
         found.setdefault(where, []).extend(each for each in every if each.comparison.claim)
     return found
 
@@ -159,7 +161,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     frame = frame[~frame["tuning"]]
     widths = [arm for arm in frame["arm"].unique() if "," not in arm]
     yield "curves", curves(frame, {"images": widths}), ABOUT.words["curves"].note
-    texts = arms_frame(results, FIGURE3)
+    texts = arms_frame(results, figure3.NAME)
     texts = texts[~texts["tuning"] & texts["arm"].isin([str(size) for size in SIZES])]
     halves = {
         "(a) images: error (%)": (frame[frame["arm"].isin(widths)], "metrics.accuracy", _ERRORS),
@@ -173,8 +175,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 def _drawn(halves: Mapping[str, tuple[Frame, str, Frame]], quoting: bool) -> Figure:
     page, (panels,) = grid(1, len(halves), 3.3)
     for axes, (title, (runs, metric, printed)) in zip(panels, halves.items(), strict=True):
-        runs = runs[runs["where"] == runs["where"].iloc[-1]]
-        means = runs.groupby("parameters")[metric].mean().rename("y").reset_index()
+        means = main_place(runs).groupby("parameters")[metric].mean().rename("y").reset_index()
         if metric == "metrics.accuracy":
             means["y"] = 100 - means["y"]
         _draw(axes, "measured", means)

@@ -117,7 +117,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="Figure 1",
         neurips="Figure 1",
         needs="any machine" if on_cpu else "16 GPUs, ImageNet and OPUS-100",
-        minutes={"smoke": 0.4, "laptop": 3.5, "overnight": 95},
+        minutes={"smoke": 0.4, "laptop": 3.5, "overnight": 125},
         rounds=1,
         groups=(*groups_of(scale, [*arms(scale)]), *counts),
     )

@@ -138,7 +138,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def compared(results: Results) -> dict[str, list[Compared]]:
-    return of_places(results, NAME, comparisons, "bleu")
+    return of_places(results, NAME, plan.arms, comparisons, "bleu")
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
@@ -185,9 +185,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     frame = arms_frame(results, NAME)
     panels = {"all languages": _BY_SIZE, "baselines": [*map(alone, TOY)]}
     yield "curves", curves(frame, panels), ABOUT.words["curves"].note
-    every = gains_of_seeds(frame)
-    if every:
-        seeds = [*every.values()][-1]
+    if seeds := max(gains_of_seeds(frame).values(), key=len, default=[]):
         yield "gains", _drawn(seeds, quoting=beside_paper(results, NAME)), ABOUT.words["gains"].note
 
 

@@ -51,7 +51,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def compared(results: Results) -> dict[str, list[Compared]]:
-    return of_places(results, NAME, comparisons, "accuracy")
+    return of_places(results, NAME, plan.arms, comparisons, "accuracy")
 
 
 def comparisons(_runs: Frame) -> list[Comparison]:

@@ -98,7 +98,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="Table 4",
         neurips="Table 5",
         needs="any machine" if on_cpu else "4 GPUs, and the data sets of the paper's Table 4",
-        minutes={"smoke": 0.6, "laptop": 5, "overnight": 90},
+        minutes={"smoke": 0.6, "laptop": 5, "overnight": 150},
         rounds=1,
         groups=groups_of(scale, [*arms(scale)]) if on_cpu else _paper(scale),
     )

@@ -16,6 +16,7 @@ from experiments.compared import (
     over,
 )
 from experiments.learned import at
+from experiments.table5 import runs as plan
 from experiments.table5.runs import ABOUT, END, HALF, NAME, ORDER, PAIRS, SIZES_OF, UPDATES, arm_of
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame
@@ -33,13 +34,14 @@ def comparisons(runs: Frame) -> list[Comparison]:
     scale = runs["scale"].iloc[0]
     of = at(scale, SIZES_OF)
     smallest, *_, largest = of.Ns
-    claims = {UPDATES: f"{NAME}/{UPDATES}", END: f"{NAME}/{END}", PAIRS: f"{NAME}/{PAIRS}"}
+    of_pairs = arm_of(PAIRS if scale in ON_CPU else UPDATES, smallest)
+    pairs = {UPDATES: arm_of(UPDATES, smallest), END: arm_of(END, smallest), PAIRS: of_pairs}
     every = [
-        over(arm_of(protocol, largest), arm_of(protocol, smallest), claim)
-        for protocol, claim in claims.items()
+        over(arm_of(protocol, largest), worse, f"{NAME}/{protocol}")
+        for protocol, worse in pairs.items()
     ]
     # The same arm with twice the updates.
-    every.append(over(arm_of(END, smallest), arm_of(PAIRS, smallest)))
+    every.append(over(arm_of(END, smallest), of_pairs))
     if scale in ON_CPU:
         usual = arm_of(UPDATES, of.base)
         every += [over(ORDER, usual, control="nothing"), over(usual, HALF, control="something")]
@@ -47,7 +49,7 @@ def comparisons(runs: Frame) -> list[Comparison]:
 
 
 def compared(results: Results) -> dict[str, list[Compared]]:
-    return of_places(results, NAME, comparisons, "bleu")
+    return of_places(results, NAME, plan.arms, comparisons, "bleu")
 
 
 def tables(results: Results) -> list[Table]:

@@ -117,8 +117,8 @@ def runs_frame(results: Results, *experiments: str, **wanted: Any) -> Frame:
     `repro.methods.named`. `where` is the scale, and the machine where results come from several;
     `rounds` is their number; `record` is that of the newest round, None without one; `spec` is the
     whole spec, and `run` the run. Of trainings there are columns such as `metrics.bleu`, on test
-    data after the last step. Controls are left out, see `controls_frame`. The index is the place in
-    `Results.runs`.
+    data with the weights that were kept. Controls are left out, see `controls_frame`. The index is
+    the place in `Results.runs`.
     """
     frame = _frame(results, [run for run in _of(results, experiments) if not run.spec.control])
     return select(frame, **wanted)

@@ -200,10 +200,9 @@ class LearnRound(_Round):
 
     Attributes:
         loss: of training, of at most 200 steps, evenly spaced from the first.
-        metrics: name -> value on the test data after the last step: "loss", "accuracy" (share),
-            "bleu" (mean over the languages), "bleu toy:alfa"; the loss of sentences is in nats a
-            token. Those of a
-            pretraining, on its own test data, are called "pretraining accuracy" and the like.
+        metrics: name -> value on the test data with the weights that were kept: "loss", "accuracy"
+            (share), "bleu" (mean over the languages), "bleu toy:alfa"; the loss of sentences is in
+            nats a token. Those of a pretraining are called "pretraining accuracy" and the like.
     """
 
     task: Literal["learn"] = "learn"
