@@ -265,10 +265,11 @@ def _doubt(arm: str, runs: Frame, planned: Set[Tried]) -> str:
     tests, tuning = runs[~runs["tuning"]], runs[runs["tuning"]]
     if planned - {*map(_tried, tuning["spec"])}:
         return f"rates are left to try: {arm}"
-    tried = tuning.groupby(["dropout", "rate"])["validated"].mean()
+    # Rounded, so that as many wrong images of two seeds are equal.
+    tried = tuning.groupby(["dropout", "rate"])["validated"].mean().round(6)
     if planned:
         dropout, rate = chosen = tests["dropout"].iloc[0], tests["rate"].iloc[0]
-        # Errors may be equal, so another that is as good is no doubt.
+        # Another that is as good is no doubt.
         if chosen not in tried.index or tried.min() < tried[chosen]:
             return f"another rate or dropout is better: {arm}"
         if rate in (tried[dropout].index.min(), tried[dropout].index.max()):
