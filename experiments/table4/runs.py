@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from experiments.figure1.runs import SIZES_OF as FIGURE1
-from experiments.learned import LEARN, VALIDATIONS, Arm, beside, groups_of, to_rest
+from experiments.figure1.runs import SMALL, small_training
+from experiments.learned import LEARN, Arm, beside, groups_of
 from repro.data.registry import DATA
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, Training, sweep
-from repro.train.recipe import Recipe, imagenet
+from repro.train.recipe import imagenet
 
 NAME = "table4"
 
@@ -77,7 +78,6 @@ PAPER_SEEDS = 5
 EPOCHS = 100  # of ImageNet
 FINE_TUNING_STEPS = 20_000
 ALIKE: dict[str, Any] = {**LEARN, "model": "amoebanet-b"}
-SMALL: dict[str, Any] = {"L": 3, "image": 16, "bn_momentum": 0.1}
 ABOUT = read_about(__file__)
 
 
@@ -98,7 +98,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="Table 4",
         neurips="Table 5",
         needs="any machine" if on_cpu else "4 GPUs, and the data sets of the paper's Table 4",
-        minutes={"smoke": 0.6, "laptop": 5, "overnight": 150},
+        minutes={"smoke": 0.6, "laptop": 4.2, "overnight": 150},
         rounds=1,
         groups=groups_of(scale, [*arms(scale)]) if on_cpu else _paper(scale),
     )
@@ -113,7 +113,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
     of, smallest = SIZES_OF[scale], min(WIDTHS)
     for D in WIDTHS:
         # As Figure 1 trains this width on the same images.
-        source = _training("glyphs", {}, of.before, FIGURE1[scale].rates[D])
+        source = small_training("glyphs", {}, of.before, FIGURE1[scale].rates[D])
         source = source.model_copy(update={"steps": of.before})
         # True validation labels would stop it where it has learnt least.
         noise = source.model_copy(update={"data_args": {"shuffled": 1.0}, "validations": 0})
@@ -126,21 +126,12 @@ def arms(scale: Scale) -> Iterator[Arm]:
                     continue
                 steps = longer * of.after + of.before * (way == LONG)
                 arm = {"arm": arm_of(task, way, D), "pretraining": begins[way], "by_error": True}
-                training = _training(data, data_args, steps).model_copy(update=arm)
+                training = small_training(data, data_args, steps).model_copy(update=arm)
                 size = {**SMALL, "D": D, "num_classes": outputs}
                 fields: Any = {"model_args": size, "steps": steps, "training": training}
                 run = RunSpec(**ALIKE, **fields, K=1, M=1, N=N, checkpoint="never")
                 rate = RATES[task][D][way != TUNED]
                 yield Arm(run, rate, beside(rate) if way in (TUNED, SCRATCH) else ())
-
-
-def _training(data: str, data_args: dict[str, Any], steps: int, rate: float = 1.0) -> Training:
-    """On a task; its rate is the arm's."""
-    recipe = to_rest(Recipe(lr=rate, optimizer="adam"), steps)
-    validations = min(VALIDATIONS, steps)
-    return Training(
-        data=(data,), data_args=data_args, recipe=recipe.model_dump(), validations=validations
-    )
 
 
 def _paper(scale: Scale) -> tuple[Group, ...]:
