@@ -268,11 +268,12 @@ def _doubt(arm: str, runs: Frame, planned: Set[Tried]) -> str:
     # Rounded, so that as many wrong images of two seeds are equal.
     tried = tuning.groupby(["dropout", "rate"])["validated"].mean().round(6)
     if planned:
-        dropout, rate = chosen = tests["dropout"].iloc[0], tests["rate"].iloc[0]
-        # Another that is as good is no doubt.
-        if chosen not in tried.index or tried.min() < tried[chosen]:
+        dropout, rate = tests["dropout"].iloc[0], tests["rate"].iloc[0]
+        best = [*tried.index[tried == tried.min()]]
+        if (dropout, rate) not in best:
             return f"another rate or dropout is better: {arm}"
-        if rate in (tried[dropout].index.min(), tried[dropout].index.max()):
+        rates = tried[dropout].index
+        if {(dropout, rates.min()), (dropout, rates.max())} & {*best}:
             return f"the best rate is the last that was tried: {arm}"
     if not has_converged(tests):
         return f"not converged: {arm}"
@@ -312,7 +313,7 @@ def _outcome(each: Compared) -> str:
     comparison = each.comparison
     if not comparison.control:
         return str(verdict_on(comparison.claim, each.evidence)) if comparison.claim else each.doubt
-    word = {True: "holds", False: "fails", None: each.doubt or "too few seeds"}[each.holds]
+    word = {True: "holds", False: "fails", None: each.doubt or "no interval"}[each.holds]
     return f"control, must show {comparison.control}: {word}"
 
 

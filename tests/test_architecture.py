@@ -37,7 +37,7 @@ ALLOWED = {
 LINES = {
     "gpipe": 8635,  # plain layers; kept memory; limits in torch's words; errors that name a layer
     "harness": 7538,  # blocks; fitted devices; trainings side by side and by their error; W&B live
-    "experiments": 7096,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
+    "experiments": 7101,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
     "cli": 2729,  # which layers make a profile; ranges; plain training; hints
     "report": 2339,  # controls, intervals, verdicts; a headline; one's own runs first
     "costs": 1923,  # rates that grow with the work and their fit; the host's time
