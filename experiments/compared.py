@@ -24,6 +24,7 @@ from repro.report.table import Table
 
 # What a metric is called, and the sign of a difference that is better.
 METRICS = {"bleu": ("BLEU", 1), "accuracy": ("accuracy (%)", 1), "loss": ("loss", -1)}
+METRICS["pretraining accuracy"] = ("accuracy of the source (%)", 1)
 
 
 def arms_frame(results: Results, experiment: str) -> Frame:
@@ -46,8 +47,9 @@ def arms_frame(results: Results, experiment: str) -> Frame:
         fell=[*map(fell, losses, least)],
         rose=[bool(each) and each[0] < min(each[1:], default=inf) for each in losses],
     )
-    if "metrics.accuracy" in frame:
-        frame["metrics.accuracy"] *= 100
+    for share in ("metrics.accuracy", "metrics.pretraining accuracy"):
+        if share in frame:
+            frame[share] *= 100
     return frame[frame["arm"] != ""]
 
 
@@ -67,8 +69,9 @@ def fell(losses: Sequence[float], least: float = 0.0) -> float:
 
 
 def main_place(frame: Frame) -> Frame:
-    """The lines of the place with most seeds."""
-    return frame[frame["where"] == frame.groupby("where", sort=False)["seed"].nunique().idxmax()]
+    """The lines of the place with most seeds, of several the last."""
+    seeds = frame.groupby("where", sort=False)["seed"].nunique()
+    return frame[frame["where"] == seeds[::-1].idxmax()]
 
 
 def has_converged(runs: Frame) -> bool:
@@ -81,7 +84,6 @@ def arms_table(results: Results, name: str, frame: Frame, about: About, **more: 
     `more` are further columns: heading -> column of `runs_frame`.
     """
     shown = [metric for metric in METRICS if f"metrics.{metric}" in frame]
-    frame = frame.reindex(columns=frame.columns.union([*more.values()], sort=False))
     lines = []
     for (where, arm), of_arm in frame.groupby(["where", "arm"], sort=False):
         runs, tuning = of_arm[~of_arm["tuning"]], of_arm[of_arm["tuning"]]
@@ -234,7 +236,7 @@ def compared(
             for arm, of_arm in of_arms.groupby("arm", sort=False):
                 doubts.append(_doubt(str(arm), of_arm, plan.get(str(arm), set())))
             if each.by_loss and not each.control and _sign(ends[0]) != _sign(ends[1]):
-                doubts.append("quality and loss disagree")
+                doubts.append("quality and loss do not both show it")
             ids = tuple(of_arms.loc[~of_arms["tuning"], "id"])
             doubt = next(filter(None, doubts), "")
             found.append(Compared(each, len(values), *ends, ids, doubt))

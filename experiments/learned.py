@@ -15,7 +15,7 @@ that are younger than some of the results:
 - An arm has converged if the lowest validation loss falls by less than `STILL` over the last fifth
   of the updates, in the mean over seeds. Under a falling rate that says that it is at rest, and not
   that longer trainings end alike. It has not if most seeds keep the weights of their first
-  validation, since these may have been better still before it.
+  validation, since an earlier one might have been lower.
 - An arm of which any language is above `SATURATED` BLEU has nothing left to gain.
 - A comparison is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
 - A claim counts only if all five seeds have its arms, every rate of the plan was tried, its arms

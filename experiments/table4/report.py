@@ -42,10 +42,9 @@ _SMALL, _LARGE = plan.WIDTHS
 def tables(results: Results) -> list[Table]:
     frame, made = arms_frame(results, NAME), []
     if len(frame):
-        more = {"updates": "steps", "accuracy of the source": "metrics.pretraining accuracy"}
         made = [
             comparisons_table(results, NAME, compared(results), ABOUT, "points"),
-            arms_table(results, f"{NAME}_arms", frame, ABOUT, **more),
+            arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps"),
         ]
     return [*made, of_paper(results)] if beside_paper(results, NAME) else made
 

@@ -74,6 +74,8 @@ def of_layers(
 ) -> Device:
     """A device made of the seconds of single layers alone; `texts` as for `Device.measured`.
 
+    The half of a class of which no layer has an operator stays where the fit begins.
+
     The fit begins where each rate is twice what any layer attains, and what an operator takes
     besides its work is the least for each operator of a layer.
     """
@@ -101,7 +103,7 @@ def of_layers(
     def of_timed(tried: Device) -> list[float]:
         return np.asarray(predict(tried))[timed].tolist()
 
-    # Nothing holds back the half of a class of which no layer has an operator.
+    # Nothing would hold these back.
     begun = of_timed(begin)
     of_none = [half for half in HALVES if of_timed(with_numbers(begin, [half], [0.0])) == begun]
     fields = [name for name in FITTED if name not in of_none]
