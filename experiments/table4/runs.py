@@ -64,6 +64,7 @@ RATES: dict[str, dict[int, tuple[float, float]]] = {
 }
 # Of fine-tuning with D=8, where higher rates were as good.
 HIGHER = {"digits, 10 a class": [0.01], "digits, 30 a class": [0.01, 0.02], MOST: [0.02]}
+HIGHER["odd or even digits, 10 a class"] = [0.08]
 
 # The tasks of the paper, by their names in its table.
 TRANSFER = {
