@@ -68,7 +68,7 @@ def detect(scale: Scale) -> Machine:
     if not names:
         raise ValueError(
             f"scale = '{scale}' needs GPUs that torch can use and this machine has none: "
-            "use --scale laptop or --scale smoke (`repro doctor` says what torch sees)"
+            "use --scale smoke, laptop or overnight (`repro doctor` says what torch sees)"
         )
     count = len(names)
     transport = "nccl" if count > 1 else "gloo"
