@@ -120,7 +120,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run table2 --spec spec.json", ["--spec spec.json", "table2", "drop the others"]),
         ("run table2 --only K=3", ["--only K=3", "K is 1, 2, 4, 8"]),
         ("run table2 --rounds 0", ["rounds = 0", "1 or more"]),
-        ("run table2 --scale node", ["scale = 'node'", "GPUs", "--scale laptop"]),
+        ("run table2 --scale node", ["scale = 'node'", "GPUs", "use --scale smoke"]),
         ("run sweep --chekpoint never", ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
         ("run sweep --stages 2", ["--stages 2; here it is --K"]),
         ("run sweep --batch 3 --N 4", ["--N and --batch: are one option"]),
