@@ -69,7 +69,7 @@ def fell(losses: Sequence[float], least: float = 0.0) -> float:
 
 
 def main_place(frame: Frame) -> Frame:
-    """The lines of the place with most seeds, of several the last."""
+    """The lines of the place with most seeds; of equals, the last."""
     seeds = frame.groupby("where", sort=False)["seed"].nunique()
     return frame[frame["where"] == seeds[::-1].idxmax()]
 

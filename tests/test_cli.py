@@ -23,7 +23,6 @@ from crew import Crew  # pyright: ignore[reportMissingImports]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 TIMED = "--model timed --model-args L=2 forward_s=0.01 backward_s=0.02 --N 8".split()
-HEADS = "--model-args heads=2 d=16 H=32 L=2 V=64 T=8".split()
 ONCE = "--wandb disabled --scale smoke".split()
 QUICK = [*TIMED, *"--warmup 0 --steps 1 --rounds 2".split(), *ONCE]
 REFERENCE = Path(__file__).parents[1] / "results/reference"
@@ -135,18 +134,12 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run sweep --K two", ["--K", "two", "--help"]),
         ("advise timed --link pci", ["--link pci: allowed is nvlink, ", "pcie-host, a number"]),
         ("advise transformer --device v100 --devices 2 --link 0", ["--link 0: allowed is"]),
-        ("run sweep --K 0", ["K = 0", "greater than or equal to 1"]),
         ("run sweep --M 64", ["M = 64", "N = 32", "1 to 32"]),
-        ("run sweep --model transformr", ["model='transformr'", "amoebanet-d", "did you mean"]),
         ("run sweep --model-args Q=3", ["Q=3", "transformer", "heads"]),
         ("run sweep --method gpip", ["method='gpip'", "did you mean 'gpipe'"]),
         (
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],
-        ),
-        (
-            " ".join(["run sweep --method tensor --K 4", *HEADS]),
-            ["tensor_parallel = 4", "the 2 heads of a Block", "divisors of 2"],
         ),
         (" ".join(["run sweep --K 9", *TIMED]), ["K = 9", "L = 2", "1 to 2"]),
         (

@@ -24,19 +24,9 @@ LINK = LinkSpeed(1e-5, 2e9, overlap=False)
 
 def machine(matmul: float, memory: float, launch: float = 0.5, other: float = 1e12) -> Device:
     """So slow that its times are easily written down."""
-    return Device.measured(
-        "made up",
-        LINK,
-        name="slow",
-        title="made up",
-        precision="float32",
-        date="2026-11-21",
-        matmul_flops=matmul,
-        other_flops=other,
-        bytes_per_second=memory,
-        launch_s=launch,
-        memory=2**30,
-    )
+    about = {"name": "slow", "title": "made up", "precision": "float32", "date": "2026-11-21"}
+    rates = {"matmul_flops": matmul, "other_flops": other, "bytes_per_second": memory}
+    return Device.measured("made up", LINK, **about, **rates, launch_s=launch, memory=2**30)
 
 
 def linear() -> nn.Module:

@@ -95,10 +95,8 @@ def test_a_signal_while_it_starts_is_one_line(tmp_path: Path, wait: float):
 def test_an_interrupt_that_meets_a_callback_prints_no_traceback():
     program = """
 import os, runpy, signal, sys
-class Met:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
 from repro.io import signals
+Met = type("Met", (), {"__del__": lambda self: os.kill(os.getpid(), signal.SIGINT)})
 check = signals.check
 signals.check = lambda: (str(Met()), check())
 sys.argv = ["repro", "list"]

@@ -67,17 +67,8 @@ def translated(**data_args: Any) -> LearnRound:
         decode=6,
     )
     sizes = {"L": 1, "d": 16, "H": 16, "A": 2, "head_dim": 8, "V": 400, "S": 12, "T": 12}
-    spec = RunSpec(
-        model="translation",
-        model_args=sizes,
-        K=1,
-        M=2,
-        N=16,
-        steps=2,
-        task="learn",
-        trace=False,
-        training=training,
-    )
+    fields: Any = {"K": 1, "M": 2, "N": 16, "steps": 2, "task": "learn", "trace": False}
+    spec = RunSpec(model="translation", model_args=sizes, training=training, **fields)
     record = learn.run(Job(spec), 0, []).record
     assert isinstance(record, LearnRound)
     return record
