@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -34,7 +35,11 @@ def main() -> int:
             raise
         print("interrupted: nothing had begun", file=sys.stderr)
         return signals.exit_status()
-    return main.main()
+    code = main.main()
+    if signals.was_signalled():
+        # All is said. Python's own end takes tenths of a second, in which a signal would kill it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,18 +1,27 @@
 """Signals that end a program in order, as Ctrl-C does, with finished work kept."""
 
 import signal
+import time
 from contextlib import suppress
 
+_AT_ONCE = 2.0  # seconds in which further signals are one with the first: a double Ctrl-C, say
 _received: list[int] = []
 
 
 def install_handlers() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and remember that they came."""
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and remember that they came.
+
+    The end in order that follows is not disturbed by a second signal right behind.
+    """
     _received.clear()
+    heeded_until = 0.0
 
     def stop(number: int, _frame: object) -> None:
+        nonlocal heeded_until
         _received.append(number)
-        raise KeyboardInterrupt
+        if time.monotonic() > heeded_until:
+            heeded_until = time.monotonic() + _AT_ONCE
+            raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A signal that nohup ignores stays ignored.

@@ -21,6 +21,8 @@ from failing import lingering
 from leftovers import MARK, none_within
 
 from repro.gpipe import launch
+from repro.gpipe.runtime.heartbeats import UNANSWERED
+from repro.gpipe.runtime.launch import StageError
 from repro.gpipe.runtime.store import PipeClient, open_store
 
 
@@ -114,6 +116,16 @@ def test_programs_whose_function_stages_can_import_or_not(
 def test_a_thread_that_goes_on_is_named_and_ended(capfd: pytest.CaptureFixture[str]):
     assert launch(lingering, stages=2) == [7, 7]
     assert capfd.readouterr().err.count("with what still ran there: writer") == 2
+
+
+def unanswered() -> None:
+    """Leaves as a stage does to which the launcher does not answer."""
+    os._exit(UNANSWERED)
+
+
+def test_a_stage_that_had_no_answer_is_reported_with_that_reason():
+    with pytest.raises(StageError, match="rank 0: it left: no answer from the launcher for 7 s"):
+        launch(unanswered, stages=1)
 
 
 # The launcher's own store.

@@ -46,10 +46,14 @@ def begin(results: Path) -> subprocess.Popen[str]:
     return harness
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_signal_stops_in_order(tmp_path: Path, number: signal.Signals):
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_a_signal_stops_in_order_and_a_second_does_not_disturb(
+    tmp_path: Path, number: signal.Signals, times: int
+):
     harness = begin(tmp_path)
-    harness.send_signal(number)
+    for _ in range(times):
+        harness.send_signal(number)
+        time.sleep(0.1)
     _, error = harness.communicate(timeout=60)
     assert harness.returncode == 128 + number
     words = r"interrupted: \d+ finished rounds are kept; `repro run sweep .*` goes on\n"

@@ -75,6 +75,6 @@ def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
     for name, tensor in tensors:
         if isinstance(tensor, Tensor) and not is_finite(tensor):
             raise ValueError(
-                f"{name} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True "
-                "saves it"
+                f"{name} is inf or nan, so the checkpoint would be no good; lower the learning "
+                "rate and load the last checkpoint, which stays; allow_nonfinite=True saves it"
             )

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
 from repro.gpipe.runtime import health
-from repro.gpipe.runtime.heartbeats import INTERVAL, Board, Failure
+from repro.gpipe.runtime.heartbeats import INTERVAL, NO_ANSWER, UNANSWERED, Board, Failure
 from repro.gpipe.runtime.processes import Processes, how
 from repro.gpipe.runtime.store import PipeClient, open_store
 from repro.io.temporary import own_folder
@@ -48,7 +48,8 @@ class Group:
             return failure
         for rank, code in self.processes.wait(0).items():
             if code or self.board.returned(rank) < math.inf:
-                text = f"{self.board.last_seen(rank)}: died ({how(code)})"
+                ended = f"it left: {NO_ANSWER}" if code == UNANSWERED else f"died ({how(code)})"
+                text = f"{self.board.last_seen(rank)}: {ended}"
                 return self.board.post_failure(Failure(rank, text))
         if time.monotonic() < self._looked + INTERVAL:
             return None

@@ -28,8 +28,10 @@ from torch.distributed import distributed_c10d
 from repro.gpipe.errors import EveryRankError, LostNeighbourError, is_refusal
 from repro.gpipe.runtime.heartbeats import (
     INTERVAL,
+    NO_ANSWER,
     SAME_CALLS,
     SILENCE,
+    UNANSWERED,
     Board,
     Failure,
     error_line,
@@ -150,7 +152,8 @@ class Health:
                 self._last_answer = woken
             silent_for = woken - self._last_answer
             if silent_for > SILENCE and status.needs_others and not self._failed:
-                _leave_because(f"no answer from the launcher for {SILENCE:.0f} s")
+                # It cannot be posted, so the launcher learns it from the exit code.
+                leave(f"leaving, because {NO_ANSWER}", code=UNANSWERED)
 
     def _find_failure(self) -> Failure | None:
         """A posted failure, missing heartbeats of the next running rank, or a cycle of waits."""

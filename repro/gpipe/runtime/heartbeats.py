@@ -23,6 +23,8 @@ INTERVAL = 0.5  # seconds between two heartbeats
 SILENCE = float(os.environ.get("GPIPE_SILENCE_S", "7"))
 if not 2 * INTERVAL <= SILENCE < 1e6:
     raise ValueError(f"GPIPE_SILENCE_S={SILENCE}: must be at least {2 * INTERVAL} seconds; try 7")
+NO_ANSWER = f"no answer from the launcher for {SILENCE:.0f} s"
+UNANSWERED = 94  # exit code of a process that leaves for that reason
 # The same before its first step, since imports and drivers may hold Python's lock for long.
 SETTING_UP = max(60.0, SILENCE)
 # Seconds of waiting for a message of a process that has ended. A message that it had sent would

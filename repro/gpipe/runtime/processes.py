@@ -113,8 +113,12 @@ def _environment(threads: int, *, local: bool) -> Iterator[None]:
 
     Variables of the user are kept, except those for the number of threads.
     """
-    # Without the log level, every stage prints a C++ stack when another one is gone.
-    defaults = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    defaults = {
+        # Without it every stage prints a C++ stack when another one is gone.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        # Python's tracker removes what killed processes leave, such as tqdm's locks, and says so.
+        "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
+    }
     if local:
         for _, interface in socket.if_nameindex():
             if interface in ("lo", "lo0"):
