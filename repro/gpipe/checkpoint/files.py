@@ -14,26 +14,26 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-from uuid import uuid4
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repro.gpipe.checkpoint import optimizer_state
+from repro.io.files import write
 from repro.io.untrusted import LARGE, from_json, open_regular, read_text
 
 FORMAT = 2
 INDEX = "index.json"
-_OURS = re.compile(r"stage\d+-[0-9a-f]{32}\.pt|index-[0-9a-f]{32}\.json")
+_OURS = re.compile(r"stage\d+-[0-9a-f]{32}\.pt|\.index\.json\.\d+")  # the index before its rename
 
-# A tensor's shape and dtype; None for a module's extra state.
-Kind = tuple[tuple[int, ...], str] | None
+# A tensor's shape and dtype, in a list as JSON has it; None for a module's extra state.
+Kind = list[Any] | None
 # What one stage has written: the name of its file, the file, and the class of its optimizer.
 Part = tuple[str, "StageFile", str | None]
 
@@ -69,7 +69,13 @@ def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -
     model = {key: optimizer_state.plain(value, key) for key, value in module.state_dict().items()}
     named = None if optimizer is None else optimizer_state.named_state(optimizer, module)
     path.parent.mkdir(parents=True, exist_ok=True)
-    sha256 = _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
+    with path.open("x+b") as file:
+        torch.save({"model": model, "optimizer": named}, file)
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    _sync(path.parent)
     name = None if optimizer is None else type(optimizer).__qualname__
     return path.name, StageFile(sha256, kinds_of(model)), name
 
@@ -96,13 +102,11 @@ def commit(
     optimizer = optimizers[0] if optimizers else None
     files = {name: file for name, file, _ in parts}
     index = Index(FORMAT, step, len(parts), [*layers], optimizer, dict(extra or {}), files)
-    fields = json.loads(json.dumps(asdict(index)))  # with lists for tuples, as they will be read
+    fields = asdict(index)
     text = json.dumps({**fields, "digest": digest(fields)}, indent=1)
     if len(text) > LARGE:
         raise ValueError(f"the index would have {len(text)} bytes, allowed are {LARGE}; save less")
-    new = folder / f"index-{uuid4().hex}.json"
-    _write(new, lambda file: file.write(text.encode()))
-    new.replace(folder / INDEX)
+    write(folder / INDEX, text.encode())
     # The save has succeeded, also if old files cannot be deleted.
     with suppress(OSError):
         _sync(folder)
@@ -121,10 +125,7 @@ def read_index(folder: Path) -> Index:
             raise ValueError(f"format {version}, and {FORMAT} is the only one that is known here")
         if digest(fields) != fields.get("digest"):
             raise ValueError("it was changed after save() wrote it")
-        files = {}
-        for name, file in fields["files"].items():
-            kinds = {key: kind and (tuple(kind[0]), kind[1]) for key, kind in file["kinds"].items()}
-            files[name] = StageFile(file["sha256"], kinds)
+        files = {name: StageFile(**file) for name, file in fields["files"].items()}
         return Index(**{**fields, "files": files})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _refusal(path, error) from None
@@ -163,7 +164,7 @@ def _refusal(path: Path, error: Exception) -> ValueError:
 
 def kinds_of(values: Mapping[str, object]) -> dict[str, Kind]:
     return {
-        key: (tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        key: [[*value.shape], str(value.dtype).removeprefix("torch.")]
         if isinstance(value, Tensor)
         else None
         for key, value in values.items()
@@ -174,17 +175,6 @@ def one_line(error: BaseException) -> str:
     """The message of an error, with the type of an unexpected one."""
     name = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
     return name + " ".join(str(error).split())[:300]
-
-
-def _write(path: Path, dump: Callable[[BinaryIO], object]) -> str:
-    with path.open("x+b") as file:
-        dump(file)
-        file.flush()
-        os.fsync(file.fileno())
-        file.seek(0)
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    _sync(path.parent)
-    return sha256
 
 
 def _sync(folder: Path) -> None:

@@ -48,17 +48,21 @@ def save(
     step: int,
     extra: Mapping[str, Any] | None = None,
     allow_nonfinite: bool = False,
+    writes: bool = True,
 ) -> None:
-    """Write a checkpoint in place of the former one; call it on every stage.
+    """Write a checkpoint in place of the former one; call it on every stage of every replica.
 
     `gather` takes one small object of each stage and gives those of all, in order. `module` has
     this stage's layers by their names in the unsplit model, and `layers` are the names of all.
-    `misfit` says why these are not the layers that were trained, or is empty.
+    `misfit` says why these are not the layers that were trained, or is empty. Of all replicas the
+    first one `writes`.
     """
     where = f"checkpoint {folder}"
     path = Path(folder) / f"stage{rank}-{uuid4().hex}.pt"  # another name for each save
 
-    def write() -> Part:
+    def write() -> Part | None:
+        if not writes:
+            return None
         # All checks come before anything is written.
         if misfit:
             raise ValueError(misfit)
@@ -70,8 +74,8 @@ def save(
         return write_part(path, module, optimizer)
 
     def write_index() -> None:
-        if rank == 0:
-            commit(path.parent, parts, layers, step, extra)
+        if writes and rank == 0:
+            commit(path.parent, [part for part in parts if part], layers, step, extra)
 
     parts = together(where, rank, gather, write, undo=path)
     together(where, rank, gather, write_index, undo=path)
@@ -247,7 +251,7 @@ def _check_keys(
 
 
 def _describe_kind(kind: Kind) -> str:
-    return f"{kind[1]} {list(kind[0])}" if kind else "no tensor"
+    return f"{kind[1]} {kind[0]}" if kind else "no tensor"
 
 
 def _describe_layers(layers: Sequence[str]) -> str:

@@ -439,27 +439,19 @@ class Pipeline:
         if gather_state is not None:
             # ZeroRedundancyOptimizer: the first replica, which saves, gets the state of all.
             gather_state()
-        failure = None
-        try:
-            if self.replica == 0:
-                save_load.save(
-                    Path(folder),
-                    rank=self.rank,
-                    gather=self.engine.wire.all_gather,
-                    module=self.module,
-                    layers=self.layer_names,
-                    misfit=self.held.misfit,
-                    optimizer=optimizer,
-                    step=self.engine.step,
-                    extra=extra,
-                    allow_nonfinite=self.allow_nonfinite,
-                )
-        except (OSError, ValueError) as error:
-            failure = error
-        failures = [failure, *self._everyone.all_gather(failure)]  # first the one of this rank
-        for failure in failures:
-            if failure is not None:
-                raise failure
+        save_load.save(
+            Path(folder),
+            rank=self.rank,
+            gather=self._everyone.all_gather,
+            module=self.module,
+            layers=self.layer_names,
+            misfit=self.held.misfit,
+            optimizer=optimizer,
+            step=self.engine.step,
+            extra=extra,
+            allow_nonfinite=self.allow_nonfinite,
+            writes=self.replica == 0,
+        )
 
     @in_call
     def load(
