@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any, TypeGuard
 
-from repro.io.untrusted import did_you_mean
+from repro.io.untrusted import did_you_mean, short
 
 
 class EveryRankError(Exception):
@@ -16,10 +16,8 @@ class LostNeighbourError(ConnectionError):
     """The process at the other end of a connection is gone; `rank` is its rank in the world."""
 
     def __init__(self, rank: int, reason: object) -> None:
-        super().__init__(
-            "it closed its connection: it ended, or was killed "
-            f"({' '.join(str(reason).split())[:200]})"
-        )
+        cause = short(reason, 200, quote=False)
+        super().__init__(f"it closed its connection: it ended, or was killed ({cause})")
         self.rank = rank
 
 

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from repro.gpipe.checkpoint import optimizer_state
 from repro.io.files import write
-from repro.io.untrusted import LARGE, from_json, open_regular, read_text
+from repro.io.untrusted import LARGE, from_json, open_regular, read_text, short
 
 FORMAT = 2
 INDEX = "index.json"
@@ -174,7 +174,7 @@ def kinds_of(values: Mapping[str, object]) -> dict[str, Kind]:
 def one_line(error: BaseException) -> str:
     """The message of an error, with the type of an unexpected one."""
     name = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
-    return name + " ".join(str(error).split())[:300]
+    return name + short(error, 300, quote=False)
 
 
 def _sync(folder: Path) -> None:

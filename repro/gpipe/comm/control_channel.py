@@ -9,7 +9,7 @@ import math
 import pickle
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -23,6 +23,7 @@ from repro.gpipe.runtime.heartbeats import SAME_CALLS
 from repro.gpipe.runtime.status import reaching, waiting
 
 CONTROL = 3  # gloo's tag of these messages; activations and gradients have other tags
+_ROUNDS = 8  # exchanges by which a clock is compared
 
 # Takes a state, bits of updates and a value of each stage. Returns the greatest state, the bits of
 # all updates, and the last stage's value.
@@ -99,7 +100,9 @@ class ControlChannel:
         """Send the last stage's value to every stage; returns that value."""
         if not self.is_last:
             return self._recv(_LOSS, self.stages - 1)()[0]
-        self._send_all(_header(_LOSS, value), range(self.stages - 1))
+        header = _header(_LOSS, value)
+        for wait_for_send in [self._isend(header, j) for j in range(self.stages - 1)]:
+            wait_for_send()
         return value
 
     def flush(self) -> None:
@@ -119,7 +122,7 @@ class ControlChannel:
 
         def agree(state: int, updates: int, value: float) -> tuple[int, int, float]:
             if self.rank:
-                self._send_all(_header(_VOTE, state, updates, value), [0])
+                self._isend(_header(_VOTE, state, updates, value), 0)()
                 agreed, flags, value = arriving[0]()
                 return int(agreed), int(flags), value
             for vote in arriving:
@@ -158,7 +161,7 @@ class ControlChannel:
                 )
         return [value for value, *_ in gathered]
 
-    def clock_offset(self, rounds: int = 8) -> float:
+    def clock_offset(self) -> float:
         """Seconds to add to this stage's clock to get the first stage's; 0 on the same host.
 
         The quickest of several exchanges counts: it was delayed least, and its error is at most
@@ -167,22 +170,17 @@ class ControlChannel:
         hosts = self.all_gather(socket.gethostname())
         remote = [j for j in range(self.stages) if hosts[j] != hosts[0]]
         if self.is_first:
-            for j in (j for j in remote for _ in range(rounds)):
+            for j in (j for j in remote for _ in range(_ROUNDS)):
                 self.recv_object(j)
                 self.send_object(time.perf_counter(), j)
         quickest = math.inf, 0.0
-        for _ in range(rounds if self.rank in remote else 0):
+        for _ in range(_ROUNDS if self.rank in remote else 0):
             sent = time.perf_counter()
             self.send_object(None, 0)
             first_clock = self.recv_object(0)
             length = time.perf_counter() - sent
             quickest = min(quickest, (length, first_clock - sent - length / 2))
         return quickest[1]
-
-    def _send_all(self, message: Tensor, stages: Iterable[int]) -> None:
-        """Send the same message to several stages, and wait for all sends."""
-        for wait_for_send in [self._isend(message, j) for j in stages]:
-            wait_for_send()
 
     def _isend(self, message: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)

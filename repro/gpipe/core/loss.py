@@ -80,7 +80,7 @@ class MeanLoss:
             found = check(targets, micro_batches, "targets")
             if found != examples:
                 raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
-            self.parts = split(targets, micro_batches, "targets")
+            self.parts = split(targets, micro_batches)
         weights = [float(size) for size in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]

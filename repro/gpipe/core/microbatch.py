@@ -173,9 +173,9 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
     return tensors[0].shape[0]
 
 
-def split(tree: Tree, micro_batches: int, name: str = "inputs") -> list[Tree]:
+def split(tree: Tree, micro_batches: int) -> list[Tree]:
     """Cut every tensor along its first dimension into M views."""
-    cuts = sizes(batch_size(tree, name), micro_batches)
+    cuts = sizes(batch_size(tree), micro_batches)
     tensors, skeleton = flatten(tree)  # what is inside a `Whole` stays there, and is not cut
     pieces = [torch.split(t, cuts) for t in tensors]  # by tensor, then by micro-batch
     return [unwrapped(unflatten([p[i] for p in pieces], skeleton)) for i in range(micro_batches)]

@@ -20,7 +20,7 @@ def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]
     are_integers = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
     if not are_integers or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
         raise ValueError(
-            f"balance={' '.join(str(counts).split())}: needs {stages} positive numbers that sum to "
+            f"balance={short(counts)}: needs {stages} positive numbers that sum to "
             f"the model's {layers} layers, or a cost(a, b), or a name: {', '.join(BALANCES)}"
         )
     return counts

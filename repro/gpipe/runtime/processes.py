@@ -22,6 +22,7 @@ import numpy as np
 import torch.multiprocessing as mp
 
 from repro.io.temporary import own_folder
+from repro.io.untrusted import short
 
 NAME = "stage-"  # begins the names of our processes; their rank follows
 _PR_SET_PDEATHSIG = 1
@@ -68,11 +69,11 @@ class Processes:
             self.kill()
             if isinstance(error, OSError) or not isinstance(error, Exception):
                 raise
-            text = " ".join(str(error).split())[:200]
+            reason = f"{type(error).__name__}: {short(error, 200, quote=False)}"
             raise ValueError(
-                f"what a process is to run cannot be pickled ({type(error).__name__}: {text}); "
-                "pass functions and classes of the top level of a .py file, detached tensors and "
-                "numbers, and make what cannot be sent in the function"
+                f"what a process is to run cannot be pickled ({reason}); pass functions and "
+                "classes of the top level of a .py file, detached tensors and numbers, and make "
+                "what cannot be sent in the function"
             ) from None
 
     def __enter__(self) -> "Processes":

@@ -120,8 +120,8 @@ class Timeline:
             events.append(event)
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
-    def to_text(self, slot: float = 1.0) -> str:
-        """The timeline as text: one line a rank, one cell for each `slot` seconds, `.` is idle.
+    def to_text(self) -> str:
+        """The timeline as text: one line a rank, one cell for each second, `.` is idle.
 
         Where ranks hold several stages, a letter names the stage: F0a on the first that the rank
         holds, F0b on the second.
@@ -129,10 +129,9 @@ class Timeline:
         width = max([2, *(len(self._label(s)) for s in self.spans if s.micro_batch >= 0)])
         lines = []
         for rank in range(self.ranks):
-            cells = ["."] * round(self.step_time / slot)
+            cells = ["."] * round(self.step_time)
             for s in self.on(rank):
-                first = round((s.start - self.start) / slot)
-                last = round((s.end - self.start) / slot)
+                first, last = round(s.start - self.start), round(s.end - self.start)
                 cells[first:last] = [self._label(s)] * (last - first)
             row = " ".join(cell.ljust(width) for cell in cells).rstrip()
             lines.append(f"{self.row_name(rank)} | {row}")
