@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from examples import batch, noisy
@@ -132,9 +131,3 @@ def forge(folder, change=None):
         file["sha256"] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     index |= change or {}
     path.write_text(json.dumps({**index, "digest": digest(index)}))
-
-
-def refused(words, call, *args, **kwargs):
-    with pytest.raises(ValueError, match=words) as caught:
-        call(*args, **kwargs)
-    assert "\n" not in str(caught.value)

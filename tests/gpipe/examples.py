@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
@@ -120,6 +121,14 @@ def drawing_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """A loss that draws from all three generators."""
     noise = torch.rand(()) + random.random() + float(np.random.rand())
     return nn.functional.mse_loss(nn.functional.dropout(outputs, 0.2), targets) * noise
+
+
+def refused(words: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What a call raised, which must be a ValueError of one line with these words."""
+    with pytest.raises(ValueError, match=words) as caught:
+        call(*arguments, **named)
+    assert "\n" not in str(caught.value)
+    return caught
 
 
 def batch() -> tuple[Tensor, Tensor]:

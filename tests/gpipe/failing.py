@@ -1,4 +1,7 @@
-"""Trainings in which one of four stages goes wrong in the middle of a step, and says when."""
+"""Trainings in which a stage goes wrong, or ranks make different calls; `when` gets the time.
+
+A program of four ranks, or of those that torchrun has started.
+"""
 
 import os
 import signal
@@ -15,11 +18,16 @@ from repro.gpipe import Pipeline, launch
 from repro.gpipe.runtime.status import status
 
 STAGES = 4
+DATA = torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss
 
 
-def agent_store() -> dist.TCPStore:
-    """A store such as torchrun's agent has."""
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def pipeline(stages: int = 2) -> Pipeline:
+    layers = [nn.Linear(4, 4) for _ in range(stages)]
+    return Pipeline(layers, stages, 2, device="cpu", allow_nonfinite=True)
+
+
+def goes_wrong_now(when: str) -> None:
+    Path(when).write_text(str(time.time()))
 
 
 def _raise() -> None:
@@ -52,7 +60,7 @@ class Goes(nn.Module):
     def __init__(self, how: str, kind: str, when: str) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-        self.how, self.kind, self.when = how, kind, Path(when)
+        self.how, self.kind, self.when = how, kind, when
 
     def forward(self, x: Tensor) -> Tensor:
         self.go()
@@ -60,7 +68,7 @@ class Goes(nn.Module):
 
     def go(self) -> None:
         if status.step == 1 and status.action and status.action.label == f"{self.kind}1":
-            self.when.write_text(str(time.time()))
+            goes_wrong_now(self.when)
             WRONG[self.how]()
 
 
@@ -71,23 +79,31 @@ def train(how: str, kind: str, stage: int, when: str) -> None:
     pipe = Pipeline(layers, STAGES, 4, device="cpu", balance="uniform")
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
     for _ in range(3):
-        pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss, optimizer)
+        pipe.train_step(*DATA, optimizer)
         time.sleep(1.2)  # for a sign of life
     raise AssertionError("nothing went wrong")
 
 
+def part(when: str, *calls: str) -> None:
+    """What each of two ranks does."""
+    call = calls[dist.get_rank()]
+    pipe = pipeline() if call != "no Pipeline" else None
+    time.sleep(1.2)  # for a sign of life, and for the slowest rank
+    goes_wrong_now(when)
+    if pipe is not None and call != "nothing":
+        {"train": pipe.train_step, "evaluate": pipe.evaluate}[call](*DATA)
+
+
 def apart(when: str) -> None:
     """The second of two ranks does what the first one does not, and each waits for the other."""
-    pipe = Pipeline([nn.Linear(4, 4) for _ in range(2)], 2, 2, device="cpu")
-    data = torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss
-    second = dist.get_rank() == 1
-    pipe.train_step(*data)
+    pipe = pipeline()
+    pipe.train_step(*DATA)
     time.sleep(1.2)
-    Path(when).write_text(str(time.time()))
-    pipe.train_step(*data)
-    if second:
+    goes_wrong_now(when)
+    pipe.train_step(*DATA)
+    if pipe.is_last:
         pipe.save(Path(when).with_name("checkpoint"))
-    pipe.train_step(*data)
+    pipe.train_step(*DATA)
 
 
 def collective(when: str) -> None:
@@ -95,12 +111,11 @@ def collective(when: str) -> None:
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         value = nn.functional.mse_loss(outputs, targets)
-        Path(when).write_text(str(time.time()))
+        goes_wrong_now(when)
         dist.all_reduce(value.detach().clone())
         return value
 
-    pipe = Pipeline([nn.Linear(4, 4) for _ in range(2)], 2, 3, device="cpu")
-    pipe.train_step(torch.ones(6, 4), torch.ones(6, 4), loss)
+    pipeline().train_step(*DATA[:2], loss)
 
 
 def lingering() -> int:
@@ -111,25 +126,23 @@ def lingering() -> int:
 
 def alone(when: str) -> None:
     """The only stage stops, and nobody is left to notice but the launcher."""
-    pipe = Pipeline([nn.Linear(4, 4)], 1, 2, device="cpu")
-    pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
+    pipeline(1).train_step(*DATA)
     time.sleep(1.2)
-    Path(when).write_text(str(time.time()))
+    goes_wrong_now(when)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def endless(when: str) -> None:
     """Steps until somebody ends them; says when they go well."""
-    pipe = Pipeline([nn.Linear(4, 4) for _ in range(STAGES)], STAGES, 4, device="cpu")
+    pipe = pipeline(STAGES)
     for step in range(100000):
-        pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
-        if step == 20 and dist.get_rank() == 0:
-            Path(when).write_text(str(time.time()))
+        pipe.train_step(*DATA)
+        if step == 20 and pipe.is_first:
+            goes_wrong_now(when)
         time.sleep(0.02)
 
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
-    print(
-        launch(globals()[name], *[int(a) if a.isdigit() else a for a in arguments], stages=STAGES)
-    )
+    stages = int(os.environ.get("WORLD_SIZE", STAGES))
+    launch(globals()[name], *[int(a) if a.isdigit() else a for a in arguments], stages=stages)

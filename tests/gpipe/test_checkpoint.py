@@ -8,9 +8,9 @@ import time
 
 import pytest
 import torch
-from checkpoints import Stages, forge, get, interrupted, model, named, put, refused, stepped
+from checkpoints import Stages, forge, get, interrupted, model, named, put, stepped
 from compare import same, snapshot
-from examples import linear, noisy
+from examples import linear, noisy, refused
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
@@ -131,24 +131,6 @@ def test_optimizers_of_two_classes_are_refused_and_the_old_checkpoint_stays(tmp_
     for error in Stages(2).all(one):
         assert "the stages' optimizers are Adam and SGD" in str(error)
     assert same(whole_state_dict(tmp_path), old.state_dict())
-
-
-def test_groups_of_two_stages_become_one_only_if_they_have_the_same_options(tmp_path):
-    stages = Stages(2)
-    for rates in ((0.1, 0.1), (0.1, 0.2)):
-        modules = [model(4, 4, first=rank) for rank in range(2)]
-        optimizers = [stepped(modules[rank], "SGD", lr=rates[rank]) for rank in range(2)]
-        stages.all(
-            lambda rank, gather, modules=modules, optimizers=optimizers: put(
-                tmp_path, modules[rank], optimizers[rank], rank=rank, gather=gather, layers=LAYERS
-            )
-        )
-        whole = model(4, 4, 4)
-        if rates[0] == rates[1]:
-            get(tmp_path, whole, SGD(whole.parameters(), lr=9.0))
-        else:
-            words = r"0\.weight and 1\.bias are in one group.*'lr': 0\.1.*'lr': 0\.2"
-            refused(words, get, tmp_path, whole, SGD(whole.parameters(), lr=9.0))
 
 
 def test_own_part_of_a_state_dict():

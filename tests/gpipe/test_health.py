@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from failing import STAGES, agent_store, alone, apart, collective, train
+from failing import STAGES, alone, apart, collective, part, train
 from leftovers import MARK, none_within
-from mismatches import part
 
 from repro.gpipe import launch
 from repro.gpipe.runtime import heartbeats
@@ -24,7 +25,6 @@ from repro.gpipe.runtime.status import Status, Wait
 # Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each
 # other after 7 to 8 s, a call of another kind at once. Waits last longer on a crowded machine.
 LIMIT = 10.0
-HERE = Path(__file__).parent
 
 
 def seconds_since(when: Path) -> float:
@@ -84,23 +84,38 @@ def test_the_launcher_notices_when_all_have_stopped(tmp_path: Path):
     assert seconds_since(when) < LIMIT
 
 
-def ranks(program: str, *arguments: str, world: int, port: int) -> list[subprocess.Popen[str]]:
+FAILING = [sys.executable, str(Path(__file__).with_name("failing.py"))]
+
+
+@contextmanager
+def ranks(*arguments: str, world: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes as torchrun starts them, with its agent's store and no launcher."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(world),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    command = [sys.executable, str(HERE / program), *arguments]
-    return [
+    started = [
         subprocess.Popen(
-            command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+            [*FAILING, *arguments],
+            env=environment | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(world)
     ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
 
 
 @pytest.mark.slow
@@ -115,22 +130,13 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(
     tmp_path: Path, how: str, words: str
 ):
     """As on several hosts. Nobody reads what rank 0 says, as behind `torchrun ... 2>&1 | head`."""
-    store, when = agent_store(), tmp_path / "when"
-    program = "failing.py", "train", how, "F", "2", str(when)
-    started = ranks(*program, world=STAGES, port=store.port)
-    unread, *others, _ = survivors = [started[0], started[1], started[3], started[2]]
-    assert unread.stderr is not None
-    unread.stderr.close()
-    try:
-        told = [process.communicate(timeout=250)[1] for process in others]
-        assert [process.wait(250) for process in survivors[:3]] == [1, 1, 1]
+    when = tmp_path / "when"
+    with ranks("train", how, "F", "2", str(when), world=STAGES) as (unread, second, _, last):
+        assert unread.stderr is not None
+        unread.stderr.close()
+        told = [process.communicate(timeout=250)[1] for process in (second, last)]
+        assert [process.wait(250) for process in (unread, second, last)] == [1, 1, 1]
         assert seconds_since(when) < LIMIT
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
     for text in told:
         found = rf"leaving, because stage 2, .* of step [01] when last heard of: {words}"
         assert len(re.findall(found, text)) == 1, text
@@ -139,26 +145,21 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(
 @pytest.mark.slow
 def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path):
     """The process waits for the results of the others, so no connection shows that it is done."""
-    store, when = agent_store(), tmp_path / "when"
-    program = "mismatches.py", str(when), "train", "nothing"
-    started = ranks(*program, world=2, port=store.port)
-    try:
-        said = started[0].communicate(timeout=120)[1]
+    when = tmp_path / "when"
+    with ranks("part", str(when), "train", "nothing", world=2) as (first, _):
+        said = first.communicate(timeout=120)[1]
         assert seconds_since(when) < LIMIT * heartbeats.crowding() + 3  # and the process's end
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
     assert re.search(ENDED, said), said
-    assert started[0].returncode == 1
+    assert first.returncode == 1
 
 
 @pytest.mark.slow
 def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path):
     when = tmp_path / "when"
-    command = [sys.executable, str(HERE / "failing.py"), "train", "stop", "F", "2", str(when)]
     launcher = subprocess.Popen(
-        command, env=os.environ | {MARK: str(tmp_path)}, stderr=subprocess.DEVNULL
+        [*FAILING, "train", "stop", "F", "2", str(when)],
+        env=os.environ | {MARK: str(tmp_path)},
+        stderr=subprocess.DEVNULL,
     )
     while not when.exists():
         time.sleep(0.1)

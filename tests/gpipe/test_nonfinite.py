@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from checkpoints import model, refused, stepped
+from checkpoints import model, stepped
+from examples import refused
 from torch import nn
 
 from repro.gpipe import Pipeline

@@ -6,7 +6,7 @@ from itertools import accumulate, combinations, pairwise
 
 import pytest
 import torch
-from examples import Apply
+from examples import Apply, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -83,8 +83,7 @@ def test_cumulative_share_places_layer_by_layer(costs, data):
 @pytest.mark.parametrize("partitioner", PARTITIONERS.values())
 def test_what_is_out_of_range(partitioner):
     for stages in (0, 3, True, 1.0, "2"):
-        with pytest.raises(ValueError, match=r"stages=.*: the model has 2 layers"):
-            partitioner(additive([1, 1]), 2, stages)
+        refused("stages=.*: the model has 2 layers", partitioner, additive([1, 1]), 2, stages)
     for wrong in (float("nan"), -1.0, float("inf"), None, "3"):
         with pytest.raises(ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is"):
             partitioner(lambda a, b, cost=wrong: cost if (a, b) == (1, 2) else 1.0, 3, 2)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from examples import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from test_schedule import UNIT, of_any_kind
@@ -109,7 +110,5 @@ def test_spans_of_another_run_are_refused():
     schedule = make_schedule("gpipe", 2, 4)
     timeline = replay(schedule, lambda a: UNIT[a.kind])
     for other in (make_schedule("gpipe", 2, 3), make_schedule("gpipe", 3, 4)):
-        with pytest.raises(ValueError, match="not those of its schedule 'gpipe'"):
-            Explanation.of(timeline, other)
-    with pytest.raises(ValueError, match="not those of its schedule"):
-        Explanation.of(replay(schedule, lambda _a: 0.0), schedule)
+        refused("not those of its schedule 'gpipe'", Explanation.of, timeline, other)
+    refused("not those of its", Explanation.of, replay(schedule, lambda _a: 0.0), schedule)
