@@ -27,7 +27,7 @@ from repro.gpipe.exact import rng
 SEED = 7
 Case = tuple[str | int, PipelineConfig]  # the name of a model, or the number of a random one
 CPU = torch.device("cpu")
-_STATISTICS = "running_mean", "running_var"
+_STATISTICS = "running_mean", "running_var", "num_batches_tracked"
 
 
 @dataclass
@@ -59,9 +59,13 @@ def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
     return {key: None if p.grad is None else p.grad.cpu() for key, p in module.named_parameters()}
 
 
-def optimizer_of(what: Model, module: nn.Module) -> torch.optim.Optimizer | None:
-    """Of all parameters, frozen ones included, since they may be thawed."""
+def optimizer_of(
+    what: Model, module: nn.Module, last: torch.optim.Optimizer | None = None
+) -> torch.optim.Optimizer | None:
+    """Of all parameters, frozen ones included, since they may be thawed; the last if it has all."""
     parameters = [*module.parameters()]
+    if last is not None and {*last.param_groups[0]["params"]} == {*parameters}:
+        return last
     return what.optimizer(parameters) if parameters else None
 
 
@@ -88,11 +92,11 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
         before_all = generator_states()
         pipe = Pipeline(what.layers, config, transport=transport, device=device, seed=SEED)
         initial = snapshot(pipe.module)
-        own = dict(zip(pipe.held.indices, pipe.module, strict=True))
         optimizer = optimizer_of(what, pipe.module)
         losses, result, x, y = [], None, None, None
         for step, (inputs, targets) in enumerate(what.batches):
-            what.prepare(step, own)
+            what.prepare(step, pipe.module)
+            optimizer = optimizer_of(what, pipe.module, optimizer)
             x, y = (split(t, config.replicas)[pipe.replica] for t in (inputs, targets))
             before = [t.clone() for t in flatten(x)[0]]
             if what.accumulates and step % 2 == 0:
@@ -117,16 +121,15 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
 def plain(name: str | int, config: PipelineConfig) -> Trained:
     """The unsplit model in plain PyTorch, given the same micro-batches and random numbers."""
     what, step = model(name), 0
-    layers = [build(layer, n, SEED, CPU) for n, layer in enumerate(what.layers)]
-    whole = nn.Sequential(*layers)
+    whole = nn.Sequential(*(build(layer, n, SEED, CPU) for n, layer in enumerate(what.layers)))
     initial = snapshot(whole)
     others = rng.other_sources()
 
     def forward(i: int, value: Any, target: Any) -> Tensor:
-        for n, layer in enumerate(layers):
+        for n, layer in enumerate(whole):
             rng.reseed(rng.hashed(SEED, step, i, n), CPU, others.values())
             value = layer(value)
-        rng.reseed(rng.hashed(SEED, step, i, len(layers)), CPU, others.values())
+        rng.reseed(rng.hashed(SEED, step, i, len(whole)), CPU, others.values())
         return what.loss(value, target)
 
     def total_of(inputs: Any, targets: Any) -> float:
@@ -158,10 +161,11 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
     inputs, targets = what.batches[0]
     with rng.preserved(CPU, others):
         for step, (inputs, targets) in enumerate(what.batches):
-            what.prepare(step, dict(enumerate(layers)))
+            what.prepare(step, whole)
+            optimizer = optimizer_of(what, whole, optimizer)
             if not (what.accumulates and step % 2):
                 whole.zero_grad()
-            with moved_once(whole, step + 1):
+            with moved_once(whole):
                 totals.append(total_of(inputs, targets))
             if optimizer is not None and (step % 2 or not what.accumulates):
                 optimizer.step()
@@ -176,12 +180,12 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
 
 
 @contextmanager
-def moved_once(whole: nn.Module, step: int) -> Iterator[None]:
+def moved_once(whole: nn.Module) -> Iterator[None]:
     """Let each norm's running statistics move by all that goes into it inside, at once."""
     kinds = nn.modules.batchnorm._NormBase
     norms: list[Any] = [m for m in whole.modules() if isinstance(m, kinds)]
     seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
-    before = {norm: (norm.running_mean.clone(), norm.running_var.clone()) for norm in norms}
+    before = {norm: [getattr(norm, name).clone() for name in _STATISTICS] for norm in norms}
     hooks = [
         norm.register_forward_pre_hook(lambda _m, args, s=seen[norm]: s.append(args[0].detach()))
         for norm in norms
@@ -196,11 +200,12 @@ def moved_once(whole: nn.Module, step: int) -> Iterator[None]:
             inputs = torch.cat([x.flatten(2) for x in seen[norm]])
             mean, variance = inputs.mean(2).mean(0), inputs.var(2).mean(0)
         else:
-            factor = norm.momentum or 1.0 / step
+            count = before[norm][2] + 1
+            factor = norm.momentum or 1.0 / count
             inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
             mean, variance = inputs.mean(1), inputs.var(1)
-            norm.num_batches_tracked.fill_(step)
-        for old, new, name in zip(before[norm], (mean, variance), _STATISTICS, strict=True):
+            norm.num_batches_tracked.copy_(count)
+        for old, new, name in zip(before[norm], (mean, variance), _STATISTICS, strict=False):
             getattr(norm, name).copy_(old + factor * (new - old))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from repro.gpipe import Weighted
 from repro.gpipe.core.layers import Layer
@@ -361,9 +361,43 @@ class Model:
     loss: Callable[[Any, Any], Tensor] = nn.functional.mse_loss
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = momentum
     autocast: bool = False  # whether the user's loop is inside of a region of bfloat16
-    # What the user's program does before a step to its layers, by their index.
-    prepare: Callable[[int, dict[int, nn.Module]], None] = lambda _step, _layers: None
+    # What the user's program does before a step to its layers, which are named by their index.
+    prepare: Callable[[int, nn.Sequential], None] = lambda _step, _layers: None
     accumulates: bool = False  # whether two steps make one update
+
+
+def changed(path: str, change: Callable[[nn.Module], Any]) -> Callable[[int, nn.Sequential], None]:
+    """Before the third step the user changes the layer at this path, or puts another there."""
+
+    def prepare(step: int, whole: nn.Sequential) -> None:
+        if step == 2 and path in dict(whole.named_modules()):
+            with torch.random.fork_rng():
+                torch.manual_seed(5)
+                made = change(whole.get_submodule(path))
+            if isinstance(made, nn.Module):
+                whole.set_submodule(path, made.double())
+
+    return prepare
+
+
+def ones_as_weight(layer: nn.Module) -> None:
+    layer.weight = nn.Parameter(torch.ones(WIDTH, WIDTH).double())
+
+
+def replaceable() -> list[Layer]:
+    """Two layers for each of two stages; the last one is frozen until it is thawed."""
+    return doubled([linear, nn.Tanh, lambda: nn.Sequential(linear(), nn.Tanh()), frozen_linear])
+
+
+REPLACED = {
+    "last": changed("3", lambda _: linear()),
+    "inside": changed("2.0", lambda _: linear()),
+    "weight": changed("3", ones_as_weight),
+    "weight norm": changed("3", weight_norm),
+    "thawed": changed("3", lambda m: m.requires_grad_(True)),
+    "buffer": changed("1", lambda _: Means()),
+    "norm": changed("1", lambda _: nn.BatchNorm1d(WIDTH)),
+}
 
 
 def token_batches() -> list[tuple[Tensor, Tensor]]:
@@ -402,6 +436,10 @@ def model(name: str) -> Model:
     """A model of this module by its name."""
     if name in ("amoebanet-d", "transformer"):
         return of_the_paper(name)
+    if name in REPLACED:
+        stateless = partial(torch.optim.SGD, lr=0.05, weight_decay=0.1)  # so it can be made anew
+        batches = [double_batch()] * 4
+        return Model(replaceable(), batches, optimizer=stateless, prepare=REPLACED[name])
     if name in CROSSINGS:
         return Model(CROSSINGS[name], [batch()] * 3)
     return {

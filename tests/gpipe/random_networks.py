@@ -236,11 +236,11 @@ def case(number: int) -> tuple[Model, PipelineConfig, torch.dtype]:
     return model, config, dtype
 
 
-def prepare(thaws: dict[int, int], step: int, layers: dict[int, nn.Module]) -> None:
+def prepare(thaws: dict[int, int], step: int, whole: nn.Sequential) -> None:
     """What the user's program does before a step."""
-    for index, layer in layers.items():
+    for name, layer in whole.named_children():
         for module in layer.modules():
             if isinstance(module, Stepwise):
                 module.step = step
-        if thaws.get(step) == index:
+        if str(thaws.get(step)) == name:
             layer.requires_grad_(any(not p.requires_grad for p in layer.parameters()))

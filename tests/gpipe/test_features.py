@@ -1,8 +1,10 @@
 """Clipping, loss scaling and accumulation as in plain PyTorch; what every rank refuses."""
 
 import random
+import tempfile
 from collections.abc import Callable
 from itertools import count, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,6 +204,30 @@ def rows() -> nn.Module:
     return Around(table, lambda m, x: x + m((x[:, 0] > 0).long()))
 
 
+OTHERS: dict[str, Callable[[nn.Sequential], object]] = {
+    "append": lambda module: module.append(nn.Tanh()),
+    "rename": lambda module: module.add_module("other", module.pop(0)),
+}
+
+
+def other_layers(case: str) -> dict[str, str]:
+    """What a step and a save say where the first stage has other layers; then training goes on."""
+    pipe = Pipeline([linear, linear], 2, M, balance=[1, 1], device="cpu")
+    x, y = (t[:N] for t in batch(0))
+    before = pipe.train_step(x, y, MSE).loss
+    layers = dict(pipe.module.named_children())
+    if pipe.is_first:
+        OTHERS[case](pipe.module)
+    folder = Path(tempfile.gettempdir(), "unwritten")
+    found = {f"step, {case}": said(lambda: pipe.train_step(x, y, MSE))}
+    found[f"save, {case}"] = said(lambda: pipe.save(folder))
+    pipe.module._modules.clear()
+    pipe.module._modules.update(layers)
+    assert pipe.train_step(x, y, MSE).loss == before
+    pipe.close()
+    return found
+
+
 def refusals() -> dict[str, str]:
     """What each of two ranks says; the same Pipelines go on where they can."""
     rank, (x, y), found = dist.get_rank(), (t[:N] for t in batch(0)), {}
@@ -228,6 +254,8 @@ def refusals() -> dict[str, str]:
     found["unlike"] = said(lambda: pipeline(seed=rank))
     flickering = Pipeline([Flickering(), linear()], 2, 2, balance=[1, 1], device="cpu")
     found["flickers"] = said(lambda: flickering.train_step(x[:4], y[:4], MSE))
+    for case in OTHERS:
+        found |= other_layers(case)
     return found
 
 
@@ -325,6 +353,8 @@ REFUSALS = {
     "transport": "transport='tcp': choose one of auto, shm, gloo",
     "unlike": "seed=1 on rank 1, but 0 on rank 0",
     "flickers": "a layer must do the same both times",
+    **dict.fromkeys(("step, append", "step, rename"), "pipe.module: its layers are "),
+    **dict.fromkeys(("save, append", "save, rename"), ": pipe.module: its layers are "),
 }
 
 

@@ -1,4 +1,4 @@
-"""When replicas sum gradients; test_compare.py and test_replaced.py have what they train."""
+"""When replicas sum gradients; test_compare.py has what they train."""
 
 from typing import Any
 

@@ -16,18 +16,8 @@ from uuid import uuid4
 from torch import nn
 from torch.optim import Optimizer
 
-from repro.gpipe.checkpoint import optimizer_state
-from repro.gpipe.checkpoint.files import (
-    Index,
-    Kind,
-    Part,
-    commit,
-    kinds_of,
-    one_line,
-    read_index,
-    read_part,
-    write_part,
-)
+from repro.gpipe.checkpoint import files, optimizer_state
+from repro.gpipe.checkpoint.files import Index, Kind, Part
 from repro.gpipe.core.layers import names
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
 from repro.io.untrusted import short
@@ -71,11 +61,11 @@ def save(
         _check_extra(extra)
         if not allow_nonfinite:
             refuse_nonfinite(module, optimizer)
-        return write_part(path, module, optimizer)
+        return files.write_part(path, module, optimizer)
 
     def write_index() -> None:
         if writes and rank == 0:
-            commit(path.parent, [part for part in parts if part], layers, step, extra)
+            files.commit(path.parent, [part for part in parts if part], layers, step, extra)
 
     parts = together(where, rank, gather, write, undo=path)
     together(where, rank, gather, write_index, undo=path)
@@ -118,7 +108,7 @@ def _check_all(
     folder: Path, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None
 ) -> tuple[Index, dict[str, Any], dict[str, Any] | None]:
     """The index, and what a stage loads of the model's and the optimizer's state, if it fits."""
-    index = read_index(folder)
+    index = files.read_index(folder)
     if index.layers != list(layers):
         raise ValueError(
             f"checkpoint {folder}: it has {_describe_layers(index.layers)}, and this model has "
@@ -129,7 +119,7 @@ def _check_all(
     keys = module.state_dict().keys()
     # A file without keys belongs to no stage of this cut, so every stage checks that it exists.
     parts = [
-        read_part(folder, index, name)
+        files.read_part(folder, index, name)
         for name, file in index.files.items()
         if keys & file.kinds.keys() or not file.kinds
     ]
@@ -150,8 +140,8 @@ def _check_all(
 def whole_state_dict(folder: Path) -> dict[str, Any]:
     """The unsplit model's state dict, in layer order and on the CPU; needs no other process."""
     folder = Path(folder)
-    index = read_index(folder)
-    parts = [copy.deepcopy(read_part(folder, index, file)["model"]) for file in index.files]
+    index = files.read_index(folder)
+    parts = [copy.deepcopy(files.read_part(folder, index, file)["model"]) for file in index.files]
     values = {key: value for part in parts for key, value in part.items()}
     # A file may hold the layers of several stages, between which those of other files belong.
     position = {name: n for n, name in enumerate(index.layers)}
@@ -161,7 +151,7 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
 def own_part(
     state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]
 ) -> dict[str, Any]:
-    _check_keys(kinds_of(state_dict), module, layers, "state_dict", exact=False)
+    _check_keys(files.kinds_of(state_dict), module, layers, "state_dict", exact=False)
     return {key: state_dict[key] for key in module.state_dict()}
 
 
@@ -196,7 +186,7 @@ def _describe_failure(error: Exception, where: str, rank: int) -> tuple[type[Exc
     if isinstance(hidden, OSError):
         error = hidden
     kind = OSError if isinstance(error, OSError) else ValueError
-    text = one_line(error).removeprefix(f"{where}: ").removeprefix(f"{where}/")
+    text = files.one_line(error).removeprefix(f"{where}: ").removeprefix(f"{where}/")
     return kind, f"{where}: stage {rank} on {socket.gethostname()}: {text}"
 
 
@@ -228,7 +218,7 @@ def _check_keys(
     exact: bool,
 ) -> None:
     """Raise a ValueError unless keys and shapes fit the stage, and dtypes too if `exact`."""
-    needed = kinds_of(module.state_dict())
+    needed = files.kinds_of(module.state_dict())
     for key, kind in needed.items():
         if key not in kinds:
             raise ValueError(

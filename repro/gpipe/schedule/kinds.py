@@ -134,7 +134,6 @@ SCHEDULES: dict[str, Kind] = {
     "interleaved-1f1b": Kind(_interleaved, interleaved=True),
     "zb-h1": Kind(_zb_h1, split=True),
 }
-EXECUTED = tuple(name for name, kind in SCHEDULES.items() if kind.executed)
 
 
 def _with_recompute(order: list[Work], checkpoint: str) -> list[Work]:
