@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from repro.io.untrusted import open_regular
+from repro.io.untrusted import read_bytes
 
 
 def write(path: Path, data: bytes) -> None:
@@ -13,8 +13,8 @@ def write(path: Path, data: bytes) -> None:
     Raises:
         OSError: with the path of the file, which the system's own error of a full disk lacks.
     """
-    with suppress(OSError, ValueError), open_regular(path) as file:
-        if file.read(len(data) + 1) == data:
+    with suppress(ValueError):
+        if read_bytes(path, len(data)) == data:
             return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

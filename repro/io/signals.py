@@ -4,23 +4,19 @@ import signal
 import time
 from contextlib import suppress
 
-_AT_ONCE = 2.0  # seconds in which further signals are one with the first: a double Ctrl-C, say
-_received: list[int] = []
+_AT_ONCE = 2.0  # seconds after a signal in which another one does not disturb the end in order
+_received: list[tuple[float, int]] = []  # moments, and numbers of signals
 
 
 def install_handlers() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and remember that they came.
-
-    The end in order that follows is not disturbed by a second signal right behind.
-    """
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and remember that they came."""
     _received.clear()
-    heeded_until = 0.0
 
     def stop(number: int, _frame: object) -> None:
-        nonlocal heeded_until
-        _received.append(number)
-        if time.monotonic() > heeded_until:
-            heeded_until = time.monotonic() + _AT_ONCE
+        now = time.monotonic()
+        is_first = not _received or now > _received[-1][0] + _AT_ONCE
+        _received.append((now, number))
+        if is_first:
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -42,5 +38,5 @@ def check() -> None:
 
 def exit_status() -> int:
     """Exit status of a program that was ended by the first signal: 128 + its number."""
-    number = _received[0] if _received else signal.SIGINT
+    number = _received[0][1] if _received else signal.SIGINT
     return 128 + number

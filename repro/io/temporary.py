@@ -48,8 +48,7 @@ def _started(process: int) -> str:
         if not _PROC.is_dir():
             os.kill(process, 0)
             return "0"
-        return (
-            (_PROC / f"{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-        )
+        stat = (_PROC / f"{process}/stat").read_text(errors="replace")
+        return stat.rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError):
         return ""

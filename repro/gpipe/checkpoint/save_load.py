@@ -48,7 +48,7 @@ def save(
     first one `writes`.
     """
     where = f"checkpoint {folder}"
-    path = Path(folder) / f"stage{rank}-{uuid4().hex}.pt"  # another name for each save
+    path = folder / f"stage{rank}-{uuid4().hex}.pt"  # another name for each save
 
     def write() -> Part | None:
         if not writes:
@@ -89,7 +89,7 @@ def load(
     loaded: list[tuple[Index, dict[str, Any], dict[str, Any] | None]] = []
 
     def check() -> str:
-        loaded.append(_check_all(Path(folder), module, layers, optimizer))
+        loaded.append(_check_all(folder, module, layers, optimizer))
         return loaded[0][0].digest
 
     if len(set(together(where, rank, gather, check))) > 1:

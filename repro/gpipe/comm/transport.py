@@ -214,11 +214,10 @@ def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.Pro
     links: list[tuple[int, int, int]] = []
     for rank, after in pairs:
         links += [(rank, after, TAGS["F"]), (after, rank, TAGS["B"])]
-    groups = [
-        dist.new_group(sorted((rank, other)), backend="nccl", timeout=TIMEOUT)
-        for rank, other, _ in links
-    ]
-    return dict(zip(links, groups, strict=True))  # pyright: ignore[reportReturnType]
+    return {  # pyright: ignore[reportReturnType]
+        link: dist.new_group(sorted(link[:2]), backend="nccl", timeout=TIMEOUT)
+        for link in links
+    }
 
 
 def connect(
