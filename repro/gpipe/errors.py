@@ -42,6 +42,13 @@ def within(value: object, least: float, most: float) -> TypeGuard[Any]:
     return isinstance(value, Real) and not isinstance(value, bool) and bool(least <= number <= most)
 
 
+def check_counts(**counts: object) -> None:
+    """Raise a ValueError unless each is a whole number, at least 1."""
+    for field, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{field}={short(value)}: must be a whole number, at least 1")
+
+
 def one_of(field: str, value: object, allowed: Iterable[str]) -> None:
     """Raise a ValueError that names the field, the value, what is allowed and the nearest match."""
     names = list(allowed)

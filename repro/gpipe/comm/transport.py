@@ -215,8 +215,7 @@ def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.Pro
     for rank, after in pairs:
         links += [(rank, after, TAGS["F"]), (after, rank, TAGS["B"])]
     return {  # pyright: ignore[reportReturnType]
-        link: dist.new_group(sorted(link[:2]), backend="nccl", timeout=TIMEOUT)
-        for link in links
+        link: dist.new_group(sorted(link[:2]), backend="nccl", timeout=TIMEOUT) for link in links
     }
 
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from repro.gpipe.errors import check_counts
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import SCHEDULES, check_counts, make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import check
 from repro.io.untrusted import did_you_mean
 

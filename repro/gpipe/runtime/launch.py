@@ -23,6 +23,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from repro.gpipe.errors import check_counts
 from repro.gpipe.runtime import health
 from repro.gpipe.runtime.group import Group, initialise, on_this_host
 from repro.gpipe.runtime.heartbeats import INTERVAL, Failure
@@ -72,9 +73,7 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         if current_process().name.startswith(NAME):
             os._exit(_NO_GUARD)  # a stage: its launcher raises the error, once for all of them
         raise ValueError(_GUARD)
-    for field, number in (("stages", stages), ("threads", threads)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{field}={short(number)}: must be a whole number, at least 1")
+    check_counts(stages=stages, threads=threads)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
     _check_importable(fn)

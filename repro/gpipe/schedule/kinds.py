@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
-from repro.gpipe.errors import one_of
+from repro.gpipe.errors import check_counts, one_of
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
 
@@ -206,13 +206,6 @@ def _with_messages(
         if kind in GRADIENT and has_previous:
             actions.append(Action("Send", rank, stage, i, gradient, previous_rank))
     return actions
-
-
-def check_counts(**counts: object) -> None:
-    """Raise a ValueError unless each is a whole number, at least 1."""
-    for argument, value in counts.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{argument}={value!r}: must be a whole number, at least 1")
 
 
 @collector.paused()
