@@ -74,9 +74,8 @@ def tilde_to_home(value: Any) -> Any:
     """The inverse: `~` and `~/...` become paths below this machine's home folder."""
 
     def expanded(part: Any) -> Any:
-        if isinstance(part, str) and (part == "~" or part.startswith("~/")):
-            return os.path.expanduser(part)  # noqa: PTH111  (keeps a slash at the end)
-        return part
+        is_path = isinstance(part, str) and (part == "~" or part.startswith("~/"))
+        return os.path.expanduser(part) if is_path else part  # noqa: PTH111  (keeps a last slash)
 
     return _changed(value, expanded)
 

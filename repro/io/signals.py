@@ -13,10 +13,8 @@ def install_handlers() -> None:
     _received.clear()
 
     def stop(number: int, _frame: object) -> None:
-        now = time.monotonic()
-        is_first = not _received or now > _received[-1][0] + _AT_ONCE
-        _received.append((now, number))
-        if is_first:
+        _received.append((time.monotonic(), number))
+        if len(_received) == 1 or _received[-1][0] - _received[-2][0] > _AT_ONCE:
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

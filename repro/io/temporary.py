@@ -21,14 +21,12 @@ def own_folder() -> Iterator[Path]:
     host have left, since they were killed, is removed first.
     """
     host = _host()
-    of_process = re.compile(rf"gpipe-{host}-(\d+)-(\d+)-\w+")
     for path in Path(tempfile.gettempdir()).glob(f"gpipe-{host}-*"):
-        found = of_process.fullmatch(path.name)
+        found = re.fullmatch(rf"gpipe-{host}-(\d+)-(\d+)-\w+", path.name)
         with suppress(FileNotFoundError):  # another launch is removing it, too
             if found and path.lstat().st_uid == os.getuid() and _started(int(found[1])) != found[2]:
                 shutil.rmtree(path, ignore_errors=True)
-    process = os.getpid()
-    prefix = f"gpipe-{host}-{process}-{_started(process)}-"
+    prefix = f"gpipe-{host}-{os.getpid()}-{_started(os.getpid())}-"
     if Path(tempfile.gettempdir()).name.startswith(prefix):
         prefix = "gpipe-"  # it goes with the folder around it; a socket's path has 107 characters
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
