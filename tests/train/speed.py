@@ -3,173 +3,124 @@
     nice .venv/bin/python tests/train/speed.py        # three minutes on two idle cores
 
 Everything is measured on the CPU, with one thread in each process, and includes the reading of the
-data. The two sides of a ratio are measured as the runs of an experiment are: step against step in
-random order, in several sets of fresh processes. As a script it writes what came out to
-results/reference/<machine>/training_speed.json.
+data. Loops are measured as the runs of an experiment are: step against step in random order, in
+several sets of fresh processes. It prints the ratios as they stand in training_speed.json, of which
+docs/performance.md has the place.
 """
 
 import json
 import random
-import statistics
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import count, islice
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from repro.data.batches import Batches
 from repro.data.classification import ImageTask, open_images
 from repro.data.pairs import TranslationTask, open_pairs
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import gather, map_leaves, split
-from repro.harness import machine
-from repro.harness.statistics import ratio
-from repro.io.files import write
+from repro.harness.statistics import interval_of_sets, quotients
 from repro.models import build
 from repro.train.losses import classification, translation
 from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer, make_optimizer
 
-REFERENCE = Path(__file__).parents[2] / "results/reference"
-GOALS = {"Trainer over a plain loop, K=1": 0.97, "K=2 over K=1, M=8": 1.6}
-SIDES = dict(zip(GOALS, (("plain", "trainer"), ("K=1", "K=2")), strict=True))
-RECIPE = Recipe(lr=1e-3, optimizer="adam")
 N, M = 64, 8
-SETS, BLOCKS, WARM_UP = 3, 30, 3  # steps of each side in a set, and steps that are not timed
-
-Loop = Callable[[int], object]  # does so many steps
-
-
-@dataclass(frozen=True)
-class Task:
-    """A model with its data; `per_example` are the images or target tokens of an example."""
-
-    name: str
-    arguments: dict[str, Any]
-    data: Callable[[], Batches]
-    loss: Loss
-    unit: str
-    per_example: int
-
-
+SETS, BLOCKS, WARM_UP = 3, 30, 3  # a block is a step of each loop; the first ones are not timed
+COMPARISONS = {  # base, what is compared with it, the least ratio that is aimed at
+    "Trainer over a plain loop, K=1": ("plain", "trainer", 0.97),
+    "K=2 over K=1, M=8": ("K=1", "K=2", 1.6),
+}
+# Loop of the trainer -> K, M and what is recomputed.
+TRAINERS = {"K=2": (2, M, "always"), "K=1": (1, M, "always"), "trainer": (1, 1, "never")}
+RECIPE = Recipe(lr=1e-3, optimizer="adam")
 PAIRS = TranslationTask(names=("toy:alfa",), vocabulary=256, S=24, T=24)
-TASKS = {
-    "images": Task(
-        "amoebanet-b",
-        {"L": 3, "D": 16, "image": 32, "num_classes": 10},
-        lambda: open_images(ImageTask(size=32), N, seed=0),
+SIZES = {"L": 3, "d": 64, "H": 128, "A": 4, "head_dim": 16, "V": 256, "S": 24, "T": 24}
+# The model, its data, and its loss.
+TASKS: dict[str, tuple[Callable[[], Any], Callable[[], Any], Any]] = {
+    "images": (
+        partial(build, "amoebanet-b", L=3, D=16, image=32, num_classes=10),
+        partial(open_images, ImageTask(size=32), N, seed=0),
         classification(),
-        "images/s",
-        1,
     ),
-    "tokens": Task(
-        "translation",
-        {"L": 3, "d": 64, "H": 128, "A": 4, "head_dim": 16, "V": 256, "S": 24, "T": 24},
-        lambda: open_pairs(PAIRS, N, seed=0),
+    "tokens": (
+        partial(build, "translation", **SIZES),
+        partial(open_pairs, PAIRS, N, seed=0),
         translation(),
-        "tokens/s",
-        24,
     ),
 }
 
 
-def plain_loop(task: Task) -> Loop:
-    """A usual training loop on tensors in memory."""
+def plain_loop(task: str) -> Callable[[], object]:
+    """A step of a usual training loop on tensors in memory."""
+    model_of, data, loss_of = TASKS[task]
     torch.manual_seed(0)
-    model = nn.Sequential(*(layer() for layer in build(task.name, **task.arguments).layers))
+    model = nn.Sequential(*(layer() for layer in model_of().layers))
     optimizer = make_optimizer(model, RECIPE)
-    batches = task.data()
+    batches = data()
     everything = gather([batches.next() for _ in range(20)])
     shuffled = (rows for _ in count() for rows in torch.randperm(20 * N).split(N))
 
-    def run(steps: int) -> None:
-        for rows in islice(shuffled, steps):
-            inputs, targets = map_leaves(torch.Tensor, lambda x, rows=rows: x[rows], everything)
-            optimizer.zero_grad()
-            loss = task.loss(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            loss.item()
+    def step() -> None:
+        rows = next(shuffled)
+        inputs, targets = map_leaves(torch.Tensor, lambda x: x[rows], everything)
+        optimizer.zero_grad()
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        loss.item()
 
-    return run
+    return step
 
 
-def trainer_loop(task: Task, K: int, M: int, checkpoint: str) -> Loop:
+def trainer_loop(task: str, K: int, M: int, checkpoint: str) -> Callable[[], object]:
     """The same by `Trainer` on K stages, which are cut by measured times."""
-    torch.manual_seed(0)
-    batches = task.data()
+    model, data, loss = TASKS[task]
+    batches = data()
     inputs, _ = batches.next()
-    layers, sample = build(task.name, **task.arguments).layers, split(inputs, M)[0]
-    cut: Any = {"balance": "time", "sample": sample, "device": "cpu"}
-    pipe = Pipeline(layers, K, M, checkpoint=checkpoint, **cut)
-    trainer = Trainer(pipe, task.loss, RECIPE, batches)
-    return lambda steps: trainer.run(trainer.step + steps)
+    cut: Any = {"balance": "time", "sample": split(inputs, M)[0], "device": "cpu"}
+    pipe = Pipeline(model().layers, K, M, checkpoint=checkpoint, **cut)
+    trainer = Trainer(pipe, loss, RECIPE, batches)
+    return lambda: trainer.run(trainer.step + 1)
 
 
-def loops_here() -> dict[str, dict[tuple[str, str], Loop]]:
-    """Comparison -> side and task -> its loop, where this process of two takes part in it."""
-    against_plain, on_two = GOALS
-    loops: dict[str, dict[tuple[str, str], Loop]] = {each: {} for each in GOALS}
-    for name, task in TASKS.items():
-        loops[on_two]["K=2", name] = trainer_loop(task, 2, M, "always")
+def rates_of_set(number: int) -> dict[tuple[str, str], list[float]]:
+    """Task and loop -> its steps a second in each block of a set."""
+    loops = {}  # in which this process of two takes part
+    for task in TASKS:
+        for name, settings in TRAINERS.items():
+            if dist.get_rank() < settings[0]:
+                loops[task, name] = trainer_loop(task, *settings)
         if dist.get_rank() == 0:
-            loops[on_two]["K=1", name] = trainer_loop(task, 1, M, "always")
-            loops[against_plain]["plain", name] = plain_loop(task)
-            loops[against_plain]["trainer", name] = trainer_loop(task, 1, 1, "never")
-    return loops
-
-
-def rates_of_set(number: int) -> dict[tuple[str, str, str], list[float]]:
-    """Comparison, side, task -> its throughput in each block of a set."""
-    torch.set_num_threads(1)
-    loops, orders = loops_here(), random.Random(number)
-    for loop in (loop for each in loops.values() for loop in each.values()):
-        loop(WARM_UP)
-    pairs = [(comparison, name) for comparison in GOALS for name in TASKS]
-    rates: dict[tuple[str, str, str], list[float]] = {}
-    for _ in range(BLOCKS):
-        for comparison, name in orders.sample(pairs, len(pairs)):
-            for side in orders.sample(SIDES[comparison], 2):
-                dist.barrier()
-                if loop := loops[comparison].get((side, name)):
-                    began = time.perf_counter()
-                    loop(1)
-                    rate = N * TASKS[name].per_example / (time.perf_counter() - began)
-                    rates.setdefault((comparison, side, name), []).append(rate)
+            loops[task, "plain"] = plain_loop(task)
+    every = [(task, name) for task in TASKS for name in (*TRAINERS, "plain")]
+    rates: dict[tuple[str, str], list[float]] = {each: [] for each in every}
+    order = random.Random(number)
+    for block in range(WARM_UP + BLOCKS):
+        for each in order.sample(every, len(every)):
+            dist.barrier()
+            if each in loops:
+                began = time.perf_counter()
+                loops[each]()
+                if block >= WARM_UP:
+                    rates[each].append(1 / (time.perf_counter() - began))
     return rates
 
 
 def main() -> None:
-    """Measure, print, and write the record."""
-    torch.set_num_threads(1)
-    here = machine.detect("laptop")
+    """Measure and print."""
     sets = [launch(rates_of_set, number, stages=2)[0] for number in range(SETS)]
-    comparisons = []
-    for comparison, name in ((comparison, name) for comparison in GOALS for name in TASKS):
-        base, other = (
-            dict[Hashable, Any](enumerate(each[comparison, side, name] for each in sets))
-            for side in SIDES[comparison]
-        )
-        value, low, high, blocks = ratio(other, base)
-        row = {"comparison": comparison, "task": name, "unit": TASKS[name].unit}
-        for side, rates in zip(SIDES[comparison], (base, other), strict=True):
-            row[side] = statistics.median(rate for each in rates.values() for rate in each)
-        row |= {"ratio": value, "low": low, "high": high, "sets": SETS, "blocks": blocks}
-        comparisons.append(row | {"goal": GOALS[comparison]})
-        print(comparisons[-1])
-    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": machine.commit()}
-    about |= {"machine": here.slug, "device": here.kind, "fidelity": "measured"}
-    record = about | {"comparisons": comparisons}
-    path = REFERENCE / here.slug / "training_speed.json"
-    write(path, json.dumps(record, indent=1).encode() + b"\n")
-    print(f"wrote {path}")
+    for comparison, (base, other, goal) in COMPARISONS.items():
+        for task in TASKS:
+            ratios = [quotients(rates[task, other], rates[task, base]) for rates in sets]
+            value, low, high = interval_of_sets(ratios)
+            row = {"comparison": comparison, "task": task, "ratio": value, "low": low, "high": high}
+            print(json.dumps(row | {"sets": SETS, "blocks": SETS * BLOCKS, "goal": goal}))
 
 
 if __name__ == "__main__":
