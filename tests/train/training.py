@@ -22,6 +22,8 @@ from repro.train.losses import translation
 from repro.train.recipe import Recipe
 from repro.train.trainer import Trainer
 
+# As in processes that are launched: with more threads weights may have other bits.
+torch.set_num_threads(1)
 N, M, WIDTH, CLASSES = 12, 3, 6, 4
 LOSS = nn.functional.cross_entropy
 RECIPE = Recipe(
