@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repro.costs.fake import FakeLayers, refusing
+from repro.costs.fake import fake_layers, refusing
 from repro.costs.trace import Pass, Recorder, form_of, trace
 from repro.gpipe.comm.message import Form
 from repro.gpipe.core.layers import Layer
@@ -37,8 +37,8 @@ class Resident:
 class Counter:
     """A model on fake tensors, from which the memory of any cut and schedule can be counted.
 
-    What another counter, `like`, has found is used again if it is on the same device: "cpu", or
-    "cuda" if there is a GPU, whose operators are counted then.
+    The device is "cpu", or "cuda" if there is a GPU, whose operators are counted then. What a
+    counter has found of a layer serves all later ones of this process.
     """
 
     def __init__(
@@ -46,14 +46,12 @@ class Counter:
         layers: Sequence[Layer],
         loss: Loss,
         optimizer: Optimizer | None = None,
-        like: "Counter | None" = None,
         device: str = "cpu",
     ) -> None:
         self._layers = layers
         self._loss = loss
         self._optimizer = optimizer
-        again = like is not None and like._fakes.device == device
-        self._fakes = like._fakes if like and again else FakeLayers(device)
+        self._fakes = fake_layers(device)
         self._loss_kind, self._optimizer_kind = self._fakes.same(loss), self._fakes.same(optimizer)
         self.kinds = tuple(self._fakes.kinds(layers))
         self._chains: dict[Hashable, list[Form]] = {}

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -36,10 +36,11 @@ class UncountableError(ValueError):
 class FakeLayers:
     """The distinct layers of any number of models, each built once, and what was found of them.
 
-    `modules` has one for each kind of layer.
+    `modules` has one for each kind of layer. A process has one of these for each device, "cpu" or
+    "cuda": `fake_layers`.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str) -> None:
         self.device = device
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.modules: list[nn.Module] = []
@@ -66,10 +67,13 @@ class FakeLayers:
 
     def kinds(self, layers: Sequence[Layer]) -> list[int]:
         """The number of each layer's kind; equal layers have the same number."""
-        return [
-            self.once(("layer", self.same(layer)), partial(self._kind, layer, index))
-            for index, layer in enumerate(layers)
-        ]
+        kinds = []
+        for index, layer in enumerate(layers):
+            kind = partial(self._kind, layer, index)
+            # A module is not kept, since it may have weights: it is known by what it computes.
+            is_module = isinstance(layer, nn.Module)
+            kinds.append(kind() if is_module else self.once(("layer", self.same(layer)), kind))
+        return kinds
 
     def _kind(self, layer: Layer, index: int) -> int:
         with refusing(f"layers[{index}]", layer, "cannot be built without memory"):
@@ -85,6 +89,11 @@ class FakeLayers:
         if kind == new:
             self.modules.append(fake)
         return kind
+
+
+@cache
+def fake_layers(device: str) -> FakeLayers:
+    return FakeLayers(device)
 
 
 def _faked(tensor: Tensor, device: str) -> Tensor:

@@ -225,21 +225,14 @@ class Ladder:
 
 
 class Search:
-    """Search for the largest model of which every stage stays within `memory` bytes.
+    """Search for the largest model of which every stage stays within `memory` bytes."""
 
-    Traces of another search, `like`, are used again.
-    """
-
-    def __init__(
-        self, build: Callable[..., Model], step: Step, memory: int, like: "Search | None" = None
-    ) -> None:
+    def __init__(self, build: Callable[..., Model], step: Step, memory: int) -> None:
         self._build = build
         self._step = step
         self._memory = memory
         assert step.config.stages_per_rank == 1  # stages are cut by memory for one on each rank
         self._schedule = step.config.make_schedule()
-        self._counter: Counter | None = like._counter if like else None
-        self._start = like._start if like else 0  # where the last search ended
 
     def largest(self, ladders: Iterable[Sizes]) -> Ladder:
         """The ladder, of several, on which the model with the most parameters fits.
@@ -248,9 +241,10 @@ class Search:
         that refuses every size, or has fewer layers than there are stages, is one line.
         """
         tried = [Ladder(sizes) for sizes in ladders]
+        start = 0
         for ladder in tried:
-            ladder.climb(self.tasks, self._memory, self._start)
-            self._start = max(ladder.low, 0)
+            ladder.climb(self.tasks, self._memory, start)
+            start = max(ladder.low, 0)  # one ladder often ends near where another does
         fitting = [(ladder.best.parameters, ladder) for ladder in tried if ladder.best]
         if fitting:
             return max(fitting, key=itemgetter(0))[1]
@@ -279,9 +273,7 @@ class Search:
         with torch.device("meta"):  # where a user's modules take no memory
             model = self._build(**args)
         inputs, targets = (mini_batch(example, step.batch) for example in model.batch(1, 0))
-        self._counter = Counter(
-            model.layers, model.loss, step.optimizer, self._counter, step.device
-        )
+        counter = Counter(model.layers, model.loss, step.optimizer, step.device)
         largest = sizes(step.batch, step.config.micro_batches)[0]
-        self._counter.boundaries(micro_batch(inputs, largest))
-        return Tasks(self._counter, self._schedule, inputs, targets, step.messages, args)
+        counter.boundaries(micro_batch(inputs, largest))
+        return Tasks(counter, self._schedule, inputs, targets, step.messages, args)

@@ -39,7 +39,6 @@ from repro.simulate.stage_costs import FREE, StageCosts
 from repro.simulate.step import all_reduce_seconds, exposed_seconds, settle, simulate
 
 ALL_REDUCE = "all-reduce"  # seconds of a step with replicas that no span of its timeline shows
-_last_counter: Counter | None = None  # of this process; the next one uses its traces
 
 
 class Included(NamedTuple):
@@ -116,12 +115,9 @@ class Source:
 
     @cached_property
     def counter(self) -> Counter:
-        global _last_counter
         assert self.model is not None
         optimizer = partial(OPTIMIZERS[self._optimizer], lr=0.01)
-        layers, loss = self.model.layers, self.model.loss
-        _last_counter = Counter(layers, loss, optimizer, _last_counter, self._kind)
-        return _last_counter
+        return Counter(self.model.layers, self.model.loss, optimizer, self._kind)
 
     @cached_property
     def few(self) -> tuple[Tree, Tree]:

@@ -39,7 +39,6 @@ def check_plans(plans: Sequence[Plan]) -> None:
 def check(specs: Iterable[RunSpec]) -> None:
     """Raise a one-line ValueError for the first run that cannot work with its model."""
     built: dict[str, Model] = {}
-    counter: Counter | None = None
     for spec in specs:
         if spec.task == "fit":  # builds models of many sizes
             _check_fit(spec)
@@ -51,7 +50,7 @@ def check(specs: Iterable[RunSpec]) -> None:
         check_model(spec, model)
         # The builders of our own models check the arguments; layers that wait would really wait.
         if is_new and spec.model not in BUILDERS and not waits(model):
-            counter = _rehearse(spec, model, counter)
+            _rehearse(spec, model)
 
 
 def _check_fit(spec: RunSpec) -> None:
@@ -97,19 +96,17 @@ def check_model(spec: RunSpec, model: Model) -> None:
             raise ValueError(f"model = '{spec.model}' with {error}") from None
 
 
-def _rehearse(spec: RunSpec, model: Model, like: Counter | None) -> Counter | None:
-    """Pass one micro-batch through layers and loss; returns the counter for the next model."""
+def _rehearse(spec: RunSpec, model: Model) -> None:
+    """Pass one micro-batch through layers and loss."""
     examples = sizes(spec.N // spec.D, spec.M)[0]
     try:
         inputs, targets = (
             micro_batch(mini_batch(few, examples), examples) for few in model.batch(1, 0)
         )
-        counter = Counter(model.layers, model.loss, like=like)
-        counter.head(inputs, targets, graph=False)
+        Counter(model.layers, model.loss).head(inputs, targets, graph=False)
     except Exception as error:
         needs_values = isinstance(error, UncountableError) or _NO_VALUES in message(error)
         if needs_values and not spec.modelled:
-            return like
+            return
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"model = {short(spec.model)}: {kind}{message(error)}") from error
-    return counter

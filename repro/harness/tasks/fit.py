@@ -20,8 +20,6 @@ from repro.harness.tasks.setup import config_of, device_of, drawn_on, facts_of, 
 from repro.methods.own import Own
 from repro.models import build
 
-_last_search: Search | None = None  # of this process; its traces serve the next one
-
 
 def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     spec = job.spec
@@ -48,14 +46,12 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
 
 
 def counted(job: Job) -> FitRound:
-    global _last_search
     spec, device = job.spec, job.device
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     step = Step(config_of(spec), spec.N, optimizer, _messages(spec, device), device)
     assert spec.memory is not None
-    search = Search(partial(build, spec.model), step, spec.memory, _last_search)
-    _last_search = search
+    search = Search(partial(build, spec.model), step, spec.memory)
     sizes = size_ladders(spec.model, spec.arguments, None)
     answer = search.largest(sizes)
     shown = answer.best or answer.above
