@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,16 +23,14 @@ class Own(Method):
         config = setup.config
         rank = dist.get_rank() if config.processes > 1 else 0
         super().__init__(setup, config.processes, rank)
-        divided: dict[str, Any] = {}
         self._parts = None
         if config.tensor_parallel > 1:
             assert setup.group is not None
             self._parts = Parts(setup.group)
-            divided = {"divide": partial(divide, parts=self._parts)}
         self._pipe = Pipeline(
             setup.layers,
             config,
-            **divided,
+            divide=self._parts and partial(divide, parts=self._parts),
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,
