@@ -57,7 +57,7 @@ class FitOptions(AnswerOptions, ModelOptions):
 
 def main(arguments: list[str]) -> int:
     options = parse(FitOptions, arguments, "repro fit")
-    from repro.costs.fit import Search
+    from repro.costs.fit import largest
     from repro.costs.size_ladder import size_ladders
     from repro.costs.units import parse_bytes, readable
     from repro.models import build
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     step = _step(options)
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args, options.vary, options.up_to)
-    found = Search(partial(build, options.model), step, memory).largest(ladders)
+    found = largest(partial(build, options.model), step, memory, ladders)
     best, above = found.best, found.above
     settings = {
         "model": options.model,

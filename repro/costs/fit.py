@@ -6,7 +6,7 @@ As in Table 1 of arXiv:1811.06965v5, over (L, D) of AmoebaNet and L of the Trans
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from repro.costs.size_ladder import Sizes
 from repro.costs.stage_memory import Messages, Ranks, StageMemory, micro_batch
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.microbatch import sizes
+from repro.gpipe.schedule.actions import Schedule
 from repro.io.untrusted import message
 from repro.models import Model
 from repro.models.arguments import UnusableError
@@ -40,6 +41,11 @@ class Step:
     optimizer: Optimizer | None = torch.optim.RMSprop
     messages: Messages = field(default_factory=Messages)
     device: str = "cpu"
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        assert self.config.stages_per_rank == 1  # stages are cut by memory for one on each rank
+        return self.config.make_schedule()
 
 
 @dataclass(frozen=True)
@@ -224,56 +230,48 @@ class Ladder:
         return replace(smallest.cut, args=self.best.args) == self.best
 
 
-class Search:
-    """Search for the largest model of which every stage stays within `memory` bytes."""
+def largest(
+    build: Callable[..., Model], step: Step, memory: int, ladders: Iterable[Sizes]
+) -> Ladder:
+    """The largest model of which every stage stays within `memory` bytes.
 
-    def __init__(self, build: Callable[..., Model], step: Step, memory: int) -> None:
-        self._build = build
-        self._step = step
-        self._memory = memory
-        assert step.config.stages_per_rank == 1  # stages are cut by memory for one on each rank
-        self._schedule = step.config.make_schedule()
+    It is the best of the ladder, of several, on which the model with the most parameters fits. If
+    no model fits, it is the one whose next size is nearest to fit. The ValueError of a model that
+    refuses every size, or has fewer layers than there are stages, is one line.
+    """
+    tried = [Ladder(sizes) for sizes in ladders]
+    start = 0
+    for ladder in tried:
+        ladder.climb(partial(tasks, build, step), memory, start)
+        start = max(ladder.low, 0)  # one ladder often ends near where another does
+    fitting = [(ladder.best.parameters, ladder) for ladder in tried if ladder.best]
+    if fitting:
+        return max(fitting, key=itemgetter(0))[1]
+    above = [(ladder.above.fullest, ladder) for ladder in tried if ladder.above]
+    if above:
+        return min(above, key=itemgetter(0))[1]
+    depths = [len(found.counter) for ladder in tried for found in ladder.accepted.values()]
+    if depths:
+        raise ValueError(
+            f"stages={step.config.stages}: the model has {max(depths)} layers; choose at most "
+            f"{max(depths)} stages"
+        )
+    refused = tried[0].refused
+    text = refused[0].reason
+    if name := tried[0].varied:
+        text += f"; nor is any other {name} up to {refused[-1].args[name]} accepted"
+    raise ValueError(text)
 
-    def largest(self, ladders: Iterable[Sizes]) -> Ladder:
-        """The ladder, of several, on which the model with the most parameters fits.
 
-        If no model fits, it is the one whose next size is nearest to fit. The ValueError of a model
-        that refuses every size, or has fewer layers than there are stages, is one line.
-        """
-        tried = [Ladder(sizes) for sizes in ladders]
-        start = 0
-        for ladder in tried:
-            ladder.climb(self.tasks, self._memory, start)
-            start = max(ladder.low, 0)  # one ladder often ends near where another does
-        fitting = [(ladder.best.parameters, ladder) for ladder in tried if ladder.best]
-        if fitting:
-            return max(fitting, key=itemgetter(0))[1]
-        above = [(ladder.above.fullest, ladder) for ladder in tried if ladder.above]
-        if above:
-            return min(above, key=itemgetter(0))[1]
-        depths = [len(tasks.counter) for ladder in tried for tasks in ladder.accepted.values()]
-        if depths:
-            raise ValueError(
-                f"stages={self._schedule.stages}: the model has {max(depths)} layers; choose at "
-                f"most {max(depths)} stages"
-            )
-        refused = tried[0].refused
-        text = refused[0].reason
-        if name := tried[0].varied:
-            text += f"; nor is any other {name} up to {refused[-1].args[name]} accepted"
-        raise ValueError(text)
+def tasks(build: Callable[..., Model], step: Step, args: Mapping[str, Any]) -> Tasks:
+    """The stages that the model of a size can be cut into.
 
-    def tasks(self, args: Mapping[str, Any]) -> Tasks:
-        """The stages that the model of a size can be cut into.
-
-        Raises:
-            ValueError: one line: the model refuses the size, or a layer the largest micro-batch.
-        """
-        step = self._step
-        with torch.device("meta"):  # where a user's modules take no memory
-            model = self._build(**args)
-        inputs, targets = (mini_batch(example, step.batch) for example in model.batch(1, 0))
-        counter = Counter(model.layers, model.loss, step.optimizer, step.device)
-        largest = sizes(step.batch, step.config.micro_batches)[0]
-        counter.boundaries(micro_batch(inputs, largest))
-        return Tasks(counter, self._schedule, inputs, targets, step.messages, args)
+    Raises:
+        ValueError: one line: the model refuses the size, or a layer the largest micro-batch.
+    """
+    with torch.device("meta"):  # where a user's modules take no memory
+        model = build(**args)
+    inputs, targets = (mini_batch(example, step.batch) for example in model.batch(1, 0))
+    counter = Counter(model.layers, model.loss, step.optimizer, step.device)
+    counter.boundaries(micro_batch(inputs, sizes(step.batch, step.config.micro_batches)[0]))
+    return Tasks(counter, step.schedule, inputs, targets, step.messages, args)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from repro.cli.main import main
-from repro.costs.fit import Search, Step
+from repro.costs.fit import Step, largest, tasks
 from repro.costs.units import parse_bytes
 from repro.gpipe.core.config import PipelineConfig
 from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -19,6 +19,7 @@ from repro.models import Model, build
 GIB = 2**30
 SMALL = {"d": 64, "H": 256, "heads": 4, "V": 256, "T": 64}
 SIZES = [{"L": L} for L in range(1, 500)]
+STEP = Step(PipelineConfig(4, 8), batch=8, optimizer=OPTIMIZERS["rmsprop-momentum"])
 
 
 def transformer(L: int):
@@ -30,15 +31,8 @@ def model(layers: list[Callable[[], nn.Module]], width: int) -> Model:
     return Model("own", layers, lambda N, seed: (x, x), nn.functional.mse_loss, "x/s")
 
 
-@pytest.fixture(scope="module")
-def search() -> Search:
-    config = PipelineConfig(stages=4, micro_batches=8)
-    step = Step(config, batch=8, optimizer=OPTIMIZERS["rmsprop-momentum"])
-    return Search(transformer, step, 4 * 2**20)
-
-
-def test_the_largest_fits_and_the_next_does_not(search: Search):
-    fit = search.largest([SIZES])
+def test_the_largest_fits_and_the_next_does_not():
+    fit = largest(transformer, STEP, 4 * 2**20, [SIZES])
     assert fit.best is not None
     assert fit.above is not None
     assert fit.best.fullest <= 4 * 2**20 < fit.above.fullest
@@ -49,24 +43,24 @@ def test_the_largest_fits_and_the_next_does_not(search: Search):
     )
 
 
-def test_no_cut_is_more_even(search: Search):
+def test_no_cut_is_more_even():
     """Moving a layer over any boundary makes the fullest stage no emptier."""
-    tasks = search.tasks({"L": 9})
-    ends = [0, *accumulate(tasks.cut.balance)]
+    found = tasks(transformer, STEP, {"L": 9})
+    ends = [0, *accumulate(found.cut.balance)]
     for boundary in (1, 2, 3):
         for moved in (-1, 1):
             other = [*ends]
             other[boundary] += moved
             if all(a < b for a, b in pairwise(other)):
-                stages = tasks.peaks([b - a for a, b in pairwise(other)])
-                assert max(stage.total for stage in stages) >= 0.99 * tasks.cut.fullest
+                stages = found.peaks([b - a for a, b in pairwise(other)])
+                assert max(stage.total for stage in stages) >= 0.99 * found.cut.fullest
 
 
 def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count():
     step = Step(PipelineConfig(stages=8, micro_batches=8), batch=8)
     with pytest.raises(ValueError, match="stages=8: the model has 5 layers"):
-        Search(transformer, step, GIB).largest([[{"L": 3}]])
-    fit = Search(transformer, step, GIB).largest([[{"L": 3}], [{"L": 9}]])
+        largest(transformer, step, GIB, [[{"L": 3}]])
+    fit = largest(transformer, step, GIB, [[{"L": 3}], [{"L": 9}]])
     assert fit.best is not None
     assert fit.best.args == {"L": 9}
 
@@ -84,7 +78,7 @@ def test_sizes_that_a_model_refuses_are_left_out(multiple: int, memory: float):
         return model([partial(nn.Linear, 30, width), last], 30)
 
     step = Step(PipelineConfig(stages=1, micro_batches=1), batch=4, optimizer=None)
-    fit = Search(own, step, int(memory)).largest([[{"width": n} for n in range(1, 2000)]])
+    fit = largest(own, step, int(memory), [[{"width": n} for n in range(1, 2000)]])
     assert fit.best is not None
     assert fit.best.args["width"] % multiple == 0
     assert fit.best.fullest <= memory
@@ -105,7 +99,7 @@ def test_units_are_decimal_or_binary():
             parse_bytes("memory", text)
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], search: Search):
+def test_the_command(capsys: pytest.CaptureFixture[str]):
     command = ["fit", "transformer", "--memory", "4MiB", "--K", "4", "--N", "8"]
     sizes = (f"{name}={value}" for name, value in SMALL.items())
     command += ["--M", "8", "--model-args", *sizes]
@@ -115,7 +109,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], search: Search):
         assert words in shown
     assert main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    fit = search.largest([SIZES])
+    fit = largest(transformer, STEP, 4 * 2**20, [SIZES])
     assert fit.best is not None
     assert answer["largest"]["stages"] == fit.best.plain()["stages"]
     assert answer["next"]["args"]["L"] == fit.best.args["L"] + 1
@@ -157,7 +151,7 @@ def test_the_search_goes_on_until_a_size_does_not_fit(capsys: pytest.CaptureFixt
 def test_table_1_at_its_own_size():
     """The 83.9 billion parameters of Transformer-1663 on 128 stages of 16 GiB, and their memory."""
     step = Step(PipelineConfig(128, 32), 32)
-    cut = Search(partial(build, "transformer"), step, 16 * GIB).tasks({"L": 1663}).cut
+    cut = tasks(partial(build, "transformer"), step, {"L": 1663}).cut
     assert cut.parameters == 83_876_910_336
     assert cut.fullest < 16 * GIB
     assert sum(stage.by_kind["parameters"] for stage in cut.stages) == 4 * cut.parameters

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from repro.costs.fit import Search, Step
+from repro.costs.fit import Step, largest
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
 from repro.gpipe.core.memory import LiveBytes, capped
@@ -51,15 +51,14 @@ def counted(job: Job) -> FitRound:
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     step = Step(config_of(spec), spec.N, optimizer, _messages(spec, device), device)
     assert spec.memory is not None
-    search = Search(partial(build, spec.model), step, spec.memory)
     sizes = size_ladders(spec.model, spec.arguments, None)
-    answer = search.largest(sizes)
+    answer = largest(partial(build, spec.model), step, spec.memory, sizes)
     shown = answer.best or answer.above
     assert shown is not None  # `largest` raises an error where no size can be counted
-    largest, above = (cut and CutModel(**cut.plain()) for cut in (answer.best, answer.above))
+    best, above = (cut and CutModel(**cut.plain()) for cut in (answer.best, answer.above))
     return FitRound(
-        fit=Fitted(largest=largest, next=above),
-        peak_bytes=[stage.total for stage in largest.stages] if largest else None,
+        fit=Fitted(largest=best, next=above),
+        peak_bytes=[stage.total for stage in best.stages] if best else None,
         balance=list(shown.balance),
         **facts_of(build(spec.model, **shown.args), began),
     )
