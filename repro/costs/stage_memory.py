@@ -9,7 +9,6 @@ before I, with sequence length s, micro-batch size b, width h and a heads.
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from repro.costs.counter import Counter, Resident
@@ -27,6 +26,7 @@ from repro.costs.stage import (
 )
 from repro.costs.trace import Pass, gradient_bytes
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, unwrapped
+from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
 
 
@@ -78,7 +78,7 @@ class Ranks:
 
     def peaks(self, balance: Sequence[int]) -> list[StageMemory]:
         """Of all ranks; `balance` has the number of layers of each stage."""
-        layers = [range(a, b) for a, b in pairwise([0, *accumulate(balance)])]
+        layers = stage_layers(balance)
         K = len(self.schedule.ranks)
         return [self.peak(rank, *layers[rank::K]) for rank in range(K)]
 

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from repro.costs import device as devices
@@ -22,7 +21,7 @@ from repro.costs.roofline import LayerTime
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe import breakdown
 from repro.gpipe.core.microbatch import Tree
-from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.error_bars import CALIBRATED, DATA_SHEET
@@ -156,7 +155,7 @@ class Source:
         Rank r holds the stages r, r + K, and so on.
         """
         layers = self._layer_bytes()
-        stages = [sum(layers[a:b]) for a, b in pairwise([0, *accumulate(counts)])]
+        stages = [sum(layers[n] for n in own) for own in stage_layers(counts)]
         return [sum(stages[rank :: spec.K]) for rank in range(spec.K)]
 
     def _layer_bytes(self) -> list[int]:
@@ -264,9 +263,8 @@ class Known(Source):
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         weights = [layer.weight_s for layer in self._waiting]
-        of_stages = pairwise([0, *accumulate(counts)])
-        costs = super().costs(spec, n, counts)
-        return replace(costs, backward_weight=tuple(sum(weights[a:b]) for a, b in of_stages))
+        of_stages = tuple(sum(weights[index] for index in own) for own in stage_layers(counts))
+        return replace(super().costs(spec, n, counts), backward_weight=of_stages)
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
         return [vars(layer.weight)["update_s"] for layer in self._waiting], 0.0

@@ -10,7 +10,6 @@ check for inf or nan, no barrier inside a step, and no update.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from repro.gpipe import StepResult
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.core.microbatch import Tree, batch_size
+from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.runtime.clock import Waits
 from repro.gpipe.schedule.actions import Schedule
 from repro.methods.method import Method, Setup
@@ -47,16 +47,15 @@ class Bare(Method):
         whole = setup.build_stage([len(setup.layers)], 0)
         layers = [layer for layer in whole if isinstance(layer, TimedLayer)]
         assert len(layers) == len(whole)  # `LIBRARIES` refuses other models in a run
-        ends = [0, *accumulate(self.balance)]
-        first, end = ends[self._rank], ends[self._rank + 1]
-        self.module = whole[first:end]
-        forward_s = sum(layer.forward_s for layer in layers[first:end])
-        backward_s = sum(layer.backward_s for layer in layers[first:end])
+        own = stage_layers(self.balance)[self._rank]
+        self.module = whole[own.start : own.stop]
+        forward_s = sum(layers[n].forward_s for n in own)
+        backward_s = sum(layers[n].backward_s for n in own)
         self._seconds = {"F": forward_s, "R": forward_s, "B": backward_s}
         self._links = Links(self._wire, setup.device, "shm")
         n = batch_size(setup.sample)
         # Activations are as wide as this stage's last layer, gradients as the one before its first.
-        width = {"F": layers[end - 1].elements, "B": layers[first - 1].elements}
+        width = {"F": layers[own.stop - 1].elements, "B": layers[own.start - 1].elements}
         self._messages = {of: _zeros(n, width[of], setup.device) for of in self._links.outgoing}
         self._waits = Waits()
         self._step = self._unrolled(config.schedule_to_execute(len(layers)))

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ from repro.gpipe.core import memory
 from repro.gpipe.core.layers import Layer, as_layers, build
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, map_leaves, split
 from repro.gpipe.partition.balance import choose
+from repro.gpipe.partition.layer_costs import stage_layers
 from repro.methods.traffic import SentBytes
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -69,8 +69,7 @@ class Setup:
 
     def build_stage(self, counts: Sequence[int], stage: int) -> nn.Sequential:
         """The layers of one stage, for a peer, with the keys of the unsplit nn.Sequential."""
-        ends = [0, *accumulate(counts)]
-        numbers = range(ends[stage], ends[stage + 1])
+        numbers = stage_layers(counts)[stage]
         layers = {str(n): build(self.layers[n], n, self.seed, self.device) for n in numbers}
         return nn.Sequential(OrderedDict(layers))
 

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import accumulate, pairwise
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic.dataclasses import dataclass
 
-from repro.gpipe.partition.layer_costs import MOST, LinkSpeed, Profile, check_balance
+from repro.gpipe.partition.layer_costs import MOST, LinkSpeed, Profile, check_balance, stage_layers
 
 FREE = LinkSpeed()
 
@@ -79,12 +78,12 @@ class StageCosts:
         setup: float = 0.0,
     ) -> "StageCosts":
         """Costs of stages with `counts` of these layers; `update` has seconds of each layer."""
-        ends = [*accumulate(check_balance(counts, len(layers.forward), len(counts)))]
+        stages = stage_layers(check_balance(counts, len(layers.forward), len(counts)))
 
         def summed(values: Sequence[float]) -> tuple[float, ...]:
-            return tuple(sum(values[a:b]) for a, b in pairwise([0, *ends])) if values else ()
+            return tuple(sum(values[n] for n in own) for own in stages) if values else ()
 
-        crossing = [end - 1 for end in ends[:-1]]
+        crossing = [own.stop - 1 for own in stages[:-1]]
         return cls(
             summed(layers.forward),
             summed(layers.recompute),

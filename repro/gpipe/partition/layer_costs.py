@@ -26,6 +26,11 @@ def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]
     return counts
 
 
+def stage_layers(counts: Sequence[int]) -> list[range]:
+    """The layers of each stage, by how many it has."""
+    return [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
+
+
 @dataclass(frozen=True)
 class LinkSpeed:
     """The speed of a link to a neighbour; by default sending takes no time.
