@@ -1,13 +1,16 @@
-"""Functions of the stage processes of `test_pipelined.py`, which spawned processes can import."""
+"""What stage processes run for tests of models; at module level so that they can import it."""
 
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, breakdown
-from repro.gpipe.core.microbatch import map_leaves
+from repro.gpipe import Pipeline, PipelineConfig, breakdown
+from repro.gpipe.core.microbatch import map_leaves, split
+from repro.methods import make
+from repro.methods.checks import Check, examine
+from repro.methods.method import Setup
 from repro.models import build
 
 M, N = 2, 4
@@ -35,36 +38,28 @@ def doubled(factory):
     return factory().double()
 
 
-def batch(model, examples):
+def batch(model, examples, seed):
     """A mini-batch whose numbers, but not its tokens, are float64."""
     return map_leaves(
-        torch.Tensor, lambda t: t.double() if t.is_floating_point() else t, model.batch(examples, 0)
+        Tensor, lambda t: t.double() if t.is_floating_point() else t, model.batch(examples, seed)
     )
 
 
-def train(name: str, stages: int) -> dict:
-    """The loss and this stage's gradients of one step."""
-    model = build(name, **MODELS[name])
-    inputs, targets = batch(model, N)
-    pipe = Pipeline(
-        [partial(doubled, layer) for layer in model.layers],
-        stages,
-        M,
-        balance="uniform",
-        device="cpu",
-        seed=1,
-    )
-    loss = pipe.train_step(inputs, targets, model.loss).loss
-    gradients = {n: p.grad for n, p in pipe.module.named_parameters()}
-    pipe.close()
-    return {"loss": loss, "gradients": gradients}
-
-
-def everything() -> dict:
-    """Every model cut in two."""
-    assert dist.get_world_size() == 2
-    torch.set_num_threads(1)
-    return {name: train(name, 2) for name in MODELS}
+def cut_in_two() -> dict[str, dict[str, Check]]:
+    """Every model cut in two, held against the model in one piece."""
+    checks = {}
+    for name, arguments in MODELS.items():
+        model = build(name, **arguments)
+        draw = partial(batch, model)
+        setup = Setup(
+            [partial(doubled, layer) for layer in model.layers],
+            model.loss,
+            PipelineConfig(2, M, balance="uniform"),
+            split(draw(N, 0)[0], M)[0],
+            torch.device("cpu"),
+        )
+        checks[name] = examine(partial(make, "repro"), setup, draw, N)
+    return checks
 
 
 FORWARD_S = 0.01

@@ -1,8 +1,9 @@
 import pytest
 import torch
-from pipelined import MODELS, whole
+from pipelined import MODELS, cut_in_two, whole
 from torch import Tensor
 
+from repro.gpipe import launch
 from repro.gpipe.core.loss import Weighted
 from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
 from repro.models import build
@@ -48,6 +49,19 @@ def test_every_model_trains_on_its_own_data_and_its_loss_is_a_mean(name):
         share = weight(targets[part]) / weight(targets)
         total += model.loss(outputs, targets[part]) * share
     torch.testing.assert_close(loss, total)
+
+
+@pytest.fixture(scope="module")
+def checks():
+    """Of every model cut into two stages."""
+    return launch(cut_in_two, stages=2)[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_cut_in_two_trains_and_evaluates_as_in_one_piece(checks, name):
+    for check in checks[name].values():
+        assert check.verdict in ("ok", "none"), check
+    assert checks[name]["gradients"].verdict == "ok"
 
 
 @pytest.mark.parametrize(
