@@ -1,13 +1,13 @@
 """What each process sends in a step, counted by one micro-batch of each on the meta device."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from repro.gpipe.core.layers import Layer, on_meta, parameter_counts
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves
+from repro.gpipe.partition.layer_costs import stage_layers
 from repro.methods.convolutions import divide_channels, divide_rows
 from repro.methods.divided import Group, divide
 from repro.methods.traffic import SentBytes, ring_share
@@ -80,11 +80,10 @@ def _of_stages(
 ) -> list[dict[str, int]]:
     """Activations and gradients of a micro-batch at the boundaries of stages."""
     sent: list[dict[str, int]] = [{} for _ in balance]
-    boundaries = [*accumulate(balance)][:-1]
-    for index, layer in enumerate(on_meta(layers), start=1):
-        value = layer(value)
-        if index in boundaries:
-            stage = boundaries.index(index)
-            size = sum(tensor.nbytes for tensor in flatten(value)[0])
-            sent[stage]["activations"] = sent[stage + 1]["gradients"] = size
+    modules = [*on_meta(layers)]
+    for stage, own in enumerate(stage_layers(balance)[:-1]):
+        for n in own:
+            value = modules[n](value)
+        size = sum(tensor.nbytes for tensor in flatten(value)[0])
+        sent[stage]["activations"] = sent[stage + 1]["gradients"] = size
     return sent

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -113,6 +113,4 @@ class StageCosts:
         link = LinkSpeed(
             factor * self.link.latency, self.link.bytes_per_second / factor, self.link.overlap
         )
-        return StageCosts(
-            **times, activations=self.activations, gradients=self.gradients, link=link
-        )
+        return replace(self, **times, link=link)
