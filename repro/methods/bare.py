@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from repro.gpipe import StepResult
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Form, Message
 from repro.gpipe.core.microbatch import Tree, batch_size
+from repro.gpipe.core.topology import own_rank
 from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.runtime.clock import Waits
 from repro.gpipe.schedule.actions import Schedule
@@ -41,7 +41,7 @@ class Bare(Method):
     def __init__(self, setup: Setup) -> None:
         config = setup.config
         assert config.stages_per_rank == 1
-        super().__init__(setup, config.stages, dist.get_rank() if config.stages > 1 else 0)
+        super().__init__(setup, config.stages, own_rank(config))
         self.balance = setup.counts()
         # All layers, since a message back is as wide as the stage before makes it.
         whole = setup.build_stage([len(setup.layers)], 0)

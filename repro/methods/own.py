@@ -6,11 +6,11 @@ from functools import partial
 from importlib import import_module
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
 from repro.gpipe.core.microbatch import Tree
+from repro.gpipe.core.topology import own_rank
 from repro.methods.divided import Parts, divide
 from repro.methods.method import Method, Setup
 from repro.methods.traffic import ring_share
@@ -21,8 +21,7 @@ class Own(Method):
 
     def __init__(self, setup: Setup) -> None:
         config = setup.config
-        rank = dist.get_rank() if config.processes > 1 else 0
-        super().__init__(setup, config.processes, rank)
+        super().__init__(setup, config.processes, own_rank(config))
         self._parts = None
         if config.tensor_parallel > 1:
             assert setup.group is not None

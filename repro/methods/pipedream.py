@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from math import ceil
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -30,6 +29,7 @@ from repro.gpipe.comm.message import Forms
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import as_layers, refuse_shared
 from repro.gpipe.core.microbatch import Tree, flatten, gather, map_leaves
+from repro.gpipe.core.topology import own_rank
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.buffers import as_before
 from repro.gpipe.schedule.actions import Cell
@@ -62,7 +62,7 @@ class PipeDream(Method):
 
     def __init__(self, setup: Setup) -> None:
         config = setup.config
-        super().__init__(setup, config.stages, dist.get_rank() if config.stages > 1 else 0)
+        super().__init__(setup, config.stages, own_rank(config))
         self.balance = setup.counts()
         refuse_shared(as_layers(setup.layers), self.balance)
         self.module = setup.build_stage(self.balance, self._rank)

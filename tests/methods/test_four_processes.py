@@ -65,9 +65,7 @@ def group_of(config: PipelineConfig) -> Any:
     members = [[d * K + j for d in range(D)] for j in range(K)]
     if T > 1:
         members = [[(d * T + t) * K + j for t in range(T)] for d in range(D) for j in range(K)]
-    groups = [dist.new_group(ranks) for ranks in members]
-    rank = dist.get_rank()
-    return next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)
+    return dist.new_subgroups_by_enumeration(members)[0]
 
 
 def prepared(
