@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -37,6 +36,7 @@ from repro.gpipe.core.topology import own_device, own_rank, refuse_unlike
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.balance import choose
+from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.partition.layer_profile import measure
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.runtime.health import report_errors_to_all
@@ -159,7 +159,6 @@ class Pipeline:
         by_time = partial(self._cost, entries, links, seed, sample)
         self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, by_time)
         self.balance = self.cut.counts
-        self._bounds = [0, *accumulate(self.balance)]
         if rank == 0:
             _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
@@ -199,7 +198,7 @@ class Pipeline:
         self, layers: list[Layer], seed: int, divide: Callable[[nn.Module], nn.Module] | None
     ) -> HeldStages:
         own = range(self.rank, self.config.total_stages, self.stages)
-        indices = {stage: range(self._bounds[stage], self._bounds[stage + 1]) for stage in own}
+        indices = {stage: stage_layers(self.balance)[stage] for stage in own}
         modules = {n: build(layers[n], n, seed, self.device) for ns in indices.values() for n in ns}
         for n, module in modules.items():
             refuse_unfit(module, n, self.stages, self.micro_batches)
@@ -214,7 +213,7 @@ class Pipeline:
         return held
 
     def __repr__(self) -> str:
-        ranges = [f"{self._bounds[j]} to {self._bounds[j + 1] - 1}" for j in self.held.stages]
+        ranges = [f"{own[0]} to {own[-1]}" for own in self.held.stages.values()]
         layers = ", ".join(
             f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
         )

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 from repro.gpipe.core.layers import Layer, parameter_counts
 from repro.gpipe.errors import one_of
-from repro.gpipe.partition.layer_costs import BALANCES, check_balance
+from repro.gpipe.partition.layer_costs import BALANCES, check_balance, stage_layers
 from repro.gpipe.partition.partition import PARTITIONERS, Cost, additive, check_stages
 
 
@@ -65,5 +64,5 @@ def choose(
         one_of("balance", balance, BALANCES)
         cost, what, unit = by_time(), "time", "s"
     counts = PARTITIONERS[partitioner](cost, len(layers), stages)
-    costs = tuple(cost(a, b) for a, b in pairwise([0, *accumulate(counts)]))
+    costs = tuple(cost(own.start, own.stop) for own in stage_layers(counts))
     return Cut(tuple(counts), f"by {what} ({partitioner})", costs, unit)

@@ -46,8 +46,7 @@ class LinkSpeed:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        ranges = ("latency", 0, MOST), ("bytes_per_second", LEAST, math.inf)
-        for name, least, most in ranges:
+        for name, least, most in (("latency", 0, MOST), ("bytes_per_second", LEAST, math.inf)):
             value = getattr(self, name)
             if not within(value, least, most):
                 raise ValueError(
@@ -58,9 +57,7 @@ class LinkSpeed:
 
     def seconds(self, size: int) -> float:
         """Seconds of a message of `size` bytes; 0 for 0 bytes, since no message is sent then."""
-        if size == 0:
-            return 0.0
-        return self.latency + size / self.bytes_per_second
+        return self.latency + size / self.bytes_per_second if size else 0.0
 
 
 @dataclass(frozen=True)
