@@ -8,16 +8,12 @@ from torch import Tensor
 
 from repro.data.tokens import BOS, EOS, PAD
 from repro.gpipe import Pipeline, Weighted
-from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import batch_size, map_leaves
 
 
 def evaluate(
-    pipe: Pipeline,
-    everyone: ControlChannel,
-    batches: Sequence[tuple[Any, Any]],
-    metrics: Mapping[str, Loss],
+    pipe: Pipeline, batches: Sequence[tuple[Any, Any]], metrics: Mapping[str, Loss]
 ) -> dict[str, float]:
     """The mean of each metric over the batches of all replicas; call it on every rank.
 
@@ -27,6 +23,7 @@ def evaluate(
     Raises:
         ValueError: on every rank, if they have different numbers of batches, or none. One line.
     """
+    everyone = pipe.engine.everyone
     lengths = everyone.all_gather(len(batches))
     if len(set(lengths)) > 1 or lengths[0] == 0:
         raise ValueError(

@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.files import read_index
 from repro.gpipe.checkpoint.save_load import together
-from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import batch_size
 from repro.train import checkpoints
@@ -130,9 +129,8 @@ class Trainer:
         self.settings: dict[str, Any] = json.loads(json.dumps(all_settings))
         self._reads = pipe.is_first or pipe.is_last
         self._may_write = False  # whether this run's own checkpoints are in the folder, or none
-        everyone = pipe.replica * pipe.stages + pipe.rank
-        self._wire = ControlChannel(pipe.config.processes, everyone)
-        self._is_coordinator = everyone == 0
+        self._everyone = pipe.engine.everyone
+        self._is_coordinator = self._everyone.rank == 0
 
     # Training.
 
@@ -218,7 +216,7 @@ class Trainer:
         """
         averaged = self.average.in_place_of_weights() if self.average else nullcontext()
         with averaged, self._precision():
-            return evaluate(self.pipe, self._wire, batches, self._metrics)
+            return evaluate(self.pipe, batches, self._metrics)
 
     # Checkpoints.
 
@@ -252,7 +250,7 @@ class Trainer:
         return path
 
     def _write(self, path: Path) -> None:
-        states = self._wire.all_gather(self.batches.state() if self._reads else None)
+        states = self._everyone.all_gather(self.batches.state() if self._reads else None)
         extra = {
             "step": self.step,
             "data": states[:: self.pipe.stages],  # of the first stage of each replica
@@ -337,6 +335,6 @@ class Trainer:
         return together(
             f"checkpoint {where}",
             self.pipe.rank,
-            self._wire.all_gather,
+            self._everyone.all_gather,
             lambda: call() if self._is_coordinator else None,
         )[0]
