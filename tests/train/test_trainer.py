@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from training import (
     CLASSES,
     LOSS,
     RECIPE,
-    SEED,
     TRANSLATION,
     WIDTH,
     M,
@@ -29,7 +29,6 @@ from training import (
 
 from repro.data.tokens import BOS, EOS, PAD
 from repro.gpipe import Pipeline, Weighted, launch, whole_state_dict
-from repro.gpipe.core import layers as gpipe_layers
 from repro.models import build
 from repro.train import checkpoints
 from repro.train.history import History
@@ -72,8 +71,7 @@ def test_the_trainer_does_what_a_plain_loop_does():
 
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES))
-    pipe = Pipeline(nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)), 1, 1)
-    pipe.load_state_dict(plain.state_dict())
+    pipe = Pipeline(deepcopy(plain), 1, 1)
     trainer = Trainer(pipe, LOSS, RECIPE, Numbers())
     history = trainer.run(6)
 
@@ -246,16 +244,15 @@ def test_any_number_of_stages_gives_the_tokens_of_a_plain_loop(on_two):
         translations, of_stage = ran["translations"]
         assert torch.equal(translations, tokens)
         assert_same(of_stage, {name: weights[name] for name in of_stage})
-    built, cpu = build("translation", **TRANSLATION), torch.device("cpu")
-    layers = [gpipe_layers.build(layer, n, SEED, cpu) for n, layer in enumerate(built.layers)]
-    model = nn.Sequential(*layers)
+    built = build("translation", **TRANSLATION)
+    model = nn.Sequential(*(layer() for layer in built.layers)).eval()
     model.load_state_dict(weights)
     expected = []
     for source in built.batch(9, 0)[0][0]:
         translation = [BOS]
         while len(translation) <= T and translation[-1] != EOS:
             with torch.no_grad():
-                logits = model.eval()((source.unsqueeze(0), torch.tensor([translation])))
+                logits = model((source.unsqueeze(0), torch.tensor([translation])))
             translation.append(int(logits[0, -1].argmax()))
         expected.append(translation[1:] + [PAD] * (T + 1 - len(translation)))
     assert len({tuple(translation) for translation in expected}) > 1
