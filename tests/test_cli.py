@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -79,13 +80,17 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
 def test_a_run_that_fails_gives_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    crew = Crew(fail={(2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
+    late = Outcome("timeout", "no result within 600 s")
+    crew = Crew(fail={(2, 1): late, (2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
     monkeypatch.setattr(runner, "workers", lambda *_: crew)
     sweep = ["run", "sweep", "--K", "2", "--M", "1", "4", "--results", str(tmp_path), *QUICK]
     assert main(sweep) == 1
     output = capfd.readouterr().out
     assert "failed (stage 1: RuntimeError: no)" in output
-    assert "failed: timed-K2-M4-" in output
+    last = output.splitlines()[-1]
+    assert re.search(
+        r"^not measured: timed-K2-M1-\w+ \(timeout\), timed-K2-M4-\w+ \(failed\)", last
+    )
 
 
 def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
@@ -121,13 +126,13 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run table2 --rounds 0", ["rounds = 0", "1 or more"]),
         ("run table2 --scale node", ["scale = 'node'", "GPUs", "use --scale smoke"]),
         ("run sweep --chekpoint never", ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
-        ("run sweep --stages 2", ["--stages 2; here it is --K"]),
+        ("run sweep --stages 2", ["--stages 2; did you mean '--K'"]),
         ("run sweep --batch 3 --N 4", ["--N and --batch: are one option"]),
-        ("run sweep --remat never", ["here it is --checkpoint"]),
+        ("run sweep --remat never", ["did you mean '--checkpoint'"]),
         ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
         ("simulate timed --k 4", ["did you mean '--K'"]),
-        ("advise transformer --K 4", ["--K 4; here it is --devices"]),
-        ("fit transformer --memory 1GB --micro-batches 4", ["here it is --M"]),
+        ("advise transformer --K 4", ["--K 4; did you mean '--devices'"]),
+        ("fit transformer --memory 1GB --micro-batches 4", ["did you mean '--M'"]),
         ("fit --model transformer --memory 1GB", ["MODEL, which stands first: needs a value"]),
         ("simulate --model timed", ["--model timed; it stands first, without --model"]),
         ("train", ["MODEL, which stands first: needed, and not given"]),

@@ -14,8 +14,8 @@ from repro.cli.options import MiniBatchOrNone, json_file, parse
 from repro.cli.source import ModelOptions, this_machine
 from repro.harness import machine
 from repro.harness.catalog import pairs
-from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER
-from repro.harness.spec import RunSpec, slug
+from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER, small
+from repro.harness.spec import RunSpec, assigned, slug
 from repro.harness.text import seconds, size
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class CalibrateOptions(ModelOptions):
 
     Without a [MODEL], a device profile is fitted to the layers of an AmoebaNet-D and a Transformer,
     in about half a minute. With a [MODEL], its layers are timed in micro-batches of several sizes,
-    on K processes at once and in turn.
+    on K processes at once and in turn. Without --model-args the models of this project are small on
+    a CPU, as in `repro run sweep`, and have the paper's size on GPUs.
     [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
     import:package.module:function, which is code and is run.
     """
@@ -130,7 +131,8 @@ def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     if smallest > N:
         raise ValueError(f"--smallest {smallest}: allowed is 1 to {N}")
     model, M = options.model, N // smallest
-    args = pairs("model_args", options.model_args)
+    scale = "node" if origin.machine.device == "cuda" else "laptop"
+    args = pairs("model_args", options.model_args) or small(model, scale)
     alike: dict[str, Any] = {"task": "calibrate", "balance": "uniform", "steps": 2, "K": K}
     spec = RunSpec(model=model, model_args=args, N=M * smallest, M=M, **alike)
     check_model(spec, build(model, **spec.arguments))
@@ -150,6 +152,7 @@ def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     trust = " --trust" if model.startswith("import:") else ""  # the file names code
     examples = record.unit.partition("/")[0]
     return {
+        "model": f"{model} ({assigned(args) or 'its defaults'})",
         f"F, R and B of each layer, micro-batches of n {examples}, measured": _times(record),
         "wrote": str(path),
         "use": f"`repro simulate --calibration {path} --K {K} --N {N}{trust}`",
@@ -160,8 +163,10 @@ def fit_device(specs: list[RunSpec], kind: str, texts: dict[str, Any]) -> "Devic
     import torch.distributed as dist
 
     from repro.harness.tasks import calibrate
+    from repro.models import build
 
-    return calibrate.fitted_device(_jobs(specs, kind), dist.get_rank(), **texts)[0]
+    models = [build(spec.model, **spec.arguments) for spec in specs]
+    return calibrate.fitted_device(_jobs(specs, kind), models, dist.get_rank(), **texts)[0]
 
 
 def time_layers(spec: RunSpec, kind: str) -> Any:

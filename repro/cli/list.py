@@ -5,7 +5,7 @@ import dataclasses
 from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness import catalog
-from repro.harness.spec import SCALES
+from repro.harness.spec import SCALES, Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,12 +19,17 @@ def main(arguments: list[str]) -> int:
     for name in catalog.names():
         built = {scale: catalog.find(name).build(scale) for scale in SCALES}
         first = built[SCALES[0]]
-        minutes = {
-            scale: f"{each.minutes[scale]:g}" if scale in each.minutes else "-"
-            for scale, each in built.items()
-        }
+        minutes = {scale: _minutes(scale, each) for scale, each in built.items()}
         told = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
         lines.append({"name": name} | told | minutes | {"needs": first.needs})
     hint = "`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them"
-    tell({"experiments, with minutes at each scale": lines, "next": hint})
+    price = "`repro plan NAME --scale paper` says how many GPU-hours its trainings take"
+    tell({"experiments, with minutes at each scale": lines, "next": hint, "plan": price})
     return 0
+
+
+def _minutes(scale: str, experiment: Experiment) -> str:
+    if scale in experiment.minutes:
+        return f"{experiment.minutes[scale]:g}"
+    trains = any(run.task == "learn" for group in experiment.groups for run in group.runs)
+    return "plan" if trains and scale == "paper" else "-"

@@ -3,7 +3,8 @@
 import dataclasses
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -28,6 +29,7 @@ _SYNONYMS = (
     ("--M", "--micro-batches", "--chunks"),
     ("--D", "--replicas"),
     ("--checkpoint", "--recompute", "--remat"),
+    ("--lr", "--learning-rate"),
 )
 
 
@@ -92,22 +94,7 @@ def json_file(flag: str, path: Path) -> Path:
 def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
     """What is wrong, the value, what is allowed and what was probably meant."""
     if isinstance(event, events.UnrecognizedArgs):
-        text = f"unrecognized: {' '.join(event.tokens)}"
-        unknown = [token for token in event.tokens if token.startswith("--")]
-        if not unknown:
-            return f"{text}; names come before options, as in `repro run table2 --scale smoke`"
-        word = unknown[0].partition("=")[0]
-        same = [flag for names in _SYNONYMS if word in names for flag in names if flag in flags]
-        if same:
-            return f"{text}; here it is {same[0]}"
-        if word in flags:
-            return f"{text}; it stands first, without {word}"
-        # Of names of one letter all are alike.
-        near = [flag for flag in flags if len(word) > 3 or flag.lower() == word.lower()]
-        hint = did_you_mean(word, near)
-        if not hint and "--model-args" in flags:
-            hint = f"; an argument of the model goes behind --model-args, as {word[2:]}=..."
-        return text + hint
+        return f"unrecognized: {' '.join(event.tokens)}{_hint(event.tokens, flags)}"
     if isinstance(event, events.MissingArgs):
         missing = ", ".join(_flag(each.arg) for each in event.missing_arguments)
         return f"{missing}: needed, and not given"
@@ -125,6 +112,25 @@ def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
         allowed = ", ".join([*words, "a whole number" if is_whole else "a number"])
         return f"{_flag(event.argument)} {printable(' '.join(value))}: allowed is {allowed}"
     return f"{type(event).__name__}: this combination of options is not allowed"
+
+
+def _hint(tokens: Sequence[str], flags: list[str]) -> str:
+    """What was probably meant where a word is no option."""
+    word = next((token.partition("=")[0] for token in tokens if token.startswith("--")), None)
+    if word is None:
+        return "; names come before options, as in `repro run table2 --scale smoke`"
+    if word in flags:
+        return f"; it stands first, without {word}"
+    meant = {flag: flag for flag in flags}
+    for names in _SYNONYMS:
+        meant = {name: flag for name in names for flag in names if flag in flags} | meant
+    # Without the dashes, which all names have in common.
+    bare = {name[2:].lower(): flag for name, flag in meant.items()}
+    for near in get_close_matches(word[2:80].lower(), bare, n=1, cutoff=0.7):
+        return f"; did you mean '{bare[near]}'?"
+    if "--model-args" in flags:
+        return f"; an argument of the model goes behind --model-args, as {word[2:]}=..."
+    return ""
 
 
 def _flag(argument: Any) -> str:

@@ -38,7 +38,8 @@ class PlanOptions:
     scale: Scale | None = None
     """how large everything is; by default node where two GPUs are usable, else laptop"""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """only runs with all these fields, say K=2,M=4, and their baselines (K=1); repeats add runs"""
+    """only runs with all these fields, say K=2,M=4 or model_args.D=8,lr=0.1,arm=NAME (arm stands
+    last), and their baselines (K=1); repeats add runs"""
     rounds: int | None = None
     """rounds of each group, instead of the experiment's own number"""
     results: Path = Path("results")

@@ -144,7 +144,7 @@ class Session:
             )
         if self.reporter.failed:
             failed = ", ".join(self.reporter.failed)
-            say(f"failed: {failed}; the same command measures them again, and only them")
+            say(f"not measured: {failed}; the same command measures them again, and only them")
 
     def _show_done(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
         # One picture stands for the group: of the widest run whose step is recorded.

@@ -8,7 +8,7 @@ import tyro
 
 from repro.cli.answers import AnswerOptions, same, tell
 from repro.cli.options import parse
-from repro.harness.results import Results, Run, find_run
+from repro.harness.results import Results, Run, find_run, load
 
 if TYPE_CHECKING:
     from repro.gpipe.schedule.what_if import Explanation
@@ -133,7 +133,9 @@ def explain(results: Results, run: Run) -> "Explanation":
 
     timeline, spec = results.timeline(run), run.spec
     if timeline is None:
-        other = next((each.id for each in results.runs if results.timeline(each)), None)
+        others = [results, load(results.journals[0].root)]  # of its experiment, and then all
+        found = (each.id for of in others for each in of.runs if of.timeline(each))
+        other = next(found, None)
         hint = f"choose one that has, such as {other}" if other else "`repro run sweep` records one"
         raise ValueError(
             f"run = {run.id} has no timeline: its status is {run.status}, task = '{spec.task}', "

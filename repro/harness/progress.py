@@ -53,7 +53,7 @@ class ProgressReporter:
 
     def __init__(self, console: Console | None = None, *, quiet_s: float = 30.0) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
-        self.failed: list[str] = []  # ids of runs
+        self.failed: list[str] = []  # ids of runs, and what became of them
         self._left = TimeLeft([])
         self._experiment = ""
         self._activity = ""
@@ -126,7 +126,7 @@ class ProgressReporter:
     def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
         self._advance(run, seconds)
         if outcome.status != "done":
-            self.failed.append(run.id)
+            self.failed.append(f"{run.id} ({outcome.status})")
             self.say(Text(f"  {run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
                 self.say(f"  its workers' full output, private paths included: {outcome.log}")
@@ -182,10 +182,8 @@ class ProgressReporter:
 def summary(plan: Plan) -> str:
     """How many runs are planned, done and skipped, and about how long the rest takes."""
     count = Counter(run.status for run in plan.runs)
-    parts = [
-        f"{len(plan.runs)} runs at scale {plan.scale} on {plan.machine.slug}",
-        f"{count['done']} done",
-    ]
+    where = f"on {plan.machine.slug}" if plan.machine.count else "without a GPU"
+    parts = [f"{len(plan.runs)} runs at scale {plan.scale} {where}", f"{count['done']} done"]
     if count["skipped"]:
         reasons = Counter(run.reason for run in plan.runs if run.status == "skipped")
         listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items())
@@ -200,24 +198,46 @@ def summary(plan: Plan) -> str:
 
 
 def plan_table(plan: Plan) -> "RenderableType":
-    """The runs of a plan, one line each; columns for settings such as the schedule if they vary."""
+    """The runs of a plan; columns for settings such as the schedule if they vary.
+
+    Each has a line; trainings of one arm that differ in seed and learning rate share one.
+    """
     # column -> field of the spec
     fields = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
     shown = varied([run.spec for run in plan.runs], fields.values())
     words = [column for column, field in fields.items() if field in shown]
     some_differ = any(run.differs_in for run in plan.runs)
     words += ["differs in"] if some_differ else []
-    rows = []
+    lines: dict[tuple[str, ...], list[PlannedRun]] = {}
     for run in plan.runs:
-        spec = run.spec
-        cells = [run.id, str(spec.K), str(spec.M), str(spec.N)]
+        spec, training = run.spec, run.spec.training
+        cells = [str(spec.K), str(spec.M), str(spec.N)]
         cells += [getattr(spec, field) for field in shown]
-        cells += [run.differs_in] if some_differ else []
-        cells.append("-" if run.status == "skipped" else f"{run.have} of {run.wanted}")
-        cells.append(f"{run.label}, as baseline" if run.added else run.label)
-        rows.append(cells)
+        rounds = "-" if run.status == "skipped" else f"{run.have} of {run.wanted}"
+        status = f"{run.label}, as baseline" if run.added else run.label
+        own = f"{training.arm}, {training.tuning}" if training and training.arm else run.id
+        # Two groups may have the same run.
+        lines.setdefault((run.group, own, *cells, rounds, status), []).append(run)
+    rows = []
+    for (_, _, *cells, rounds, status), runs in lines.items():
+        name = runs[0].id if len(runs) == 1 else f"{len(runs)} x {runs[0].id.rpartition('-')[0]}"
+        cells += [_differ_in(runs)] if some_differ else []
+        rows.append([name, *cells, rounds, status])
     words += ["rounds", "status"]
     return table_of(["run", *"KMN", *words], rows, left=("run", *words), wrapped=words)
+
+
+def _differ_in(runs: Sequence[PlannedRun]) -> str:
+    """What tells these runs from the others of their plan; several are of one arm."""
+    if len(runs) == 1:
+        return runs[0].differs_in
+    trainings = [run.spec.training for run in runs if run.spec.training]
+    seeds = dict.fromkeys(str(run.spec.seed) for run in runs)
+    text = f"arm={trainings[0].arm}, seed={'|'.join(seeds)}"
+    if trainings[0].tuning:
+        rates = dict.fromkeys(str(training.recipe["lr"]) for training in trainings)
+        text += f", tried rate={'|'.join(rates)}"
+    return text
 
 
 def result_line(run: Run, results: Results) -> str:

@@ -45,14 +45,18 @@ class TrainingPrice:
         profile = devices.load(self.profile)
         memory = profile.memory.value
         fits = "fits" if self.peak_bytes <= memory else "does NOT fit"
-        each = "; ".join(_describe(name, amount) for name, amount in self.downloads.items())
+        known = {n: amount for n, amount in self.downloads.items() if amount is not None}
+        each = [f"{name} {number(amount)} GB{_terms(name)}" for name, amount in known.items()]
+        if unknown := [name for name in self.downloads if name not in known]:
+            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+            each.append(f"{', '.join(unknown[:3])}{more}, of unknown size")
         return [
             f"trainings: about {number(self.gpu_hours)} GPU-hours, simulated on {profile.title}, "
             f"{profile.precision}, on up to {self.devices} GPUs at once; reading data and "
             "evaluation are not in them",
             f"memory, counted: {size(self.peak_bytes)} on the fullest GPU ({self.fullest}), "
             f"which {fits} into {size(memory)}",
-            f"downloads: {self._gigabytes}: {each}" if each else "downloads: none",
+            f"downloads: {self._gigabytes}: {'; '.join(each)}" if each else "downloads: none",
         ]
 
     @property
@@ -62,10 +66,9 @@ class TrainingPrice:
         return f"{number(sum(known))} GB{more}"
 
 
-def _describe(name: str, amount: float | None) -> str:
+def _terms(name: str) -> str:
     entry = find(name)
-    gated = f" (gated: accept its terms at {entry.page} and set HF_TOKEN)" if entry.gated else ""
-    return f"{name} {'of unknown size' if amount is None else f'{number(amount)} GB'}{gated}"
+    return f" (gated: accept its terms at {entry.page} and set HF_TOKEN)" if entry.gated else ""
 
 
 def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:

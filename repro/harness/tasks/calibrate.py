@@ -99,7 +99,8 @@ def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
     began = time.perf_counter()
     spec = job.spec
     model = build(spec.model, **spec.arguments)
-    device, (measured,) = fitted_device([job], rank, memory=0.0)  # of which nothing is asked
+    # Nothing is asked of its memory.
+    device, (measured,) = fitted_device([job], [model], rank, memory=0.0)
     times = predicted(spec, model, device, job.device) if rank == 0 else measured
     facts = {"balance": [len(model.layers)], **facts_of(model, began)}
     record = RooflineRound(
@@ -109,13 +110,12 @@ def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
 
 
 def fitted_device(
-    jobs: Sequence[Job], rank: int, **texts: str | float
+    jobs: Sequence[Job], models: Sequence[Model], rank: int, **texts: str | float
 ) -> tuple[Device, list[Calibration]]:
-    """A device fitted to the layers of several models, on rank 0, and the times of these.
+    """A device fitted to the layers of each job's model, on rank 0, and the times of these.
 
     `texts` are fields of the device: its memory, and its name and title if it is kept.
     """
-    models = [build(job.spec.model, **job.spec.arguments) for job in jobs]
     timed = [
         timed_layers(job, rank, model, alone=False) for job, model in zip(jobs, models, strict=True)
     ]
