@@ -5,12 +5,11 @@ ratios. Any other number that is not whole is a share.
 """
 
 import dataclasses
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tyro
+from pydantic_core import to_json
 
 from repro.harness.terminal import show, table_of
 from repro.harness.text import number, seconds, size
@@ -34,25 +33,14 @@ class AnswerOptions:
 def tell(
     terminal: Mapping[str, Any], fields: Mapping[str, Any] | None = None, *, as_json: bool = False
 ) -> None:
-    """Print an answer: what a terminal shows of it, or its fields as one JSON object."""
+    """Print an answer: what a terminal shows of it, or its fields as one JSON object.
+
+    There dataclasses are objects, and numbers that are not finite are null.
+    """
     if as_json:
-        print(json.dumps(plain(fields)))
+        print(to_json(fields, inf_nan_mode="null").decode())
     else:
         show(shown(terminal))
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON holds it: dataclasses are objects, numbers that are not finite are null."""
-    if dataclasses.is_dataclass(value):
-        shown = [field.name for field in dataclasses.fields(value) if field.repr]
-        return {name: plain(getattr(value, name)) for name in shown}
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def same(value: object, *names: str) -> dict[str, Any]:

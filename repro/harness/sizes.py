@@ -8,29 +8,33 @@ second.
 
 from typing import Any
 
-from repro.harness.spec import ON_CPU, SIZES_AT, TINY, RunSpec, Scale, controls
+from repro.harness.spec import ON_CPU, SCALES, TINY, RunSpec, Scale, controls
 
-AMOEBANET: dict[Scale, dict[str, Any]] = {
-    "smoke": {"L": 3, "D": 16, "image": 48, "num_classes": 10},
-    "laptop": {"L": 3, "D": 32, "image": 64, "num_classes": 10},
-    "node": {"L": 18, "D": 256, "image": 224},
-    "paper": {"L": 18, "D": 256, "image": 224},
-}
-AMOEBANET |= {scale: AMOEBANET[like] for scale, like in SIZES_AT.items()}
-TRANSFORMER: dict[Scale, dict[str, Any]] = {
-    "smoke": {"L": 6, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16},
-    "laptop": {"L": 10, "d": 128, "H": 512, "heads": 4, "V": 512, "T": 32},
-    "node": {"L": 48},
-    "paper": {"L": 48},
-}
-TRANSFORMER |= {scale: TRANSFORMER[like] for scale, like in SIZES_AT.items()}
-TRANSLATION: dict[Scale, dict[str, Any]] = {
-    "smoke": {"L": 2, "d": 32, "H": 64, "A": 2, "head_dim": 16, "V": 128, "S": 12, "T": 12},
-    "laptop": {"L": 4, "d": 128, "H": 512, "A": 4, "head_dim": 32, "V": 512, "S": 16, "T": 16},
-    "node": {},
-    "paper": {},
-}
-TRANSLATION |= {scale: TRANSLATION[like] for scale, like in SIZES_AT.items()}
+Arguments = dict[str, Any]  # of a model
+
+
+def _at(smoke: Arguments, laptop: Arguments, paper: Arguments) -> dict[Scale, Arguments]:
+    """The arguments of a model at each scale; all scales on GPUs have the paper's size."""
+    return {
+        scale: smoke if scale in TINY else laptop if scale in ON_CPU else paper for scale in SCALES
+    }
+
+
+AMOEBANET = _at(
+    {"L": 3, "D": 16, "image": 48, "num_classes": 10},
+    {"L": 3, "D": 32, "image": 64, "num_classes": 10},
+    {"L": 18, "D": 256, "image": 224},
+)
+TRANSFORMER = _at(
+    {"L": 6, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16},
+    {"L": 10, "d": 128, "H": 512, "heads": 4, "V": 512, "T": 32},
+    {"L": 48},
+)
+TRANSLATION = _at(
+    {"L": 2, "d": 32, "H": 64, "A": 2, "head_dim": 16, "V": 128, "S": 12, "T": 12},
+    {"L": 4, "d": 128, "H": 512, "A": 4, "head_dim": 32, "V": 512, "S": 16, "T": 16},
+    {},
+)
 
 DEFAULT_N = 32  # mini-batch of every verb, where nothing else is said
 BLOCKS = 15  # of a round, where nothing else is said
@@ -51,9 +55,9 @@ def controls_at(scale: Scale, run: RunSpec) -> tuple[RunSpec, ...]:
     return () if scale in TINY else controls(run)
 
 
-def _at_paper_size(smoke: dict[str, Any], paper: dict[str, Any]) -> dict[Scale, dict[str, Any]]:
+def _at_paper_size(smoke: Arguments, paper: Arguments) -> dict[Scale, Arguments]:
     """Arguments of simulated and emulated models: the paper's size, except at scale smoke."""
-    return {scale: smoke if scale in TINY else paper for scale in AMOEBANET}
+    return _at(smoke, paper, paper)
 
 
 MODELLED_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], AMOEBANET["paper"])

@@ -1,29 +1,22 @@
 """Plain tables and lines for the terminal; a pipe gets them unwrapped."""
 
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 _UNLIMITED_WIDTH = 2000  # columns; wider than any table of ours
 
 
-def console_for(file: IO[str] | None = None, **options: Any) -> "Console":
-    """A console that fits tables to its terminal; without a terminal nothing is wrapped."""
-    from rich.console import Console
-
-    console = Console(file=file, highlight=False, **options)
-    if not console.file.isatty():  # FORCE_COLOR makes no terminal of a pipe
-        console.width = _UNLIMITED_WIDTH
-    return console
-
-
 def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None:
+    """Print parts, tables fitted to the terminal; without a terminal nothing is wrapped."""
+    from rich.console import Console
     from rich.table import Table
 
-    console = console_for(file, markup=False, soft_wrap=True)
-    width = console.width
+    console = Console(file=file, highlight=False, markup=False, soft_wrap=True)
+    # FORCE_COLOR makes no terminal of a pipe.
+    width = console.width if console.file.isatty() else _UNLIMITED_WIDTH
     for part in parts:
         # A table without wrapped columns is printed at full width; the terminal breaks its lines.
         whole = isinstance(part, Table) and all(column.no_wrap for column in part.columns)
@@ -35,14 +28,12 @@ def table_of(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
     left: Sequence[str] = (),
-    title: str | None = None,
     wrapped: Sequence[str] = (),
 ) -> "RenderableType":
     """A table; columns in `left` hold words, and those in `wrapped` may take several lines."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, header_style="bold")
-    table.title_justify = "left"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in columns:
         side = "left" if name in left else "right"
         table.add_column(name, justify=side, no_wrap=name not in wrapped, overflow="fold")
