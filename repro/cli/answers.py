@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _TITLES = {"checkpoint": "recompute", "peak_bytes": "peak", "peak_bytes_k1": "K=1 peak"}
 _TITLES |= {"speedup_vs_plain": "over plain", "speedup_vs_k1": "over K=1"}
 _TITLES |= {"idle_over_total": "idle"}
-_NOTHING = ("-", "", "0.0%", "-0.0%")  # a column of these is left out
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
 
 def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
     """A table with a line for each item; columns that say nothing are left out."""
-    columns: dict[str, list[str]] = {}
+    lines: list[dict[str, str]] = [{} for _ in items]
     left = []
     for name in items[0]:
         values = [item[name] for item in items]
@@ -91,15 +90,13 @@ def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
             # Times of one column are read against each other, so they share a unit.
             title = f"{title.removesuffix(' s')} (ms)"
             cells = ["-" if value is None else number(1e3 * value) for value in values]
-        if all(cell in _NOTHING for cell in cells):
-            continue
         # Words stand on the left; a number with its unit, such as `4.90 GB`, on the right.
-        texts = [value for value in values if isinstance(value, str) and value not in _NOTHING]
+        texts = [value for value in values if isinstance(value, str) and value not in ("", "-")]
         if any(not text[0].isdigit() or text.count(" ") > 1 for text in texts):
             left.append(title)
-        columns[title] = cells
-    lines = zip(*columns.values(), strict=True)
-    return table_of(list(columns), lines, left, wrapped=[*columns][-1:] if left else ())
+        for line, cell in zip(lines, cells, strict=True):
+            line[title] = cell
+    return table_of(lines, left, wrapped=[*lines[0]][-1:] if left else ())
 
 
 def _cell(name: str, value: Any) -> str:

@@ -121,11 +121,9 @@ def memory() -> tuple[float, float]:
     """Bytes of memory, and free ones, that this container may use."""
     import psutil
 
-    here = psutil.virtual_memory()
-    try:
-        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):  # such as "max"
-        limit = float("inf")
+    here, limit = psutil.virtual_memory(), float("inf")
+    if (text := machine.of_container("memory.max").strip()).isdigit():
+        limit = float(text)
     return min(here.total, limit), min(here.available, limit)
 
 

@@ -126,20 +126,18 @@ def _table(
     words = [title] if title not in ("", slug(first.model)) else []
     words += [word for field, word in common.items() if field not in various]
     units = {run.unit for run in runs}
-    rows = [
-        {"K": str(run.K), "M": str(run.M)}
-        | {_TITLES.get(name, name): _setting(run.spec, name) for name in differing}
-        | numbers(run, results, bases)
-        for run in runs
-    ]
-    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
-    unit = units.pop() if len(units) == 1 else "examples/s"
-    cells = [[row[name] for name in names] for row in rows]
-    columns = [unit if name == "throughput" else name for name in names]
-    every = [*columns, *(cell for row in cells for cell in row)]
+    titles = {**_TITLES, "throughput": units.pop() if len(units) == 1 else "examples/s"}
+    lines = []
+    for run in runs:
+        line = {"K": str(run.K), "M": str(run.M)}
+        line |= {name: _setting(run.spec, name) for name in differing}
+        line |= numbers(run, results, bases)
+        lines.append({titles.get(name, name): text for name, text in line.items()})
+    left = [titles.get(name, name) for name in (*differing, "fits")]
+    table = table_of(lines, left, wrapped=[*bases])
+    shown = [str(column.header) for column in table.columns]
+    every = [*shown, *(cell for line in lines for cell in line.values())]
     marks = [f"  {says}" for mark, says in _MARKS.items() if any(mark in cell for cell in every)]
-    left = [_TITLES.get(name, name) for name in (*differing, "fits")]
-    table = table_of(columns, cells, left, wrapped=[name for name in bases if name in columns])
     return [f"\n{', '.join(words)}", table, *marks]
 
 

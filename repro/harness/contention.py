@@ -6,7 +6,6 @@ started. The load average would not do: it includes our own workers, and it lags
 
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from repro.harness import machine
 
@@ -73,14 +72,9 @@ def _machine_seconds() -> float:
 
 def _container_seconds() -> float | None:
     """CPU seconds of all processes of this container; None if it has no quota of its own."""
-    group = Path("/sys/fs/cgroup")
-    try:
-        if (group / "cpu.max").read_text().startswith("max"):
-            return None
-        counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-        return int(counts["usage_usec"]) / 1e6
-    except (OSError, ValueError, KeyError):
-        return None
+    has_quota = machine.of_container("cpu.max")[:1].isdigit()
+    counts = machine.of_container("cpu.stat").split()
+    return int(counts[counts.index("usage_usec") + 1]) / 1e6 if has_quota and counts else None
 
 
 def _own_seconds() -> float:

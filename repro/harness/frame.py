@@ -144,7 +144,14 @@ def _of(results: Results, experiments: Sequence[str]) -> list[Run]:
 
 def _frame(results: Results, runs: Sequence[Run]) -> Frame:
     index = {id(run): place for place, run in enumerate(results.runs)}
-    lines = {index[id(run)]: _line(run) | _for_exhibits(run, results.where(run)) for run in runs}
+    lines: dict[int, dict[str, Any]] = {}
+    for run in runs:
+        record = run.rounds[-1].record if run.rounds else None
+        own = run.spec.method, results.where(run), run.spec.devices, record, run.spec, run
+        lines[index[id(run)]] = line = _line(run) | dict(zip(_OF_EXHIBIT, own, strict=True))
+        if isinstance(record, LearnRound):
+            line["parameters"] = record.parameters
+            line |= {f"metrics.{name}": value for name, value in record.metrics.items()}
     columns = dict.fromkeys([*RunSpec.model_fields, *_OF_RUN, "rounds", *_OF_EXHIBIT])
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
     return pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
@@ -154,22 +161,6 @@ def _line(run: Run) -> dict[str, Any]:
     line = {name: getattr(run.spec, name) for name in RunSpec.model_fields}
     line |= {name: getattr(run, name) for name in _OF_RUN}
     return line | {"rounds": len(run.rounds)}
-
-
-def _for_exhibits(run: Run, where: str) -> dict[str, Any]:
-    record = run.rounds[-1].record if run.rounds else None
-    line = {
-        "method": run.spec.method,
-        "where": where,
-        "devices": run.spec.devices,
-        "record": record,
-        "spec": run.spec,
-        "run": run,
-    }
-    if isinstance(record, LearnRound):
-        line["parameters"] = record.parameters
-        line |= {f"metrics.{name}": value for name, value in record.metrics.items()}
-    return line
 
 
 def select(frame: Frame, **wanted: Any) -> Frame:

@@ -104,14 +104,19 @@ def cpus() -> set[int]:
 def cores() -> int:
     """CPU cores that this process may use: its affinity, limited by a container's quota."""
     usable = len(cpus())
-    quota, _, period = _text(Path("/sys/fs/cgroup/cpu.max")).partition(" ")
+    quota, _, period = of_container("cpu.max").partition(" ")
     return max(1, min(usable, int(quota) // int(period))) if quota.isdigit() else usable
 
 
 def oom_kills() -> int:
     """Processes of this container that the system has killed for lack of memory; 0 if unknown."""
-    events = _text(Path("/sys/fs/cgroup/memory.events")).split()
+    events = of_container("memory.events").split()
     return int(events[events.index("oom_kill") + 1]) if "oom_kill" in events else 0
+
+
+def of_container(name: str) -> str:
+    """A limit or a count of this container, such as "memory.max"; empty where there is none."""
+    return _text(Path("/sys/fs/cgroup") / name)
 
 
 @cache

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -202,29 +202,27 @@ def plan_table(plan: Plan) -> "RenderableType":
 
     Each has a line; trainings of one arm that differ in seed and learning rate share one.
     """
-    # column -> field of the spec
-    fields = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
-    shown = varied([run.spec for run in plan.runs], fields.values())
-    words = [column for column, field in fields.items() if field in shown]
-    some_differ = any(run.differs_in for run in plan.runs)
-    words += ["differs in"] if some_differ else []
-    lines: dict[tuple[str, ...], list[PlannedRun]] = {}
+    columns = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
+    various = varied([run.spec for run in plan.runs], columns.values())
+    alike: dict[tuple[Any, ...], list[PlannedRun]] = {}
     for run in plan.runs:
         spec, training = run.spec, run.spec.training
-        cells = [str(spec.K), str(spec.M), str(spec.N)]
-        cells += [getattr(spec, field) for field in shown]
-        rounds = "-" if run.status == "skipped" else f"{run.have} of {run.wanted}"
-        status = f"{run.label}, as baseline" if run.added else run.label
-        own = f"{training.arm}, {training.tuning}" if training and training.arm else run.id
+        own = (training.arm, training.tuning) if training and training.arm else run.id
         # Two groups may have the same run.
-        lines.setdefault((run.group, own, *cells, rounds, status), []).append(run)
-    rows = []
-    for (_, _, *cells, rounds, status), runs in lines.items():
-        name = runs[0].id if len(runs) == 1 else f"{len(runs)} x {runs[0].id.rpartition('-')[0]}"
-        cells += [_differ_in(runs)] if some_differ else []
-        rows.append([name, *cells, rounds, status])
-    words += ["rounds", "status"]
-    return table_of(["run", *"KMN", *words], rows, left=("run", *words), wrapped=words)
+        key = run.group, own, spec.K, spec.M, spec.N, run.have, run.label
+        alike.setdefault(key, []).append(run)
+    lines = []
+    for runs in alike.values():
+        run, spec = runs[0], runs[0].spec
+        name = run.id if len(runs) == 1 else f"{len(runs)} x {run.id.rpartition('-')[0]}"
+        line = {"run": name, "K": str(spec.K), "M": str(spec.M), "N": str(spec.N)}
+        line |= {name: getattr(spec, of) for name, of in columns.items() if of in various}
+        line["differs in"] = _differ_in(runs)
+        line["rounds"] = "-" if run.status == "skipped" else f"{run.have} of {run.wanted}"
+        line["status"] = f"{run.label}, as baseline" if run.added else run.label
+        lines.append(line)
+    words = (*columns, "differs in", "rounds", "status")
+    return table_of(lines, ("run", *words), words)
 
 
 def _differ_in(runs: Sequence[PlannedRun]) -> str:

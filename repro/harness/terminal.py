@@ -1,11 +1,13 @@
 """Plain tables and lines for the terminal; a pipe gets them unwrapped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
+_NOTHING = ("-", "", "0.0%", "-0.0%")
 _UNLIMITED_WIDTH = 2000  # columns; wider than any table of ours
 
 
@@ -25,18 +27,19 @@ def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None
 
 
 def table_of(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    left: Sequence[str] = (),
-    wrapped: Sequence[str] = (),
-) -> "RenderableType":
-    """A table; columns in `left` hold words, and those in `wrapped` may take several lines."""
+    lines: Sequence[Mapping[str, str]], left: Sequence[str] = (), wrapped: Sequence[str] = ()
+) -> "Table":
+    """A table of lines, each column -> text; one that says nothing in any line is left out.
+
+    Columns in `left` hold words, and those in `wrapped` may take several lines.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    columns = [name for name in lines[0] if any(line[name] not in _NOTHING for line in lines)]
     for name in columns:
         side = "left" if name in left else "right"
         table.add_column(name, justify=side, no_wrap=name not in wrapped, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    for line in lines:
+        table.add_row(*(line[name] for name in columns))
     return table

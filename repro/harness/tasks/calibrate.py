@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibrati
     """Seconds of every layer, the mean over the processes; also `alone`, in turn, if so asked."""
     spec, device = job.spec, device_of(job.device, rank)
     wire = ControlChannel(spec.K, rank)
-    chain = _Chain(spec, model, wire, device)
+    layers = _Chain(spec, model, wire, device)
 
     def mean(seconds: Any) -> Any:
         """Over the processes, as nested lists."""
@@ -70,10 +71,10 @@ def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibrati
 
     together, in_turn = [], []  # for each size, for each kind, seconds of each layer
     for n in sizes(spec):
-        passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
+        passes = [layers.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
         together.append(mean(np.median(passes, axis=0)))
         if alone:
-            in_turn.append(mean(np.median(chain.in_turn(n, spec.steps), axis=0)))
+            in_turn.append(mean(np.median(layers.in_turn(n, spec.steps), axis=0)))
     links = Links(wire, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
     speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
@@ -82,11 +83,11 @@ def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibrati
         *zip(*together, strict=True),
         sizes=tuple(sizes(spec)),
         alone=LayerTables(*zip(*in_turn, strict=True)) if alone else None,
-        update=mean(chain.updates(spec.steps)),
-        activations=tuple(onward for onward, _ in chain.sent),
-        gradients=tuple(back for _, back in chain.sent),
+        update=mean(layers.updates(spec.steps)),
+        activations=tuple(onward for onward, _ in layers.sent),
+        gradients=tuple(back for _, back in layers.sent),
         link=speed,
-        parameters=chain.parameter_bytes(),
+        parameters=layers.parameter_bytes(),
     )
 
 
@@ -132,33 +133,18 @@ def fitted_device(
         Roofline(unknown, model, job.spec.optimizer, kind=kind)
         for job, model in zip(jobs, models, strict=True)
     ]
-    return fit_to_layers(source, link, sources, timed, **about), timed
-
-
-def fit_to_layers(
-    text: str,
-    link: LinkSpeed,
-    sources: Sequence[Roofline],
-    timed: Sequence[Calibration],
-    every: int = 1,
-    **about: Any,
-) -> Device:
-    """A device fitted to F, R and B of each layer of each model, in every `every`-th size."""
 
     def predict(tried: Device) -> list[float]:
+        """Seconds of F, R and B of each layer of each model, in each size."""
         tables = [
             source.changed(tried).layers(n, "always")
             for source, times in zip(sources, timed, strict=True)
-            for n in times.sizes[::every]
+            for n in times.sizes
         ]
         return _flat((each.forward, each.recompute, each.backward) for each in tables)
 
-    real = [
-        of_size
-        for times in timed
-        for of_size in [*zip(times.forward, times.recompute, times.backward, strict=True)][::every]
-    ]
-    return curve.of_layers(text, link, predict, _flat(real), **about)
+    real = (zip(each.forward, each.recompute, each.backward, strict=True) for each in timed)
+    return curve.of_layers(source, link, predict, _flat(chain.from_iterable(real)), **about), timed
 
 
 def _flat(sizes: Iterable[Sequence[Sequence[float]]]) -> list[float]:
