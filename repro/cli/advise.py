@@ -167,4 +167,4 @@ def _command(plan: "Plan") -> str:
             args = {name: parameter.default}
     names = ["model", "N", "D", "checkpoint", "schedule", "stages_per_rank", "balance", "optimizer"]
     values = {"K": (spec.K,), "M": (spec.M,), "model_args": args or None}
-    return f"repro run {catalog.find('sweep').command(same(spec, *names) | values)}"
+    return f"repro run {catalog.find('sweep').given(same(spec, *names) | values).command}"

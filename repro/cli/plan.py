@@ -3,8 +3,6 @@
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
@@ -14,10 +12,11 @@ import tyro
 from repro.cli import doctor
 from repro.cli.options import parse
 from repro.harness import catalog, machine
+from repro.harness.catalog import Source
 from repro.harness.outside import read
 from repro.harness.plan import Plan, make
 from repro.harness.progress import plan_table, summary
-from repro.harness.spec import SCALES, Experiment, RunSpec, Scale
+from repro.harness.spec import SCALES, RunSpec, Scale
 from repro.harness.terminal import show
 
 if TYPE_CHECKING:
@@ -53,18 +52,12 @@ class PlanOptions:
     """allow --spec to name code: its model is import:package.module:function"""
 
 
-class Chosen(NamedTuple):
-    build: Callable[[Scale], Experiment]
-    accumulate: bool  # whether results add up over commands with different parameters
-    command: str  # what a user types after `repro run` to get it
-
-
 class Request(NamedTuple, Generic[P]):
     """What the user asks for: options, the scale, and experiments."""
 
     options: P
     scale: Scale
-    chosen: list[Chosen]
+    chosen: list[Source]
 
     def plans(self, *, without_gpus: bool = False) -> list[Plan]:
         """What is left to measure of each experiment on this machine.
@@ -120,13 +113,8 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
         # Of all experiments, only those that have minutes at this scale: a sweep has none.
         known = [] if sources else [catalog.find(name) for name in catalog.names()]
         sources += [source for source in known if source.build(scale).minutes.get(scale)]
-        values = (
-            single.values({name: getattr(options, name) for name, _, _ in extra}) if single else {}
-        )
-        chosen = [
-            Chosen(partial(each.build, **values), bool(each.parameters), each.command(values))
-            for each in sources
-        ]
+        values = {name: getattr(options, name) for name, _, _ in extra}
+        chosen = [each.given(values) for each in sources]
     print(f"scale: {scale}, {why}")
     # Without this warning, stages would compute on the CPU and nobody would know why.
     if trouble := doctor.trouble_here():
@@ -143,7 +131,7 @@ def _recorded_run(options: PlanOptions) -> "Run | None":
     return find_run(options.spec, options.results)[1]
 
 
-def _of_spec(options: PlanOptions, run: "Run | None") -> Chosen:
+def _of_spec(options: PlanOptions, run: "Run | None") -> Source:
     """The experiment that measures a recorded run, or a spec; names its model if that is code."""
     spec = run.spec if run else read(Path(options.spec), RunSpec)
     source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
@@ -151,7 +139,7 @@ def _of_spec(options: PlanOptions, run: "Run | None") -> Chosen:
         print(source.notice)
     # The command is recorded, so a path loses its folders.
     command = ["--spec", options.spec if run else Path(options.spec).name]
-    return Chosen(source.build, accumulate=True, command=shlex.join(command))
+    return dataclasses.replace(source, command=shlex.join(command))
 
 
 def training_price(plans: list[Plan]) -> "TrainingPrice | None":

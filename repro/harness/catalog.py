@@ -9,7 +9,8 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -26,24 +27,27 @@ _HOME = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True)
 class Source:
-    name: str  # of the experiment, or the path of the user's file
+    """Where an experiment is from, and how a user gets it."""
+
+    command: str  # what a user types after `repro run`: a name, a path, or more
     function: Callable[..., Any]  # scale and further parameters -> Experiment
     parameters: tuple[inspect.Parameter, ...] = ()  # those besides the scale
+    accumulate: bool = False  # whether results add up over commands with different parameters
     notice: str = ""  # a line for the user before it is planned
 
-    def build(self, scale: Scale, **values: Any) -> Experiment:
+    def build(self, scale: Scale) -> Experiment:
         """The experiment at a scale; of those of one GPU only at what its `minutes` name.
 
         Where they do not, it has the sizes of another scale.
         """
-        experiment = self.function(scale=SIZES_AT.get(scale, scale), **values)
+        experiment = self.function(scale=SIZES_AT.get(scale, scale))
         if not isinstance(experiment, Experiment):
             raise ValueError(
-                f"{self.name}: experiment() returned {type(experiment).__name__}, allowed is an "
+                f"{self.command}: experiment() returned {type(experiment).__name__}, allowed is an "
                 "Experiment; see experiments/sweep/runs.py for one"
             )
         if scale in SIZES_AT and scale in experiment.minutes:
-            return self.function(scale=scale, **values)
+            return self.function(scale=scale)
         return experiment
 
     @property
@@ -68,26 +72,22 @@ class Source:
             result.append((p.name, Annotated[kind, argument], default))
         return result
 
-    def values(self, parsed: dict[str, Any]) -> dict[str, Any]:
-        """The values of options as the function takes them: NAME=VALUE pairs become a dict."""
-        values = dict(parsed)
-        for p in self.parameters:
-            if _is_mapping(p.annotation) and p.name in parsed:
-                given = pairs(p.name, parsed[p.name])
-                values[p.name] = given if given or p.default is p.empty else p.default
-        return values
-
-    def command(self, values: dict[str, Any]) -> str:
-        """What a user types after `repro run` to get these values.
+    def given(self, values: dict[str, Any]) -> "Source":
+        """The same with values of its parameters; texts NAME=VALUE become a dict.
 
         The command is recorded, so an absolute path loses its folder.
         """
-        words = [Path(self.name).name if Path(self.name).is_absolute() else self.name]
+        values = dict(values)
+        words = [Path(self.command).name if Path(self.command).is_absolute() else self.command]
         for p in self.parameters:
             value = values.get(p.name, p.default)
+            if _is_mapping(p.annotation) and isinstance(value, tuple):
+                read = pairs(p.name, value)
+                value = values[p.name] = read if read or p.default is p.empty else p.default
             if value != p.default:
                 words += [f"--{p.name.replace('_', '-')}", *_words(value)]
-        return shlex.join(words)
+        function = partial(self.function, **values)
+        return replace(self, command=shlex.join(words), function=function)
 
 
 def names() -> dict[str, Path]:
@@ -129,7 +129,7 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
         needs=f"{spec.devices} devices",
         groups=(Group(name=slug(spec.model), runs=(*others, spec)),),
     )
-    return Source("replay", lambda scale: made, notice=notice)
+    return Source("replay", lambda scale: made, accumulate=True, notice=notice)
 
 
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _load(path: Path, name: str) -> Source:
             f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one"
         )
     others = tuple(p for p in parameters.values() if p.name != "scale")
-    return Source(name, function, others)
+    return Source(name, function, others, accumulate=bool(others))
 
 
 def _words(value: Any) -> list[str]:

@@ -34,7 +34,7 @@ def test_a_file_of_ones_own_is_an_experiment_with_its_parameters_as_flags(tmp_pa
     path.write_text(MINE)
     source = catalog.find(str(path))
     assert [(name, default) for name, _, default in source.flags()] == [("width", 3)]
-    assert source.build("laptop", width=5).groups[0].runs[0].model_args == {"L": 5}
+    assert source.given({"width": 5}).build("laptop").groups[0].runs[0].model_args == {"L": 5}
 
 
 @pytest.mark.parametrize(
