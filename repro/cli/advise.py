@@ -25,10 +25,8 @@ _COLUMNS = ("method", "K", "D", "M", "checkpoint", "step_s", "step_low_s", "step
 class AdviseOptions(SourceOptions):
     """Find the fastest way to train a model on some devices, and why others are slower.
 
-    [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run. Steps are simulated as by `repro
-    simulate`, memory is counted as by `repro fit`: for schedules, K stages, D replicas, M
-    micro-batches, checkpoint modes and cuts.
+    Steps are simulated as by `repro simulate`, memory is counted as by `repro fit`: for schedules,
+    K stages, D replicas, M micro-batches, checkpoint modes and cuts.
     """
 
     devices: Annotated[int | None, Interval(ge=1, le=64)] = None

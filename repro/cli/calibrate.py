@@ -20,7 +20,6 @@ from repro.harness.text import seconds, size
 
 if TYPE_CHECKING:
     from repro.costs.device import Device
-    from repro.harness.job import Job
     from repro.harness.schema import CalibrateRound
 
 
@@ -35,8 +34,6 @@ class CalibrateOptions(ModelOptions):
     in about half a minute. With a [MODEL], its layers are timed in micro-batches of several sizes,
     on K processes at once and in turn. Without --model-args the models of this project are small on
     a CPU, as in `repro run sweep`, and have the paper's size on GPUs.
-    [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run.
     """
 
     K: Annotated[int | None, Interval(ge=2, le=1024)] = None
@@ -137,7 +134,7 @@ def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     spec = RunSpec(model=model, model_args=args, N=M * smallest, M=M, **alike)
     check_model(spec, build(model, **spec.arguments))
     path = _file_to_write(options, origin, f"calibration-{slug(model)}.json")
-    record = launch(time_layers, spec, origin.machine.device, stages=K)[0]
+    record = launch(time_layers, spec, origin.machine.device, stages=K)[0][0]
     file = CalibrationFile(
         model=model,
         model_args=args,
@@ -162,28 +159,26 @@ def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
 def fit_device(specs: list[RunSpec], kind: str, texts: dict[str, Any]) -> "Device":
     import torch.distributed as dist
 
-    from repro.harness.tasks import calibrate
-    from repro.models import build
-
-    models = [build(spec.model, **spec.arguments) for spec in specs]
-    return calibrate.fitted_device(_jobs(specs, kind), models, dist.get_rank(), **texts)[0]
-
-
-def time_layers(spec: RunSpec, kind: str) -> Any:
-    import torch.distributed as dist
-
-    from repro.harness.tasks import calibrate
-
-    return calibrate.run(_jobs([spec], kind)[0], dist.get_rank(), []).record
-
-
-def _jobs(specs: list[RunSpec], kind: str) -> "list[Job]":
     from repro.harness.job import Job
+    from repro.harness.tasks.calibrate import fitted_device
     from repro.harness.tasks.run import choose_kernels
+    from repro.models import build
 
     if kind == "cuda":
         choose_kernels(exact=False)
-    return [Job(spec, device=kind) for spec in specs]
+    jobs = [Job(spec, device=kind) for spec in specs]
+    models = [build(spec.model, **spec.arguments) for spec in specs]
+    return fitted_device(jobs, models, dist.get_rank(), **texts)[0]
+
+
+def time_layers(spec: RunSpec, kind: str) -> Any:
+    """The record of the task "calibrate"; rank 0 has it."""
+    import torch.distributed as dist
+
+    from repro.harness.job import Job, Work
+    from repro.harness.tasks.run import run
+
+    return [each.record for each in run(Work((Job(spec, device=kind),)), dist.get_rank())]
 
 
 def _times(record: "CalibrateRound") -> list[dict[str, Any]]:

@@ -31,10 +31,9 @@ _OF_SPEC += ("partitioner", "optimizer")
 class SimulateOptions(SourceOptions):
     """Simulate a training step on K devices, for several K and M.
 
-    [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run. Layer times come from a device's
-    profile or from `repro calibrate MODEL`; the layers of the model timed have fixed ones. The last
-    line names the fastest K and M that fit into the device's memory.
+    Layer times come from a device's profile or from `repro calibrate MODEL`; the layers of the
+    model timed have fixed ones. The last line names the fastest K and M that fit into the device's
+    memory.
     """
 
     K: tuple[int, ...] = (4,)

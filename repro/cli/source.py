@@ -26,7 +26,8 @@ ModelName = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     model: ModelName = ""
-    """named first"""
+    """named first: transformer, amoebanet-d, timm:NAME, or a function of your own,
+    import:package.module:function, which is code and is run"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=24"""
 

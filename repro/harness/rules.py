@@ -34,17 +34,12 @@ RULES: list[tuple[Setting, Setting]] = [
     ({"library": DIVIDED}, {"tensor_parallel": GIVEN, "fidelity": ("measured", "counted")}),
     # Schedules.
     *(
-        ({"schedule": (name,)}, {"checkpoint": ("never",)})
-        for name, kind in SCHEDULES.items()
-        if kind.split
-    ),
-    *(
-        ({"schedule": (name,)}, {"fidelity": ("simulated",)})
-        for name, kind in SCHEDULES.items()
-        if not kind.executed
-    ),
-    *(
-        ({"schedule": (name,)}, {"stages_per_rank": GIVEN if kind.interleaved else NONE})
+        (
+            {"schedule": (name,)},
+            ({"checkpoint": ("never",)} if kind.split else {})
+            | ({} if kind.executed else {"fidelity": ("simulated",)})
+            | {"stages_per_rank": GIVEN if kind.interleaved else NONE},
+        )
         for name, kind in SCHEDULES.items()
     ),
     # Cuts.
