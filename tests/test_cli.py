@@ -86,7 +86,6 @@ def test_a_run_that_fails_gives_one(
     sweep = ["run", "sweep", "--K", "2", "--M", "1", "4", "--results", str(tmp_path), *QUICK]
     assert main(sweep) == 1
     output = capfd.readouterr().out
-    assert "failed (stage 1: RuntimeError: no)" in output
     last = output.splitlines()[-1]
     assert re.search(
         r"^not measured: timed-K2-M1-\w+ \(timeout\), timed-K2-M4-\w+ \(failed\)", last

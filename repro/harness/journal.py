@@ -19,7 +19,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,7 +190,7 @@ class Journal:
             done: the runs that have all their rounds now.
             replacing: the runs whose earlier rounds do not count any more.
         """
-        here = _environment(machine)
+        here = environment(machine)
         events: list[Event] = [] if here == self._environment else [EnvironmentEvent(**here)]
         number = self._numbers.get(group, 0) + 1
         spans = {run: _packed(each.timeline) for run, each in measured.items() if each.timeline}
@@ -310,11 +309,6 @@ def journals(results: Path) -> list[Journal]:
                     f"'{results}'; give the folder above, or move it away"
                 )
     return [Journal(path.parent, results) for path in paths]
-
-
-@cache
-def _environment(machine: Machine) -> dict[str, Any]:
-    return environment(machine)
 
 
 def _line(event: Event, before: bytes) -> tuple[bytes, bytes]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from repro.harness.spec import ON_CPU, Scale, slug
 
@@ -168,7 +169,8 @@ def commit() -> str:
     return f"{short}+dirty" if changed else short
 
 
-def environment(machine: Machine) -> dict[str, object]:
+@cache
+def environment(machine: Machine) -> dict[str, Any]:
     """What is recorded of a machine: versions, hardware, commit; no paths and no host name."""
     return {
         **asdict(machine),

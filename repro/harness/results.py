@@ -209,8 +209,7 @@ class Results:
 
     runs: list[Run]
     journals: list[Journal]
-    # read so far
-    _timelines: dict[tuple[Place, str], Timeline | None] = field(default_factory=dict, repr=False)
+    _timelines: dict[Run, Timeline | None] = field(default_factory=dict)  # read so far
 
     @cached_property
     def listings(self) -> dict[str, PlanEvent]:
@@ -262,11 +261,10 @@ class Results:
 
     def timeline(self, run: Run) -> Timeline | None:
         """The spans of the median step in a run's newest round; None when none was recorded."""
-        key = run.place, run.id
-        if key not in self._timelines:
+        if run not in self._timelines:
             found = (each.timeline(run.id) for each in self.journals if each.place == run.place)
-            self._timelines[key] = next(found, None)
-        return self._timelines[key]
+            self._timelines[run] = next(found, None)
+        return self._timelines[run]
 
     def chrome_trace(self, runs: Iterable[Run]) -> dict[str, Any]:
         """A Chrome trace (ui.perfetto.dev): a process for each of these runs with a timeline."""

@@ -23,8 +23,8 @@ from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
 from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
-from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import prepare as prepare_emulation
+from repro.harness.tasks.fit_search import Search
 from repro.harness.vary import same_cut
 from repro.io import signals
 from repro.io.untrusted import inside
@@ -252,7 +252,8 @@ class GroupRun:
         self.crew.ready()
         began = time.monotonic()
         if run.spec.task == "fit" and run.spec.fidelity == "measured":
-            outcome = fit_search.search(self.crew.measure, job, self._deadline, self.reporter.note)
+            search = Search(self.crew.measure, job, self._deadline, self.reporter.note)
+            outcome = search.outcome()
         else:
             outcome = self.crew.measure(job, self._deadline)
         return self._told(run, outcome, time.monotonic() - began)

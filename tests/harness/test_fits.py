@@ -12,6 +12,7 @@ from repro.harness.job import Job, Measured, Outcome
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.harness.tasks import fit_search
+from repro.harness.tasks.fit_search import Search
 
 SIZES = {"d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
 MIB = 2**20
@@ -33,8 +34,12 @@ def fit_round(fit: Fitted, size: int, peaks: list[int] | None = None) -> FitRoun
     return FitRound(fit=fit, balance=[size], peak_bytes=peaks, setup_s=0.1, unit="x/s", labels={})
 
 
+@pytest.fixture
+def ten_bytes_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_search, "counted", count)
+
+
 def count(job: Job) -> FitRound:
-    """Ten bytes a size."""
     assert job.spec.fidelity == "counted"
     largest = (job.spec.memory or 0) // 10
     return fit_round(Fitted(largest=cut(largest), next=cut(largest + 1)), largest)
@@ -66,6 +71,7 @@ def answer(outcome: Outcome) -> FitRound:
     return record
 
 
+@pytest.mark.usefixtures("ten_bytes_a_size")
 @pytest.mark.parametrize(
     ("real", "tried"),
     [(5, [5, 6]), (7, [5, 6, 7, 8]), (3, [5, 4, 3]), (0, [5, 4, 3, 2, 1])],
@@ -73,7 +79,7 @@ def answer(outcome: Outcome) -> FitRound:
 )
 def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried: list[int]):
     said: list[str] = []
-    outcome = fit_search.search(Fake(real).measure, Job(fit(memory=55)), 1.0, said.append, count)
+    outcome = Search(Fake(real).measure, Job(fit(memory=55)), 1.0, said.append).outcome()
     assert outcome.status == "done"
     record = answer(outcome)
     assert [size.args["L"] for size in record.fit.tried] == tried
@@ -84,6 +90,7 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
     assert len(said) == len(tried)
 
 
+@pytest.mark.usefixtures("ten_bytes_a_size")
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
@@ -98,18 +105,17 @@ def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str):
         def measure(self, job: Job, deadline: float) -> Outcome:
             return Outcome(status, reason)
 
-    outcome = fit_search.search(Broken(9).measure, Job(fit(memory=55)), 1.0, lambda _: None, count)
+    outcome = Search(Broken(9).measure, Job(fit(memory=55)), 1.0, lambda _: None).outcome()
     assert (outcome.status, outcome.reason) == (status, reason)
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     with Crew(2, tmp_path / "logs") as crew:
-        outcome = fit_search.search(
-            crew.measure, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None
-        )
+        asked = Job(fit(2, optimizer="rmsprop", transport="shm"))
+        outcome = Search(crew.measure, asked, 60, lambda _: None).outcome()
         given = fit(2, model_args={**SIZES, "L": 4}, memory=UNLIMITED_MEMORY, transport="shm")
-        whole = fit_search.search(crew.measure, Job(given), 60, lambda _: None)
+        whole = Search(crew.measure, Job(given), 60, lambda _: None).outcome()
     record = answer(outcome)
     largest, above = record.fit.largest, record.fit.next
     assert largest is not None

@@ -24,21 +24,51 @@ class _Stopped(Exception):
 
 
 @dataclass
-class _Climb:
-    """Up and down the sizes; the arguments are those of `search`."""
+class Search:
+    """A search among the sizes that fit, and those next to them.
 
-    measure: Measure
+    It counts in this process, since the crew's are started afresh after each size that was too
+    large.
+    """
+
+    measure: Measure  # one size by the crew
     job: Job
-    deadline: float
-    tell: Callable[[str], object]
-    count: Callable[[Job], FitRound]
+    deadline: float  # seconds of one size
+    tell: Callable[[str], object]  # takes a line about each size
     tried: list[Tried] = field(default_factory=list)
     step: float = 0.002  # down from a size that does not train, as a share of its memory
+
+    def outcome(self) -> Outcome:
+        """What became of the fit, and every size that was tried."""
+        size, above = None, None  # the largest that trains, and the smallest that does not
+        try:
+            whole = self.counted(self.job.spec.memory)
+            # Where nothing is counted to fit, the size next up is tried all the same.
+            wanted = whole.fit.largest or whole.fit.next
+            while wanted is not None:
+                if self.trains(wanted):
+                    size = wanted
+                else:
+                    above = wanted
+                wanted = self.next(size, above)
+        except _Stopped as stopped:
+            return stopped.outcome
+        except ValueError as error:  # it cannot be counted
+            return Outcome("failed", str(error))
+        trained = next((tried for tried in self.tried if size and tried.args == size.args), None)
+        above = above if self.tried else whole.fit.next
+        shown = size or above
+        changed = {
+            "fit": Fitted(largest=size, next=above, tried=self.tried, counted=whole.fit.largest),
+            "peak_bytes": trained.peak_bytes if trained else None,
+            "balance": shown.balance if shown else [0],
+        }
+        return Outcome("done", measured=Measured(whole.model_copy(update=changed)))
 
     def counted(self, memory: int | None) -> FitRound:
         """The largest size counted to fit into so many bytes, and the next one up."""
         fields = {"fidelity": "counted", "memory": memory}
-        return self.count(replace(self.job, spec=self.job.spec.model_copy(update=fields)))
+        return counted(replace(self.job, spec=self.job.spec.model_copy(update=fields)))
 
     def next(self, trains: CutModel | None, above: CutModel | None) -> CutModel | None:
         """The size to try between one that trains and one that does not; None at the end."""
@@ -88,42 +118,3 @@ class _Climb:
         counts = {"parameters": size.parameters, "counted_bytes": total}
         self.tried.append(tried.model_copy(update=counts))
         return outcome.measured is not None
-
-
-def search(
-    measure: Measure,
-    job: Job,
-    deadline: float,
-    tell: Callable[[str], object],
-    count: Callable[[Job], FitRound] = counted,
-) -> Outcome:
-    """Measure a fit; what became of it, and every size that was tried.
-
-    The crew trains each size within `deadline` seconds, and `tell` takes a line about it. `count`
-    counts in this process, since the crew's are started afresh after each size that was too large.
-    """
-    climb = _Climb(measure, job, deadline, tell, count)
-    size, above = None, None  # the largest that trains, and the smallest that does not
-    try:
-        whole = climb.counted(job.spec.memory)
-        # Where nothing is counted to fit, the size next up is tried all the same.
-        wanted = whole.fit.largest or whole.fit.next
-        while wanted is not None:
-            if climb.trains(wanted):
-                size = wanted
-            else:
-                above = wanted
-            wanted = climb.next(size, above)
-    except _Stopped as stopped:
-        return stopped.outcome
-    except ValueError as error:  # it cannot be counted
-        return Outcome("failed", str(error))
-    trained = next((tried for tried in climb.tried if size and tried.args == size.args), None)
-    above = above if climb.tried else whole.fit.next
-    shown = size or above
-    changed = {
-        "fit": Fitted(largest=size, next=above, tried=climb.tried, counted=whole.fit.largest),
-        "peak_bytes": trained.peak_bytes if trained else None,
-        "balance": shown.balance if shown else [0],
-    }
-    return Outcome("done", measured=Measured(whole.model_copy(update=changed)))
