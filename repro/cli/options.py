@@ -49,14 +49,12 @@ def parse(
     description = description or kind.__doc__
     assert dataclasses.is_dataclass(kind)
     own_fields = {field.name for field in dataclasses.fields(kind)}
-    fields = []
-    for name, hint, default in extra:
-        if name in own_fields:
-            raise ValueError(
-                f"experiment() has a parameter '{name}', which is an option of {prog}; give it "
-                "another name"
-            )
-        fields.append((name, hint, dataclasses.field(default=default)))
+    fields = [(name, hint, dataclasses.field(default=default)) for name, hint, default in extra]
+    for name in (name for name, *_ in fields if name in own_fields):
+        raise ValueError(
+            f"experiment() has a parameter '{name}', which is an option of {prog}; give it another "
+            "name"
+        )
     # tyro reads help texts from the source of `kind`, so the whole class derives from it.
     whole = kind
     if fields:

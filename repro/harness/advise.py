@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 from repro.costs.units import readable
-from repro.gpipe.schedule import kinds
 from repro.harness.error_bars import ErrorBar, step_error
 from repro.harness.predict import Calibrated, Source, predict
 from repro.harness.sizes import in_blocks
@@ -249,7 +248,7 @@ class Question:
             elif M == 1 and per_rank is None:
                 taken = schedule == REFERENCE
             else:
-                taken = K * (per_rank or 1) <= self._L and kinds.SCHEDULES[schedule].executed
+                taken = K * (per_rank or 1) <= self._L
             # Where each backward follows its own forward, "except_last" recomputes nothing.
             in_turn = M == 1 or schedule == "naive" or K == 1
             modes = [mode for mode in CHECKPOINTS if not in_turn or mode != "except_last"]

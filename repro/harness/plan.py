@@ -223,9 +223,9 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     for text in only:
         matching = runs
         for field, values in _parse(text).items():
-            matching = [run for run in matching if _setting(run, field) in values]
+            matching = [run for run in matching if setting(run, field) in values]
             if not matching:
-                present = list(dict.fromkeys(_setting(run, field) for run in runs))
+                present = list(dict.fromkeys(setting(run, field) for run in runs))
                 hint = did_you_mean(values[0], present)
                 if any(field in run.model_args for run in runs):
                     hint = f"; the model's is {_OF_MODEL}{field}"
@@ -237,7 +237,7 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     return [*chosen.values()] if only else runs
 
 
-def _setting(run: RunSpec, field: str) -> str:
+def setting(run: RunSpec, field: str) -> str:
     """What a run has in a field of `--only`, as text."""
     if field.startswith(_OF_MODEL):
         return str(run.model_args.get(field.removeprefix(_OF_MODEL)))

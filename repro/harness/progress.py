@@ -20,7 +20,7 @@ from repro.harness import contention
 from repro.harness.closing import BASES, numbers
 from repro.harness.job import Outcome
 from repro.harness.pace import TimeLeft
-from repro.harness.plan import Plan, PlannedRun
+from repro.harness.plan import Plan, PlannedRun, setting
 from repro.harness.results import Results, Run
 from repro.harness.terminal import table_of
 from repro.harness.text import duration
@@ -227,15 +227,15 @@ def plan_table(plan: Plan) -> "RenderableType":
 
 def _differ_in(runs: Sequence[PlannedRun]) -> str:
     """What tells these runs from the others of their plan; several are of one arm."""
-    if len(runs) == 1:
+    training = runs[0].spec.training
+    if len(runs) == 1 or training is None:
         return runs[0].differs_in
-    trainings = [run.spec.training for run in runs if run.spec.training]
-    seeds = dict.fromkeys(str(run.spec.seed) for run in runs)
-    text = f"arm={trainings[0].arm}, seed={'|'.join(seeds)}"
-    if trainings[0].tuning:
-        rates = dict.fromkeys(str(training.recipe["lr"]) for training in trainings)
-        text += f", tried rate={'|'.join(rates)}"
-    return text
+    seeds, rates = (
+        "|".join(dict.fromkeys(setting(run.spec, field) for run in runs))
+        for field in ("seed", "lr")
+    )
+    text = f"arm={training.arm}, seed={seeds}"
+    return f"{text}, tried rate={rates}" if training.tuning else text
 
 
 def result_line(run: Run, results: Results) -> str:

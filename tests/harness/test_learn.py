@@ -122,7 +122,7 @@ def test_a_model_without_an_output_for_each_class_is_one_line():
 
 def weights_in_float64(spec: RunSpec) -> Tensor:
     """Weights and buffers after a run's steps; those before are the usual ones."""
-    trainer, _ = learn._trainer(Job(spec), dist.get_rank())
+    trainer, *_ = learn._trainer(Job(spec), dist.get_rank())
     layers = trainer.pipe.module.double()
     next(layers.children()).register_forward_pre_hook(lambda _, images: (images[0].double(),))
     trainer.run(spec.steps)

@@ -29,7 +29,7 @@ from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec, Training, canonical
 from repro.harness.tasks.setup import config_of, device_of, facts_of
-from repro.models import build
+from repro.models import Model, build
 from repro.train.evaluation import greedy
 from repro.train.losses import accuracy, classification, translation
 from repro.train.recipe import Recipe
@@ -64,8 +64,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     spec, training = job.spec, job.spec.training
     assert training is not None
     start = _pretrain(job, rank)
-    model = build(spec.model, **spec.arguments)
-    trainer, test = _trainer(job, rank)
+    trainer, test, model = _trainer(job, rank)
     with closing(trainer.pipe):
         if start is not None:
             trainer.start_from(start.state, new_layers=1)
@@ -122,8 +121,11 @@ def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
     return losses
 
 
-def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples]:
-    """What trains a run, and the test data. It evaluates the validation data if there is any."""
+def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples, Model]:
+    """What trains a run, the test data, and the model.
+
+    It evaluates the validation data if there is any.
+    """
     spec = job.spec
     assert spec.training is not None
     model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
@@ -141,7 +143,7 @@ def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples]:
     trainer = Trainer(
         pipe, data.loss, recipe, data.batches, evaluation=data.validation, metrics=data.metrics
     )
-    return trainer, data.test
+    return trainer, data.test, model
 
 
 def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
@@ -185,7 +187,7 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
         return None
     key = canonical(spec.plain())
     if key not in _pretrained:
-        trainer, test = _trainer(replace(job, spec=spec), rank)
+        trainer, test, _ = _trainer(replace(job, spec=spec), rank)
         with closing(trainer.pipe):
             _train(trainer, spec)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
