@@ -5,7 +5,7 @@ hours are of the steps alone: reading data, evaluation and translation take time
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.costs import device as devices
@@ -71,9 +71,8 @@ def _terms(name: str) -> str:
     return f" (gated: accept its terms at {entry.page} and set HF_TOKEN)" if entry.gated else ""
 
 
-def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:
+def price_trainings(plans: Sequence[Plan]) -> TrainingPrice | None:
     """What the trainings of some plans would take that are not done; None if there are none."""
-    plans = list(plans)
     runs = [run for plan in plans for run in plan.runs]
     learnt = [run for run in runs if run.spec.task == "learn" and run.status != "done"]
     if not learnt:

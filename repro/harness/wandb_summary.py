@@ -68,12 +68,7 @@ def name_part(text: str) -> str:
 
 
 def log_run(
-    mode: Mode,
-    results: Results,
-    run: Run,
-    directory: Path,
-    tags: Sequence[str] = (),
-    picture: Picture | None = None,
+    mode: Mode, results: Results, run: Run, directory: Path, tags: Sequence[str], picture: Picture
 ) -> str | None:
     """Mirror one measured or emulated run, with a picture of its median step; as `mirror`."""
     row = _known(run_line(results, run))
@@ -89,7 +84,7 @@ def log_run(
 
         for step, point in _points(run):
             mirrored.log(_known(point), step)
-        if picture and timeline is not None:
+        if timeline is not None:
             image = wandb.Image(picture(timeline, name, run.fidelity), caption=name)
             mirrored.log({"timeline": image})
         if isinstance(record := run.rounds[-1].record, LearnRound):
@@ -102,7 +97,7 @@ def log_run(
 
 
 def log_experiment(
-    mode: Mode, results: Results, place: Place, directory: Path, tags: Sequence[str] = ()
+    mode: Mode, results: Results, place: Place, directory: Path, tags: Sequence[str]
 ) -> str | None:
     """Mirror the table of an experiment's runs and its timelines, at one place; as `mirror`."""
     name = place.experiment
