@@ -16,11 +16,11 @@ from repro.harness.catalog import Source
 from repro.harness.outside import read
 from repro.harness.plan import Plan, make
 from repro.harness.progress import plan_table, summary
+from repro.harness.results import Run, find_run
 from repro.harness.spec import SCALES, RunSpec, Scale
 from repro.harness.terminal import show
 
 if TYPE_CHECKING:
-    from repro.harness.results import Run
     from repro.harness.training_price import TrainingPrice
 
 P = TypeVar("P", bound="PlanOptions")
@@ -100,7 +100,8 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
     if options.spec and names:
         both = " with ".join([f"--spec {options.spec}", *names])
         raise ValueError(f"{both}: allowed is one of them; drop the others")
-    run = _recorded_run(options)
+    is_recorded = options.spec and not options.spec.endswith(".json")
+    run = find_run(options.spec, options.results)[1] if is_recorded else None
     scale, why = machine.default_scale()
     why = f"because {why} (--scale chooses another)"
     if options.scale is not None:
@@ -122,16 +123,7 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
     return Request(options, scale, chosen)
 
 
-def _recorded_run(options: PlanOptions) -> "Run | None":
-    if not options.spec or options.spec.endswith(".json"):
-        return None
-    # pandas takes half a second to load.
-    from repro.harness.results import find_run
-
-    return find_run(options.spec, options.results)[1]
-
-
-def _of_spec(options: PlanOptions, run: "Run | None") -> Source:
+def _of_spec(options: PlanOptions, run: Run | None) -> Source:
     """The experiment that measures a recorded run, or a spec; names its model if that is code."""
     spec = run.spec if run else read(Path(options.spec), RunSpec)
     source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
