@@ -10,6 +10,7 @@ from annotated_types import Interval
 from repro.cli.answers import same, tell
 from repro.cli.options import MiniBatch, json_file, parse
 from repro.cli.source import Chosen, SourceOptions, chosen, this_machine
+from repro.costs.units import in_unit, parse_bytes, readable
 from repro.harness import catalog
 from repro.harness.error_bars import UNKNOWN
 from repro.harness.sizes import DEFAULT_N
@@ -71,7 +72,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
-    from repro.costs.units import parse_bytes
     from repro.harness.advise import Question
 
     if of.waits:
@@ -94,7 +94,6 @@ def _question(options: AdviseOptions, of: Chosen) -> tuple["Question", str]:
 
 
 def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, Any]:
-    from repro.costs.units import in_unit
     from repro.harness.advise import why_slower
 
     spec, best = plan.spec, advice.plans[0]
@@ -122,8 +121,6 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
 def _for_terminal(
     fields: dict[str, Any], of: Chosen, advice: "Advice", unit: str, saved: Path | None
 ) -> dict[str, Any]:
-    from repro.costs.units import readable
-
     plans, reference, error = fields["plans"], fields["reference"], advice.error(advice.plans[0])
     lines = [{"": str(rank), **plan} for rank, plan in enumerate(plans, 1)]
     if reference is not None and reference not in plans:

@@ -5,23 +5,22 @@ import math
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Interval
 
+from repro.cli import doctor
 from repro.cli.answers import tell
 from repro.cli.options import MiniBatchOrNone, json_file, parse
 from repro.cli.source import ModelOptions, this_machine
+from repro.costs.device import Device
 from repro.harness import machine
 from repro.harness.catalog import pairs
+from repro.harness.job import Job, Work
+from repro.harness.schema import CalibrateRound, CalibrationFile
 from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER, small
 from repro.harness.spec import RunSpec, assigned, slug
 from repro.harness.text import seconds, size
-
-if TYPE_CHECKING:
-    from repro.costs.device import Device
-    from repro.harness.schema import CalibrateRound
-
 
 _FITTED_N = 32  # examples of the largest micro-batch whose layers make a device profile
 
@@ -84,7 +83,6 @@ def _file_to_write(options: CalibrateOptions, origin: Origin, name: str) -> Path
 
 
 def _machine(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
-    from repro.cli import doctor
     from repro.gpipe import launch
 
     here, path = origin.machine, _file_to_write(options, origin, "device.json")
@@ -121,7 +119,6 @@ def _machine(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
 def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
-    from repro.harness.schema import CalibrationFile
     from repro.models import build
 
     N, smallest, K = options.N or DEFAULT_N, options.smallest or 1, origin.K
@@ -156,10 +153,9 @@ def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     }
 
 
-def fit_device(specs: list[RunSpec], kind: str, texts: dict[str, Any]) -> "Device":
+def fit_device(specs: list[RunSpec], kind: str, texts: dict[str, Any]) -> Device:
     import torch.distributed as dist
 
-    from repro.harness.job import Job
     from repro.harness.tasks.calibrate import fitted_device
     from repro.harness.tasks.run import choose_kernels
     from repro.models import build
@@ -175,13 +171,12 @@ def time_layers(spec: RunSpec, kind: str) -> Any:
     """The record of the task "calibrate"; rank 0 has it."""
     import torch.distributed as dist
 
-    from repro.harness.job import Job, Work
     from repro.harness.tasks.run import run
 
     return [each.record for each in run(Work((Job(spec, device=kind),)), dist.get_rank())]
 
 
-def _times(record: "CalibrateRound") -> list[dict[str, Any]]:
+def _times(record: CalibrateRound) -> list[dict[str, Any]]:
     of, alone = record.calibration, record.calibration.alone
     assert alone is not None
     columns: dict[str, Sequence[float]] = {}

@@ -11,7 +11,8 @@ from annotated_types import Interval
 from repro.cli.answers import AnswerOptions, same, tell
 from repro.cli.options import MiniBatch, parse
 from repro.cli.source import ModelName, ModelOptions
-from repro.costs.size_ladder import MOST
+from repro.costs.size_ladder import MOST, size_ladders
+from repro.costs.units import parse_bytes, readable
 from repro.harness.catalog import pairs
 from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
@@ -58,8 +59,6 @@ class FitOptions(AnswerOptions, ModelOptions):
 def main(arguments: list[str]) -> int:
     options = parse(FitOptions, arguments, "repro fit")
     from repro.costs.fit import largest
-    from repro.costs.size_ladder import size_ladders
-    from repro.costs.units import parse_bytes, readable
     from repro.models import build
 
     memory, unit = parse_bytes("--memory", options.memory)
@@ -119,8 +118,6 @@ def _step(options: FitOptions) -> "Step":
 
 
 def _end(found: "Ladder", memory: int, unit: str) -> str:
-    from repro.costs.units import readable
-
     cut = found.above or found.best
     assert cut is not None
     used = f"its fullest stage takes {readable(cut.fullest, unit)} of {readable(memory, unit)}"
@@ -138,7 +135,6 @@ def _end(found: "Ladder", memory: int, unit: str) -> str:
 def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
     """Memory of each stage by kind; one line for equal neighbours."""
     from repro.costs.stage import KINDS
-    from repro.costs.units import readable
 
     lines: dict[str, dict[str, int]] = {}  # stages -> bytes by kind
     first = 0

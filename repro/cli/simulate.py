@@ -9,6 +9,7 @@ from repro.cli.options import MiniBatch, parse
 from repro.cli.source import Chosen, SourceOptions, chosen
 from repro.gpipe.schedule import collector
 from repro.harness.error_bars import UNKNOWN, step_error
+from repro.harness.progress import LEGEND, gantt
 from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import PLAIN, Checkpoint, Partitioner, ScheduleName, sweep
 from repro.harness.text import size
@@ -136,8 +137,6 @@ def _simulate(options: SimulateOptions, of: Chosen) -> dict[tuple[int, int], "Pr
 
 
 def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction") -> dict[str, Any]:
-    from repro.harness.progress import LEGEND, gantt
-
     timeline = drawn.timeline
     assumed = "I and W take half of a backward each, assumed: layers are timed with whole ones"
     times = [{name: point[name] for name in _SHOWN} for point in points]

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from repro.cli.answers import AnswerOptions
+from repro.costs import device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import machine
 from repro.harness.catalog import pairs
+from repro.harness.outside import consent, read
+from repro.harness.schema import CalibrationFile
 from repro.harness.spec import Optimizer, assigned
 from repro.io.redact import tilde_to_home
+from repro.io.untrusted import LARGE
 
 if TYPE_CHECKING:
     from repro.harness.predict import Source
-    from repro.harness.schema import CalibrationFile
     from repro.models import Model
 
 
@@ -56,9 +59,7 @@ class SourceOptions(AnswerOptions, ModelOptions):
             if not 1e-6 <= self.link <= 1e6:
                 raise ValueError(f"--link {self.link:g}: allowed is 1e-06 to 1e+06, or a name")
             return LinkSpeed(0.0, 1e9 / 8 * self.link)
-        from repro.costs.device import LINKS, load
-
-        return load(LINKS[self.link]).link
+        return device.load(device.LINKS[self.link]).link
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Chosen:
     source: "Source"
     on: str  # the source of the times, for the user
     profile: str | None = None
-    calibration: "CalibrationFile | None" = None
+    calibration: CalibrationFile | None = None
 
     @property
     def title(self) -> str:
@@ -126,7 +127,6 @@ def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
         return _calibrated(options, options.calibration, name, args)
     if not name:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
-    from repro.costs import device
     from repro.harness.predict import Known, Roofline, waits
     from repro.models import build
 
@@ -169,10 +169,7 @@ def _calibrated(options: SourceOptions, path: Path, name: str, args: dict[str, A
     The file names its model and arguments; the user may name the same. A model that is code needs
     --trust even if the user names it, since the arguments are the file's.
     """
-    from repro.harness.outside import consent, read
     from repro.harness.predict import Calibrated
-    from repro.harness.schema import CalibrationFile
-    from repro.io.untrusted import LARGE
     from repro.models import build
 
     try:

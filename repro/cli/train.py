@@ -19,6 +19,7 @@ from repro.harness.catalog import pairs
 from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import Checkpoint, RunSpec, Scale, slug
 from repro.harness.text import duration, number
+from repro.harness.wandb_mirror import TrainingLog
 from repro.io import signals
 from repro.io.untrusted import message
 
@@ -181,7 +182,6 @@ def _train(options: TrainOptions) -> None:
 
     from repro.data.classification import count_classes, evaluation_images, open_images
     from repro.gpipe import Pipeline
-    from repro.harness.wandb_mirror import TrainingLog
     from repro.train.losses import accuracy, classification
     from repro.train.trainer import Trainer
 

@@ -34,12 +34,8 @@ def fit_round(fit: Fitted, size: int, peaks: list[int] | None = None) -> FitRoun
     return FitRound(fit=fit, balance=[size], peak_bytes=peaks, setup_s=0.1, unit="x/s", labels={})
 
 
-@pytest.fixture
-def ten_bytes_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit_search, "counted", count)
-
-
 def count(job: Job) -> FitRound:
+    """Ten bytes a size."""
     assert job.spec.fidelity == "counted"
     largest = (job.spec.memory or 0) // 10
     return fit_round(Fitted(largest=cut(largest), next=cut(largest + 1)), largest)
@@ -71,13 +67,13 @@ def answer(outcome: Outcome) -> FitRound:
     return record
 
 
-@pytest.mark.usefixtures("ten_bytes_a_size")
 @pytest.mark.parametrize(
     ("real", "tried"),
     [(5, [5, 6]), (7, [5, 6, 7, 8]), (3, [5, 4, 3]), (0, [5, 4, 3, 2, 1])],
     ids="as up down none".split(),
 )
-def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried: list[int]):
+def test_the_largest_that_trains_is_found_from_what_was_counted(real, tried, monkeypatch):
+    monkeypatch.setattr(fit_search, "counted", count)
     said: list[str] = []
     outcome = Search(Fake(real).measure, Job(fit(memory=55)), 1.0, said.append).outcome()
     assert outcome.status == "done"
@@ -90,7 +86,6 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
     assert len(said) == len(tried)
 
 
-@pytest.mark.usefixtures("ten_bytes_a_size")
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
@@ -100,7 +95,9 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
         ("oom", "MemoryError: no 9 bytes of shared memory"),
     ],
 )
-def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str):
+def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str, monkeypatch):
+    monkeypatch.setattr(fit_search, "counted", count)
+
     class Broken(Fake):
         def measure(self, job: Job, deadline: float) -> Outcome:
             return Outcome(status, reason)

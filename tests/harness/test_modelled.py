@@ -91,15 +91,8 @@ def test_the_recorded_times_are_those_of_the_roofline(M):
     made = predicted(spec, build(spec.model, **SPEC_SIZES), devices.load("v100"), "cpu")
     assert made.sizes == (1, 2, 4, 8)
 
-    step = spec.model_copy(
-        update={
-            "M": M,
-            "task": "train",
-            "fidelity": "simulated",
-            "profile": "v100",
-            "balance": (2, 2),
-        }
-    )
+    simulated = {"task": "train", "fidelity": "simulated", "profile": "v100", "balance": (2, 2)}
+    step = spec.model_copy(update=simulated | {"M": M})
     costs = made.stages((2, 2), 8 // M)
     record = modelled.simulated(step, "cpu").record
     assert isinstance(record, TrainRound)

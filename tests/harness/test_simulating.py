@@ -107,7 +107,6 @@ def calibrated(folder: Path, layers: int) -> Path:
     [
         (["transformer"], ["--device, --calibration", "give one of the two", "--device v100"]),
         (["transformer", "--device", "v100", "--calibration", "x.json"], ["both are given"]),
-        ([*ON[1:], "--K", "2", "9", "--M", "1"], ["K = 9", "L = 6", "1 to 6"]),
         (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),
         (["mlp", "--calibration", "2.json"], ["is a calibration of 'transformer'"]),
         (["--calibration", "2.json", "--K", "2"], ["is of 2 layers, transformer has L = 6"]),

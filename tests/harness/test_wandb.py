@@ -264,11 +264,8 @@ def test_the_dry_dashboard(logged: dict[str, Mirrored], capfd: Any):
     assert main(["dashboard", "--json"]) == 0
     text = capfd.readouterr().out
     made = json.loads(text)["section"]["panelBankConfig"]["sections"]
-    assert [section["name"] for section in made] == [
-        "What holds",
-        "tiny: A tiny sweep",
-        "Trainings",
-    ]
+    names = [section["name"] for section in made]
+    assert names == ["What holds", "tiny: A tiny sweep", "Trainings"]
     shown = logged["tiny, all runs"].names | logged["report"].names
     shown |= {"train/loss", "test/accuracy"} & logged["amoebanet-b-K1-M1"].names
     assert [name for name in shown if f'"{name}"' not in text] == [], "each has a panel"
