@@ -15,7 +15,7 @@ from experiments.breakdown.runs import ABOUT, MODELLED, NAME, K, M
 from repro.claims.all_claims import SHARE, cell_id, chosen, verdict_on
 from repro.claims.claim import Evidence, Fidelity
 from repro.harness.frame import Frame, runs_frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.paper import theory
 from repro.paper.numbers import breakdown
 from repro.report import style
@@ -104,8 +104,8 @@ def _evidence(by_m: Mapping[int, Any], fidelity: Fidelity, part: str, over: str 
     return Evidence(ours, fidelity, (by_m[M]["id"],), **about)
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
-    yield "parts", figure(results), ABOUT.words["parts"].filled(K=K, M=M).note
+def figures(results: Results) -> Iterator[Picture]:
+    yield "parts", figure(results), {"K": K, "M": M}
 
 
 def figure(results: Results) -> Figure | None:

@@ -14,7 +14,7 @@ from repro.claims.all_claims import NEGLIGIBLE as NEGLIGIBLE_PERCENT
 from repro.claims.claim import Evidence
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.frame import Frame, runs_frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets
 from repro.paper import theory
 from repro.report.compare import beside_paper
@@ -140,14 +140,14 @@ def out_of_order(timeline: Timeline, M: int) -> int:
     return count
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+def figures(results: Results) -> Iterator[Picture]:
     """Of the place with the most runs."""
     frame = select(steps(results), done=True)
     if not len(frame):
         return
     frame = select(frame, where=frame["where"].mode()[0])
     equal = select(frame, slow=-1, schedule="gpipe")
-    yield "curves", curves(equal), ABOUT.words["curves"].note
+    yield "curves", curves(equal), {}
 
 
 def curves(equal: Frame) -> Figure | None:

@@ -9,18 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.compared import (
-    Compared,
-    Comparison,
-    arms_frame,
-    arms_table,
-    claims_of,
-    comparisons_table,
-    curves,
-    main_place,
-    of_places,
-    over,
-)
+from experiments import compared
+from experiments.compared import Compared, Comparison, over
 from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, SHUFFLED, SIZES_OF, arm_of, arms
 from experiments.figure3 import runs as figure3
 from experiments.figure3.report import controls
@@ -29,11 +19,12 @@ from experiments.translation import SIZES, size_of
 from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.spec import ON_CPU
 from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
+from repro.report.figures import Picture
 from repro.report.style import FIDELITIES, dots, grid, legend
 from repro.report.table import Table
 
@@ -124,28 +115,28 @@ def of_translation(runs: Frame) -> list[Comparison]:
     return [law, *controls()]
 
 
-def compared(results: Results) -> dict[str, list[Compared]]:
-    found = of_places(results, NAME, arms, of_images, "accuracy")
-    texts = of_places(results, figure3.NAME, figure3.arms, of_translation, "bleu")
+def comparisons_of(results: Results) -> dict[str, list[Compared]]:
+    found = compared.of_places(results, NAME, arms, of_images, "accuracy")
+    texts = compared.of_places(results, figure3.NAME, figure3.arms, of_translation, "bleu")
     for where, every in texts.items():
         found.setdefault(where, []).extend(each for each in every if each.comparison.claim)
     return found
 
 
 def tables(results: Results) -> list[Table]:
-    frame, found = arms_frame(results, NAME), compared(results)
+    frame, found = compared.arms_frame(results, NAME), comparisons_of(results)
     if not found:
         return []
     quoted = {IMAGES: -power_law(_ERRORS).b, TRANSLATION: power_law(_BLEU).b}
     return [
-        comparisons_table(results, f"{NAME}_laws", found, ABOUT, "b", quoted),
-        arms_table(results, NAME, frame, ABOUT, parameters="parameters", updates="steps"),
+        compared.comparisons_table(results, f"{NAME}_laws", found, ABOUT, "b", quoted),
+        compared.arms_table(results, NAME, frame, ABOUT, parameters="parameters", updates="steps"),
     ]
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> the mean of the exponents of the seeds, or parameters."""
-    yield from claims_of(compared(results))
+    yield from compared.claims_of(comparisons_of(results))
     for run in runs_frame(results, NAME, task="fit", done=True).to_dict("records"):
         ours, args = run["record"].fit.largest.parameters, run["model_args"]
         claim, about = "table4/parameters", {}
@@ -156,12 +147,12 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
         yield claim, Evidence(ours, "counted", (run["id"],), papers_size=True, **about)
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    frame = arms_frame(results, NAME)
+def figures(results: Results) -> Iterator[Picture]:
+    frame = compared.arms_frame(results, NAME)
     frame = frame[~frame["tuning"]]
     widths = [arm for arm in frame["arm"].unique() if "," not in arm]
-    yield "curves", curves(frame, {"images": widths}), ABOUT.words["curves"].note
-    texts = arms_frame(results, figure3.NAME)
+    yield "curves", compared.curves(frame, {"images": widths}), {}
+    texts = compared.arms_frame(results, figure3.NAME)
     texts = texts[~texts["tuning"] & texts["arm"].isin([str(size) for size in SIZES])]
     halves = {
         "(a) images: error (%)": (frame[frame["arm"].isin(widths)], "metrics.accuracy", _ERRORS),
@@ -169,13 +160,14 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     }
     halves = {title: half for title, half in halves.items() if len(half[0])}
     if halves:
-        yield "sizes", _drawn(halves, beside_paper(results, NAME)), ABOUT.words["sizes"].note
+        yield "sizes", _drawn(halves, beside_paper(results, NAME)), {}
 
 
 def _drawn(halves: Mapping[str, tuple[Frame, str, Frame]], quoting: bool) -> Figure:
     page, (panels,) = grid(1, len(halves), 3.3)
     for axes, (title, (runs, metric, printed)) in zip(panels, halves.items(), strict=True):
-        means = main_place(runs).groupby("parameters")[metric].mean().rename("y").reset_index()
+        by_size = compared.main_place(runs).groupby("parameters")[metric]
+        means = by_size.mean().rename("y").reset_index()
         if metric == "metrics.accuracy":
             means["y"] = 100 - means["y"]
         _draw(axes, "measured", means)

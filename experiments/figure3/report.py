@@ -9,28 +9,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.compared import (
-    Compared,
-    Comparison,
-    arms_frame,
-    arms_table,
-    claims_of,
-    comparisons_table,
-    curves,
-    of_places,
-    over,
-    qualities,
-)
+from experiments import compared
+from experiments.compared import Compared, Comparison, over
 from experiments.figure3 import runs as plan
 from experiments.figure3.runs import ABOUT, NAME, alone
 from experiments.translation import PAPER_SIZES, SIZES, TOY
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
 from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
+from repro.report.figures import Picture
 from repro.report.framed import estimated, framed
 from repro.report.style import SOFT, dots, grid, series_colour
 from repro.report.table import Table
@@ -124,26 +115,28 @@ def controls() -> list[Comparison]:
 
 
 def tables(results: Results) -> list[Table]:
-    frame = arms_frame(results, NAME)
+    frame = compared.arms_frame(results, NAME)
     if frame.empty:
         return []
     printed = printed_gains()
     quoted = {claim: weighted(sizes, of, printed) for claim, sizes, of in _SUMS.values() if claim}
-    found = compared(results)
+    found = comparisons_of(results)
     return [
-        comparisons_table(results, f"{NAME}_claims", found, ABOUT, "BLEU", quoted),
-        arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps", parameters="parameters"),
+        compared.comparisons_table(results, f"{NAME}_claims", found, ABOUT, "BLEU", quoted),
+        compared.arms_table(
+            results, f"{NAME}_arms", frame, ABOUT, updates="steps", parameters="parameters"
+        ),
         tiers(results, frame),
     ]
 
 
-def compared(results: Results) -> dict[str, list[Compared]]:
-    return of_places(results, NAME, plan.arms, comparisons, "bleu")
+def comparisons_of(results: Results) -> dict[str, list[Compared]]:
+    return compared.of_places(results, NAME, plan.arms, comparisons, "bleu")
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> the mean difference in BLEU over seeds."""
-    return claims_of(compared(results))
+    return compared.claims_of(comparisons_of(results))
 
 
 def printed_points() -> Frame:
@@ -165,7 +158,7 @@ def gains_of_seeds(frame: Frame) -> dict[str, list[Frame]]:
     return {
         where: seeds
         for where, runs in frame[~frame["tuning"]].groupby("where", sort=False)
-        if (seeds := [*map(gains, qualities(runs, "bleu", [*_BY_SIZE, *map(alone, TOY)]))])
+        if (seeds := [*map(gains, compared.qualities(runs, "bleu", [*_BY_SIZE, *map(alone, TOY)]))])
     }
 
 
@@ -181,12 +174,12 @@ def tiers(results: Results, frame: Frame) -> Table:
     return framed(results, NAME, pd.DataFrame(lines), ABOUT)
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    frame = arms_frame(results, NAME)
+def figures(results: Results) -> Iterator[Picture]:
+    frame = compared.arms_frame(results, NAME)
     panels = {"all languages": _BY_SIZE, "baselines": [*map(alone, TOY)]}
-    yield "curves", curves(frame, panels), ABOUT.words["curves"].note
+    yield "curves", compared.curves(frame, panels), {}
     if seeds := max(gains_of_seeds(frame).values(), key=len, default=[]):
-        yield "gains", _drawn(seeds, quoting=beside_paper(results, NAME)), ABOUT.words["gains"].note
+        yield "gains", _drawn(seeds, quoting=beside_paper(results, NAME)), {}
 
 
 def _drawn(seeds: Sequence[Frame], *, quoting: bool) -> Figure:

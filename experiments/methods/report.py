@@ -203,12 +203,11 @@ def kept_micro_batches(schedule: Schedule) -> float:
     return max(map(max, kept)) / schedule.stages_per_rank
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+def figures(results: Results) -> Iterator[Picture]:
     frame = select(recorded(results), done=True)
     if len(frame):
-        clock = ABOUT.words["schedules"].filled(K=K, M=SIMULATED_M)
-        yield "schedules", on_one_clock(results, frame), clock.note
-        yield "loss", loss_curves(frame), ABOUT.words["loss"].note
+        yield "schedules", on_one_clock(results, frame), {"K": K, "M": SIMULATED_M}
+        yield "loss", loss_curves(frame), {}
 
 
 def on_one_clock(results: Results, frame: Frame) -> Figure | None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from experiments.runtime.runs import ABOUT, BARE, GOALS, KNOWN_DURATIONS, MESSAGE_SIZE, MIB, NAME
 from repro.harness.frame import Frame, ratios, runs_frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets
 from repro.paper import theory
 from repro.report import style
@@ -88,8 +88,8 @@ def tables(results: Results) -> list[Table]:
     return [framed(results, SHOWN.table, table, ABOUT, forms=forms, keep_where=True)]
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
-    yield "overhead", figure(results), ABOUT.words["overhead"].note
+def figures(results: Results) -> Iterator[Picture]:
+    yield "overhead", figure(results), {}
 
 
 def figure(results: Results) -> Figure | None:

@@ -103,8 +103,8 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
-    yield "error", figure(results), ABOUT.words["error"].note
+def figures(results: Results) -> Iterator[Picture]:
+    yield "error", figure(results), {}
 
 
 def figure(results: Results) -> Figure | None:

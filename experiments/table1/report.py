@@ -6,7 +6,6 @@ The paper's memory cells are sums over all accelerators: 12 bytes a parameter, a
 from collections.abc import Iterator
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from experiments.table1 import figures as drawn
 from experiments.table1 import fits, gpu
@@ -14,12 +13,14 @@ from experiments.table1.accountings import accountings
 from experiments.table1.claims import evidence  # noqa: F401
 from experiments.table1.fits import COLUMN, as_printed, short
 from experiments.table1.laws import laws
-from experiments.table1.runs import ABOUT, ACCOUNTINGS, CAPPED, DECIMAL_16G, NAME, OPTIMIZER
+from experiments.table1.runs import ABOUT as ABOUT
+from experiments.table1.runs import ACCOUNTINGS, CAPPED, DECIMAL_16G, NAME, OPTIMIZER
 from repro.harness.frame import Frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.spec import UNLIMITED_MEMORY
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
+from repro.report.figures import Picture
 from repro.report.table import EMPTY, Table
 
 BASE = "Pipeline-1"  # the column that others are divided by
@@ -39,9 +40,9 @@ def tables(results: Results) -> list[Table]:
     return [*of_paper, varied(results), laws(results), *made]
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+def figures(results: Results) -> Iterator[Picture]:
     if beside_paper(results, NAME):
-        yield "kinds", drawn.kinds(results), ABOUT.words["kinds"].note
+        yield "kinds", drawn.kinds(results), {}
 
 
 def main(results: Results) -> Table:

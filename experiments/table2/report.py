@@ -9,7 +9,6 @@ from math import isnan, nan
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from experiments.costs.error import meaning, with_range
 from experiments.table2 import recorded
@@ -25,6 +24,7 @@ from repro.harness.spec import RunSpec
 from repro.report import figures as generic
 from repro.report.compare import Setting, beside_paper, optimizers, rows_of, settings
 from repro.report.declared import Shown
+from repro.report.figures import Picture
 from repro.report.framed import RANGE, RATIO, Form, framed, text_of
 from repro.report.ratio import MARKS, ideal_over_k2m1
 from repro.report.style import model_name
@@ -50,14 +50,14 @@ def tables(results: Results) -> list[Table]:
     return [table2(results, cells), *(make(results, cells) for make in shown)]
 
 
-def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+def figures(results: Results) -> Iterator[Picture]:
     if beside_paper(results, NAME):
         cells = simulated_cells(results)
         bar = ", with the range of `costs_bars` as a line without caps"
-        words = ABOUT.words["bars"].filled(bar=bar if meaning(results) else "")
-        yield "bars", bars(results), words.note
-        yield "divisions", divided(divisions(results, cells)), ABOUT.words["divisions"].note
-    yield from generic.figure2(results, [run for run in rows if recorded.is_controlled(run)])
+        yield "bars", bars(results), {"bar": bar if meaning(results) else ""}
+        yield "divisions", divided(divisions(results, cells)), {}
+    done = rows_of(results, experiment=NAME, status="done")
+    yield from generic.figure2(results, [run for run in done if recorded.is_controlled(run)])
 
 
 def table2(results: Results, cells: pd.DataFrame) -> Table:

@@ -20,6 +20,7 @@ from repro.paper import theory
 from repro.paper.numbers import table3
 from repro.report.compare import beside_paper, speed_name
 from repro.report.declared import Shown
+from repro.report.figures import Picture
 from repro.report.framed import RATIO, Form, error_bars, framed, or_status, with_interval
 from repro.report.ratio import ideal_over_k1
 from repro.report.rounds import fits, with_parts
@@ -46,11 +47,10 @@ def tables(results: Results) -> list[Table]:
     return [throughput(results, frame), *shown, throttled_links(results, slowed)]
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+def figures(results: Results) -> Iterator[Picture]:
     if beside_paper(results, NAME):
-        words = ABOUT.words["cuts"].filled(tolerance=CELL)
-        yield "cuts", cuts.figure(results), words.note
-    yield "throttled", slow_links(throttled(results)), ABOUT.words["throttled"].filled().note
+        yield "cuts", cuts.figure(results), {"tolerance": CELL}
+    yield "throttled", slow_links(throttled(results)), {}
 
 
 def cells(results: Results) -> Frame:

@@ -7,30 +7,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from experiments.compared import (
-    Compared,
-    Comparison,
-    Control,
-    arms_frame,
-    arms_table,
-    claims_of,
-    comparisons_table,
-    curves,
-    of_places,
-    over,
-)
+from experiments import compared
+from experiments.compared import Compared, Comparison, Control, over
 from experiments.table4 import runs as plan
 from experiments.table4.runs import ABOUT, NAME, SCRATCH, TASKS, TUNED, arm_of
 from repro.claims.all_claims import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
 from repro.paper.numbers import table4
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
+from repro.report.figures import Picture
 from repro.report.framed import Estimate, estimated, framed
 from repro.report.table import Cell, Table
 
@@ -40,17 +30,17 @@ _SMALL, _LARGE = plan.WIDTHS
 
 
 def tables(results: Results) -> list[Table]:
-    frame, made = arms_frame(results, NAME), []
+    frame, made = compared.arms_frame(results, NAME), []
     if len(frame):
         made = [
-            comparisons_table(results, NAME, compared(results), ABOUT, "points"),
-            arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps"),
+            compared.comparisons_table(results, NAME, comparisons_of(results), ABOUT, "points"),
+            compared.arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps"),
         ]
     return [*made, of_paper(results)] if beside_paper(results, NAME) else made
 
 
-def compared(results: Results) -> dict[str, list[Compared]]:
-    return of_places(results, NAME, plan.arms, comparisons, "accuracy")
+def comparisons_of(results: Results) -> dict[str, list[Compared]]:
+    return compared.of_places(results, NAME, plan.arms, comparisons, "accuracy")
 
 
 def comparisons(_runs: Frame) -> list[Comparison]:
@@ -125,10 +115,10 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
         runs = tuple(at_size["id"])
         ours = Evidence(mean, "measured", runs, low, high, papers_size=True)
         yield cell_id(NAME, row.dataset), ours
-    yield from claims_of(compared(results))
+    yield from compared.claims_of(comparisons_of(results))
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+def figures(results: Results) -> Iterator[Picture]:
     ways = (TUNED, SCRATCH, plan.LONG)
     panels = {task: [arm_of(task, way) for way in ways] for task in (plan.FEWEST, plan.MOST)}
-    yield "curves", curves(arms_frame(results, NAME), panels), ABOUT.words["curves"].note
+    yield "curves", compared.curves(compared.arms_frame(results, NAME), panels), {}

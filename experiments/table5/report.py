@@ -2,28 +2,18 @@
 
 from collections.abc import Iterator
 
-from matplotlib.figure import Figure
-
-from experiments.compared import (
-    Compared,
-    Comparison,
-    arms_frame,
-    arms_table,
-    claims_of,
-    comparisons_table,
-    curves,
-    of_places,
-    over,
-)
+from experiments import compared
+from experiments.compared import Compared, Comparison, over
 from experiments.learned import at
 from experiments.table5 import runs as plan
 from experiments.table5.runs import ABOUT, END, HALF, NAME, ORDER, PAIRS, SIZES_OF, UPDATES, arm_of
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.harness.spec import ON_CPU
 from repro.paper.numbers import table5
 from repro.report.declared import Shown
+from repro.report.figures import Picture
 from repro.report.table import Table
 
 SHOWN = Shown(f"{NAME}_gains")
@@ -48,33 +38,34 @@ def comparisons(runs: Frame) -> list[Comparison]:
     return every
 
 
-def compared(results: Results) -> dict[str, list[Compared]]:
-    return of_places(results, NAME, plan.arms, comparisons, "bleu")
+def comparisons_of(results: Results) -> dict[str, list[Compared]]:
+    return compared.of_places(results, NAME, plan.arms, comparisons, "bleu")
 
 
 def tables(results: Results) -> list[Table]:
-    frame = arms_frame(results, NAME)
+    frame = compared.arms_frame(results, NAME)
     if frame.empty:
         return []
     smallest, *_, largest = sorted(table5(), key=lambda size: size.batch_tokens)
     # The paper says nothing of equal pairs.
     gain: float = largest.bleu - smallest.bleu
     quoted = dict.fromkeys([f"{NAME}/{UPDATES}", f"{NAME}/{END}"], gain)
+    found = comparisons_of(results)
     return [
-        comparisons_table(results, f"{NAME}_gains", compared(results), ABOUT, "BLEU", quoted),
-        arms_table(results, NAME, frame, ABOUT, N="N", updates="steps"),
+        compared.comparisons_table(results, f"{NAME}_gains", found, ABOUT, "BLEU", quoted),
+        compared.arms_table(results, NAME, frame, ABOUT, N="N", updates="steps"),
     ]
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """Claim id -> how much more BLEU the largest batch has than the smallest."""
-    return claims_of(compared(results))
+    return compared.claims_of(comparisons_of(results))
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    frame = arms_frame(results, NAME)
+def figures(results: Results) -> Iterator[Picture]:
+    frame = compared.arms_frame(results, NAME)
     panels = {
         protocol: [arm for arm in frame["arm"].unique() if arm.startswith(protocol)]
         for protocol in (UPDATES, PAIRS, END)
     }
-    yield "curves", curves(frame, panels), ABOUT.words["curves"].note
+    yield "curves", compared.curves(frame, panels), {}

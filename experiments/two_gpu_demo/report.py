@@ -95,15 +95,15 @@ def peaks(run: Run) -> Cell:
     return Cell(1024 * run.peak_gib_max, ", ".join(each) or EMPTY)
 
 
-def figures(results: Results, _rows: list[Run]) -> Iterator[Picture]:
+def figures(results: Results) -> Iterator[Picture]:
     """Of the place and the re-materialization with the most runs."""
     frame = runs_frame(results, NAME, done=True)
     if not len(frame):
         return
     where, remat = frame[["where", "remat"]].value_counts(sort=True).index[0]
     frame = select(frame, where=where, remat=remat)
-    yield "curves", against_m(frame), ABOUT.words["curves"].filled().note
-    yield "timeline", one_clock(results, frame), ABOUT.words["timeline"].note
+    yield "curves", against_m(frame), {}
+    yield "timeline", one_clock(results, frame), {}
 
 
 def against_m(frame: Frame) -> Figure:

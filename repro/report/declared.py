@@ -3,7 +3,7 @@
 Such a file may have
 
 - `tables(results)`, whose tables stand before the generic ones;
-- `figures(results, rows)`: the figures of the experiment;
+- `figures(results)`: (name, figure, what fills the braces of its caption) of each;
 - `answer(tables)`: the experiment's question answered in one sentence, from its tables by name,
   where `## Answer` of its `about.md` cannot say it by quoting cells;
 - `SHOWN`: which table and figure the page shows. All others are folded;

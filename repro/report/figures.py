@@ -2,14 +2,13 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from repro.harness.about import NO_INTERVAL
 from repro.harness.results import Results, Run
 from repro.io.files import fresh
 from repro.report import curves, gantt
@@ -18,7 +17,7 @@ from repro.report.declared import report_of, words_of
 from repro.report.style import MARKERS, model_name, save, styled
 from repro.report.texts import FIGURES
 
-Picture = tuple[str, Figure | None, str]  # name, figure, caption
+Picture = tuple[str, Figure | None, Mapping[str, object]]  # the last fills its caption's braces
 MOST = 4  # settings in a generic figure: those with the most runs
 
 
@@ -47,20 +46,21 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             runs = matching(done, experiment=experiment)
-            report = report_of(experiment)
-            make = getattr(report, "figures", None) if report else figures
-            words = getattr(words_of(results, experiment), "words", {})
-            for name, figure, caption in make(results, runs) if make else ():
+            if report := report_of(experiment):
+                pictures = report.figures(results) if hasattr(report, "figures") else ()
+            else:
+                pictures = figures(results, runs)
+            words = FIGURES | getattr(words_of(results, experiment), "words", {})
+            for name, figure, values in pictures:
                 if figure is not None:
-                    stem = directory / f"{experiment}_{name}"
-                    title = words[name].title if name in words else FIGURES[name][0]
-                    save(figure, stem, title)
-                    drawn.append(Drawn(stem, experiment, title, caption))
+                    stem, text = directory / f"{experiment}_{name}", words[name].filled(**values)
+                    save(figure, stem, text.title)
+                    drawn.append(Drawn(stem, experiment, text.title, text.note))
     return drawn
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
-    """The figures of an experiment without a report: name, figure and caption of each."""
+    """The figures of an experiment without a report."""
     rows = [run for run in rows if run.spec.task == "train"]
     # Where other libraries took part, only our own steps are traced.
     if any(run.library != "repro" for run in rows):
@@ -68,9 +68,8 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     every = sorted(settings(results, rows), key=lambda setting: -len(setting.rows))
     drawn = {id(run) for setting in every[:MOST] for run in setting.rows}
     kept = [run for run in rows if id(run) in drawn]
-    for name, make in (("speedup", curves.speedup), ("bubble", curves.bubble)):
-        caption = FIGURES[name][1].format(no_interval=NO_INTERVAL, most=MOST)
-        yield name, make(results, kept), caption
+    yield "speedup", curves.speedup(results, kept), {"most": MOST}
+    yield "bubble", curves.bubble(results, kept), {"most": MOST}
     yield from figure2(results, rows)
 
 
@@ -97,8 +96,8 @@ def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
         if len(traced) == len(pair):
             run = pair[0]
             headline = f"{model_name(run.model)}, {run.fidelity}: K={run.K}, N={run.N}"
-            caption = FIGURES["figure2"][1].format(fidelity=run.fidelity, M=pair[1].M)
-            yield "figure2", gantt.draw(headline, traced, run.fidelity), caption
+            values = {"fidelity": run.fidelity, "M": pair[1].M}
+            yield "figure2", gantt.draw(headline, traced, run.fidelity), values
             return
 
 

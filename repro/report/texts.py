@@ -6,6 +6,8 @@ A list item there is a word, a colon and its meaning; the banner of the page sho
 import re
 from pathlib import Path
 
+from repro.harness.about import Words
+
 _SECTIONS = re.split(r"^## ", Path(__file__).with_name("words.md").read_text("utf-8"), flags=re.M)
 
 
@@ -16,10 +18,11 @@ def _meanings(section: str) -> dict[str, str]:
 
 FIDELITIES, VERDICTS, METRICS, SCALES, *_TITLED = map(_meanings, _SECTIONS[1:])
 # Name -> title and note of a table, of a figure, or of the player's schedule.
-TABLES, FIGURES, SCHEDULES = (
+TABLES, _FIGURES, SCHEDULES = (
     {name: (text.partition(". ")[0], text.partition(". ")[2]) for name, text in words.items()}
     for words in _TITLED
 )
+FIGURES = {name: Words(*words) for name, words in _FIGURES.items()}
 AS_TABLE2 = "throughput over K=2, M=1"  # a metric that only the paper's experiments need
 DEVIATIONS = [
     "Pipelines of PyTorch processes instead of Lingvo on TPUs; one process a stage.",

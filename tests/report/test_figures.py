@@ -63,11 +63,11 @@ def boxes_of(axes: Any, kind: str) -> list[tuple[float, float, float]]:
 
 
 def test_figure_2_has_a_step_at_m_1_above_one_of_several_micro_batches(results):
-    ((_, figure, caption),) = figures.figure2(results, rows_of(results, status="done"))
+    ((_, figure, values),) = figures.figure2(results, rows_of(results, status="done"))
     assert figure is not None
     above, below = figure.axes
     assert figure.get_suptitle() == "Transformer, measured: K=2, N=32"
-    assert "(measured)" in caption
+    assert values == {"fidelity": "measured", "M": 4}
     assert above.get_title(loc="left").startswith("M=1, as Figure 2(b): ")
     assert below.get_title(loc="left").startswith("M=4, as Figure 2(c): ")
     assert above.get_xlim() == below.get_xlim(), "one clock"

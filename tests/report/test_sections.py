@@ -24,9 +24,9 @@ def test_what_is_shown_is_in_the_reference_and_narrow(name, nothing):
     assert report is not None
     assert shown is not None
     assert answer_of(name, {}) == "", "an answer quotes cells"
-    figures = getattr(report, "figures", lambda _results, _rows: ())
+    figures = getattr(report, "figures", lambda _results: ())
     with styled():
-        assert [figure for _, figure, _ in figures(nothing, []) if figure] == []
+        assert [figure for _, figure, _ in figures(nothing) if figure] == []
     path = REFERENCE / f"{shown.table}.md"
     if not path.exists():
         assert name in NOT_RECORDED, "those without reference results"

@@ -159,7 +159,7 @@ def test_every_exhibit_of_trainings_reads_its_arms(tmp_path, name, scale):
     assert len(first.shown) >= 3
     assert {claim for claim, _ in report.evidence(results)} <= {claim.id for claim in all_claims()}
     with styled():
-        assert all(figure is not None for _, figure, _ in report.figures(results, []))
+        assert all(figure is not None for _, figure, _ in report.figures(results))
     for start in range(0, len(results.runs), 7):  # a few arms, or none
         report.tables(Results(results.runs[start : start + 2], results.journals))
     assert report.tables(Results([], [])) == []
