@@ -19,7 +19,7 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec, Scale
 from repro.harness.statistics import mean_interval
 from repro.report.framed import Estimate, estimated, framed
-from repro.report.style import grid, series_colour
+from repro.report.style import grid, plain_log_ticks, series_colour
 from repro.report.table import Table
 
 # What a metric is called, and the sign of a difference that is better.
@@ -339,6 +339,7 @@ def curves(frame: Frame, panels: Mapping[str, Sequence[str]]) -> Figure | None:
             colour = series_colour(2 ** (5 * number / max(1, len(arms) - 1)))
             axes.plot(steps, means, label=label, color=colour)
         axes.set(title=title, xlabel="updates", yscale="log")
+        plain_log_ticks(axes.yaxis)
         axes.legend(fontsize="small", loc="best", frameon=True, edgecolor="none")
     by_error = any(spec.training.by_error for spec in runs["spec"])
     row[0].set_ylabel(f"validation {'error' if by_error else 'loss'}")

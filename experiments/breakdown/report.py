@@ -84,7 +84,7 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
     """
     frame = select(shares(results), model="amoebanet-d", full_size=True, done=True)
     # A simulation that is counted not to fit its device shows nothing.
-    frame = frame.loc[[fits(run) is not False for run in frame["run"]]]
+    frame = frame.loc[frame["run"].map(fits).astype(bool)]
     for fidelity, lines in select(frame, fidelity=["measured", "simulated"]).groupby("fidelity"):
         by_m = {line["M"]: line for line in lines.to_dict("records")}
         if M in by_m:

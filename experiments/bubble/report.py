@@ -92,9 +92,9 @@ def at_4k(results: Results, frame: Frame) -> Table:
     return framed(results, f"{NAME}_at_4k", table.reset_index(), ABOUT, forms=forms, limit=limit)
 
 
-def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
-    """The least M at which the early form 3(K-1)/(4M+3(K-1)) is at most `limit`."""
-    return ceil(3 * (K - 1) * (1 - limit) / (4 * limit) - 1e-9)
+def least_negligible_m(K: int) -> int:
+    """The least M at which the early form 3(K-1)/(4M+3(K-1)) is at most `NEGLIGIBLE`."""
+    return ceil(3 * (K - 1) * (1 - NEGLIGIBLE) / (4 * NEGLIGIBLE) - 1e-9)
 
 
 def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:

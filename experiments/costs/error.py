@@ -57,22 +57,18 @@ def bars(results: Results) -> Frame:
     return pd.DataFrame(lines)
 
 
-def error_bar(results: Results, spec: RunSpec) -> ErrorBar | None:
-    """Where nine of ten ratios by data sheets lie in the run's setting; None where none is known.
+def with_range(results: Results, value: float, spec: RunSpec) -> tuple[float, float, float]:
+    """A simulated ratio, and where nine of ten ratios by data sheets lie in the run's setting.
 
-    Where fewer than `FEWEST` are known, of any setting.
+    Where fewer than `FEWEST` are known, of any setting; NaN where none is.
     """
     by_setting = select(bars(results), durations=DATA_SHEET).set_index("setting")
     known = by_setting["ratio known"]
     name = setting(spec.N / spec.M / spec.D, spec.K)
     name = name if known.get(name, 0) >= FEWEST else ANY
-    return ErrorBar(1 + by_setting.at[name, "ratio 90 %"] / 100) if known[name] else None
-
-
-def with_range(results: Results, value: float, spec: RunSpec) -> tuple[float, float, float]:
-    """A simulated ratio and the ends of its range, NaN where none is known."""
-    bar = error_bar(results, spec)
-    return value, *(bar.ends(value) if bar else (nan, nan))
+    if not known[name]:
+        return value, nan, nan
+    return value, *ErrorBar(1 + by_setting.at[name, "ratio 90 %"] / 100).ends(value)
 
 
 def meaning(results: Results) -> str:

@@ -25,12 +25,11 @@ from repro.paper.numbers import figure
 from repro.report.compare import beside_paper
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.style import FIDELITIES, dots, grid, legend
+from repro.report.style import FIDELITIES, dots, grid, legend, plain_log_ticks
 from repro.report.table import Table
 
 SHOWN = Shown(f"{NAME}_laws")
 IMAGES, TRANSLATION = f"{NAME}a/exponent", f"{NAME}b/exponent"  # claims
-_TICKS = (0.5, 1, 2, 5, 10, 20, 30, 50, 70, 100)  # of the logarithmic axis of quality
 
 
 class PowerLaw(NamedTuple):
@@ -174,10 +173,7 @@ def _drawn(halves: Mapping[str, tuple[Frame, str, Frame]], quoting: bool) -> Fig
         if quoting:
             _draw(axes, "quoted", printed)
         axes.set(title=title, xlabel="parameters P", xscale="log", yscale="log")
-        bottom, top = axes.get_ylim()
-        shown = [value for value in _TICKS if bottom <= value <= top]
-        axes.set_yticks(shown, [f"{value:g}" for value in shown])
-        axes.yaxis.minorticks_off()
+        plain_log_ticks(axes.yaxis)
     fidelities = ["quoted", "measured"] if quoting else ["measured"]
     legend(page, fidelities, ("power law", "-"), coloured=True)
     return page

@@ -13,6 +13,7 @@ from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
 from repro.paper.numbers import table2
 from repro.report.compare import rows_of
+from repro.report.rounds import NOT_FITTING
 
 # Protocols whose mini-batch fits the device -> what of them the paper does not print.
 SETTINGS = {
@@ -26,7 +27,6 @@ SETTINGS = {
         recorded.BY_MEMORY: "Table 1's widths",
     },
 }
-NOT_FITTING = "counted not to fit the device"
 Place = tuple[int, int]  # K, M
 BASE = (2, 1)
 

@@ -68,9 +68,8 @@ def simulated_cells(results: Results) -> pd.DataFrame:
     """A line for each printed cell and protocol that was simulated, of one place.
 
     Columns are those of the run, of `printed`, and: `ratio` over the protocol's own K=2, M=1, whose
-    N may be another, with the error of the cost model; `fits`, whether the cell
-    and the one that it is divided by are counted to fit the device, None if that is not known;
-    `modelled` of both, what the cost model gave.
+    N may be another, with the error of the cost model; `fits`, False where the cell or the one that
+    it is divided by is counted not to fit the device; `modelled` of both, what the cost model gave.
     """
     frame = runs_frame(results, NAME, fidelity="simulated", remat="always")
     groups = zip(frame["model"], frame["group"], strict=True)
@@ -83,8 +82,7 @@ def simulated_cells(results: Results) -> pd.DataFrame:
     base = select(frame, K=2, M=1)[[*keys, "id", "throughput", "fits", "modelled"]]
     frame = frame.merge(base, how="left", on=keys, suffixes=("", "_of_base"))
     frame["ratio"] = frame["throughput"] / frame["throughput_of_base"]
-    both = zip(frame["fits"], frame["fits_of_base"], strict=True)
-    frame["fits"] = [None if None in pair else all(pair) for pair in both]
+    frame["fits"] &= frame["fits_of_base"].ne(False)
     lines = printed().merge(frame[keys].drop_duplicates(), on="model")
     frame = lines.merge(frame, how="left", on=[*keys, "K", "M"])
     frame["headline"] = frame["protocol"] == frame["model"].map(HEADLINES.get)

@@ -23,14 +23,13 @@ from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import RATIO, Form, error_bars, framed, or_status, with_interval
 from repro.report.ratio import ideal_over_k1
-from repro.report.rounds import fits, with_parts
+from repro.report.rounds import NOT_FITTING, fits, with_parts
 from repro.report.style import FIDELITIES, SOFT, dots, grid, legend_below, model_name, ticks
 from repro.report.table import EMPTY, Table
 
 KS = EVERY_K[1:]  # those of the table; K=1 is no cell of it
 PRINTED = {(cell.model, cell.K): cell.value for cell in table3() if cell.M == M}
 SLOWER = "measured step over step"
-NOT_FITTING = "counted not to fit the device"
 SERIES = ["scaled_down", "model", "where", "title"]  # runs alike in these share their K=2
 SHOWN = Shown(
     NAME,
@@ -72,7 +71,7 @@ def cells(results: Results) -> Frame:
     ranged = pd.Series([with_range(results, r, run.spec) for r, run in runs], frame.index)
     frame["low"] = frame["low"].mask(modelled, ranged.str[1])
     frame["high"] = frame["high"].mask(modelled, ranged.str[2])
-    frame["fits"] = [fits(run) is not False for run in frame["run"]]
+    frame["fits"] = frame["run"].map(fits)
     frame["free_step_s"] = frame["run"].map(_free_step)
     alike = [*SERIES, "fidelity"]
     frame = frame.drop_duplicates([*alike, "K"]).sort_values([*SERIES, "K"])

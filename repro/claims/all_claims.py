@@ -11,14 +11,16 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any, get_args
 
-from repro.claims.audit import audit
 from repro.claims.claim import Claim, Ends, Evidence, Fidelity, judge, mean_of
 from repro.paper import numbers, theory
 from repro.paper.numbers import Quoted
 
-DATA: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("claims.toml").read_text(encoding="utf-8")
-)
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+DATA = _read("claims.toml")
 CELL: float = DATA["allowed"]["cell"]["share"]  # of a ratio of throughput, of bytes
 SHARE: float = DATA["allowed"]["part"]["near"]  # points of a part of the step
 NEGLIGIBLE: float = DATA["allowed"]["negligible"]["at_most"][0]  # percent of K x step
@@ -164,6 +166,20 @@ def last_digit(value: float) -> float:
     """The unit of the last digit of a number that is printed in billions, millions or ones."""
     scale = next((size for size in (1e9, 1e6) if value >= size), 1.0)
     return scale / 10 ** len(f"{value / scale:g}".partition(".")[2])
+
+
+@cache
+def audit() -> list[dict[str, Any]]:
+    """The lines of `audit.toml`: the paper against itself, and texts about the paper against it.
+
+    Each has what is printed, what follows from other printed numbers, and the arithmetic between
+    them. No result of ours is needed. `formulas`: number in `follows` or `arithmetic` -> how it is
+    computed. `meant`: id of a claim whose number is a misprint -> the number that should stand
+    there.
+    """
+    parts = {"paper": "the paper against itself", "sources": "texts about it against the paper"}
+    data = _read("audit.toml")
+    return [{"part": name, **line} for part, name in parts.items() for line in data[part]]
 
 
 @cache

@@ -58,13 +58,9 @@ def vtrain() -> tuple[Iteration, ...]:
     path = Path(__file__).with_name("vtrain.csv")
     with path.open(encoding="utf-8", newline="") as file:
         _, *rows = csv.reader(file)
-    found = []
-    for _gpus, *setting, ms in rows:
-        names = list(Iteration.__dataclass_fields__)[:-1]
-        found.append(
-            Iteration(**dict(zip(names, map(int, setting), strict=True)), step_s=float(ms) / 1e3)
-        )
-    return tuple(found)
+    return tuple(
+        Iteration(*map(int, setting), step_s=float(ms) / 1e3) for _gpus, *setting, ms in rows
+    )
 
 
 @cache

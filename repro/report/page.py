@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, load, load_recorded
+from repro.harness.spec import TINY
 from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
@@ -60,6 +61,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         verdict_words=texts.VERDICTS,
         player=player(results),
         banner=_banner(results),
+        tiny=all(run.scale in TINY for run in results.runs),
         sections=sections,
         absent=_absent(claims, results) if judged else [],
         names=results.by_experiment,

@@ -9,25 +9,24 @@ from repro.report.style import PARTS
 
 def with_parts(frame: Frame) -> Frame:
     """A frame of runs with the share of K x step of each of `PARTS`; NaN without a breakdown."""
-    lines = []
-    for run in frame["run"]:
-        breakdowns = pd.DataFrame(
-            [round_.breakdown or {} for round_ in run.rounds], columns=[*PARTS]
-        )
-        lines.append(breakdowns.median())
-    return frame.join(pd.DataFrame(lines, frame.index, [*PARTS], dtype=float))
+    medians = [
+        pd.DataFrame([each.breakdown for each in run.rounds], columns=[*PARTS]).median()
+        for run in frame["run"]
+    ]
+    return frame.join(pd.DataFrame(medians, frame.index, [*PARTS], dtype=float))
 
 
-def fits(run: Run | None) -> bool | None:
-    """Whether the counted peak of every stage of a modelled run fits its device.
+NOT_FITTING = "counted not to fit the device"
 
-    None where that is not known: the run is not modelled, or was not run.
+
+def fits(run: Run) -> bool:
+    """Whether no stage of a run is counted not to fit its device.
+
+    That is known of modelled runs alone, and true of all others.
     """
-    if run is None or not run.done or not run.rounds:
-        return None
-    modelled, peaks = run.rounds[-1].modelled, run.rounds[-1].record.peak_bytes
+    modelled = run.rounds[-1].modelled if run.done else None
     if modelled is None or modelled.memory is None:
-        return None
-    if not modelled.batch:
-        return False  # not even micro-batches of one example
-    return max(peaks) <= modelled.memory if peaks else None
+        return True
+    # Without a mini-batch, not even micro-batches of one example fit.
+    peaks = run.rounds[-1].record.peak_bytes or [0]
+    return modelled.batch > 0 and max(peaks) <= modelled.memory

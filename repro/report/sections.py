@@ -150,14 +150,17 @@ def _sizes(runs: list[Run]) -> list[str]:
 
 
 def _missing(runs: list[Run]) -> list[str]:
+    """`Transformer: skipped(needs 4 devices): K=4 M=1`; of trainings each arm with its seeds."""
     points: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        if not run.done:
-            reason = (model_name(run.model), run.status)
-            points.setdefault(reason, []).append(f"K={run.K} M={run.M}")
+    for run in (run for run in runs if not run.done):
+        name, point, training = model_name(run.model), f"K={run.K} M={run.M}", run.spec.training
+        if training is not None and training.arm:
+            rate = f" to tune the rate {training.recipe['lr']:g}" * training.tuning
+            name, point = f"{name}, {training.arm}", f"seed {run.spec.seed}{rate}"
+        points.setdefault((name, run.status), []).append(point)
     return [
-        f"{model}: {status}: {', '.join(dict.fromkeys(names))}"
-        for (model, status), names in points.items()
+        f"{name}: {status}: {', '.join(dict.fromkeys(found))}"
+        for (name, status), found in points.items()
     ]
 
 

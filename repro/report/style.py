@@ -9,9 +9,11 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
 from repro.io.files import fresh
 
@@ -120,6 +122,13 @@ def in_pairs(count: int, height: float) -> tuple[Figure, list[Axes]]:
 def ticks(axes: Axes, at: Sequence[float], labels: Sequence[str] | None = None) -> None:
     axes.set_xticks(at, [f"{value:g}" for value in at] if labels is None else labels)
     axes.minorticks_off()
+
+
+def plain_log_ticks(axis: Axis) -> None:
+    """Plain numbers on a logarithmic axis, also where it spans less than a decade."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def rows_of_names(axes: Axes, names: Sequence[str]) -> None:

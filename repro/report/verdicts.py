@@ -15,8 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from repro.claims.all_claims import BASE_CELL, DATA, all_claims, arithmetic, chosen
-from repro.claims.audit import audit
+from repro.claims.all_claims import BASE_CELL, DATA, all_claims, arithmetic, audit, chosen
 from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
 from repro.io.untrusted import LARGE, read_text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repro.claims.audit import audit
+from repro.claims.all_claims import audit
 from repro.paper import theory
 
 NAMES = {"bubble": theory.bubble, "speedup": theory.speedup_over_k1}
