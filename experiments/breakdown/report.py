@@ -12,18 +12,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.breakdown.runs import ABOUT, MODELLED, NAME, K, M
-from repro.claims.all_claims import SHARE, cell_id, chosen, verdict_on
+from repro.claims.all_claims import SHARE, cell_id, verdicts_on
 from repro.claims.claim import Evidence, Fidelity
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.paper import theory
 from repro.paper.numbers import breakdown
 from repro.report import style
-from repro.report.compare import beside_paper
+from repro.report.compare import beside_paper, fits
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import Form, framed, or_status
-from repro.report.rounds import fits, with_parts
+from repro.report.framed import Form, framed, or_status, with_parts
 from repro.report.table import Table
 
 LONG_NAMES = style.PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
@@ -70,9 +69,8 @@ def tables(results: Results) -> list[Table]:
         name = f"simulated against quoted {line['name']}"
         table[name] = line[_ORDER].astype(float) - table["quoted pie"]
         forms[name] = lambda share: f"{100 * share:+.1f} points"
-    ours = chosen(evidence(results))
-    ids = {part: cell_id(NAME, part) for part in PIE}
-    table["verdict"] = pd.Series({part: verdict_on(at, ours.get(at)) for part, at in ids.items()})
+    verdicts = verdicts_on([cell_id(NAME, part) for part in PIE], evidence(results))
+    table["verdict"] = pd.Series(verdicts, PIE)
     return [framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, tolerance=SHARE)]
 
 

@@ -20,8 +20,7 @@ from repro.paper import theory
 from repro.report import style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import error_bars, framed, met_or_missed, with_interval
-from repro.report.rounds import with_parts
+from repro.report.framed import error_bars, framed, met_or_missed, with_interval, with_parts
 from repro.report.table import EMPTY, Table
 
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has

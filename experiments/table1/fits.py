@@ -108,25 +108,6 @@ def counted_sizes(results: Results) -> Frame:
     return frame.assign(difference=frame["activations"] / frame["peak_activation_gb"] - 1)
 
 
-_OF_FIT = ["model", "K", "M", "remat"]
-
-
-def peaks(fits: Frame) -> Frame:
-    """A line for each stage of each size that was trained: bytes counted, and by the allocator.
-
-    `tensors` is without, `allocated` with the workspace of kernels.
-    """
-    lines = []
-    for fit in fits.to_dict("records"):
-        about = [fit[name] for name in _OF_FIT]
-        for tried in fit["fit"].tried:
-            for stage, counted in enumerate(tried.counted_bytes):
-                read = tried.allocator_bytes[stage] if tried.allocator_bytes else [nan, nan]
-                lines.append([*about, stage, counted, *read[:2]])
-    columns = ["stage", "counted", "tensors", "allocated"]
-    return pd.DataFrame(lines, columns=[*_OF_FIT, *columns])
-
-
 def size_text(args: dict[str, Any]) -> str:
     return f"({args['L']}, {args['D']})" if args.get("D") else f"L={args['L']}"
 

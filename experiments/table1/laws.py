@@ -40,19 +40,13 @@ def _most(frame: pd.DataFrame, by: Any) -> pd.DataFrame:
     return max((group for _, group in frame.groupby(by, sort=False)), key=len, default=frame)
 
 
-def by_law(law: MemoryLaw, fitted: pd.DataFrame) -> list[float]:
-    """Bytes at these points by a law, with the constants that give the least relative errors."""
-    places = [*zip(fitted["K"], fitted["M"], fitted["N"], strict=True)]
-    rows = [
-        [term / size for term in law.terms(*place)]
-        for place, size in zip(places, fitted["bytes"], strict=True)
-    ]
-    constants = nnls(rows, [1.0] * len(rows))[0]
-    return [float(sum(constants * law.terms(*place))) for place in places]
-
-
 def errors(law: MemoryLaw, points: pd.DataFrame) -> pd.Series:
-    return pd.Series(by_law(law, points), points.index) / points["bytes"] - 1
+    """Relative errors of a law at these points, with the constants that make them least."""
+    places = zip(points["K"], points["M"], points["N"], strict=True)
+    terms = pd.DataFrame([law.terms(*place) for place in places], points.index)
+    shares = terms.div(points["bytes"], axis="index")
+    constants, _ = nnls(shares, [1.0] * len(shares))
+    return shares @ constants - 1
 
 
 def worst(law: MemoryLaw, points: pd.DataFrame) -> dict[str, float]:

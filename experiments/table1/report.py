@@ -122,11 +122,19 @@ def varied(results: Results) -> Table:
 
 
 def allocator_check(results: Results) -> Table:
+    """Each stage of the sizes that were trained: bytes counted, and by the allocator's events."""
     trained = select(fits.all_fits(results), fidelity="measured", memory=UNLIMITED_MEMORY)
-    stages = fits.peaks(trained)
-    stages = stages.dropna(subset="tensors")
+    lines = [
+        [fit.model, fit.K, fit.M, fit.remat, stage, counted, *tried.allocator_bytes[stage][:2]]
+        for fit in trained.itertuples()
+        for tried in fit.fit.tried
+        for stage, counted in enumerate(tried.counted_bytes if tried.allocator_bytes else ())
+    ]
+    columns = ["model", "K", "M", "checkpoint", "stage", "counted", "tensors", "allocated"]
+    stages = pd.DataFrame(lines, columns=columns)
+    # `tensors` is without, `allocated` with the workspace of kernels.
     workspace = stages["allocated"] - stages["tensors"]
-    table = stages[["model", "K", "M"]].assign(checkpoint=stages["remat"], stage=stages["stage"])
+    table = stages[columns[:5]]
     sizes = {"counted": stages["counted"], "measured": stages["tensors"]}
     for name, size in (sizes | {"kernels' workspace": workspace}).items():
         table[f"{name}, KiB"] = (size / 1024).map("{:,.1f}".format)

@@ -12,8 +12,7 @@ from repro.claims.claim import Evidence
 from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
 from repro.paper.numbers import table2
-from repro.report.compare import rows_of
-from repro.report.rounds import NOT_FITTING
+from repro.report.compare import NOT_FITTING, rows_of
 
 # Protocols whose mini-batch fits the device -> what of them the paper does not print.
 SETTINGS = {

@@ -13,8 +13,8 @@ from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
 from repro.harness.spec import SCALES, RunSpec
 from repro.paper import theory
 from repro.paper.numbers import table2, torchgpipe
+from repro.report.compare import fits
 from repro.report.framed import with_interval
-from repro.report.rounds import fits
 
 SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
 CELL = ["model", "K", "M"]

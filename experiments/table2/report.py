@@ -17,7 +17,7 @@ from experiments.table2.figures import bars, divided
 from experiments.table2.recorded import CELL, CONTROLLED, SHARE, over_base, simulated_cells
 from experiments.table2.runs import ABOUT, KS, MS, NAME
 from repro.claims.all_claims import CELL as TOLERANCE
-from repro.claims.all_claims import chosen, throughput_id, verdict_on
+from repro.claims.all_claims import throughput_id, verdicts_on
 from repro.harness.frame import ratio_of, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
@@ -128,9 +128,8 @@ def sizes(cells: pd.DataFrame) -> str:
 
 def predictions(results: Results, cells: pd.DataFrame) -> Table:
     lines = select(cells, headline=True)
-    ours = chosen(evidence(results))
     ids = [throughput_id(NAME, *cell) for cell in zip(*(lines[name] for name in CELL), strict=True)]
-    verdicts = pd.Series([verdict_on(name, ours.get(name)) for name in ids], lines.index)
+    verdicts = pd.Series(verdicts_on(ids, evidence(results)), lines.index)
     table = lines[[*CELL, "quoted", "textbook", "ideal", "ratio", "ratio: low", "ratio: high"]]
     table = table.rename(columns=lambda name: name.replace("ratio", "predicted"))
     table.insert(4, TORCHGPIPE, lines["torchgpipe"])

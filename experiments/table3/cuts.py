@@ -18,8 +18,8 @@ from repro.harness.results import Results, Run
 from repro.harness.sizes import NARROW, TABLE3_AMOEBANET, TABLE3_NARROW, TABLE3_TRANSFORMER
 from repro.paper import numbers, theory
 from repro.report import style
+from repro.report.compare import fits
 from repro.report.framed import framed
-from repro.report.rounds import fits
 from repro.report.table import Cell, Table
 
 SIZES = {"amoebanet-d": TABLE3_AMOEBANET["paper"], "transformer": TABLE3_TRANSFORMER["paper"]}

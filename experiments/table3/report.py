@@ -12,18 +12,25 @@ from experiments.table3 import cuts
 from experiments.table3.cuts import SIZES
 from experiments.table3.runs import ABOUT, DEVICE, NAME, THROTTLED, VARIED, M
 from experiments.table3.runs import KS as EVERY_K
-from repro.claims.all_claims import CELL, cell_id, chosen, throughput_id, verdict_on
+from repro.claims.all_claims import CELL, cell_id, throughput_id, verdicts_on
 from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, ratio_of, ratios, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.paper.numbers import table3
-from repro.report.compare import beside_paper, speed_name
+from repro.report.compare import NOT_FITTING, beside_paper, fits, speed_name
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import RATIO, Form, error_bars, framed, or_status, with_interval
+from repro.report.framed import (
+    RATIO,
+    Form,
+    error_bars,
+    framed,
+    or_status,
+    with_interval,
+    with_parts,
+)
 from repro.report.ratio import ideal_over_k1
-from repro.report.rounds import NOT_FITTING, fits, with_parts
 from repro.report.style import FIDELITIES, SOFT, dots, grid, legend_below, model_name, ticks
 from repro.report.table import EMPTY, Table
 
@@ -107,9 +114,8 @@ def throughput(results: Results, frame: Frame) -> Table:
         # 1: K=2, by which the others are divided.
         forms |= {name: RATIO, off: lambda of: EMPTY if of == 1 else f"{of - 1:+.1%}"}
         headings[off] = f"{fidelity} against quoted"
-    ours = chosen(evidence_of(results, frame))
     ids = [throughput_id(NAME, model, K, M) for model, K in zip(found.model, found.K, strict=True)]
-    verdicts = pd.Series([verdict_on(identity, ours.get(identity)) for identity in ids])
+    verdicts = pd.Series(verdicts_on(ids, evidence_of(results, frame)))
     table["verdict"] = verdicts.where(~found["scaled_down"] & (found["K"] != 2))
     textbook = {K: theory.speedup_over_k1(K, M, "plain") for K in KS}
     table["textbook over K=2"] = found["K"].map(textbook) / textbook[2]

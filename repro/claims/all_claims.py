@@ -62,6 +62,12 @@ def verdict_on(identity: str, evidence: Evidence | None) -> str:
     return str(judge(_by_id()[identity], evidence))
 
 
+def verdicts_on(identities: Iterable[str], found: Iterable[tuple[str, Evidence]]) -> list[str]:
+    """The verdict on each claim, by what was found of all."""
+    ours = chosen(found)
+    return [verdict_on(identity, ours.get(identity)) for identity in identities]
+
+
 def arithmetic() -> Iterator[tuple[str, Evidence]]:
     """Claim id -> what a formula gives, of claims that no experiment is about."""
     for claim in all_claims():

@@ -25,6 +25,8 @@ _UPDATES = {
     "adam": "Adam",
 }
 
+NOT_FITTING = "counted not to fit the device"
+
 
 def rows_of(results: Results, experiment: str = "", **wanted: Any) -> list[Run]:
     """The runs with these attributes, without controls."""
@@ -115,11 +117,14 @@ def _details(results: Results, runs: list[Run], named: list[str]) -> str:
     run = runs[0]
     spec = run.spec
     values = {name: getattr(spec, name) for name in named} | {"balance": run.cut_by}
+    # Where each cell takes the largest mini-batch that fits, N is that of one cell.
+    largest = spec.memory is not None and run.fidelity == "simulated"
+    batch = "the largest N that fits" if largest else f"N={run.N}"
     labels = next((run.labels for run in runs if run.labels), {})
     details = [
         results.where(run),
         *(f"{name}={value}" for name, value in spec.model_args.items()),
-        batch_name(run),
+        batch,
         f"remat {run.remat}",
         *(f"{name} {link_name(spec) if name == 'link' else values[name]}" for name in named),
         *(
@@ -131,11 +136,17 @@ def _details(results: Results, runs: list[Run], named: list[str]) -> str:
     return ", ".join(details)
 
 
-def batch_name(run: Run) -> str:
-    """`N=32`, or that each cell takes the largest mini-batch that fits."""
-    if run.spec.memory is not None and run.fidelity == "simulated":
-        return "the largest N that fits"
-    return f"N={run.N}"
+def fits(run: Run) -> bool:
+    """Whether no stage of a run is counted not to fit its device.
+
+    That is known of modelled runs alone, and true of all others.
+    """
+    modelled = run.rounds[-1].modelled if run.done else None
+    if modelled is None or modelled.memory is None:
+        return True
+    # Without a mini-batch, not even micro-batches of one example fit.
+    peaks = run.rounds[-1].record.peak_bytes or [0]
+    return modelled.batch > 0 and max(peaks) <= modelled.memory
 
 
 def link_name(spec: RunSpec) -> str:

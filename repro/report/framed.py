@@ -17,6 +17,7 @@ from repro.harness.about import About
 from repro.harness.frame import Frame, ratios
 from repro.harness.results import Results
 from repro.report.compare import beside_paper, of_paper
+from repro.report.style import PARTS
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
 Form = str | Callable[[Any], str]
@@ -131,6 +132,15 @@ def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> F
 def with_ratio(results: Results, frame: Frame, column: str, **changed: Any) -> Frame:
     """A frame of runs with throughput over that of each one's baseline, see `frame.ratios`."""
     return with_interval(frame, column, ratios(results, frame, **changed).to_numpy().tolist())
+
+
+def with_parts(frame: Frame) -> Frame:
+    """A frame of runs with the share of K x step of each of `PARTS`; NaN without a breakdown."""
+    medians = [
+        pd.DataFrame([each.breakdown for each in run.rounds], columns=[*PARTS]).median()
+        for run in frame["run"]
+    ]
+    return frame.join(pd.DataFrame(medians, frame.index, [*PARTS], dtype=float))
 
 
 def error_bars(frame: Frame, column: str) -> list[pd.Series]:

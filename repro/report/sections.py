@@ -45,11 +45,13 @@ def sections_of(
         verdicts = [row for row in rows if row.experiment == name]
         pictures = [figure for figure in drawn if figure.experiment == name]
         pictures.sort(key=lambda figure: figure.stem.name != shown.figure)
+        title, is_exhibit = words.title or name, listing.paper.startswith(("Table", "Figure"))
         places = [("arXiv v5", listing.paper), ("NeurIPS 2019", listing.neurips)]
         section = {
             "name": name,
-            "short": _short(words.title or name, verdicts),
-            "title": _title(listing.paper, words.title or name),
+            "short": _short(title, verdicts),
+            # Of what is no table or figure of v5, the title alone.
+            "title": f"{listing.paper}: {title}" if is_exhibit else title,
             "question": words.question,
             "answer": answer_of(name, {table.name: table for table in tables}),
             "measured": bool(measured),
@@ -87,11 +89,6 @@ def _tables(shown: Shown, tables: Sequence[Table]) -> dict[str, Any]:
             at_the_end = controls if table.name.endswith("_controls") else folded
             (linked if too_large else at_the_end).append(table)
     return {"table": main, "more_tables": folded, "controls": controls, "linked": linked}
-
-
-def _title(place: str, title: str) -> str:
-    """`Table 2: Training throughput ...`; of what is no table or figure of v5, the title alone."""
-    return f"{place}: {title}" if place.startswith(("Table", "Figure")) else title
 
 
 def _short(title: str, rows: Sequence[Exhibit]) -> str:
