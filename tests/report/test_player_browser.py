@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from played import peak_kept, schedule_of, simulation_of
-from recorded import experiment, fill
 from test_browser import opened
 
-from repro.harness.results import load
+from repro.harness.results import Results
 from repro.report.player import player
 
 pytestmark = pytest.mark.slow
@@ -22,11 +21,8 @@ MOVING = "0 < parseFloat(text) && parseFloat(text) < 25"  # of the clock: neithe
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("player")
-    fill(folder / "results", experiment())
-    results = load(folder / "results")
-    path = folder / "page.html"
+def path(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("player") / "page.html"
     path.write_text(STYLE + str(player(results)), encoding="utf-8")
     return path
 

@@ -7,48 +7,20 @@ import pytest
 
 from repro.report import figures
 from repro.report.declared import answer_of, shown_of
-from repro.report.figures import Drawn
 from repro.report.page import write_tables
-from repro.report.table import Table
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "plots/reference"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
-@pytest.fixture(scope="module")
-def tables(reference, folder) -> list[Table]:
-    """Every table of the reference results, written into `folder` just now."""
-    return write_tables(reference, folder)
-
-
-@pytest.fixture(scope="module")
-def written(folder, tables) -> Path:
-    """The folder with these tables."""
-    assert tables
-    return folder
-
-
-def test_every_experiment_of_the_reference_has_an_answer(tables):
-    experiments = {table.experiment for table in tables if table.experiment}
-    by_name = {table.name: table for table in tables}
-    assert [name for name in sorted(experiments) if not answer_of(name, by_name)] == []
-
-
-@pytest.fixture(scope="module")
-def pictures(reference, tmp_path_factory) -> list[Drawn]:
-    """Every figure of the reference results, drawn just now."""
-    return figures.draw_all(reference, tmp_path_factory.mktemp("figures"))
-
-
-@pytest.mark.parametrize("kind", ["csv", "md"])
-def test_reference_tables_are_those_of_the_reference_results(written, kind):
-    made = {path.name: path.read_bytes() for path in written.glob(f"*.{kind}")}
-    committed = {path.name: path.read_bytes() for path in REFERENCE.glob(f"*.{kind}")}
+def test_reference_tables_are_those_of_the_reference_results(reference, tmp_path):
+    tables = {table.name: table for table in write_tables(reference, tmp_path)}
+    experiments = {table.experiment for table in tables.values() if table.experiment}
+    assert [name for name in sorted(experiments) if not answer_of(name, tables)] == []
+    made, committed = (
+        {path.name: path.read_bytes() for kind in ("csv", "md") for path in at.glob(f"*.{kind}")}
+        for at in (tmp_path, REFERENCE)
+    )
     assert made.keys() == committed.keys()
     differ = [name for name, content in made.items() if committed[name] != content]
     assert not differ, (
@@ -57,7 +29,8 @@ def test_reference_tables_are_those_of_the_reference_results(written, kind):
 
 
 @pytest.mark.slow
-def test_figures_are_few_and_small_and_the_page_shows_one_that_is_there(pictures):
+def test_figures_are_few_and_small_and_the_page_shows_one_that_is_there(reference, tmp_path):
+    pictures = figures.draw_all(reference, tmp_path)
     names = {drawn.stem.name for drawn in pictures}
     assert len(names) <= 20
     committed = {path.stem for path in REFERENCE.glob("*.png")}

@@ -1,6 +1,7 @@
 """What each experiment shows on the page, and what an experiment of one's own needs for it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import experiments
 from repro.harness.results import load
 from repro.report import declared
 from repro.report.declared import HOME, MOST_COLUMNS, answer_of, report_of, shown_of
+from repro.report.sections import sections_of
 from repro.report.style import styled
 from repro.report.tables import all_tables
 
@@ -35,6 +37,15 @@ def test_what_is_shown_is_in_the_reference_and_narrow(name, nothing):
     columns = [cell.strip().replace("\\", "") for cell in head.split("|")[1:-1]]
     assert set(shown.columns) <= set(columns)
     assert 0 < len(shown.columns or columns) <= MOST_COLUMNS
+
+
+def test_a_missing_training_is_named_by_its_arm_and_seed(reference):
+    runs = [run for run in reference.by_experiment["table5"] if run.spec.seed in (0, 100)]
+    planned = [replace(run, status="planned") for run in runs if run.scale == "overnight"]
+    (section,) = sections_of(replace(reference, runs=planned), [], [], {}, [])
+    arm = "translation, equal updates, N=8: planned: "
+    tuning = [f"seed 100 to tune the rate {rate}" for rate in (0.004, 0.008, 0.016)]
+    assert f"{arm}{', '.join([*tuning, 'seed 0'])}" in section["missing"]
 
 
 RUNS_ALONE = """

@@ -26,9 +26,9 @@ MOST_K, MOST_M = 16, 64  # of the sliders
 MOST_SPANS = 40_000  # of all measured steps together: about a megabyte of the page
 
 
-def player(results: Results | None = None) -> Markup:
+def player(results: Results) -> Markup:
     """The player as finished HTML, with its style, its scripts and measured steps inside."""
-    steps = [] if results is None else [*measured_steps(results)]
+    steps = measured_steps(results)
     schedules = {name: {"name": text, "about": about} for name, (text, about) in SCHEDULES.items()}
     data = {"kinds": KINDS, "schedules": schedules, "measured": steps}
     return rendered(
