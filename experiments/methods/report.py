@@ -23,8 +23,7 @@ from repro.paper import theory
 from repro.report import gantt, style
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import RATIO, Form, framed, in_ms, or_status, with_interval
-from repro.report.ratio import MARKS
+from repro.report.framed import MARKS, RATIO, Form, framed, in_ms, or_status, with_interval
 from repro.report.table import Cell, Table, memory
 
 MIB = 2**20

@@ -3,12 +3,14 @@
 The paper's memory cells are sums over all accelerators: 12 bytes a parameter, and peak activations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import isnan
+from typing import Any
 
 import pandas as pd
 
 from experiments.table1 import figures as drawn
-from experiments.table1 import fits, gpu
+from experiments.table1 import fits
 from experiments.table1.accountings import accountings
 from experiments.table1.claims import evidence  # noqa: F401
 from experiments.table1.fits import COLUMN, as_printed, short
@@ -24,6 +26,10 @@ from repro.report.figures import Picture
 from repro.report.table import EMPTY, Table
 
 BASE = "Pipeline-1"  # the column that others are divided by
+# The printed size is the largest one if no size with more than this many times its parameters
+# trains. Fixed before anything was measured.
+LARGER = 1.1
+INFERRED_FROM = "transformer"  # whose printed activations favour M and the two slots
 SHOWN = Shown(
     NAME,
     "model | column | largest quoted | largest counted | parameters quoted | parameters "
@@ -33,7 +39,7 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    made = [allocator_check(results), gpu.largest(results)]
+    made = [allocator_check(results), measured_at_size(results)]
     if not beside_paper(results, NAME):
         return made
     of_paper = [main(results), accountings(results), memory(results)]
@@ -141,3 +147,51 @@ def allocator_check(results: Results) -> Table:
     over = stages["counted"] / stages["tensors"]
     table["counted over measured"] = over.map("{:.4f}".format)
     return fits.table_of(results, f"{NAME}_check", table)
+
+
+def measured_at_size(results: Results) -> Table:
+    """The paper's own sizes, measured: stages of 8 GB or 16 GiB that share one GPU."""
+    frame = fits.all_fits(results)
+    frame = frame.loc[frame["group"].str.endswith(CAPPED)]
+    place = ["machine", "scale", *COLUMN]
+    searches = select(frame, given=False).loc[:, [*place, "size", "parameters"]]
+    paper = fits.printed().loc[:, [*COLUMN, "quoted", "parameters"]]
+    columns = paper.merge(select(frame, given=True), on=COLUMN, suffixes=("_quoted", ""))
+    columns = columns.merge(searches, how="left", on=place, suffixes=("", "_largest"))
+    lines = columns.to_dict("records")
+    table = columns.loc[:, ["where", *COLUMN]]
+    table["printed size tried"] = columns["quoted"]
+    table["printed size measured"] = [_fate(line) for line in lines]
+    table["largest quoted"] = columns["parameters_quoted"].map(as_printed)
+    table["largest measured"] = [_largest(line) for line in lines]
+    table["verdict"] = [verdict(line) for line in lines]
+    return fits.table_of(results, f"{NAME}_gpu", table)
+
+
+def _fate(line: Mapping[str, Any]) -> str:
+    if line["largest"]:
+        return "trains"
+    reasons = [tried.reason for tried in line["fit"].tried if tried.status == "oom"]
+    return f"runs out: {reasons[0].split(':')[0]}" if reasons else EMPTY
+
+
+def _largest(line: Mapping[str, Any]) -> str:
+    parameters = line["parameters_largest"]
+    return EMPTY if isnan(parameters) else f"{short(parameters)}: {line['size_largest']}"
+
+
+def verdict(line: Mapping[str, Any]) -> str:
+    """What the measurement says about the printed size.
+
+    M and the optimizer's slots were inferred from the cells of one model, for which agreement is a
+    fit. The search varies D of AmoebaNet-D at the printed L only.
+    """
+    if not line["largest"]:
+        return "not reproduced: runs out of memory"
+    if isnan(line["parameters_largest"]) or line["column"] == "Naive-1":
+        return "consistent: trains"
+    if line["parameters_largest"] > LARGER * line["parameters_quoted"]:
+        return "consistent: trains, but larger ones do too"
+    if line["model"] == INFERRED_FROM:
+        return "fitted: the largest that trains"
+    return "reproduced with what is inferred"

@@ -23,10 +23,10 @@ from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
 from repro.report import figures as generic
 from repro.report.compare import Setting, beside_paper, optimizers, rows_of, settings
+from repro.report.curves import ideal_over_k2m1
 from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import RANGE, RATIO, Form, framed, text_of
-from repro.report.ratio import MARKS, ideal_over_k2m1
+from repro.report.framed import MARKS, RANGE, RATIO, Form, framed, text_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 

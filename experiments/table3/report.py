@@ -19,6 +19,7 @@ from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.paper.numbers import table3
 from repro.report.compare import NOT_FITTING, beside_paper, fits, speed_name
+from repro.report.curves import ideal_over_k1
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import (
@@ -30,7 +31,6 @@ from repro.report.framed import (
     with_interval,
     with_parts,
 )
-from repro.report.ratio import ideal_over_k1
 from repro.report.style import FIDELITIES, SOFT, dots, grid, legend_below, model_name, ticks
 from repro.report.table import EMPTY, Table
 

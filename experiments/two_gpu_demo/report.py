@@ -10,6 +10,7 @@ from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval_of_sets
 from repro.report import gantt
+from repro.report.curves import ideal_over_k1
 from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import (
@@ -21,7 +22,6 @@ from repro.report.framed import (
     with_interval,
     with_ratio,
 )
-from repro.report.ratio import ideal_over_k1
 from repro.report.style import THEORY, dots, grid, legend_below, model_name, over_m, series_colour
 from repro.report.table import EMPTY, Cell, Table
 

@@ -1,25 +1,59 @@
-"""Curves: speedup against M, and the bubble against M; each over its ideal.
+"""Curves: speedup against M, and the bubble against M; each over its ideal, which is made here.
 
 A line without markers is theory; a marker tells the fidelity, and a colour tells K.
 """
 
 from collections.abc import Callable
+from functools import cache
 from math import isnan, nan
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
+from repro.gpipe.schedule.replay import replay
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.frame import ratio_of
 from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.report.compare import fidelities, matching, settings
 from repro.report.framed import Estimate, error_bars, with_interval
-from repro.report.ratio import ideal, ideal_over_k1
 from repro.report.style import MARKERS, in_pairs, legend, over_m, series_colour
 
 # By which a fidelity's points are shifted on a logarithmic axis, so that none covers another.
 _FACTOR = {"measured": 1.0, "emulated": 0.94, "simulated": 1.06}
+
+
+@cache
+def ideal(K: int, M: int, schedule: str, remat: str) -> Timeline | None:
+    """This schedule with F:R:B = 1:1:2, equal stages and free messages.
+
+    None if it is not ours, or if its ranks hold several stages, whose number is not named here. For
+    "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never,
+    the plain one.
+    """
+    if schedule not in SCHEDULES or SCHEDULES[schedule].interleaved:
+        return None
+    return replay(
+        make_schedule(schedule, K, M, remat), lambda action: theory.UNIT_COSTS[action.kind]
+    )
+
+
+def ideal_over_k1(K: int, M: int, schedule: str, remat: str) -> float:
+    """The ideal's speedup over one stage, which has no bubble, at the same N and M."""
+    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(1, M, schedule, remat)
+
+
+def ideal_over_k2m1(K: int, M: int, schedule: str, remat: str) -> float:
+    """The ideal in Table 2's normalisation, at one fixed N."""
+    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(2, 1, schedule, remat)
+
+
+def _ideal_rate(K: int, M: int, schedule: str, remat: str) -> float:
+    """Mini-batches per time, in units of the forward work of the whole model and mini-batch."""
+    timeline = ideal(K, M, schedule, remat)
+    return nan if timeline is None else K * M / timeline.step_time
 
 
 def speedup(results: Results, rows: list[Run]) -> Figure | None:

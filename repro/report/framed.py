@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from repro.harness.about import About
+from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame, ratios
 from repro.harness.results import Results
 from repro.report.compare import beside_paper, of_paper
@@ -36,6 +36,10 @@ LOW, HIGH = ": low", ": high"
 # Behind a number: the ends of its 95 % interval, or of the range within which nine of ten simulated
 # numbers of its setting were right.
 INTERVAL, RANGE = " [{}, {}]", " ({} to {})"
+MARKS = (
+    f"[low, high]: bootstrap 95 % interval over rounds and their blocks, {NO_INTERVAL}; ~ where it "
+    "spans 1: no difference shown."
+)
 
 
 def framed(

@@ -24,8 +24,7 @@ from repro.harness.spec import PLAIN
 from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, suffix, without_tiny
 from repro.report.declared import OVER_PLAIN, report_of
-from repro.report.framed import RATIO, Form, in_two, with_interval, with_ratio
-from repro.report.ratio import MARKS
+from repro.report.framed import MARKS, RATIO, Form, in_two, with_interval, with_ratio
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Cell, Table
 from repro.report.texts import TABLES

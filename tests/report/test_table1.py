@@ -5,8 +5,8 @@ from math import nan
 import pandas as pd
 import pytest
 
-from experiments.table1 import gpu
 from experiments.table1.accountings import READINGS, favoured_reading
+from experiments.table1.report import verdict as verdict_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from experiments.table1.accountings import READINGS, favoured_reading
 )
 def test_the_verdict_follows_from_what_trained(model, trains, largest, verdict):
     line = {"model": model, "column": "Pipeline-1", "parameters_quoted": 318e6}
-    assert gpu.verdict(line | {"largest": trains, "parameters_largest": largest}) == verdict
+    assert verdict_of(line | {"largest": trains, "parameters_largest": largest}) == verdict
 
 
 @pytest.mark.parametrize(
