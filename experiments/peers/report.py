@@ -90,7 +90,10 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
         for own, peer in zip(ours, peers["run"], strict=True)
     ]
     over = pd.DataFrame(found, columns=["ratio", "low", "high", "rounds"], index=peers.index)
-    peers = peers.drop(columns="rounds").join(over).join(noise(results), on=_WORK)
+    # A/A: the step of our run with another seed over that of the run itself.
+    again = select(controls_frame(results, NAME), control="again").set_index(_WORK)
+    noise = again[["step", "low", "high"]].set_axis(["noise", "noise_low", "noise_high"], axis=1)
+    peers = peers.drop(columns="rounds").join(over).join(noise, on=_WORK)
     peers["ours_s"] = [own.step_s if own else nan for own in ours]
     peers["peer_s"] = peers["step_s"]
     peers["verdict"] = [verdict(line) for line in peers.to_dict("records")]
@@ -122,16 +125,6 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
 
 def _model(name: str) -> str:
     return "plain encoder" if name == ENCODER else model_name(name)
-
-
-def noise(results: Results) -> Frame:
-    """The A/A ratio of each group and place.
-
-    A/A: the step of our run with another seed over that of the run itself.
-    """
-    again = select(controls_frame(results, NAME), control="again")
-    found = again.set_index(_WORK)[["step", "low", "high"]]
-    return found.set_axis(["noise", "noise_low", "noise_high"], axis=1)
 
 
 def verdict(line: Mapping[str, Any]) -> str:

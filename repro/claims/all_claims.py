@@ -34,8 +34,8 @@ _BOTH = "arXiv v5 and NeurIPS 2019"
 _TITLES = {"amoebanet-d": "AmoebaNet-D", "transformer": "Transformer"}
 _SLICES = {"imbalance": "load imbalance", "setup": "set-up", "update": "weight update"}
 _FORMATTED = ("id", "text", "unit", "allowed")  # of a claim: they name fields of its row
-_BOOLEANS = ("any_size", "direction", "training")
-_TAKEN = ("exhibit", "experiment", *_BOOLEANS, "no_effect", "formulas")  # as they are
+# As they are.
+_TAKEN = ("exhibit", "experiment", "any_size", "direction", "training", "no_effect", "formulas")
 
 
 def cell_id(*parts: object) -> str:

@@ -66,8 +66,8 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     if any(run.library != "repro" for run in rows):
         return
     every = sorted(settings(results, rows), key=lambda setting: -len(setting.rows))
-    drawn = {id(run) for setting in every[:MOST] for run in setting.rows}
-    kept = [run for run in rows if id(run) in drawn]
+    drawn = {run for setting in every[:MOST] for run in setting.rows}
+    kept = [run for run in rows if run in drawn]
     yield "speedup", curves.speedup(results, kept), {"most": MOST}
     yield "bubble", curves.bubble(results, kept), {"most": MOST}
     yield from figure2(results, rows)

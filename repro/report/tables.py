@@ -116,17 +116,15 @@ def controls(results: Results, experiment: str) -> Table:
     """What an experiment's groups can tell apart: a line for each control of theirs."""
     frame = controls_frame(results, experiment)
     title, note = TABLES["controls"]
-    name, note = f"{experiment}_controls", note.format(no_interval=NO_INTERVAL)
-    title = title.format(experiment=experiment)
-    if not len(frame):
-        return Table(name, title, note, frame, frame, experiment)
+    title, note = title.format(experiment=experiment), note.format(no_interval=NO_INTERVAL)
     columns = ["group", "model", "K", "M", "fidelity", "control", "blocks"]
     found = frame[["step", "low", "high"]].to_numpy().tolist()
     shown = with_interval(frame[columns], OVER_ITSELF, found)
     clear = (frame["low"] > 1) | (frame["high"] < 1)
     shown["told apart"] = clear.where(frame["low"].notna(), "no interval")
     forms: dict[str, Form] = {OVER_ITSELF: ".3f", "model": model_name}
-    return Table(name, title, note, *in_two(shown, forms=forms), experiment, list(frame["run"]))
+    frames, name = in_two(shown, forms=forms), f"{experiment}_controls"
+    return Table(name, title, note, *frames, experiment, list(frame["run"]))
 
 
 def intervals(results: Results) -> Table:

@@ -68,19 +68,16 @@ def measured_steps(results: Results) -> list[dict[str, Any]]:
     steps = [
         _plain(results, run, timeline)
         for run in rows_of(results, fidelity="measured", status="done")
-        if _is_playable(run) and (timeline := results.timeline(run)) is not None
+        # The player has our schedules, of several stages in one pipeline.
+        if run.library == "repro" and run.schedule in SCHEDULES
+        if 1 < run.K <= MOST_K and run.D == 1 and run.M <= MOST_M
+        if (timeline := results.timeline(run)) is not None
     ]
     # The order of the experiments and of their plans stays.
     few_first = sorted(range(len(steps)), key=lambda n: len(steps[n]["spans"]))
     totals = accumulate(len(steps[n]["spans"]) for n in few_first)
     kept = {n for n, total in zip(few_first, totals, strict=True) if total <= MOST_SPANS}
     return [step for n, step in enumerate(steps) if n in kept]
-
-
-def _is_playable(run: Run) -> bool:
-    """Whether the player has its schedule: our library, several stages, one replica."""
-    ours = run.library == "repro" and run.schedule in SCHEDULES
-    return ours and 1 < run.K <= MOST_K and run.D == 1 and run.M <= MOST_M
 
 
 def _plain(results: Results, run: Run, timeline: Timeline) -> dict[str, Any]:
