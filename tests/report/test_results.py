@@ -33,13 +33,12 @@ def test_the_command_prints_the_same_rows(rounds: Frame, capsys: pytest.CaptureF
     given = ["results", "--results", str(REFERENCE)]
     assert main([*given, "--csv"]) == 0
     printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
-    expected = rounds
     assert list(printed.columns) == list(ROUND_COLUMNS)
-    assert list(printed.run) == list(expected.run)
-    assert printed.step_s.tolist() == pytest.approx(expected.step_s.tolist(), nan_ok=True)
+    assert list(printed.run) == list(rounds.run)
+    assert printed.step_s.tolist() == pytest.approx(rounds.step_s.tolist(), nan_ok=True)
     assert main(given) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(expected.drop_duplicates(["machine", "scale", "run"]))
+    assert len(lines) == 1 + len(rounds.drop_duplicates(["machine", "scale", "run"]))
 
 
 def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
