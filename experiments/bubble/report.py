@@ -143,8 +143,6 @@ def out_of_order(timeline: Timeline, M: int) -> int:
 def figures(results: Results) -> Iterator[Picture]:
     """Of the place with the most runs."""
     frame = select(steps(results), done=True)
-    if not len(frame):
-        return
     frame = select(frame, where=frame["where"].mode()[0])
     equal = select(frame, slow=-1, schedule="gpipe")
     yield "curves", curves(equal), {}

@@ -204,9 +204,8 @@ def kept_micro_batches(schedule: Schedule) -> float:
 
 def figures(results: Results) -> Iterator[Picture]:
     frame = select(recorded(results), done=True)
-    if len(frame):
-        yield "schedules", on_one_clock(results, frame), {"K": K, "M": SIMULATED_M}
-        yield "loss", loss_curves(frame), {}
+    yield "schedules", on_one_clock(results, frame), {"K": K, "M": SIMULATED_M}
+    yield "loss", loss_curves(frame), {}
 
 
 def on_one_clock(results: Results, frame: Frame) -> Figure | None:

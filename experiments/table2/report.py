@@ -35,7 +35,6 @@ FUSED = [(protocol, b) for protocol in (CONTROLLED, SHARE) for b in ("fused", "f
 TORCHGPIPE = "torchgpipe, quoted"
 THEIRS = "measured by torchgpipe (quoted)"
 TEXTBOOK, EARLY = NULLS = ("textbook", "ideal (early recompute)")
-LOOK: dict[str, Form] = {"model": model_name, "quoted": "g"}
 SHOWN = Shown(
     "table2_predictions",
     f"model | K | M | quoted | {TORCHGPIPE} | predicted, simulated | verdict",
@@ -141,7 +140,7 @@ def predictions(results: Results, cells: pd.DataFrame) -> Table:
         "table2_predictions",
         table,
         ABOUT,
-        forms=LOOK | {"gap": lambda gap: f"{100 * gap:+.0f} %" if gap else EMPTY},
+        forms={"quoted": "g", "gap": lambda gap: f"{100 * gap:+.0f} %" if gap else EMPTY},
         headings={"predicted": "predicted, simulated"},
         sizes=sizes(cells),
         tolerance=TOLERANCE,
@@ -193,7 +192,7 @@ def null(results: Results, cells: pd.DataFrame) -> Table:
         "table2_null",
         table,
         ABOUT,
-        forms=LOOK | shares | {"do not fit": lambda count: str(count or EMPTY)},
+        forms=shares | {"do not fit": lambda count: str(count or EMPTY)},
         headings={"near": f"within {TOLERANCE:.0%}"},
         hidden=["cells"],
         tolerance=TOLERANCE,
@@ -247,4 +246,4 @@ def division(results: Results, cells: pd.DataFrame) -> Table:
     table[["headline, simulated", "headline: low", "headline: high"]] = lines.filter(like="ratio")
     forms: dict[str, Form] = dict.fromkeys(["quoted", "ideal", "quoted over ideal"], ".3f")
     words = {"ranges": [*ends], "bar": meaning(results)}
-    return framed(results, "table2_divisions", table, ABOUT, forms=LOOK | forms, ends=ends, **words)
+    return framed(results, "table2_divisions", table, ABOUT, forms=forms, ends=ends, **words)

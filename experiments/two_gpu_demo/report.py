@@ -85,7 +85,7 @@ def tables(results: Results) -> list[Table]:
         table = table.drop(columns="remat")
     table = table.rename(columns={"remat": "re-materialization"})
     forms: dict[str, Form] = {f"{RATE} {name}": ".1f" for name in NAMES.values()}
-    forms |= {f"{SPEEDUP} {name}": RATIO for name in OF_K} | {"model": model_name}
+    forms |= {f"{SPEEDUP} {name}": RATIO for name in OF_K}
     headings = {f"{PEAK} {name}": f"peak of each device (MiB) {name}" for name in NAMES.values()}
     return [framed(results, NAME, table, ABOUT, forms=forms, headings=headings)]
 
@@ -98,8 +98,6 @@ def peaks(run: Run) -> Cell:
 def figures(results: Results) -> Iterator[Picture]:
     """Of the place and the re-materialization with the most runs."""
     frame = runs_frame(results, NAME, done=True)
-    if not len(frame):
-        return
     where, remat = frame[["where", "remat"]].value_counts(sort=True).index[0]
     frame = select(frame, where=where, remat=remat)
     yield "curves", against_m(frame), {}

@@ -17,7 +17,7 @@ from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame, ratios
 from repro.harness.results import Results
 from repro.report.compare import beside_paper, of_paper
-from repro.report.style import PARTS
+from repro.report.style import PARTS, model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
 Form = str | Callable[[Any], str]
@@ -25,6 +25,7 @@ Estimate = tuple[float, float, float]  # and the ends of its interval
 RATIO = "ratio"  # form of a ratio: ~ where its interval spans 1, and the baseline is named
 # What a column's name says of its numbers: the first that matches.
 FORMS: tuple[tuple[str, Form], ...] = (
+    (r"^model$", model_name),
     (r"\(ms\)|\(MiB\)|\bMiB\b|\(%\)", ".1f"),
     (r"idle/total|\bshare\b|\btransfer\b", ".1%"),
     (r"", ".2f"),

@@ -122,8 +122,7 @@ def controls(results: Results, experiment: str) -> Table:
     shown = with_interval(frame[columns], OVER_ITSELF, found)
     clear = (frame["low"] > 1) | (frame["high"] < 1)
     shown["told apart"] = clear.where(frame["low"].notna(), "no interval")
-    forms: dict[str, Form] = {OVER_ITSELF: ".3f", "model": model_name}
-    frames, name = in_two(shown, forms=forms), f"{experiment}_controls"
+    frames, name = in_two(shown, forms={OVER_ITSELF: ".3f"}), f"{experiment}_controls"
     return Table(name, title, note, *frames, experiment, list(frame["run"]))
 
 

@@ -33,7 +33,7 @@ def test_readers_and_the_csv_file_have_the_same_cells():
         frame, forms={"over K=1": RATIO}, headings={"status": "ended"}, hidden=["rounds"]
     )
     assert shown.to_dict("list") == {
-        "model": ["MLP", "transformer", "resnet"],
+        "model": ["MLP", "Transformer", "resnet"],
         "step (ms)": ["1.2", "-", "-"],
         "over K=1": ["1.50 [0.90, 2.00] ~", "1 (baseline)", "1.00"],
         "ended": ["yes", "oom", "done"],
