@@ -124,8 +124,6 @@ def comparisons_of(results: Results) -> dict[str, list[Compared]]:
 
 def tables(results: Results) -> list[Table]:
     frame, found = compared.arms_frame(results, NAME), comparisons_of(results)
-    if not found:
-        return []
     quoted = {IMAGES: -power_law(_ERRORS).b, TRANSLATION: power_law(_BLEU).b}
     return [
         compared.comparisons_table(results, f"{NAME}_laws", found, ABOUT, "b", quoted),

@@ -116,8 +116,6 @@ def controls() -> list[Comparison]:
 
 def tables(results: Results) -> list[Table]:
     frame = compared.arms_frame(results, NAME)
-    if frame.empty:
-        return []
     printed = printed_gains()
     quoted = {claim: weighted(sizes, of, printed) for claim, sizes, of in _SUMS.values() if claim}
     found = comparisons_of(results)

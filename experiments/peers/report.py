@@ -48,12 +48,11 @@ SHOWN = Shown("peers_speed", f"peer | model | M | schedule | remat | {OVER} | ve
 def tables(results: Results) -> list[Table]:
     frame = runs_frame(results, NAME)
     checked, timed = (select(frame, task=task) for task in ("check", "train"))
-    made = [checks(results, checked)] if len(checked) else []
-    made += [
+    speeds = (
         speed(results, fidelity, select(timed, fidelity=fidelity))
         for fidelity in fidelities(timed["run"])
-    ]
-    return made
+    )
+    return [checks(results, checked), *speeds]
 
 
 def answer(tables: Mapping[str, Table]) -> str:

@@ -47,8 +47,6 @@ SHOWN = Shown(
 
 def tables(results: Results) -> list[Table]:
     frame, slowed = cells(results), throttled(results)
-    if frame.empty:
-        return []
     shown = [cuts.table(results)] if beside_paper(results, NAME) else []
     return [throughput(results, frame), *shown, throttled_links(results, slowed)]
 

@@ -30,12 +30,11 @@ _SMALL, _LARGE = plan.WIDTHS
 
 
 def tables(results: Results) -> list[Table]:
-    frame, made = compared.arms_frame(results, NAME), []
-    if len(frame):
-        made = [
-            compared.comparisons_table(results, NAME, comparisons_of(results), ABOUT, "points"),
-            compared.arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps"),
-        ]
+    frame = compared.arms_frame(results, NAME)
+    made = [
+        compared.comparisons_table(results, NAME, comparisons_of(results), ABOUT, "points"),
+        compared.arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps"),
+    ]
     return [*made, of_paper(results)] if beside_paper(results, NAME) else made
 
 

@@ -44,8 +44,6 @@ def comparisons_of(results: Results) -> dict[str, list[Compared]]:
 
 def tables(results: Results) -> list[Table]:
     frame = compared.arms_frame(results, NAME)
-    if frame.empty:
-        return []
     smallest, *_, largest = sorted(table5(), key=lambda size: size.batch_tokens)
     # The paper says nothing of equal pairs.
     gain: float = largest.bleu - smallest.bleu
