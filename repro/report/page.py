@@ -7,7 +7,6 @@ bytes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,9 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
     sections = sections_of(results, tables, drawn, traces, rows)
+    # Experiments that claims are held against and that have no results.
+    held = dict.fromkeys(line.claim.experiment for line in claims if line.claim.experiment)
+    absent = [name for name in held if name not in results.by_experiment]
     folder = Path(__file__).parent
     page = rendered(
         folder / "template.html.j2",
@@ -63,7 +65,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         banner=_banner(results),
         tiny=all(run.scale in TINY for run in results.runs),
         sections=sections,
-        absent=_absent(claims, results) if judged else [],
+        absent=[f".venv/bin/repro run {name}" for name in absent if judged],
         names=results.by_experiment,
         fidelities={n: t for n, t in texts.FIDELITIES.items() if quoting or n != "quoted"},
         metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
@@ -111,12 +113,6 @@ def _banner(results: Results) -> list[str]:
             "the tables and figures that compare with the paper."
         )
     return sentences
-
-
-def _absent(claims: Sequence[verdicts.Judged], results: Results) -> list[str]:
-    """The commands of the experiments that claims are held against and that have no results."""
-    names = dict.fromkeys(line.claim.experiment for line in claims if line.claim.experiment)
-    return [f".venv/bin/repro run {name}" for name in names if name not in results.by_experiment]
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:

@@ -102,15 +102,13 @@ class Table:
             raise LookupError(f"{self.name} has no number in {column}")
         return sorted(texts, key=float)
 
-    def _lines(self) -> list[list[str]]:
-        return self.shown.to_numpy().tolist()
-
     def csv(self) -> str:
         return csv_text(self.data.to_dict("list"))
 
     def markdown(self) -> str:
         """The texts in GitHub's table syntax, with title and note."""
-        lines = [[_markdown(text) for text in line] for line in (self.names, *self._lines())]
+        texts = (self.names, *self.shown.to_numpy())
+        lines = [[_markdown(text) for text in line] for line in texts]
         lines.insert(1, ["---"] * len(self.names))
         body = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join(
@@ -128,7 +126,7 @@ class Table:
         are_texts = [_is_text(self.shown.iloc[:, i]) for i in range(len(self.names))]
         lines = [f'<table class="{escape(self.name)}">', "<thead>"]
         lines += [*_html_head(self.names, are_texts), "</thead>", "<tbody>"]
-        for line in self._lines():
+        for line in self.shown.to_numpy():
             cells = [_html_cell(*cell) for cell in zip(line, are_texts, strict=True)]
             lines.append(f"<tr>{''.join(cells)}</tr>")
         return Markup("\n".join([*lines, "</tbody>", "</table>"]))
@@ -151,8 +149,6 @@ def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
         keys = dict.fromkeys(key for mapping in mappings for key in mapping)
         for key in keys:
             flat[f"{name}.{key}"] = [_csv_cell(mapping.get(key)) for mapping in mappings]
-        if keys:
-            continue
         if not any(isinstance(cell, Mapping) for cell in cells):
             flat[name] = [_csv_cell(cell) for cell in cells]
     text = StringIO()

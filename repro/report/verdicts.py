@@ -61,9 +61,8 @@ class Exhibit:
     @property
     def ours(self) -> str:
         """Without numbers that say nothing about their claim."""
-        tested = [judged.verdict.word != "not tested here" for judged in self.shown]
-        each = zip(self.shown, tested, strict=True)
-        return _joined([judged.ours if is_tested else EMPTY for judged, is_tested in each])
+        untested = "not tested here"
+        return _joined([EMPTY if j.verdict.word == untested else j.ours for j in self.shown])
 
     @property
     def experiment(self) -> str:
