@@ -1,4 +1,4 @@
-"""Which evidence earns which verdict."""
+"""Which evidence earns which verdict, and the audit's arithmetic."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,8 +7,9 @@ from typing import get_args
 
 import pytest
 
-from repro.claims.all_claims import KS, all_claims, chosen
+from repro.claims.all_claims import KS, all_claims, audit, chosen
 from repro.claims.claim import Claim, Evidence, Fidelity, judge
+from repro.paper import theory
 
 ENDS = {"": (1.8, 2.2)}
 CLAIM = Claim("a/b", "Table 9", "arXiv v5", "a cell", 2.0, "", ENDS, "10 %", "table9")
@@ -144,3 +145,14 @@ def test_every_claim_agrees_with_its_own_printed_number():
         assert all(low <= high for low, high in claim.readings.values()), claim.id
         assert claim.tolerance, claim.id
         assert claim.experiment or claim.needs or claim.formulas, claim.id
+
+
+NAMES = {"bubble": theory.bubble, "speedup": theory.speedup_over_k1}
+FORMULAS = [(line, *formula) for line in audit() for formula in line["formulas"].items()]
+
+
+@pytest.mark.parametrize(("line", "number", "formula"), FORMULAS, ids=[f[2] for f in FORMULAS])
+def test_what_follows_by_the_audit_is_what_its_formula_gives(line, number, formula):
+    digits = len(number.partition(".")[2])
+    assert f"{eval(formula, NAMES):.{digits}f}" == number
+    assert number in f"{line['follows']} {line['arithmetic']}"
