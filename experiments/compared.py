@@ -304,7 +304,7 @@ def comparisons_table(
                 line[f"quoted {unit}"] = quoted.get(each.comparison.claim, nan)
             line["verdict"] = _outcome(each)
             lines.append(line)
-    forms = dict.fromkeys(("measured gain in loss", "measured b", "quoted b"), ".3f")
+    forms = dict.fromkeys(["measured gain in loss", "measured b", "quoted b"], ".3f")
     table = framed(results, name, pd.DataFrame(lines), about, forms=forms)
     ids = {identity for every in found.values() for each in every for identity in each.ids}
     return replace(table, runs=[run for run in results.runs if run.id in ids])

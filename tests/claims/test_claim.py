@@ -148,7 +148,9 @@ def test_every_claim_agrees_with_its_own_printed_number():
 
 
 NAMES = {"bubble": theory.bubble, "speedup": theory.speedup_over_k1}
-FORMULAS = [(line, *formula) for line in audit() for formula in line["formulas"].items()]
+FORMULAS = [
+    (line, number, formula) for line in audit() for number, formula in line["formulas"].items()
+]
 
 
 @pytest.mark.parametrize(("line", "number", "formula"), FORMULAS, ids=[f[2] for f in FORMULAS])
