@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -133,18 +132,33 @@ def fitted_device(
         Roofline(unknown, model, job.spec.optimizer, kind=kind)
         for job, model in zip(jobs, models, strict=True)
     ]
+    return fit_to_layers(source, link, sources, timed, **about), timed
+
+
+def fit_to_layers(
+    text: str,
+    link: LinkSpeed,
+    sources: Sequence[Roofline],
+    timed: Sequence[Calibration],
+    every: int = 1,
+    **about: Any,
+) -> Device:
+    """A device fitted to F, R and B of each layer of each model, in every `every`-th size."""
 
     def predict(tried: Device) -> list[float]:
-        """Seconds of F, R and B of each layer of each model, in each size."""
         tables = [
             source.changed(tried).layers(n, "always")
             for source, times in zip(sources, timed, strict=True)
-            for n in times.sizes
+            for n in times.sizes[::every]
         ]
         return _flat((each.forward, each.recompute, each.backward) for each in tables)
 
-    real = (zip(each.forward, each.recompute, each.backward, strict=True) for each in timed)
-    return curve.of_layers(source, link, predict, _flat(chain.from_iterable(real)), **about), timed
+    real = [
+        of_size
+        for times in timed
+        for of_size in [*zip(times.forward, times.recompute, times.backward, strict=True)][::every]
+    ]
+    return curve.of_layers(text, link, predict, _flat(real), **about)
 
 
 def _flat(sizes: Iterable[Sequence[Sequence[float]]]) -> list[float]:
