@@ -216,6 +216,8 @@ def decode(stored: dict[str, Any], size: int, name: str) -> Tensor:
     source = stored["path"] if stored["bytes"] is None else io.BytesIO(stored["bytes"])
     try:
         with Image.open(source) as image:
+            if image.mode[0] in "IF":  # which PIL would clip
+                raise ValueError(f"a pixel has more than 8 bits (mode {image.mode})")
             picture = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
         reason = (str(error).splitlines() or [type(error).__name__])[0]

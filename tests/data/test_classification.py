@@ -113,6 +113,7 @@ def refused(match, name, N=4, **arguments):
 
 def test_bad_images_and_rows_are_one_line(tmp_path):
     from datasets import Dataset
+    from PIL import Image
 
     refused("per_class=999: class '0' .* try per_class=143", "digits", per_class=999)
     refused("rotate = 45: .*0, 90", "digits", rotate=45)
@@ -120,6 +121,8 @@ def test_bad_images_and_rows_are_one_line(tmp_path):
     name = f"folder:{tmp_path / 'images'}"
     refused("does not exist.*try digits", name)
     image_folder(tmp_path / "images")
+    Image.fromarray(np.full((9, 9), 40000, np.uint16)).save(tmp_path / "images/bee/13.png")
+    refused(r"does not decode: a pixel has more than 8 bits \(mode I;16\)", name, N=24)
     (tmp_path / "images" / "bee" / "13.png").write_bytes(b"no image")
     refused(r"image 13 of folder:.*bee/13\.png\) does not decode: .*remove", name, N=24)
     rows = tmp_path / "rows"

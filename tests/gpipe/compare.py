@@ -126,10 +126,11 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
     others = rng.other_sources()
 
     def forward(i: int, value: Any, target: Any) -> Tensor:
+        seed = SEED if whole.training else rng.hashed(SEED, step, rng.EVALUATION, 0)
         for n, layer in enumerate(whole):
-            rng.reseed(rng.hashed(SEED, step, i, n), CPU, others.values())
+            rng.reseed(rng.hashed(seed, step, i, n), CPU, others.values())
             value = layer(value)
-        rng.reseed(rng.hashed(SEED, step, i, len(whole)), CPU, others.values())
+        rng.reseed(rng.hashed(seed, step, i, len(whole)), CPU, others.values())
         return what.loss(value, target)
 
     def total_of(inputs: Any, targets: Any) -> float:
@@ -187,7 +188,9 @@ def moved_once(whole: nn.Module) -> Iterator[None]:
     seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
     before = {norm: [getattr(norm, name).clone() for name in _STATISTICS] for norm in norms}
     hooks = [
-        norm.register_forward_pre_hook(lambda _m, args, s=seen[norm]: s.append(args[0].detach()))
+        norm.register_forward_pre_hook(
+            lambda m, args, s=seen[norm]: s.extend([args[0].detach()] * m.track_running_stats)
+        )
         for norm in norms
     ]
     yield

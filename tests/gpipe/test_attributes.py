@@ -1,5 +1,8 @@
 """Layers that hold generators or plain tensors: refused if recomputing them would differ."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
 from examples import refused
@@ -29,6 +32,26 @@ class Moving(nn.Linear):
     def forward(self, x):
         self.held = 0.9 * self.held + 0.1 * x.detach().mean(0)
         return super().forward(x)
+
+
+class Later(nn.Linear):
+    """Moves a weight, a tensor or a number of another object once its optimizer has moved it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(4, 4)
+        self.what, self.first = what, self.weight.detach().clone()
+        self.key = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.mean, self.other = torch.zeros(4), SimpleNamespace(calls=0)
+
+    def forward(self, x):
+        if not torch.equal(self.first, self.weight):
+            if self.what == "weight":
+                self.key.data += 1.0
+            elif self.what == "tensor":
+                self.mean = self.mean + 1.0
+            else:
+                self.other.calls += 1
+        return super().forward(x) + self.key + self.mean + self.other.calls
 
 
 class Looked(nn.Linear):
@@ -64,6 +87,15 @@ def test_what_recomputation_would_find_otherwise_is_refused(kind):
         refused(r"^stage 0: 0\.held is not the same .*checkpoint='never'$", steps, pipe, 1)
     steps(pipeline(kind, "never"))
     steps(pipeline(kind, "except_last", M=1))
+
+
+@pytest.mark.parametrize("what", ["weight", "tensor", "another object"])
+def test_state_that_begins_to_move_is_refused_in_the_step_in_which_it_does(what):
+    pipe = pipeline(partial(Later, what), "always")
+    for step in (1, 1):  # the refused step did not count
+        words = rf"^step {step}: stage 0: its outputs are not the same .*checkpoint='never'$"
+        refused(words, steps, pipe)
+    steps(pipeline(partial(Later, what), "never"))
 
 
 def test_what_recomputation_finds_as_before_trains():

@@ -79,6 +79,7 @@ GROUPS = {
         **dict.fromkeys(("branches", "accumulated"), REPLICAS),
         "norms": [*SOME[:3], *REPLICAS],
         "counting loss": [*SOME[:1], config(2, "never")],
+        "loss with a number": SOME[:1],
     },
     "crossings": dict.fromkeys(CROSSINGS, CUTS),
     # What a replica's forwards change is not what the whole batch's do.

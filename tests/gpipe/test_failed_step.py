@@ -1,5 +1,7 @@
 """A step that fails leaves running statistics and gradients as they were."""
 
+from itertools import count
+
 import pytest
 import torch
 from torch import nn
@@ -13,11 +15,13 @@ class Faulty(nn.Module):
     """Fails in a chosen call."""
 
     fails_at = -1
-    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.calls = count(1)  # no number, which recomputation would find as before
 
     def forward(self, x):
-        self.calls += 1
-        if self.calls == self.fails_at:
+        if next(self.calls) == self.fails_at:
             raise RuntimeError("not today")
         return x
 
@@ -27,7 +31,8 @@ def step(pipe):
     pipe.train_step(x, 2.0 * x, nn.functional.mse_loss)
 
 
-@pytest.mark.parametrize("fails_at", [3, 5], ids=["third F", "R"])
+# The first F is tried once more without a graph.
+@pytest.mark.parametrize("fails_at", [4, 6], ids=["third F", "R"])
 def test_a_step_that_fails_leaves_no_trace(fails_at):
     """The next step is as if it had not been."""
     faulty, norms, pipes = Faulty(), [], []

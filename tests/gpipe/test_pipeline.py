@@ -3,12 +3,13 @@
 import socket
 import time
 from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from compare import launch_all
-from examples import WIDTH, batch, linear
+from examples import WIDTH, batch, layer, linear, refused
 from torch import nn
 
 from repro.gpipe import Pipeline, PipelineConfig, launch
@@ -44,6 +45,55 @@ def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_a
     # A stage whose clock is 1000 s behind finds that out, to within the time of one exchange.
     assert clock == 0.0
     assert other_clock == pytest.approx(1000.0, abs=0.05)
+
+
+class Merging(nn.Linear):
+    """Adds to its weight for evaluations, as LoRA does, and returns the same memory there."""
+
+    def train(self, mode=True):
+        if mode != self.training:
+            self.weight.data += -1.0 if mode else 1.0
+        return super().train(mode)
+
+    def forward(self, x):
+        if self.training:
+            return super().forward(x)
+        self.out = getattr(self, "out", torch.empty(len(x), WIDTH))
+        dropped = nn.functional.dropout(x, 0.5)
+        return torch.addmm(self.bias, dropped, self.weight.T, out=self.out)
+
+
+def test_evaluations_leave_modes_copy_outputs_and_draw_other_numbers_each():
+    merging = Merging(WIDTH, WIDTH)
+    before = nn.init.zeros_(merging.weight).clone()
+    pipe = Pipeline([merging], 1, 2, device="cpu")
+    outputs: list[Any] = [pipe.predict(torch.ones(64, WIDTH)) for _ in range(2)]
+    first, second = outputs
+    assert torch.equal(before, merging.weight)
+    assert not torch.equal(first[:32], first[32:])
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("beside", [lambda x: x[0], lambda x: float(x.sum())])
+def test_outputs_that_have_no_row_for_each_example_are_not_predicted(beside):
+    pipe = Pipeline([linear, layer(lambda x: (x, beside(x)))], 1, 2, device="cpu")
+    refused(
+        "^predict: the last layer returns .*; return tensors with a row", pipe.predict, batch()[0]
+    )
+
+
+@pytest.mark.slow
+def test_compiled_layers_have_the_same_bits_with_and_without_recomputation():
+    states = []
+    for checkpoint in ("always", "never"):
+        torch.manual_seed(0)
+        layers = [torch.compile(linear(), backend="aot_eager"), nn.Tanh()]
+        pipe = Pipeline(layers, 1, 2, device="cpu", checkpoint=checkpoint)
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+        for _ in range(3):
+            pipe.train_step(*batch(), MSE, optimizer)
+        states.append(pipe.module.state_dict())
+    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
 
 
 def test_timelines_have_every_span_in_schedule_order():

@@ -1,7 +1,7 @@
 """What a Pipeline is not made of and does not train is refused in one line that says what to do."""
 
 from collections import defaultdict
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from repro.gpipe import LinkSpeed, NonFiniteError, Pipeline, Weighted
+from repro.gpipe.core.loss import refuse_foreign_modules
 from repro.gpipe.core.microbatch import Whole
 
 MSE = nn.functional.mse_loss
@@ -45,6 +46,7 @@ def on_meta(make: Any) -> nn.Module:
 
 
 TIED, META = linear(), on_meta(linear)
+CACHED = cache(linear)
 TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
 
 
@@ -83,6 +85,12 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ({"layers": [on_meta(lambda: Forgetful("scale"))]}, r"\[0\].mask: .* leaves it unset"),
         ({"layers": [META, META]}, r"layers\[1\].weight: on the meta device and shared"),
         ({"layers": [TIED, nn.ReLU(), TIED], **TWO_STAGES}, r"\[2\].weight: shared by stages 0"),
+        ({"layers": [CACHED, CACHED], **TWO_STAGES}, "factory returns Linear of .* once more"),
+        (
+            {"layers": [nn.LazyBatchNorm1d()], "balance": "uniform"},
+            "no running statistics before its first forward",
+        ),
+        ({"layers": [torch.compile(nn.BatchNorm1d(4))]}, "a compiled layer that holds a norm"),
         ({"throttle": "slow"}, "throttle='slow': must be a LinkSpeed"),
         ({"stage": 2}, "got an unexpected keyword argument 'stage'; did you mean 'stages'"),
         ({"config": 3}, "unexpected keyword argument 'config'"),
@@ -170,6 +178,13 @@ def test_losses_that_are_no_mean_over_the_targets(targets: Any, loss: Any, words
     refused(words, Pipeline([linear], 1, 2, device="cpu").train_step, X, targets, loss)
     if "reduction" in words:  # one micro-batch is the whole mini-batch
         Pipeline([linear], 1, 1, device="cpu").train_step(X, targets, loss)
+
+
+def test_a_loss_that_names_a_weight_of_another_stage():
+    other = nn.Linear(WIDTH, 1)
+    weight = other.weight
+    words = "loss_fn: uses Parameter of the model, and other stages run layers of it"
+    refused(words, refuse_foreign_modules, lambda *_: weight.sum(), {other})
 
 
 @pytest.mark.parametrize("value", [None, {"x": None}])

@@ -149,10 +149,12 @@ class Engine:
         self._agree: Vote | None = None
         if self._is_last and not evaluate:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-            self.held.loss_module = None
-            if isinstance(loss, nn.Module) and next(loss.buffers(), None) is not None:
-                self.held.loss_module = loss
-        self.held.begin_step(self.step)
+            # One of torch's without buffers holds no state, and may be made anew for each step.
+            has_state = not type(loss).__module__.startswith("torch.")
+            has_state |= isinstance(loss, nn.Module) and next(loss.buffers(), None) is not None
+            self.held.loss_module = loss if isinstance(loss, nn.Module) and has_state else None
+        self.held.sampled = self.step % self._micro_batches
+        self.held.begin_step(self.step, evaluate=evaluate)
         self._parameters = self.held.parameters  # listed once a step
 
     def _read(
@@ -170,6 +172,7 @@ class Engine:
                 refusal = str(error)
         if not examples:
             self._refuse_inputs(refusal)
+        self.examples = examples
         if not self._is_last:
             self.wire.announce(examples, self._rank + 1, evaluate=self._evaluating)
         if optimizer is not None:
@@ -249,7 +252,8 @@ class Engine:
         if isinstance(made, Tensor):
             self.losses[i] = made
         elif stage == self._last_stage:
-            self.outputs[i] = made.tree
+            # Copies: a layer may return the same memory for each micro-batch.
+            self.outputs[i] = map_leaves(Tensor, copied, made.tree)
             self.losses[i] = self.held.score(cell, self.outputs[i])
         else:
             if self.wire.stages == 1:  # the next stage is here too, and may write to its inputs

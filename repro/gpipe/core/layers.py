@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from repro.gpipe.core.ownership import reachable
 from repro.gpipe.exact import rng
@@ -188,7 +189,7 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
     counts = []
     for index, layer in enumerate(on_meta(layers)):
         for key, parameter in layer.named_parameters():
-            if nn.parameter.is_lazy(parameter):
+            if is_lazy(parameter):
                 raise ValueError(
                     f"layers[{index}].{key}: has no shape before the layer's first forward, so it "
                     "cannot be counted; give balance='uniform', or nn.Linear for nn.LazyLinear"
@@ -228,7 +229,14 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                     "but each is built on its own; untie it, or put both into one layer"
                 )
         for part in layer.modules():
-            first_layer.setdefault(id(part), (index, part))
+            first, _ = first_layer.setdefault(id(part), (index, part))
+            on_meta_device = any(tensor.is_meta for _, tensor in _tensors(part))
+            if first != index and on_meta_device and layer is not layers[index]:
+                raise ValueError(
+                    f"layers[{index}]: its factory returns {type(part).__name__} of "
+                    f"layers[{first}] once more, but each layer is built on its own; give modules "
+                    "in place of factories, or put both into one layer"
+                )
     for index, layer in enumerate(layers if len(balance) > 1 else ()):
         for found in _named_besides(layer) if isinstance(layer, nn.Module) else ():
             first, _ = first_layer.get(id(found), (index, found))
@@ -247,6 +255,11 @@ def _named_besides(layer: nn.Module) -> Iterator[nn.Module | Tensor]:
         yield from reachable([*values, getattr(type(part), "forward", None)])
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile has made it, or its own compile() was called."""
+    return hasattr(module, "_orig_mod") or vars(module).get("_compiled_call_impl") is not None
+
+
 def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int) -> None:
     """Raise a ValueError if a layer does not go with K stages, or with M micro-batches."""
     for name, part in module.named_modules():
@@ -256,6 +269,16 @@ def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int)
             raise ValueError(
                 f"{path}: {type(part).__name__} would wait for the other stages, which do not have "
                 "this layer; use nn.BatchNorm1d, 2d or 3d, and replicas=D"
+            )
+        if hasattr(part, "running_mean") and any(map(is_lazy, part.buffers(recurse=False))):
+            raise ValueError(
+                f"{path}: {type(part).__name__} has no running statistics before its first "
+                "forward; give a norm with its number of features"
+            )
+        if is_compiled(part) and any(hasattr(each, "running_mean") for each in part.modules()):
+            raise ValueError(
+                f"{path}: a compiled layer that holds a norm with running statistics, which move "
+                "once a step; compile the parts beside the norm"
             )
         scripted = isinstance(part, torch.jit.ScriptModule) and hasattr(part, "running_mean")
         if scripted and micro_batches > 1:

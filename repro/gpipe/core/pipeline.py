@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import torch
@@ -28,7 +28,7 @@ from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_unfit
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import Tree, flatten, gather, unwrapped
+from repro.gpipe.core.microbatch import Tree, flatten, gather, refuse_unjoined, unwrapped
 from repro.gpipe.core.replicas import Replicas, start_equal
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
@@ -224,6 +224,12 @@ class Pipeline:
             f"{' and '.join(ranges)}: {shorten(layers, 80, placeholder=' ...')}"
         )
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "a Pipeline holds connections, so it is not copied or pickled; pipe.save(folder) and "
+            "pipe.module.state_dict() have its weights"
+        )
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this rank's stages, for an optimizer."""
         return self.held.module.parameters()
@@ -352,6 +358,10 @@ class Pipeline:
             with self.held.autocast_left():
                 self.engine.evaluate(inputs, targets, loss_fn)
         finally:
+            # By train(), which layers may override: LoRA's takes its product out of the weight.
+            for module, training in modes:
+                if module.training != training:
+                    module.train(training)
             for module, training in modes:
                 module.training = training
         outputs = self.engine.outputs
@@ -361,9 +371,13 @@ class Pipeline:
     def predict(self, inputs: Tree) -> Tree | None:
         """Outputs [N, ...] in evaluation mode, without gradients; call it on every rank.
 
-        They are on the last stage, and None is on the others. Inputs as of `train_step`.
+        They are on the last stage, and None is on the others. Inputs as of `train_step`. A
+        ValueError says that outputs do not have a row for each example.
         """
-        return self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
+        predicted = self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
+        if self.is_last:
+            refuse_unjoined([*self.engine.outputs.values()], self.engine.examples)
+        return predicted
 
     @in_call
     def measure_memory(

@@ -5,8 +5,9 @@ B differentiates (section 2.3 of arXiv:1811.06965v5). F and R must do the same.
 
 The passes of the first step with inputs of one form are watched: whether the layers write to the
 stage's inputs, which buffers change, which generators they draw from, what requires a gradient, and
-whether R does what F did. Later passes trust that. What surprises one of them refuses the step, and
-is allowed for from then on. They also see how gradients lie in memory. Later passes trust that only
+whether R does what F did. Later passes trust that, but for one micro-batch of each step, whose R is
+held against its F. What surprises a later pass refuses the step, and is allowed for from then on
+where it can be. Watched passes also see how gradients lie in memory. Later passes trust that only
 in front of layers for which it cannot change, see `_is_plain`.
 """
 
@@ -21,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import Forms, Message, copied, settle_gradients
-from repro.gpipe.core.layers import modules_of, more_than_a_sequence, parameters_of
+from repro.gpipe.core.layers import is_compiled, modules_of, more_than_a_sequence, parameters_of
 from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
 from repro.gpipe.core.ownership import refuse_foreign_leaves
 from repro.gpipe.errors import is_refusal
 from repro.gpipe.exact import rng
-from repro.gpipe.exact.attributes import LeftBehind
+from repro.gpipe.exact.attributes import LeftBehind, checksums
 from repro.gpipe.exact.batchnorm import NO_STATISTICS, NORMS
 from repro.gpipe.exact.buffers import Changing, Snapshot, as_before, copies
 from repro.gpipe.exact.grad_mode import OperatorLog
@@ -46,6 +47,13 @@ _RUNS_AGAIN = "the next steps allow for it, so train_step can be called again"
 _OVERWRITES = (
     "a layer wrote to its stage's inputs in place, which none did when such inputs came first; "
     + _RUNS_AGAIN
+)
+
+_NOT_THE_SAME = "not the same when a micro-batch is recomputed"
+_MOVES_AGAIN = (
+    "a layer or the loss holds state that re-materialization moves again; keep it in a buffer "
+    "(register_buffer) or a plain number, draw from torch's default generator, or build the "
+    "Pipeline with checkpoint='never'"
 )
 
 
@@ -76,6 +84,7 @@ class _Saved:
     buffers: Snapshot = field(default_factory=list)  # those that F changes, as they were before
     had_graph: bool = True  # in F
     left: LeftBehind | None = None  # of a watched F, to hold R against
+    sums: list[Tensor] = field(default_factory=list)  # of outputs, of one F in each later step
 
 
 class HeldStages:
@@ -91,6 +100,7 @@ class HeldStages:
         first: number of this replica's first micro-batch, counted over all replicas.
         loss: follows the last of these stages if it is the model's last.
         loss_module: the loss if it is a module; its buffers may change.
+        sampled: the micro-batch of this step whose R is held against its F.
         problem: why the step must not count, or empty.
     """
 
@@ -106,7 +116,7 @@ class HeldStages:
         self.module = nn.Sequential(OrderedDict(zip(names, modules.values(), strict=True)))
         self._last_stage = max(stages)
         self.device, self.seed = device, seed
-        self.step = self.first = 0
+        self.step = self.first = self.sampled = 0
         self.problem = ""
         self.loss: Loss | None = None
         self.loss_module: nn.Module | None = None
@@ -121,6 +131,10 @@ class HeldStages:
         self._known_in_modes: dict[object, dict[object, _Known]] = {}
         self._known: dict[object, _Known] = {}
         self._call = 0  # evaluations between two steps have the number of the second
+        self._evaluation, self._step_seed = 0, seed
+        # Of sampled passes: the stage, what is known, and whether R has made the same. That is read
+        # at the end of the step, so that no GPU is waited for.
+        self._same: list[tuple[int, _Known, Tensor]] = []
         self._watched = False  # any pass of this step
         self._watches_always = False
         self._overwriting: set[int] = set()  # stages whose layers write to the stage's inputs
@@ -129,9 +143,14 @@ class HeldStages:
         self._others: dict[str, rng.Source] = {}
         self._follow()
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, *, evaluate: bool = False) -> None:
         """Before the first action of a step, or of an evaluation between two steps."""
         self._call += 1
+        # Evaluations between two steps draw other numbers each: of Monte-Carlo dropout, say.
+        self._evaluation = self._evaluation + 1 if evaluate and step == self.step else 0
+        again = rng.hashed(self.seed, step, rng.EVALUATION, self._evaluation)
+        self._step_seed = again if evaluate else self.seed
+        self._same.clear()
         if self.kept:  # the last step failed: what it has shown is watched again
             self._known.clear()
             self.kept.clear()
@@ -149,6 +168,10 @@ class HeldStages:
 
     def end_step(self) -> None:
         """After the last action of a training step."""
+        for stage, known, same in self._same:
+            if not same:
+                known.without_graph = False  # which might have run other kernels
+                self._refuse(f"stage {stage}: its outputs are {_NOT_THE_SAME}: {_MOVES_AGAIN}")
         if self._get_modes() != self._modes and not self._watches_always:
             self._watches_always = True
             if not self._watched:
@@ -190,6 +213,7 @@ class HeldStages:
         if tree == self._tree:  # a module only equals itself
             return
         self._tree = tree
+        self._compiled = any(map(is_compiled, self.modules))
         self.norms = [module for module in self.modules if isinstance(module, NORMS)]
         if self.misfit:
             return
@@ -234,6 +258,8 @@ class HeldStages:
             saved.leaves = []
         if keep:
             saved.outputs = outputs
+        sampled = cell[1] == self.sampled and not (keep or saved.watched) and self._is_exact
+        saved.sums = checksums(outputs) if sampled else []
         saved.requiring = requiring or known.requiring
         if len(saved.requiring[-1]) != len(outputs):  # of an F without a graph
             self._refuse(
@@ -256,7 +282,8 @@ class HeldStages:
         key = kind, cell[0], self._autocast, inputs.form.text
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _Known(self._call)
+            # The log of operators would keep a layer from running compiled.
+            known = self._known[key] = _Known(self._call, False if self._compiled else None)
         watched = self._watches_always or known.call == self._call
         self._watched |= watched
         return _Saved(inputs, known, watched, self._seeds(*cell))
@@ -267,7 +294,7 @@ class HeldStages:
         They are hashed together, since between two layers this code is in no cache.
         """
         indices = [*(n for n, _ in self._layers[stage]), self.indices[-1] + 1]
-        return [rng.hashed(self.seed, self.step, self.first + i, n) for n in indices]
+        return [rng.hashed(self._step_seed, self.step, self.first + i, n) for n in indices]
 
     def _same_without_graph(
         self, cell: Cell, saved: _Saved, log: OperatorLog, expected: Sequence[Tensor]
@@ -298,6 +325,10 @@ class HeldStages:
         problem = saved.left.after_recompute(saved.outputs) if saved.left is not None else ""
         if problem:
             self._raise_another(cell[0], problem)
+        if saved.sums:
+            pairs = zip(saved.sums, checksums(saved.outputs), strict=False)
+            same = torch.stack([a == b for a, b in pairs]).all()
+            self._same.append((cell[0], saved.known, same))
         if requiring == saved.requiring:
             return
         if len(requiring[-1]) != len(saved.requiring[-1]):
@@ -317,17 +348,18 @@ class HeldStages:
                 "when that is recomputed; a layer must do the same both times"
             )
 
+    @property
+    def _is_exact(self) -> bool:
+        """Whether F and R must have the same bits."""
+        return self.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+
     def _raise_another(self, stage: int, problem: str) -> None:
-        problem = f"stage {stage}: {problem} not the same when a micro-batch is recomputed"
-        if self.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
+        problem = f"stage {stage}: {problem} {_NOT_THE_SAME}"
+        if not self._is_exact:
             advice = "torch.use_deterministic_algorithms(True) would tell"
             _log.warning("%s; that may be rounding, which %s", problem, advice)
             return
-        raise ValueError(
-            f"{problem}: a layer or the loss holds state that re-materialization moves again; keep "
-            "it in a buffer (register_buffer) or a plain number, draw from torch's default "
-            "generator, or build the Pipeline with checkpoint='never'"
-        )
+        raise ValueError(f"{problem}: {_MOVES_AGAIN}")
 
     def backward(self, cell: Cell, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """B: add to the parameters' gradients, free what was kept, and return those of the inputs.

@@ -132,6 +132,9 @@ class Statistics:
 
     def _forward(self, norm: _Norm, inputs: Tensor) -> Tensor:
         """Run a layer, which overwrites its statistics of the last pass."""
+        if not (norm.module.training and norm.module.track_running_stats):
+            # Its forward was switched off for this call, which moves nothing.
+            return norm.forward(norm.module, inputs)
         # That was an F; this is the next one, an R, or a second use in the same F.
         if norm.fresh:
             self._copy()

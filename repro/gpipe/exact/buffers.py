@@ -21,6 +21,7 @@ from repro.gpipe.exact.attributes import OWN_KEYS
 from repro.gpipe.exact.batchnorm import owns
 
 _Number = bool | int | float | complex | str | None
+_ABSENT: Any = object()  # in place of an attribute that is made in a forward
 # The module, the name of a buffer or a plain attribute in it, and a copy of that.
 Snapshot = list[tuple[nn.Module, str, Any]]
 
@@ -37,12 +38,12 @@ class _Seen:
 
     @classmethod
     def of(cls, module: nn.Module, name: str) -> "_Seen":
-        value = getattr(module, name, None)
+        value = getattr(module, name, _ABSENT)
         return cls(module, name, value, _version(value), _copied(value))
 
     def changed(self, *, closely: bool = False) -> bool:
         """Whether it is another one now; `closely` also sees a write through `.data`."""
-        now = getattr(self.module, self.name, None)
+        now = getattr(self.module, self.name, _ABSENT)
         if not isinstance(self.value, Tensor):
             return isinstance(now, Tensor) or now != self.value
         if now is not self.value or _version(now) != self.version:
@@ -69,8 +70,8 @@ class Changing:
     def begin_step(self) -> None:
         """Copy what a step may change, for `undo`."""
         if self._constants is None:
-            buffers = [(m, name) for m in self._modules for name in m._buffers if not owns(m, name)]
-            self._constants = [_Seen.of(*b) for b in buffers if getattr(*b) is not None]
+            buffers = ((m, name) for m in self._modules for name in _buffers_of(m))
+            self._constants = [_Seen.of(*named) for named in buffers if not owns(*named)]
         # The user may have changed some between two steps.
         self._constants = [
             _Seen.of(c.module, c.name) if c.changed() else c for c in self._constants
@@ -81,12 +82,12 @@ class Changing:
     def undo(self) -> None:
         """Put back what was there before the step, in the same objects."""
         for s in self._before_step:
-            value = s.value.copy_(s.copy) if isinstance(s.value, Tensor) else s.copy
-            setattr(s.module, s.name, value)
+            same = isinstance(s.value, Tensor) and s.value.shape == s.copy.shape
+            _put(s.module, s.name, s.value.copy_(s.copy) if same else s.copy)
 
     def snapshot(self) -> Snapshot:
         """Copies of what is known to change, for an F that will be recomputed."""
-        return [(m, name, _copied(getattr(m, name, None))) for m, name in self._names]
+        return [(m, name, _copied(getattr(m, name, _ABSENT))) for m, name in self._names]
 
     def before_forward(self, *, closely: bool) -> list[_Seen]:
         """What is not known to change; `closely` also numbers, and tensors that are no buffers."""
@@ -98,10 +99,15 @@ class Changing:
     def after_forward(self, before: Sequence[_Seen], *, closely: bool) -> Snapshot:
         """What a forward changed for the first time and R must find, as it was before."""
         first = [seen for seen in before if seen.changed(closely=closely)]
+        if closely:
+            known = {*self._names, *self._tensors, *((seen.module, seen.name) for seen in before)}
+            made = (named for named in self._all() if named not in known)
+            first += [_Seen(*named, _ABSENT, 0, _ABSENT) for named in made]
         if not first:
             return []
         for seen in first:
-            is_plain = isinstance(seen.copy, Tensor) and seen.name not in seen.module._buffers
+            value = getattr(seen.module, seen.name)
+            is_plain = isinstance(value, Tensor) and seen.name not in _buffers_of(seen.module)
             (self._tensors if is_plain else self._names).append((seen.module, seen.name))
         self._before_step += first
         names = {*self._names}
@@ -111,11 +117,16 @@ class Changing:
     def _all(self) -> Iterator[tuple[nn.Module, str]]:
         """All buffers, and all plain attributes that are numbers or tensors."""
         for module in self._modules:
-            for name, _ in module.named_buffers(recurse=False):
+            for name in _buffers_of(module):
                 yield module, name
             for name, value in vars(module).items():
                 if name not in OWN_KEYS and isinstance(value, _Number | Tensor):
                     yield module, name
+
+
+def _buffers_of(module: nn.Module) -> list[str]:
+    """Their names, also of None; what a scripted module has in place of a dict is no dict."""
+    return [*module._buffers.keys()]
 
 
 def copies(snapshot: Snapshot) -> Snapshot:
@@ -136,13 +147,20 @@ def _version(value: object) -> int:
 def as_before(snapshot: Snapshot) -> Iterator[None]:
     """Let a forward see and change the copies, while the buffers stay as they are."""
     now = [(module, name, getattr(module, name)) for module, name, _ in snapshot]
-    for module, name, copy in snapshot:
-        setattr(module, name, copy)
+    for named in snapshot:
+        _put(*named)
     try:
         yield
     finally:
-        for module, name, buffer in now:
-            setattr(module, name, buffer)
+        for named in now:
+            _put(*named)
+
+
+def _put(module: nn.Module, name: str, value: Any) -> None:
+    if value is not _ABSENT:
+        setattr(module, name, value)
+    elif name in vars(module) or name in _buffers_of(module):  # its class may have one, too
+        delattr(module, name)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from torch import nn
 from repro.gpipe.errors import one_of
 
 INITIALISATION = -1  # the "step" under which layers are initialised
+EVALUATION = -1  # the "micro-batch" from which the seed of an evaluation comes
 
 
 def hashed(seed: int, step: int, micro_batch: int, layer: int) -> int:
