@@ -121,6 +121,9 @@ def _forward(
                 ledger.release([known[step.number]])
             else:
                 known[step.number] = ledger.begin(step.size, ACTIVATIONS)
+        for number in layer.outputs:
+            if number not in known:  # a parameter or a buffer, or a view: it lies in memory anyway
+                known[number] = ledger.begin(0, ACTIVATIONS)
         result = [known[number] for number in layer.outputs]
         ledger.hold(result)
         given, outputs = set(layer.inputs), set(layer.outputs)

@@ -164,10 +164,14 @@ def trace(
     del gradients
     with ExitStack() as stack:
         stack.callback(statistics.restore)
-        added: list[int] = []
+        added: list[Event] = []
+
+        def note_added(gradient: Tensor) -> None:
+            added.append((recorder.number(gradient), gradient.nbytes))
+
         for parameter in parameters:
             if parameter.requires_grad:
-                hook = parameter.register_hook(lambda g: added.append(recorder.number(g)))
+                hook = parameter.register_hook(note_added)
                 stack.callback(hook.remove)
         # Else the backward of a GPU's tensors runs in a thread of the device, which does not know
         # the default device of `FakeLayers.inside`, and may free what it used later.
@@ -178,7 +182,7 @@ def trace(
 
 
 def _traced(
-    module: nn.Module, inputs: Form, recorder: Recorder, added: list[int], *, graph: bool
+    module: nn.Module, inputs: Form, recorder: Recorder, added: list[Event], *, graph: bool
 ) -> Pass:
     made: list[int | None] = []
     returned: list[int] = []
@@ -209,8 +213,12 @@ def _traced(
     shared = {*given, *returned, *(number for number in made if number is not None)}
     passing = ended | {number for number, size in forward + backward if size < 0}
     left = {number for number, _ in forward} - passing
-    becoming = set(added) - shared
+    becoming = {number for number, _ in added} - shared
     first_backward = [(n, size) for n, size in backward if n not in becoming or size > 0]
+    # A gradient that others hold too, as where a parameter is handed on, is copied: a new storage.
+    copied = [(-1 - i, size) for i, (n, size) in enumerate(added) if n in shared]
+    first_backward += copied
+    becoming |= {number for number, _ in copied}
     return Pass(
         forward=_steps(forward, given, left),
         inputs=numbers,
