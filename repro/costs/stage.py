@@ -121,9 +121,8 @@ def _forward(
                 ledger.release([known[step.number]])
             else:
                 known[step.number] = ledger.begin(step.size, ACTIVATIONS)
-        for number in layer.outputs:
-            if number not in known:  # a parameter or a buffer, or a view: it lies in memory anyway
-                known[number] = ledger.begin(0, ACTIVATIONS)
+        # A parameter or a buffer that is handed on, or a view of one, lies in memory anyway.
+        known |= {n: ledger.begin(0, ACTIVATIONS) for n in set(layer.outputs) - known.keys()}
         result = [known[number] for number in layer.outputs]
         ledger.hold(result)
         given, outputs = set(layer.inputs), set(layer.outputs)

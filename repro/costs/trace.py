@@ -164,14 +164,10 @@ def trace(
     del gradients
     with ExitStack() as stack:
         stack.callback(statistics.restore)
-        added: list[Event] = []
-
-        def note_added(gradient: Tensor) -> None:
-            added.append((recorder.number(gradient), gradient.nbytes))
-
+        added: list[int] = []
         for parameter in parameters:
             if parameter.requires_grad:
-                hook = parameter.register_hook(note_added)
+                hook = parameter.register_hook(lambda g: added.append(recorder.number(g)))
                 stack.callback(hook.remove)
         # Else the backward of a GPU's tensors runs in a thread of the device, which does not know
         # the default device of `FakeLayers.inside`, and may free what it used later.
@@ -182,7 +178,7 @@ def trace(
 
 
 def _traced(
-    module: nn.Module, inputs: Form, recorder: Recorder, added: list[Event], *, graph: bool
+    module: nn.Module, inputs: Form, recorder: Recorder, added: list[int], *, graph: bool
 ) -> Pass:
     made: list[int | None] = []
     returned: list[int] = []
@@ -213,19 +209,18 @@ def _traced(
     shared = {*given, *returned, *(number for number in made if number is not None)}
     passing = ended | {number for number, size in forward + backward if size < 0}
     left = {number for number, _ in forward} - passing
-    becoming = {number for number, _ in added} - shared
+    becoming = set(added) - shared
     first_backward = [(n, size) for n, size in backward if n not in becoming or size > 0]
     # A gradient that others hold too, as where a parameter is handed on, is copied: a new storage.
-    copied = [(-1 - i, size) for i, (n, size) in enumerate(added) if n in shared]
-    first_backward += copied
-    becoming |= {number for number, _ in copied}
+    held = shared & {*added}
+    copied = [(-1, size) for n, size in forward + backward if n in held and size > 0]
     return Pass(
         forward=_steps(forward, given, left),
         inputs=numbers,
         outputs=output_numbers,
         ended=ended,
         backward=_steps(backward, shared),
-        first_backward=_steps(first_backward, shared, becoming),
+        first_backward=_steps([*first_backward, *copied], shared, {*becoming, -1}),
         returned=tuple(returned),
         made=tuple(made),
         ops=ops,
