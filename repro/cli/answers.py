@@ -116,4 +116,4 @@ def _cell(name: str, value: Any) -> str:
         return str(value)
     if name == "throughput":
         return number(value)
-    return seconds(value) if name.endswith("_s") else f"{value:.1%}"
+    return seconds(value) if name.endswith("_s") else f"{value:z.1%}"  # never -0.0%

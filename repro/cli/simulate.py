@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _SHOWN = ("K", "M", "step_s", "step_low_s", "step_high_s", "throughput", "speedup_vs_plain")
 _SHOWN += ("speedup_vs_k1", "idle_over_total", "peak_bytes", "peak_bytes_k1", "fits")
 _MOST_DRAWN = 16  # ranks of a step that is drawn
+_SHARES = (
+    "shares of K x step, idle from the bubble on; imbalance below 0: equal stages would wait longer"
+)
 _NO_ADVICE = (
     "no K and M is recommended: these layers take the same time for a micro-batch of one example "
     "as for one of all N, so each further micro-batch only makes the step longer"
@@ -86,8 +89,8 @@ def main(arguments: list[str]) -> int:
             "unit": of.model.unit,
             "speedup_vs_plain": plain.step_s / step.step_s,
             "speedup_vs_k1": base.step_s / step.step_s,
-            "idle_over_total": step.timeline.idle_over_total,
-            "breakdown": step.shares,
+            "idle_over_total": step.idle_over_total,
+            "breakdown": {cause: part / step.step_s for cause, part in step.parts.items()},
             "peak_bytes": step.peaks,
             "peak_bytes_k1": base.peaks,
             "fits": _fits(step.peaks, of.memory),
@@ -144,7 +147,8 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
     error = step_error(spec.N / spec.D / spec.M, spec.K, of.source.durations)
     known = f"at K={spec.K}, M={spec.M}, {error}" if error else UNKNOWN
     shares = [{"K": point["K"], "M": point["M"], **point["breakdown"]} for point in points]
-    title = f"the step at K={drawn.spec.K}, M={drawn.spec.M}: {LEGEND}"
+    until = ", before the all-reduce" if spec.D > 1 else ""
+    title = f"the step at K={spec.K}, M={spec.M}{until}: {LEGEND}"
     picture = {title: gantt(timeline, 72)} if timeline.ranks <= _MOST_DRAWN else {}
     return {
         "model": of.title,
@@ -156,7 +160,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         "plain": "K=1, M=1 without recomputation; the speedup over K=1 is at the same M",
         "points": times,
         "step low, high": None if of.waits else known,
-        "shares of K x step, of which bubble, imbalance and transfer are idle": shares,
+        _SHARES: shares,
         **picture,
     }
 

@@ -64,14 +64,16 @@ class Prediction:
     def step_s(self) -> float:
         return self.timeline.step_time + self.exposed_s
 
-    @cached_property
-    def shares(self) -> dict[str, float]:
-        return breakdown(self.timeline, self.spec.make_schedule())
-
     @property
+    def idle_over_total(self) -> float:
+        """The share of K x step in which stages do not work, exposed all-reduces included."""
+        return 1.0 - self.timeline.busy() / (self.timeline.ranks * self.step_s)
+
+    @cached_property
     def parts(self) -> dict[str, float]:
         """Cause -> seconds of the step, a mean over the stages."""
-        seconds = {name: share * self.timeline.step_time for name, share in self.shares.items()}
+        shares = breakdown(self.timeline, self.spec.make_schedule())
+        seconds = {name: share * self.timeline.step_time for name, share in shares.items()}
         return seconds | {ALL_REDUCE: self.exposed_s}
 
     @cached_property

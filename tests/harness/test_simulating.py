@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.cli.answers import tell
 from repro.cli.main import main
 from repro.costs.device import load
 from repro.harness.progress import LEGEND
@@ -70,6 +71,25 @@ def test_its_numbers_fit_together(capsys):
     size = 2 * 16 * 32 * 4  # bytes of a micro-batch of 2 x 16 words of width 32
     assert slow["step_s"] - second["step_s"] > 2 * 8 * size / 1e7 / 2
     assert slow["breakdown"]["transfer"] > second["breakdown"]["transfer"]
+
+
+def test_with_replicas_shares_are_of_the_step_with_its_all_reduce(capsys):
+    command = [*ON, "--M", "2", "--D", "2", "--link", "0.01"]
+    point = answer(capsys, *command)["points"][0]
+    shares = point["breakdown"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["all-reduce"] > 0.5 > shares["computation"]
+    work = sum(shares[name] for name in ("computation", "recompute", "update"))
+    assert point["idle_over_total"] == pytest.approx(1 - work)
+    assert main(command) == 0
+    assert re.search("K  M .*transfer  all-reduce", capsys.readouterr().out)
+    assert main([*ON, "--M", "2"]) == 0
+    assert "all-reduce" not in capsys.readouterr().out
+
+
+def test_only_a_share_that_is_below_zero_has_a_sign(capsys):
+    tell({"shares": [{"transfer": -1e-17, "imbalance": -0.014, "bubble": 0.5}]})
+    assert capsys.readouterr().out.split() == "shares imbalance bubble -1.4% 50.0%".split()
 
 
 def test_the_fastest_that_fits_is_advised(tmp_path, capsys):

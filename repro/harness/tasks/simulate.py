@@ -7,6 +7,7 @@ is recorded too what the step takes where less counts.
 import time
 from typing import Any
 
+from repro.gpipe import breakdown
 from repro.harness.job import Job, Measured
 from repro.harness.predict import Included, Roofline, predict, source_of
 from repro.harness.schema import Modelled, TrainRound
@@ -50,7 +51,7 @@ def simulated(spec: RunSpec, device: str) -> Measured:
         loss=[],
         bubble_idle_over_total=[timeline.idle_over_total if n else None],
         bubble_idle_over_work=[timeline.idle_over_work if n else None],
-        breakdown=dict(found.shares) if n else {},
+        breakdown={**breakdown(timeline, spec.make_schedule())} if n else {},
         peak_bytes=found.peaks,
         balance=list(found.counts),
         parameter_bytes=parameters,
