@@ -145,7 +145,8 @@ def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
     path = _measured_here() if options.device == "here" else options.device
     profile = device.load(tilde_to_home(path))
     source = Roofline(profile, model, options.optimizer, link, parts=parts)
-    return Chosen(model, args, source, f"{profile.title}, {profile.precision}", path)
+    counted = "" if source.stored == 1 else "; memory is counted in float32"
+    return Chosen(model, args, source, f"{profile.title}, {profile.precision}{counted}", path)
 
 
 def this_machine() -> machine.Machine:
