@@ -102,7 +102,7 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
         over = f"{in_unit(plan.peak, unit)} of {in_unit(memory, unit)}"
         why_not = f"does not fit: {over} on {holder} {plan.fullest}"
     else:
-        why_not = "" if plan is best else why_slower(plan, best)
+        why_not = plan.refused or ("" if plan is best else why_slower(plan, best))
     error = advice.error(plan)
     low, high = error.ends(plan.step_s) if error else (None, None)
     return {

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 _SHOWN = ("K", "M", "step_s", "step_low_s", "step_high_s", "throughput", "speedup_vs_plain")
 _SHOWN += ("speedup_vs_k1", "idle_over_total", "peak_bytes", "peak_bytes_k1", "fits")
 _MOST_DRAWN = 16  # ranks of a step that is drawn
-_SHARES = (
-    "shares of K x step, idle from the bubble on; imbalance below 0: equal stages would wait longer"
-)
 _NO_ADVICE = (
     "no K and M is recommended: these layers take the same time for a micro-batch of one example "
     "as for one of all N, so each further micro-batch only makes the step longer"
@@ -67,6 +64,7 @@ def main(arguments: list[str]) -> int:
     options = parse(SimulateOptions, arguments, "repro simulate")
     if not options.K or not options.M:
         raise ValueError("--K, --M: allowed is one number or more; try --K 2 4 --M 1 4")
+    from repro.gpipe.core.layers import refuse_shared
     from repro.harness.predict import predict
 
     of = chosen(options, options.tensor_parallel or 1)
@@ -76,6 +74,7 @@ def main(arguments: list[str]) -> int:
     points = []
     for K, M in dict.fromkeys(product(options.K, options.M)):
         step, base = steps[K, M], steps[1, M]
+        refuse_shared(of.model.layers, step.counts)
         n = options.N / options.D / M
         error = step_error(n, K, of.source.durations)
         low, high = error.ends(step.step_s) if error else (None, None)
@@ -160,7 +159,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         "plain": "K=1, M=1 without recomputation; the speedup over K=1 is at the same M",
         "points": times,
         "step low, high": None if of.waits else known,
-        _SHARES: shares,
+        "shares of K x step, idle from bubble on; imbalance < 0: equal stages wait longer": shares,
         **picture,
     }
 

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from repro.costs.units import readable
+from repro.gpipe.core.layers import Layer, on_meta, refuse_shared
 from repro.harness.error_bars import ErrorBar, step_error
 from repro.harness.predict import Calibrated, Source, predict
 from repro.harness.sizes import in_blocks
@@ -44,6 +45,7 @@ class Plan:
     parts: Mapping[str, float]  # cause -> seconds of the step, a mean over the stages
     idle: float  # share of K x step in which stages do not work
     peak_bytes: tuple[int, ...] = ()  # of each rank of one replica; empty if not counted
+    refused: str = ""  # why `repro.gpipe.Pipeline` does not take its cut
 
     @property
     def devices(self) -> int:
@@ -76,7 +78,7 @@ class Advice:
     Attributes:
         plans: those that fit, from the best on: of each schedule, K, D and checkpoint mode the best
             M. The worst are left out.
-        too_large: plans that would be faster than the best one, but do not fit; fastest first.
+        too_large: plans faster than the best one that do not fit or are refused; fastest first.
         do_not_fit: the leanest plan of each (K, D) that does not fit at all, most devices first.
     """
 
@@ -168,9 +170,11 @@ class Question:
         fitting, too_large = self._examine(specs, top)
         if not fitting:
             leanest = min(too_large, key=lambda plan: plan.peak)
+            if leanest.refused:
+                raise ValueError(leanest.refused)
             raise self._nothing_fits(leanest.spec.K, leanest.spec.D, leanest.peak)
         ranked = _ranked(fitting.values())
-        fastest: dict[Family, Plan] = {}  # of those that are faster than the best and do not fit
+        fastest: dict[Family, Plan] = {}  # faster than the best one, but too large or refused
         for plan in sorted(too_large, key=lambda plan: plan.step_s):
             if plan.step_s < ranked[0].step_s:
                 fastest.setdefault(_family(plan.spec), plan)
@@ -213,11 +217,15 @@ class Question:
             if rival is not None and plan.step_s > rival.step_s:
                 continue
             plan = self._with_memory(plan)
-            if plan.peak > self.memory:
+            if plan.refused or plan.peak > self.memory:
                 too_large.append(plan)
             elif rival is None or plan.order < rival.order:
                 fitting[_family(spec)] = plan
         return fitting, too_large
+
+    @cached_property
+    def _modules(self) -> Sequence[Layer]:
+        return [*on_meta(self.source.model.layers)] if self.source.model else []
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
@@ -276,7 +284,12 @@ class Question:
         self.examined += 1
         step = predict(spec, self.source, counts)
         spec = spec.model_copy(update={"balance": step.counts})
-        return Plan(spec, step.step_s, step.parts, step.timeline.idle_over_total)
+        plan = Plan(spec, step.step_s, step.parts, step.idle_over_total)
+        try:
+            refuse_shared(self._modules, step.counts)
+        except ValueError as error:
+            return replace(plan, refused=str(error))
+        return plan
 
     def _with_memory(self, plan: Plan) -> Plan:
         """Count the memory of a plan; where it does not fit, of the cut that takes the least."""

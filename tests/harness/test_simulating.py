@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from repro.cli.answers import tell
 from repro.cli.main import main
@@ -85,6 +86,23 @@ def test_with_replicas_shares_are_of_the_step_with_its_all_reduce(capsys):
     assert re.search("K  M .*transfer  all-reduce", capsys.readouterr().out)
     assert main([*ON, "--M", "2"]) == 0
     assert "all-reduce" not in capsys.readouterr().out
+
+
+def shared() -> list:
+    one = nn.Linear(3072, 3072)
+    return [nn.Flatten, one, one]
+
+
+def test_a_cut_that_the_library_refuses_is_refused_or_left_out(capsys):
+    """N is odd, so without a pipeline the second device is of no use."""
+    on = [f"import:{__name__}:shared", "--device", "a100", "--N", "4095"]
+    words = "layers[2].weight: shared by stages 0 and 1"
+    assert main(["simulate", *on, "--K", "2", "--M", "3"]) == 2
+    assert words in capsys.readouterr().err
+    found = answer(capsys, "advise", *on, "--devices", "2", "--link", "10000")
+    assert {plan["K"] for plan in found["plans"]} == {1}
+    assert words in found["too_large"][0]["why_not"]
+    assert "memory is counted in float32" in found["on"]
 
 
 def test_only_a_share_that_is_below_zero_has_a_sign(capsys):
