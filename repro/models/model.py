@@ -18,14 +18,23 @@ class Model:
     A layer is a zero-argument factory, or a user's module, that maps one value, a tensor or a
     nested tuple of tensors, to one value. Called under `torch.device("meta")`, a factory allocates
     no memory.
+
+    Attributes:
+        name: as given to `build`, which gives a user's own model the name by which it was found.
+        layers: in their order; each gets what the one before it returns, the first the inputs.
+        batch: (N, seed) -> (inputs, targets), small real data; the first dimension of each tensor
+            is N. The same seed gives the same data.
+        loss: (output of the last layer, targets) -> a mean, such as that over the examples.
+        unit: of the throughput, which is examples a second: "images/s" or "sequences/s".
+        labels: facts that a result must state, such as where the data are from.
     """
 
-    name: str  # as given to `build`
+    name: str
     layers: Sequence[Callable[[], nn.Module]]
-    batch: Callable[[int, int], tuple[Any, Any]]  # (N, seed) -> (inputs, targets), small real data
-    loss: Callable[[Any, Tensor], Tensor]  # (output of the last layer, targets) -> mean
-    unit: str  # of the throughput, "images/s" or "sequences/s"
-    labels: Mapping[str, str] = field(default_factory=dict)  # facts that a result must state
+    batch: Callable[[int, int], tuple[Any, Any]]
+    loss: Callable[[Any, Tensor], Tensor]
+    unit: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def of_images(

@@ -3,7 +3,8 @@
 The function is called with the model's arguments. It returns one of:
 - a sequence of layers (nn.Sequential, or a list or tuple of nn.Modules or zero-argument factories),
   which is trained on the digits. With factories, a rank makes only its own layers;
-- a `Model`, which has its own data and loss.
+- a `Model`, which has its own data and loss. Its name becomes the import path, by which records and
+  other processes find it, and its unit ends in "/s".
 
 Modules are found as Python finds them, with the current directory first.
 """
@@ -14,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,8 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
         with _explained(f"{call}: the function", may_refuse=True):
             returned = function(**arguments)
     if isinstance(returned, Model):
-        return returned
+        unit = f"{returned.unit.removesuffix('/s')}/s"
+        return replace(returned, name=f"import:{path}", unit=unit)
     try:
         layers = as_layers(returned)
     except ValueError as error:

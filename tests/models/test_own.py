@@ -7,8 +7,7 @@ from repro.models import build
 
 SOURCE = """
 from torch import nn
-
-
+from repro.models import Model
 
 def sequential(width=8):
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, width), nn.Linear(width, 10))
@@ -21,6 +20,9 @@ def with_a_number():
 
 def nothing():
     return []
+
+def with_data():
+    return Model("mine", sequential(), lambda N, seed: (N, seed), nn.MSELoss(), "sequences")
 """
 
 
@@ -46,6 +48,11 @@ def test_ready_made_layers_have_the_same_weights_in_every_process_and_leave_the_
     again = build(f"{user_module}:sequential", width=6)
     for one, other in zip(model.layers[1].parameters(), again.layers[1].parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_model_has_the_name_by_which_it_is_found_and_a_unit_of_examples_a_second(user_module):
+    model = build(f"{user_module}:with_data")
+    assert (model.name, model.unit) == (f"{user_module}:with_data", "sequences/s")
 
 
 @pytest.mark.parametrize(
