@@ -15,6 +15,7 @@ from typing import Any
 
 from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.contention import BUSY, is_busy
 from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, round_record
 from repro.harness.spec import TIMED, RunSpec, canonical, run_name
@@ -319,6 +320,14 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
         f"run = {short(text)}: no run below {results} has this in its id"
         f"{did_you_mean(part, ids) or '; `repro results` lists all'}"
     )
+
+
+def on_a_busy_machine(runs: Iterable[Run]) -> str:
+    """How many of the runs that a clock timed were disturbed, a sentence; empty if none was."""
+    timed = [run for run in runs if run.spec.timed and run.rounds]
+    busy = sum(any(is_busy(round_.load) for round_ in run.rounds) for run in timed)
+    taken = f"other processes took more than {BUSY:.0%} of the usable cores"
+    return f"Measured while {taken}: {busy} of {len(timed)} timed runs." if busy else ""
 
 
 @collector.paused()

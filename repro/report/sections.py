@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.harness.results import Results, Run
+from repro.harness.results import Results, Run, on_a_busy_machine
 from repro.harness.spec import ON_CPU
 from repro.report.declared import Shown, answer_of, shown_of, words_of
 from repro.report.figures import Drawn
@@ -56,6 +56,7 @@ def sections_of(
             "answer": answer_of(name, {table.name: table for table in tables}),
             "measured": bool(measured),
             "on_gpu": any(run.scale not in ON_CPU for run in measured),
+            "busy": on_a_busy_machine(runs),
             "verdicts": verdicts,
             "counts": summed(verdicts),
             "figure": pictures[0] if pictures else None,

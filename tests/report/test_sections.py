@@ -8,7 +8,7 @@ import pytest
 from recorded import experiment, fill
 
 import experiments
-from repro.harness.results import load
+from repro.harness.results import load, on_a_busy_machine
 from repro.report import declared
 from repro.report.declared import HOME, MOST_COLUMNS, answer_of, report_of, shown_of
 from repro.report.sections import sections_of
@@ -40,6 +40,12 @@ def test_a_missing_training_is_named_by_its_arm_and_seed(reference):
     arm = "translation, equal updates, N=8: planned: "
     tuning = [f"seed 100 to tune the rate {rate}" for rate in (0.004, 0.008, 0.016)]
     assert f"{arm}{', '.join([*tuning, 'seed 0'])}" in section["missing"]
+
+
+def test_runs_that_were_timed_on_a_busy_machine_are_counted(reference):
+    said = "took more than 10% of the usable cores: 1 of 4 timed runs"
+    assert said in on_a_busy_machine(reference.by_experiment["breakdown"])
+    assert on_a_busy_machine(reference.by_experiment["consistency"]) == "", "none is timed"
 
 
 RUNS_ALONE = """
