@@ -118,8 +118,7 @@ def _machine(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
 
 def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     from repro.gpipe import launch
-    from repro.harness.rehearsal import check_model
-    from repro.models import build
+    from repro.harness.rehearsal import check
 
     N, smallest, K = options.N or DEFAULT_N, options.smallest or 1, origin.K
     if smallest > N:
@@ -129,7 +128,7 @@ def _layers(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:
     args = pairs("model_args", options.model_args) or small(model, scale)
     alike: dict[str, Any] = {"task": "calibrate", "balance": "uniform", "steps": 2, "K": K}
     spec = RunSpec(model=model, model_args=args, N=M * smallest, M=M, **alike)
-    check_model(spec, build(model, **spec.arguments))
+    check([spec])
     path = _file_to_write(options, origin, f"calibration-{slug(model)}.json")
     record = launch(time_layers, spec, origin.machine.device, stages=K)[0][0]
     file = CalibrationFile(

@@ -112,10 +112,17 @@ def main(arguments: list[str]) -> int:
     if options.N % options.D:
         raise ValueError(f"--N {options.N}: allowed is a multiple of D={options.D}")
     spec = RunSpec(**same(options, "model", "K", "N", "D"), M=options.micro_batches)
-    spec.check_depth(len(_model(options, _task(options)).layers))
+    from repro.data.classification import count_classes
     from repro.gpipe import launch
     from repro.gpipe.runtime.launch import StageError
+    from repro.harness.rehearsal import rehearse
+    from repro.models.model import of_images
 
+    task = _task(options)
+    layers = _model(options, task).layers
+    spec.check_depth(len(layers))
+    # Data and loss are those of the task, whatever the model brings.
+    rehearse(spec, of_images(options.model, layers, task.size, count_classes(task)))
     folder = options.folder
     try:
         launch(_work, options, stages=options.K * options.D, threads=options.threads)

@@ -48,9 +48,8 @@ def check(specs: Iterable[RunSpec]) -> None:
         model = built.get(key) or build(spec.model, **spec.arguments)
         built[key] = model
         check_model(spec, model)
-        # The builders of our own models check the arguments; layers that wait would really wait.
-        if is_new and spec.model not in BUILDERS and not waits(model):
-            _rehearse(spec, model)
+        if is_new:
+            rehearse(spec, model)
 
 
 def _check_fit(spec: RunSpec) -> None:
@@ -96,8 +95,11 @@ def check_model(spec: RunSpec, model: Model) -> None:
             raise ValueError(f"model = '{spec.model}' with {error}") from None
 
 
-def _rehearse(spec: RunSpec, model: Model) -> None:
-    """Pass one micro-batch through layers and loss."""
+def rehearse(spec: RunSpec, model: Model) -> None:
+    """Pass one micro-batch through layers and loss; a one-line ValueError if they do not fit."""
+    # The builders of our own models check the arguments; layers that wait would really wait.
+    if spec.model in BUILDERS or waits(model):
+        return
     examples = sizes(spec.N // spec.D, spec.M)[0]
     try:
         inputs, targets = (

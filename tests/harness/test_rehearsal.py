@@ -67,6 +67,11 @@ def test_plan_refuses_what_run_refuses(
     assert not [*Path().glob("results/*/")], "nothing is recorded"
 
 
+def test_calibrate_refuses_the_same(capfd: pytest.CaptureFixture[str]):
+    assert main(["calibrate", "import:rehearsed_models:shapes"]) == 2
+    assert "layers[2] (Linear) cannot be counted" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["good", "needs_values"])
 def test_what_works_or_needs_values_is_planned(name: str):
     model = f"import:rehearsed_models:{name}"

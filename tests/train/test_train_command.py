@@ -84,6 +84,7 @@ def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd):
         (["--K", "99"], "K = 99 stages, but import:small_model:layers has L = 4 layers here"),
         (["--M", "33"], "M = 33 micro-batches of a mini-batch of N = 32"),
         (["--image", "0"], "--image 0: allowed is 1 to 1e+09"),
+        (["--model-args", "image=16"], "layers[1] (Linear) cannot be counted"),
     ],
 )
 def test_a_mistake_that_is_seen_before_a_process_starts(
