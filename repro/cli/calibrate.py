@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -14,8 +15,9 @@ from repro.cli.answers import tell
 from repro.cli.options import MiniBatchOrNone, json_file, parse
 from repro.cli.source import ModelOptions, this_machine
 from repro.costs.device import Device
-from repro.harness import machine
+from repro.harness import contention, machine
 from repro.harness.catalog import pairs
+from repro.harness.contention import CpuShare
 from repro.harness.job import Job, Work
 from repro.harness.schema import CalibrateRound, CalibrationFile
 from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER, small
@@ -70,11 +72,16 @@ def main(arguments: list[str]) -> int:
             "--model-args, --smallest, --N: of a model, and none is named; name one, such as "
             "transformer"
         )
-    devices = this_machine()
-    origin = Origin(devices, options.K or max(2, devices.count))
+    devices, watch = this_machine(), CpuShare()
+    most = max(2, devices.count)
+    if options.K is not None and options.K > most:
+        raise ValueError(f"--K {options.K}: allowed is 2 to {most}, one for each device or core")
+    origin = Origin(devices, options.K or most)
     answer = _layers(options, origin) if options.model else _machine(options, origin)
     if not machine.torchrun_rank():
         tell({"on": origin.text} | answer)
+        if text := contention.warning(watch.share()):
+            print(f"warning: {text}; end them and calibrate again", file=sys.stderr)
     return 0
 
 

@@ -169,11 +169,8 @@ def main(arguments: list[str]) -> int:
     tell(facts)
     for line in errors:
         print(f"ERROR: {line}")
-    if contention.is_busy(load):
-        print(
-            "WARNING: this machine is busy, see load: steps measured now would take longer and "
-            "differ more; end other processes first"
-        )
+    if text := contention.warning(load):
+        print(f"WARNING: {text}; end them first")
     if not errors:
         print("Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.")
     status = 1 if errors else 0

@@ -55,6 +55,13 @@ def describe(share: float) -> str:
     return f"other processes take {share * cores:.1f} of {cores} core{'s' if cores > 1 else ''}"
 
 
+def warning(share: float | None) -> str:
+    """That steps are disturbed now, for the user; empty on a machine that is not busy."""
+    if share is None or not is_busy(share):
+        return ""
+    return f"this machine is busy: {describe(share)}, so steps take longer and differ more"
+
+
 def _machine_seconds() -> float:
     """CPU seconds of all processes on the CPUs that we may use; 0 if the system does not say."""
     import psutil

@@ -85,12 +85,10 @@ class ProgressReporter:
         self.say(Text(f"  warning: {text}", style="bold yellow"))
 
     def load(self, share: float | None) -> None:
-        if share is not None and contention.is_busy(share) and not self._warned_busy:
+        text = contention.warning(share)
+        if text and not self._warned_busy:
             self._warned_busy = True
-            self.warn(
-                f"this machine is busy: {contention.describe(share)}, so steps take longer and "
-                "differ more; end them, or measure again later with --force"
-            )
+            self.warn(f"{text}; end them, or measure again later with --force")
 
     def plan(self, plan: Plan) -> None:
         self.say(Text.assemble((f"\n{plan.experiment.name}", "bold"), f": {plan.experiment.title}"))

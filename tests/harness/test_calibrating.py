@@ -25,6 +25,8 @@ def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     assert device.load(path) == fitted
     for words in ("K=2 processes at once", "GFLOP/s", "on its host", f"--device {path}"):
         assert words in told
+    assert main(["calibrate", "--K", "3"]) == 2
+    assert "--K 3: allowed is 2 to 2" in capsys.readouterr().err
 
 
 def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
