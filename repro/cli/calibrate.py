@@ -17,7 +17,6 @@ from repro.cli.source import ModelOptions, this_machine
 from repro.costs.device import Device
 from repro.harness import contention, machine
 from repro.harness.catalog import pairs
-from repro.harness.contention import CpuShare
 from repro.harness.job import Job, Work
 from repro.harness.schema import CalibrateRound, CalibrationFile
 from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER, small
@@ -72,9 +71,9 @@ def main(arguments: list[str]) -> int:
             "--model-args, --smallest, --N: of a model, and none is named; name one, such as "
             "transformer"
         )
-    devices, watch = this_machine(), CpuShare()
+    devices, watch = this_machine(), contention.CpuShare()
     most = max(2, devices.count)
-    if options.K is not None and options.K > most:
+    if (options.K or 0) > most:
         raise ValueError(f"--K {options.K}: allowed is 2 to {most}, one for each device or core")
     origin = Origin(devices, options.K or most)
     answer = _layers(options, origin) if options.model else _machine(options, origin)

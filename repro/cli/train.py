@@ -112,17 +112,13 @@ def main(arguments: list[str]) -> int:
     if options.N % options.D:
         raise ValueError(f"--N {options.N}: allowed is a multiple of D={options.D}")
     spec = RunSpec(**same(options, "model", "K", "N", "D"), M=options.micro_batches)
-    from repro.data.classification import count_classes
     from repro.gpipe import launch
     from repro.gpipe.runtime.launch import StageError
     from repro.harness.rehearsal import rehearse
-    from repro.models.model import of_images
 
-    task = _task(options)
-    layers = _model(options, task).layers
-    spec.check_depth(len(layers))
-    # Data and loss are those of the task, whatever the model brings.
-    rehearse(spec, of_images(options.model, layers, task.size, count_classes(task)))
+    model = _model(options, _task(options))
+    spec.check_depth(len(model.layers))
+    rehearse(spec, model)
     folder = options.folder
     try:
         launch(_work, options, stages=options.K * options.D, threads=options.threads)
@@ -171,6 +167,7 @@ def _model(options: TrainOptions, task: "ImageTask") -> "Model":
     """The model, of which no layer is built, with the size and the classes of the images."""
     from repro.data.classification import count_classes
     from repro.models import build, parameters
+    from repro.models.model import of_images
 
     of_data = {"image": task.size, "num_classes": count_classes(task)}
     takes = parameters(options.model)
@@ -181,7 +178,8 @@ def _model(options: TrainOptions, task: "ImageTask") -> "Model":
             f"model={options.model!r}: no image model, and this command trains on images; "
             "repro.train in Python trains any model"
         )
-    return model
+    # Data and loss that it brings are not trained with.
+    return of_images(options.model, model.layers, task.size, of_data["num_classes"])
 
 
 def _train(options: TrainOptions) -> None:

@@ -6,6 +6,7 @@ started. The load average would not do: it includes our own workers, and it lags
 
 import time
 from contextlib import suppress
+from typing import TypeGuard
 
 from repro.harness import machine
 
@@ -46,7 +47,7 @@ class CpuShare:
         return self.share()
 
 
-def is_busy(share: float | None) -> bool:
+def is_busy(share: float | None) -> TypeGuard[float]:
     return share is not None and share > BUSY
 
 
@@ -57,9 +58,8 @@ def describe(share: float) -> str:
 
 def warning(share: float | None) -> str:
     """That steps are disturbed now, for the user; empty on a machine that is not busy."""
-    if share is None or not is_busy(share):
-        return ""
-    return f"this machine is busy: {describe(share)}, so steps take longer and differ more"
+    text = "this machine is busy: {}, so steps take longer and differ more"
+    return text.format(describe(share)) if is_busy(share) else ""
 
 
 def _machine_seconds() -> float:

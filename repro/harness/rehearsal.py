@@ -44,12 +44,11 @@ def check(specs: Iterable[RunSpec]) -> None:
             _check_fit(spec)
             continue
         key = canonical([spec.model, spec.model_args])
-        is_new = key not in built
         model = built.get(key) or build(spec.model, **spec.arguments)
-        built[key] = model
         check_model(spec, model)
-        if is_new:
+        if key not in built:
             rehearse(spec, model)
+        built[key] = model
 
 
 def _check_fit(spec: RunSpec) -> None:

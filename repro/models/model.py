@@ -22,8 +22,7 @@ class Model:
     Attributes:
         name: as given to `build`, which gives a user's own model the name by which it was found.
         layers: in their order; each gets what the one before it returns, the first the inputs.
-        batch: (N, seed) -> (inputs, targets), small real data; the first dimension of each tensor
-            is N. The same seed gives the same data.
+        batch: (N, seed) -> (inputs, targets), the same small real data for the same seed.
         loss: (output of the last layer, targets) -> a mean, such as that over the examples.
         unit: of the throughput, which is examples a second: "images/s" or "sequences/s".
         labels: facts that a result must state, such as where the data are from.

@@ -3,8 +3,7 @@
 The function is called with the model's arguments. It returns one of:
 - a sequence of layers (nn.Sequential, or a list or tuple of nn.Modules or zero-argument factories),
   which is trained on the digits. With factories, a rank makes only its own layers;
-- a `Model`, which has its own data and loss. Its name becomes the import path, by which records and
-  other processes find it, and its unit ends in "/s".
+- a `Model`, which has its own data and loss. It is named by its path, whatever name it has.
 
 Modules are found as Python finds them, with the current directory first.
 """
