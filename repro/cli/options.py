@@ -62,7 +62,8 @@ def parse(
     flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(whole)]
 
     def refuse(event: events.ParseErrorEvent) -> NoReturn:
-        raise ValueError(f"{_explain(event, flags)}; `{prog} --help` lists what is allowed")
+        said = _explain(event, flags, arguments)
+        raise ValueError(f"{said}; `{prog} --help` lists what is allowed")
 
     words = {word.partition("=")[0] for word in arguments}
     for name, others in ALIASES.items():
@@ -89,10 +90,10 @@ def json_file(flag: str, path: Path) -> Path:
     return path
 
 
-def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
+def _explain(event: events.ParseErrorEvent, flags: list[str], given: list[str]) -> str:
     """What is wrong, the value, what is allowed and what was probably meant."""
     if isinstance(event, events.UnrecognizedArgs):
-        return f"unrecognized: {' '.join(event.tokens)}{_hint(event.tokens, flags)}"
+        return f"unrecognized: {' '.join(event.tokens)}{_hint(event.tokens, flags, given)}"
     if isinstance(event, events.MissingArgs):
         missing = ", ".join(_flag(each.arg) for each in event.missing_arguments)
         return f"{missing}: needed, and not given"
@@ -112,10 +113,13 @@ def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
     return f"{type(event).__name__}: this combination of options is not allowed"
 
 
-def _hint(tokens: Sequence[str], flags: list[str]) -> str:
+def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
     """What was probably meant where a word is no option."""
     word = next((token.partition("=")[0] for token in tokens if token.startswith("--")), None)
     if word is None:
+        before = [each.partition("=")[0] for each in given[: given.index(tokens[0])]]
+        if options := [each for each in before if each.startswith("--")]:
+            return f"; {options[-1]} takes no further value"
         return "; names come before options, as in `repro run table2 --scale smoke`"
     if word in flags:
         return f"; it stands first, without {word}"
