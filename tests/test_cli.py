@@ -124,6 +124,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run table2 --rounds 0", ["rounds = 0", "1 or more"]),
         ("run table2 --scale node", ["scale = 'node'", "GPUs", "use --scale smoke"]),
         ("run sweep --chekpoint never", ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
+        ("run sweep --checkpoint never always", ["always; --checkpoint takes no further value"]),
         ("run sweep --stages 2", ["--stages 2; did you mean '--K'"]),
         ("run sweep --batch 3 --N 4", ["--N and --batch: are one option"]),
         ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
@@ -136,7 +137,9 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run sweep --K two", ["--K", "two", "--help"]),
         ("advise timed --link pci", ["--link pci: allowed is nvlink, ", "pcie-host, a number"]),
         ("advise transformer --device v100 --devices 2 --link 0", ["--link 0: allowed is"]),
-        ("run sweep --method gpip", ["method='gpip'", "did you mean 'gpipe'"]),
+        ("run sweep --method gpip", ["gpipe-x-tensor; did you mean 'gpipe'"]),
+        ("run sweep --method gpipe --D 2", ["error: D = 2 with method = gpipe: "]),
+        ("run sweep --schedule interleaved-1f1b", ["a value; try --stages-per-rank 2"]),
         (
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],

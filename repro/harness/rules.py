@@ -12,6 +12,7 @@ from repro.io.untrusted import short
 from repro.methods.named import COUNTED, DIVIDED, LIBRARIES
 
 GIVEN = ("a value",)  # any but None
+EXAMPLES = {"stages_per_rank": "; try --stages-per-rank 2"}
 NONE = (None,)
 OURS = ("repro",)
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
@@ -96,7 +97,9 @@ def _mistakes(spec: Spec) -> Iterator[str]:
             continue
         for field in (field for field, values in needed.items() if not _has(spec, field, values)):
             causes = ", ".join(f"{name} = {getattr(spec, name)!r}" for name in where)
-            allowed = "a value" if needed[field] is GIVEN else " or ".join(map(repr, needed[field]))
+            allowed = " or ".join(map(repr, needed[field]))
+            if needed[field] is GIVEN:
+                allowed = f"a value{EXAMPLES.get(field, '')}"
             others = (
                 f"leave {name} out" if only is GIVEN else f"set another {name}"
                 for name, only in where.items()
