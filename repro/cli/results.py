@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from repro.cli.options import parse
 from repro.harness.bundle import write_bundle
 from repro.harness.frame import rounds_frame
 from repro.harness.results import load_recorded
+from repro.io.untrusted import short
 from repro.report.table import guarded
 
 _RESULT = ("status", "step_s", "throughput", "idle_over_total", "peak_gib_max")
@@ -44,5 +46,6 @@ def main(arguments: list[str]) -> int:
         return 0
     lines = [{**{n: getattr(run, n, None) for n in _SHOWN}, "run": run.id} for run in results.runs]
     shown = pd.DataFrame(lines, columns=list(_SHOWN))
+    shown["status"] = shown["status"].map(partial(short, most=60, quote=False))
     print(shown.to_string(index=False, na_rep="", float_format="%.4g"))
     return 0

@@ -38,6 +38,7 @@ def test_the_command_prints_the_same_rows(rounds: Frame, capsys: pytest.CaptureF
     assert printed.step_s.tolist() == pytest.approx(rounds.step_s.tolist(), nan_ok=True)
     assert main(given) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 300, "the reason of a status is cut"
     assert len(lines) == 1 + len(rounds.drop_duplicates(["machine", "scale", "run"]))
 
 
