@@ -57,7 +57,7 @@ def step_error(examples: float, K: int, durations: str) -> ErrorBar | None:
     if durations == CALIBRATED:
         errors = [float(row["error over measured (%) mixed"] or nan) for row in _rows("simulator")]
         sizes = [off(error / 100) for error in errors if not isnan(error)]
-        known = "the steps of `simulator`, whose layers were timed"
+        known = "the steps of `simulator`, timed with their layers on an idle machine,"
         return ErrorBar(exp(nine_of_ten(sizes)), known) if sizes else None
     rows = {row["setting"]: row for row in _rows("costs_bars") if row["durations"] == durations}
     if ANY not in rows:
