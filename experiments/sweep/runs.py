@@ -85,10 +85,8 @@ def experiment(
     if not method:
         ways = [{"K": k, **pipeline} for k in K]
     elif given := [f"{n} = {value!r}" for n, value in pipeline.items() if value != PLAIN[n]]:
-        raise ValueError(
-            f"{', '.join(given)} with method = {', '.join(method)}: each method has its own; leave "
-            "out one of them"
-        )
+        both = f"{', '.join(given)} with method = {', '.join(method)}"
+        raise ValueError(f"{both}: each method has its own; leave out one of them")
     common: dict[str, Any] = {
         "model": model,
         "model_args": small(model, scale) if model_args is None else model_args,

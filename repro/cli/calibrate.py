@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -78,9 +77,8 @@ def main(arguments: list[str]) -> int:
     origin = Origin(devices, options.K or most)
     answer = _layers(options, origin) if options.model else _machine(options, origin)
     if not machine.torchrun_rank():
-        tell({"on": origin.text} | answer)
-        if text := contention.warning(watch.share()):
-            print(f"warning: {text}; end them and calibrate again", file=sys.stderr)
+        busy = contention.warning(watch.share()) or None
+        tell({"on": origin.text, "warning": busy} | answer)
     return 0
 
 

@@ -170,7 +170,7 @@ def main(arguments: list[str]) -> int:
     for line in errors:
         print(f"ERROR: {line}")
     if text := contention.warning(load):
-        print(f"WARNING: {text}; end them first")
+        print(f"WARNING: {text} first")
     if not errors:
         print("Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.")
     status = 1 if errors else 0

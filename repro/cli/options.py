@@ -62,8 +62,7 @@ def parse(
     flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(whole)]
 
     def refuse(event: events.ParseErrorEvent) -> NoReturn:
-        said = _explain(event, flags, arguments)
-        raise ValueError(f"{said}; `{prog} --help` lists what is allowed")
+        raise ValueError(f"{_explain(event, flags, arguments)}; `{prog} --help` lists all options")
 
     words = {word.partition("=")[0] for word in arguments}
     for name, others in ALIASES.items():
@@ -117,9 +116,9 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
     """What was probably meant where a word is no option."""
     word = next((token.partition("=")[0] for token in tokens if token.startswith("--")), None)
     if word is None:
-        before = [each.partition("=")[0] for each in given[: given.index(tokens[0])]]
+        before = given[: given.index(tokens[0])]
         if options := [each for each in before if each.startswith("--")]:
-            return f"; {options[-1]} takes no further value"
+            return f"; {options[-1].partition('=')[0]} takes no further value"
         return "; names come before options, as in `repro run table2 --scale smoke`"
     if word in flags:
         return f"; it stands first, without {word}"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -46,6 +45,6 @@ def main(arguments: list[str]) -> int:
         return 0
     lines = [{**{n: getattr(run, n, None) for n in _SHOWN}, "run": run.id} for run in results.runs]
     shown = pd.DataFrame(lines, columns=list(_SHOWN))
-    shown["status"] = shown["status"].map(partial(short, most=60, quote=False))
+    shown["status"] = [short(run.status, 60, quote=False) for run in results.runs]
     print(shown.to_string(index=False, na_rep="", float_format="%.4g"))
     return 0

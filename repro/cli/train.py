@@ -101,9 +101,7 @@ class TrainOptions(ModelOptions):
 
     @property
     def folder(self) -> Path:
-        if self.out is not None:
-            return self.out
-        return Path("runs") / slug(f"{self.model}-{self.data}")
+        return self.out or Path("runs") / slug(f"{self.model}-{self.data}")
 
 
 def main(arguments: list[str]) -> int:

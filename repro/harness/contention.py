@@ -58,7 +58,7 @@ def describe(share: float) -> str:
 
 def warning(share: float | None) -> str:
     """That steps are disturbed now, for the user; empty on a machine that is not busy."""
-    text = "this machine is busy: {}, so steps take longer and differ more"
+    text = "this machine is busy: {}, so steps take longer and differ more; end them"
     return text.format(describe(share)) if is_busy(share) else ""
 
 

@@ -88,7 +88,7 @@ class ProgressReporter:
         text = contention.warning(share)
         if text and not self._warned_busy:
             self._warned_busy = True
-            self.warn(f"{text}; end them, or measure again later with --force")
+            self.warn(f"{text}, or measure again later with --force")
 
     def plan(self, plan: Plan) -> None:
         self.say(Text.assemble((f"\n{plan.experiment.name}", "bold"), f": {plan.experiment.title}"))

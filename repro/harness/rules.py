@@ -97,9 +97,8 @@ def _mistakes(spec: Spec) -> Iterator[str]:
             continue
         for field in (field for field, values in needed.items() if not _has(spec, field, values)):
             causes = ", ".join(f"{name} = {getattr(spec, name)!r}" for name in where)
-            allowed = " or ".join(map(repr, needed[field]))
-            if needed[field] is GIVEN:
-                allowed = f"a value{EXAMPLES.get(field, '')}"
+            value = f"a value{EXAMPLES.get(field, '')}"
+            allowed = value if needed[field] is GIVEN else " or ".join(map(repr, needed[field]))
             others = (
                 f"leave {name} out" if only is GIVEN else f"set another {name}"
                 for name, only in where.items()
