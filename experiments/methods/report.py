@@ -158,7 +158,7 @@ def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
 
 def schedules(results: Results, frame: Frame) -> Table:
     equal = on_equal_ranks(frame)
-    table = pd.DataFrame({"schedule": plan.PIPELINES}, index=[*plan.PIPELINES])
+    table = pd.DataFrame({"schedule": [*plan.PIPELINES]}, index=[*plan.PIPELINES])
     table["idle/total arithmetic"] = table["schedule"].map(idle_by_formula)
     table["idle/total simulated"] = or_status(equal, "idle_over_total")
     kept = [kept_micro_batches(spec.make_schedule()) for spec in equal["spec"]]

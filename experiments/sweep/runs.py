@@ -6,7 +6,6 @@ repro run sweep --method single gpipe 1f1b data --K 2 --M 4
 
 from typing import Any
 
-from repro.gpipe.errors import one_of
 from repro.harness.sizes import BLOCKS, DEFAULT_N, small
 from repro.harness.spec import (
     PLAIN,
@@ -22,7 +21,7 @@ from repro.harness.spec import (
     slug,
     sweep,
 )
-from repro.methods.named import METHODS, SIMULATED, fields_of
+from repro.methods.named import fields_of
 
 
 def experiment(
@@ -79,8 +78,6 @@ def experiment(
         steps: blocks of a round; a block is one timed step of each run, in random order.
     """
     pipeline = {"D": D, "schedule": schedule, "stages_per_rank": stages_per_rank}
-    for name in method:
-        one_of("method", name, [known for known in METHODS if known not in SIMULATED])
     ways = [fields_of(name, devices) for name in method for devices in K]
     if not method:
         ways = [{"K": k, **pipeline} for k in K]

@@ -42,10 +42,7 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     "channels": (("tensor_parallel",), {"library": "channels"}),
     "rows": (("tensor_parallel",), {"library": "rows"}),
     "gpipe-x-tensor": (("K", "tensor_parallel"), {"schedule": "gpipe"}),
-    # ZB-H1: backwards split in two.
-    "zero-bubble": (("K",), {"schedule": "zb-h1", "checkpoint": "never"}),
 }
-SIMULATED = ("zero-bubble",)  # no engine executes it
 Allowed = Mapping[str, tuple[Any, ...]]  # field of a run -> its values, where these are limited
 # What is only asked of our own pipeline has its default.
 _OWN_ALONE: Allowed = {

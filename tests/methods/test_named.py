@@ -15,12 +15,9 @@ def run_of(**fields: Any) -> RunSpec:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_with_the_fields_of_a_method_has_its_name(name):
     fields = fields_of(name, 4)
-    more: dict[str, Any] = {"trace": "library" not in fields}
-    if name == "zero-bubble":
-        more |= {"fidelity": "simulated", "profile": "v100"}
-    run = run_of(**more | fields)
+    run = run_of(trace="library" not in fields, **fields)
     assert run.method == name
-    if name not in ("single", "zero-bubble"):  # one device; simulated by one process
+    if name != "single":
         assert run.devices == 4
 
 
