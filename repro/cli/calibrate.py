@@ -77,8 +77,7 @@ def main(arguments: list[str]) -> int:
     origin = Origin(devices, options.K or most)
     answer = _layers(options, origin) if options.model else _machine(options, origin)
     if not machine.torchrun_rank():
-        busy = contention.warning(watch.share()) or None
-        tell({"on": origin.text, "warning": busy} | answer)
+        tell({"on": origin.text, "warning": contention.warning(watch.share()) or None} | answer)
     return 0
 
 

@@ -79,10 +79,7 @@ def main(arguments: list[str]) -> int:
     fields = settings | {  # sizes in bytes
         "largest": best and best.plain(),
         "next": above and above.plain(),
-        "limit_reached": above is None
-        and best is not None
-        and found.varied is not None
-        and not found.unchanged,
+        "limit_reached": bool(best and not above and found.varied and not found.unchanged),
         "unchanged": found.unchanged,
         "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
     }

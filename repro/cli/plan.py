@@ -65,10 +65,8 @@ class Request(NamedTuple, Generic[P]):
         With `without_gpus`, scale paper is planned also where torch can use no GPU: all is skipped.
         """
         options = self.options
-        if without_gpus and self.scale == "paper" and not machine.gpus():
-            devices = machine.without_gpus()
-        else:
-            devices = machine.detect(self.scale)
+        absent = without_gpus and self.scale == "paper" and not machine.gpus()
+        devices = machine.without_gpus() if absent else machine.detect(self.scale)
         return [
             make(
                 each.build(self.scale),

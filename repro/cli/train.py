@@ -117,13 +117,12 @@ def main(arguments: list[str]) -> int:
     model = _model(options, _task(options))
     spec.check_depth(len(model.layers))
     rehearse(spec, model)
-    folder = options.folder
     try:
         launch(_work, options, stages=options.K * options.D, threads=options.threads)
     except KeyboardInterrupt:
         from repro.train import checkpoints
 
-        kept = checkpoints.committed(folder)
+        kept = checkpoints.committed(options.folder)
         resume = [] if options.resume else ["--resume"]
         command = shlex.join(["repro", "train", *arguments, *resume])
         text = f"{kept[-1]} is kept; `{command}` goes on" if kept else "no checkpoint was written"
@@ -136,7 +135,7 @@ def main(arguments: list[str]) -> int:
             raise
         raise ValueError(text) from None
     if machine.torchrun_rank() in (None, 0):
-        print(f"checkpoints: {folder}")
+        print(f"checkpoints: {options.folder}")
     return 0
 
 
@@ -162,7 +161,7 @@ def _task(options: TrainOptions) -> "ImageTask":
 
 
 def _model(options: TrainOptions, task: "ImageTask") -> "Model":
-    """The model, of which no layer is built, with the size and the classes of the images."""
+    """The model for images of that size, of which no layer is built; its own data are left out."""
     from repro.data.classification import count_classes
     from repro.models import build, parameters
     from repro.models.model import of_images
@@ -176,7 +175,6 @@ def _model(options: TrainOptions, task: "ImageTask") -> "Model":
             f"model={options.model!r}: no image model, and this command trains on images; "
             "repro.train in Python trains any model"
         )
-    # Data and loss that it brings are not trained with.
     return of_images(options.model, model.layers, task.size, of_data["num_classes"])
 
 

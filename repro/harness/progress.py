@@ -140,8 +140,7 @@ class ProgressReporter:
         self.say(Text(result_line(run, results), style="bold"))
         group = (self._experiment, run.group)
         timeline = results.timeline(run)
-        wanted = draw and group not in self._drawn
-        if timeline is None or run.K == 1 or not wanted:
+        if timeline is None or run.K == 1 or not draw or group in self._drawn:
             return
         if not self._drawn:
             self.say(f"    its median step: {LEGEND}")
