@@ -51,7 +51,8 @@ class Later(nn.Linear):
                 self.mean = self.mean + 1.0
             else:
                 self.other.calls += 1
-        return super().forward(x) + self.key + self.mean + self.other.calls
+        # The norm behind it would take a sum out again.
+        return (super().forward(x) + self.key + self.mean + self.other.calls).tanh()
 
 
 class Looked(nn.Linear):

@@ -230,8 +230,8 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                 )
         for part in layer.modules():
             first, _ = first_layer.setdefault(id(part), (index, part))
-            on_meta_device = any(tensor.is_meta for _, tensor in _tensors(part))
-            if first != index and on_meta_device and layer is not layers[index]:
+            is_again = first != index and layer is not layers[index]
+            if is_again and any(tensor.is_meta for _, tensor in _tensors(part)):
                 raise ValueError(
                     f"layers[{index}]: its factory returns {type(part).__name__} of "
                     f"layers[{first}] once more, but each layer is built on its own; give modules "

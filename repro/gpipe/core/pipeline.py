@@ -364,8 +364,7 @@ class Pipeline:
                     module.train(training)
             for module, training in modes:
                 module.training = training
-        outputs = self.engine.outputs
-        joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
+        joined = gather(self._outputs) if self.is_last else None
         return EvaluationResult(self.engine.loss, joined)
 
     def predict(self, inputs: Tree) -> Tree | None:
@@ -376,8 +375,13 @@ class Pipeline:
         """
         predicted = self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
         if self.is_last:
-            refuse_unjoined([*self.engine.outputs.values()], self.engine.examples)
+            refuse_unjoined(self._outputs, self.engine.examples)
         return predicted
+
+    @property
+    def _outputs(self) -> list[Tree]:
+        """Of an evaluation's micro-batches, on the last stage."""
+        return [outputs for _, outputs in sorted(self.engine.outputs.items())]
 
     @in_call
     def measure_memory(

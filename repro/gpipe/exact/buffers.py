@@ -106,7 +106,7 @@ class Changing:
         if not first:
             return []
         for seen in first:
-            value = getattr(seen.module, seen.name)
+            value = getattr(seen.module, seen.name, None)
             is_plain = isinstance(value, Tensor) and seen.name not in _buffers_of(seen.module)
             (self._tensors if is_plain else self._names).append((seen.module, seen.name))
         self._before_step += first
@@ -146,7 +146,7 @@ def _version(value: object) -> int:
 @contextmanager
 def as_before(snapshot: Snapshot) -> Iterator[None]:
     """Let a forward see and change the copies, while the buffers stay as they are."""
-    now = [(module, name, getattr(module, name)) for module, name, _ in snapshot]
+    now = [(module, name, getattr(module, name, _ABSENT)) for module, name, _ in snapshot]
     for named in snapshot:
         _put(*named)
     try:
