@@ -35,8 +35,8 @@ ALLOWED = {
 # What each is to come to: gpipe 7600, experiments 6800, harness 5000, costs and simulate 2500,
 # report 2200, cli 2200, methods 1800, data with models and train 3700, claims with paper 800.
 LINES = {
-    "gpipe": 8747,  # errors that name a layer; R held against F in every step; compiled layers
-    "harness": 7559,  # fitted devices; trainings by their error; arms by --only; refused plans
+    "gpipe": 8749,  # errors that name a layer; R held against F in every step; compiled layers
+    "harness": 7561,  # fitted devices; trainings by their error; arms by --only; refused plans
     "experiments": 7001,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
     "cli": 2690,  # which layers make a profile; ranges; plain training; hints
     "report": 2320,  # controls, intervals, verdicts; a headline; one's own runs first

@@ -139,7 +139,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("advise transformer --device v100 --devices 2 --link 0", ["--link 0: allowed is"]),
         ("run sweep --method gpip", ["gpipe-x-tensor; did you mean 'gpipe'"]),
         ("run sweep --method gpipe --D 2", ["error: D = 2 with method = gpipe: "]),
-        ("run sweep --schedule interleaved-1f1b", ["a value; try --stages-per-rank 2"]),
+        ("run sweep --schedule interleaved-1f1b", ["a value, as in --stages-per-rank 2"]),
         (
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],

@@ -15,7 +15,7 @@ from experiments.table1.accountings import accountings
 from experiments.table1.claims import evidence  # noqa: F401
 from experiments.table1.fits import COLUMN, as_printed, short
 from experiments.table1.laws import laws
-from experiments.table1.runs import ABOUT as ABOUT
+from experiments.table1.runs import ABOUT as ABOUT  # the page finds its words here
 from experiments.table1.runs import ACCOUNTINGS, CAPPED, DECIMAL_16G, NAME, OPTIMIZER
 from repro.harness.frame import Frame, select
 from repro.harness.results import Results

@@ -159,7 +159,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         "plain": "K=1, M=1 without recomputation; the speedup over K=1 is at the same M",
         "points": times,
         "step low, high": None if of.waits else known,
-        "shares of K x step, idle from bubble on; imbalance < 0: equal stages wait longer": shares,
+        "shares of K x step; from bubble on, stages are idle (below 0: docs/cli.md)": shares,
         **picture,
     }
 

@@ -12,7 +12,7 @@ from repro.io.untrusted import short
 from repro.methods.named import COUNTED, DIVIDED, LIBRARIES
 
 GIVEN = ("a value",)  # any but None
-EXAMPLES = {"stages_per_rank": "; try --stages-per-rank 2"}
+EXAMPLES = {"stages_per_rank": ", as in --stages-per-rank 2"}
 NONE = (None,)
 OURS = ("repro",)
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each

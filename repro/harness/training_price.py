@@ -56,7 +56,9 @@ class TrainingPrice:
             "evaluation are not in them",
             f"memory, counted: {size(self.peak_bytes)} on the fullest GPU ({self.fullest}), "
             f"which {fits} into {size(memory)}",
-            f"downloads: {self._gigabytes}: {'; '.join(each)}" if each else "downloads: none",
+            f"downloads: {number(sum(known.values()))} GB: {'; '.join(each)}"
+            if each
+            else "downloads: none",
         ]
 
     @property

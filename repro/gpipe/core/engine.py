@@ -149,10 +149,12 @@ class Engine:
         self._agree: Vote | None = None
         if self._is_last and not evaluate:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-            # One of torch's without buffers holds no state, and may be made anew for each step.
-            has_state = not type(loss).__module__.startswith("torch.")
-            has_state |= isinstance(loss, nn.Module) and next(loss.buffers(), None) is not None
-            self.held.loss_module = loss if isinstance(loss, nn.Module) and has_state else None
+            self.held.loss_module = None
+            if isinstance(loss, nn.Module):
+                # One of torch's without buffers has no state, and may be made anew for each step.
+                is_torchs = type(loss).__module__.startswith("torch.")
+                if not is_torchs or next(loss.buffers(), None) is not None:
+                    self.held.loss_module = loss
         self.held.sampled = self.step % self._micro_batches
         self.held.begin_step(self.step, evaluate=evaluate)
         self._parameters = self.held.parameters  # listed once a step

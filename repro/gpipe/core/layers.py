@@ -261,7 +261,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int) -> None:
-    """Raise a ValueError if a layer does not go with K stages, or with M micro-batches."""
+    """Raise a ValueError if a layer cannot be run exactly on K stages with M micro-batches."""
     for name, part in module.named_modules():
         path = f"layers[{index}].{name}".rstrip(".")
         waits = isinstance(part, nn.SyncBatchNorm | nn.parallel.DistributedDataParallel)
