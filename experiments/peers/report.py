@@ -10,12 +10,13 @@ from experiments.peers.runs import ABOUT, ENCODER, GOALS, NAME
 from repro.harness.frame import Frame, controls_frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.schema import CheckRound
+from repro.harness.spec import SLOWED
 from repro.paper import theory
 from repro.report.compare import fidelities, suffix
 from repro.report.declared import Shown
 from repro.report.framed import RATIO, Form, framed, in_ms, met_or_missed, or_status
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table
+from repro.report.table import Table
 
 NAMES = {
     "repro": "ours",
@@ -26,12 +27,12 @@ NAMES = {
     "torchgpipe": "torchgpipe 0.0.7",
 }
 OVER = "throughput, ours over peer"
-_WORK = ["where", "group"]
-NOT_CLEAR = "not clear of A/A"
+OVER_GLOO = "ours over gloo"  # in place of a peer
+_NOISE = ["noise", "noise_low", "noise_high", "noise_M"]
 _SHOWN = [
     "run", "library", "model", "where", "K", "M", "N", "schedule", "remat", "fidelity", "ours_s",
-    "peer_s", "ratio", "low", "high", "rounds", "noise", "noise_low", "noise_high", "verdict",
-    "goal", "ideal", "runtime",
+    "peer_s", "ratio", "low", "high", "rounds", *_NOISE, "verdict", "goal",
+    "ideal", "runtime",
 ]  # fmt: skip
 _HEADINGS = {
     "library": "peer",
@@ -39,6 +40,7 @@ _HEADINGS = {
     "peer_s": "peer (ms)",
     "ratio": OVER,
     "noise": "A/A",
+    "noise_M": "A/A at M",
     "ideal": "ratio of the schedules, simulated",
     "runtime": "ratio over that, emulated",
 }
@@ -56,12 +58,25 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    verdicts = [text for text in tables["peers_speed"].shown["verdict"] if text not in ("", EMPTY)]
-    return (
-        f"Of {len(verdicts)} points measured beside other libraries, ours is faster at "
-        f"{verdicts.count('faster')} and slower at {verdicts.count('slower')}; at "
-        f"{verdicts.count(NOT_CLEAR)} the ratio is no further from 1 than that of two equal runs."
-    )
+    """How many points ours is faster at; how many others lie below 1; what gloo costs it."""
+    lines = tables["peers_speed"].data
+    measured = lines.loc[lines["rounds"] > 0]
+    over_gloo = select(measured, library=OVER_GLOO)["ratio"]
+    points = measured.drop(over_gloo.index)
+    verdicts = [*points["verdict"]]
+    parts = [
+        f"Of {len(points)} points measured beside other libraries, ours is faster at "
+        f"{verdicts.count('faster')} and slower at {verdicts.count('slower')}, by more than two "
+        f"equal runs differ (A/A). Its ratio is below 1 at {(points['ratio'] < 1).sum()} points, "
+        f"at {(points['high'] < 1).sum()} of them with the whole interval."
+    ]
+    elsewhere = points["noise_M"].notna() & (points["noise_M"] != points["M"])
+    if count := elsewhere.sum():
+        parts.append(f"The A/A of another M judges {count} of them.")
+    if len(over_gloo):
+        span = f"{over_gloo.min():.2f} to {over_gloo.max():.2f}"
+        parts.append(f"Over gloo, as the peers send, ours takes {span} times as long.")
+    return " ".join(parts)
 
 
 def checks(results: Results, frame: Frame) -> Table:
@@ -82,23 +97,26 @@ def checks(results: Results, frame: Frame) -> Table:
 
 
 def speed(results: Results, fidelity: str, frame: Frame) -> Table:
-    peers = frame.loc[frame["library"] != "repro"]
-    ours = [results.baseline(run, library="repro") for run in peers["run"]]
+    """A line for each run of a peer, or of ours over gloo, beside ours with its own transport."""
+    over_gloo = frame["transport"] == "gloo"
+    peers = frame.loc[over_gloo | (frame["library"] != "repro")]
+    ours = [results.baseline(run, library="repro", transport="auto") for run in peers["run"]]
     found = [
         results.ratio(own, peer) if own and own.done else (nan, nan, nan, 0)
         for own, peer in zip(ours, peers["run"], strict=True)
     ]
     over = pd.DataFrame(found, columns=["ratio", "low", "high", "rounds"], index=peers.index)
-    # A/A: the step of our run with another seed over that of the run itself.
-    again = select(controls_frame(results, NAME), control="again").set_index(_WORK)
-    noise = again[["step", "low", "high"]].set_axis(["noise", "noise_low", "noise_high"], axis=1)
-    peers = peers.drop(columns="rounds").join(over).join(noise, on=_WORK)
+    again = select(controls_frame(results, NAME), control="again", fidelity=fidelity)
+    each = [noise_of(line, again) for line in peers.itertuples()]
+    noise = pd.DataFrame(each, columns=_NOISE, index=peers.index)
+    peers = peers.drop(columns="rounds").join([over, noise])
+    peers["library"] = peers["library"].mask(over_gloo, OVER_GLOO)
     peers["ours_s"] = [own.step_s if own else nan for own in ours]
     peers["peer_s"] = peers["step_s"]
     peers["verdict"] = [verdict(line) for line in peers.to_dict("records")]
     peers["goal"] = [
         met_or_missed(line.ratio, at_least=GOALS[line.K, line.M])
-        if line.schedule == "gpipe" and (line.K, line.M) in GOALS
+        if line.library == "torch" and (line.K, line.M) in GOALS
         else None
         for line in peers.itertuples()
     ]
@@ -107,7 +125,7 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
     peers["runtime"] = peers["ratio"] / peers["ideal"]
     peers["ratio"] = or_status(peers, "ratio")
     shown = _SHOWN if fidelity == "emulated" else _SHOWN[:-3]
-    forms: dict[str, Form] = {"ratio": RATIO, "noise": RATIO, "model": _model}
+    forms: dict[str, Form] = {"ratio": RATIO, "noise": RATIO, "noise_M": ".0f", "model": _model}
     return framed(
         results,
         f"{NAME}_speed{suffix(fidelity)}",
@@ -119,7 +137,25 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
         hidden=("rounds",),
         keep_where=True,
         fidelity=fidelity,
+        slowed=_slowed(select(controls_frame(results, NAME), fidelity=fidelity)),
     )
+
+
+def noise_of(line: Any, again: Frame) -> list[float]:
+    """The A/A of a point's group with its interval, and its M: the point's if that is recorded."""
+    of_group = select(again, where=line.where, group=line.group)
+    own = select(of_group, schedule=line.schedule, M=line.M)
+    found = own if len(own) else of_group
+    return [*found[["step", "low", "high", "M"]].iloc[-1]] if len(found) else [nan] * 4
+
+
+def _slowed(controls: Frame) -> str:
+    """In how many groups so small a difference was not seen, a sentence; empty without these."""
+    seen = select(controls, control="slowed")["low"] > 1
+    if seen.empty:
+        return ""
+    missed = f"{(~seen).sum()} of {len(seen)} groups"
+    return f" A step slowed by {SLOWED:.0%} is not told apart in {missed}."
 
 
 def _model(name: str) -> str:
@@ -138,7 +174,12 @@ def verdict(line: Mapping[str, Any]) -> str:
     noise = max(1.0, line["noise_high"], 1 / line["noise_low"])
     if line["low"] > noise:
         return "faster"
-    return "slower" if line["high"] < 1 / noise else NOT_CLEAR
+    if line["high"] < 1 / noise:
+        return "slower"
+    if line["low"] > 1 or line["high"] < 1:
+        side = "above" if line["low"] > 1 else "below"
+        return f"{side} 1, reaches noise of {noise - 1:.1%}"
+    return f"within noise of {noise - 1:.1%}"
 
 
 def ideal_ratio(peer: Run) -> float:

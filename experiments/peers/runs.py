@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, controls_at, in_blocks, sets
 from repro.harness.spec import (
+    ON_CPU,
     SIZES_AT,
     Experiment,
     Group,
@@ -23,18 +24,18 @@ class Sizes(NamedTuple):
     amoebanet: dict[str, Any]
     transformer: dict[str, Any]
     N: tuple[int, int, int]  # of AmoebaNet-D, the Transformer and the plain encoder
-    Ms: tuple[int, ...]  # 1F1B has K or more
+    Ms: tuple[tuple[int, ...], ...]  # of the same; 1F1B has K or more
     # Stages of known duration: seconds of F (B takes twice as long), K, and M with N = M.
     known: tuple[float, int, tuple[int, ...]]
 
 
-_A, _T, _MS = AMOEBANET, TRANSFORMER, (1, 4, 8, 32)
+_A, _T, _MS = AMOEBANET, TRANSFORMER, (1, 4, 32)
 # Steps are short, so that those of a block are disturbed alike.
 _SHORT: dict[str, Any] = {**_T["laptop"], "L": 6, "T": 16}
 SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes(_A["smoke"], _T["smoke"], (8, 8, 8), (4,), (0.002, 2, (4,))),
-    "laptop": Sizes(_A["smoke"], _SHORT, (32, 32, 64), _MS, (0.01, 8, (4, 32))),
-    "node": Sizes(_A["node"], _T["node"], (128, 128, 128), _MS, (0.01, 8, (4, 32))),
+    "smoke": Sizes(_A["smoke"], _T["smoke"], (8, 8, 8), ((4,),) * 3, (0.002, 2, (4,))),
+    "laptop": Sizes(_A["smoke"], _SHORT, (32, 32, 64), (_MS, _MS, _MS[:2]), (0.01, 8, (4, 32))),
+    "node": Sizes(_A["node"], _T["node"], (128, 128, 128), (_MS,) * 3, (0.01, 8, (4, 32))),
 }
 SIZES["paper"] = SIZES["node"]
 BLOCKS = {"amoebanet-d": 10, "transformer": 10}  # of the encoder, whose steps are longer, fewer
@@ -58,18 +59,20 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     The paper compares with no other implementation. Ours against a peer is measured at K=2 on both
     models and on plain encoder layers with real compute, and at K=8 on stages of known duration,
     where the schedules alone explain a ratio of 1.19 at M=4 and 1.05 at M=32 (early recompute,
-    F:R:B = 1:1:2) and the runtimes the rest. A peer that is not installed is skipped. At scale gpu
-    only our library is checked, for several K whose stages share the GPU.
+    F:R:B = 1:1:2) and the runtimes the rest. On CPUs ours is measured over shared memory and over
+    gloo, which the peers use. A peer that is not installed is skipped. At scale gpu only our
+    library is checked, for several K whose stages share the GPU.
     """
     if scale in SIZES_AT:
         groups = [Group(name="checks", runs=_shared_checks())]
     else:
         size = SIZES[scale]
         models = ("amoebanet-d", "transformer", ENCODER)
-        sizes = zip(models, (size.amoebanet, size.transformer, {}), size.N, strict=True)
+        args = (size.amoebanet, size.transformer, {})
+        sizes = zip(models, args, size.N, size.Ms, strict=True)
         groups = [
             Group(name="checks", runs=_checks()),
-            *(_speed(*each, schedule, size.Ms, scale) for each in sizes for schedule in PEERS),
+            *(_speed(*each, schedule, scale) for each in sizes for schedule in PEERS),
             Group(name="known-durations", runs=_known(*size.known, scale)),
         ]
     return Experiment(
@@ -106,18 +109,16 @@ def _speed(
     model: str,
     args: dict[str, Any],
     N: int,
-    schedule: ScheduleName,
     Ms: tuple[int, ...],
+    schedule: ScheduleName,
     scale: Scale,
 ) -> Group:
     K = 2
     common: dict[str, Any] = {"model": model, "model_args": args, "K": K, "N": N}
     common |= in_blocks(scale, BLOCKS.get(model, 8))
     Ms = tuple(M if schedule == "gpipe" else max(M, K) for M in Ms)
-    points = [{"M": M, "checkpoint": rule} for M in Ms for rule in RULES]
-    runs = [run for point in points for run in _beside(schedule, **point, **common)]
-    name = f"{slug(model.rpartition(':')[2])}-{schedule}"
-    return Group(name=name, runs=(*runs, *controls_at(scale, runs[0])))
+    runs = [run for M in Ms for run in _beside(schedule, scale, RULES, M=M, **common)]
+    return Group(name=f"{slug(model.rpartition(':')[2])}-{schedule}", runs=tuple(runs))
 
 
 def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec, ...]:
@@ -127,15 +128,22 @@ def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec
     # Messages of 64 KiB each way.
     args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": 16384}
     halves = {**args, "L": 2 * K, "forward_s": F / 2, "backward_s": F}
-    gpipe = [run for M in Ms for run in _beside("gpipe", M=M, N=M, model_args=args, **common)]
-    runs = (
-        *gpipe,
-        *controls_at(scale, gpipe[0]),
-        *_beside("1f1b", M=K, N=K, model_args=args, **common),
-    )
-    return runs + _beside("interleaved-1f1b", M=K, N=K, model_args=halves, **common)
+    runs = [_beside("gpipe", scale, M=M, N=M, model_args=args, **common) for M in Ms]
+    runs += [_beside("1f1b", scale, M=K, N=K, model_args=args, **common)]
+    runs += [_beside("interleaved-1f1b", scale, M=K, N=K, model_args=halves, **common)]
+    return tuple(run for beside in runs for run in beside)
 
 
-def _beside(schedule: ScheduleName, **common: Any) -> tuple[RunSpec, ...]:
+def _beside(
+    schedule: ScheduleName, scale: Scale, rules: tuple[str, ...] = ("always",), **common: Any
+) -> tuple[RunSpec, ...]:
+    """Ours and the peers at one M, and ours again by the last rule, whose steps are the shortest.
+
+    On CPUs the peers use gloo, so ours is there over gloo too, besides shared memory.
+    """
     common |= {"schedule": schedule, "stages_per_rank": PER_RANK.get(schedule), "trace": False}
-    return sweep(library=["repro", *PEERS[schedule]], **common)
+    common |= {"checkpoint": [*rules]}
+    ours = sweep(**common)
+    over_gloo = sweep(transport="gloo", **common) if scale in ON_CPU else ()
+    again = controls_at(scale, ours[-1])[:1]
+    return (*ours, *over_gloo, *sweep(library=PEERS[schedule], **common), *again)

@@ -266,11 +266,11 @@ def _parse(text: str) -> dict[str, list[str]]:
 def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
     """The runs of a group that each run is divided by: plain training, and of K > 1 others.
 
-    These are the same run at K=1, at K=2 and M=1, and by our own library. A control is divided by
-    the run that it controls alone.
+    These are the same run at K=1, at K=2 and M=1, by our own library, and over the default
+    transport. A control is divided by the run that it controls alone.
     """
     first = {compared(spec): run for run, spec in reversed([*specs.items()])}
-    of_pipelines = [*BASELINES.values(), {"library": "repro"}]
+    of_pipelines = [*BASELINES.values(), {"library": "repro"}, {"transport": "auto"}]
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
         changes = of_pipelines if spec.K > 1 else [PLAIN]

@@ -111,16 +111,17 @@ def test_a_round_that_misses_the_baseline_does_not_count(tmp_path: Path):
     assert members(make(tmp_path, "K=2", of=both, force=True)) == [[(1, 4), (2, 4)]] * 2
 
 
-def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
-    peer = spec(2, 4, library="torch", trace=False)
-    of = experiment(spec(2, 4, trace=False), peer, spec(2, 4, trace=False, task="check"))
-    made = make(tmp_path, "library=torch", of=of)
-    added = [(run.spec.library, run.added) for run in made.runs]
-    assert added == [("repro", True), ("torch", False)]
-    assert "-torch-" in made.runs[1].id
-    assert made.notes == ["added, because ratios are divided by them: " + made.runs[0].id]
+def test_peers_and_ours_over_gloo_bring_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
+    ours, peer = (spec(2, 4, library=library, trace=False) for library in ("repro", "torch"))
+    gloo = spec(2, 4, transport="gloo", trace=False)
+    of = experiment(ours, peer, gloo, spec(2, 4, trace=False, task="check"))
+    for only, chosen in (("library=torch", peer), ("transport=gloo", gloo)):
+        made = make(tmp_path, only, of=of)
+        assert [(run.spec, run.added) for run in made.runs] == [(ours, True), (chosen, False)]
+        named = made.runs[0].named
+        assert made.notes == [f"added, because ratios are divided by them: {named}"]
     second = make(tmp_path, of=of).fresh_rounds("timed")[1]
-    assert [run.spec.task for run in second] == ["train", "train"]
+    assert [run.spec.task for run in second] == ["train"] * 3
 
 
 def test_a_peer_needs_to_be_installed_and_some_take_all_processes(tmp_path: Path, monkeypatch):
