@@ -37,7 +37,7 @@ ALLOWED = {
 LINES = {
     "gpipe": 8749,  # errors that name a layer; R held against F in every step; compiled layers
     "harness": 7561,  # fitted devices; trainings by their error; arms by --only; refused plans
-    "experiments": 7001,  # peers; clock; layers; ranges; cuts; arms of trainings and controls
+    "experiments": 7047,  # peers, each M with its A/A, gloo; clock; layers; ranges; cuts; arms
     "cli": 2690,  # which layers make a profile; ranges; plain training; hints
     "report": 2320,  # controls, intervals, verdicts; a headline; one's own runs first
     "costs": 1927,  # rates that grow with the work and their fit; the host's time
@@ -50,7 +50,7 @@ LINES = {
     "claims": 442,  # what decides nothing: bars that cross, arithmetic, implied, misprinted
     "paper": 225,  # settings of Zero Bubble; vTrain's iterations
 }
-MOST_LINES_OF_TESTS = 15822  # measuring together, controls, predictions, trainings, bytes by hand
+MOST_LINES_OF_TESTS = 15861  # measuring together, controls, predictions, trainings, bytes by hand
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
     *"about error_bars frame machine plan record results schema sizes spec statistics vary".split()

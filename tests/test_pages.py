@@ -52,7 +52,7 @@ def texts(table: str, name: str) -> list[str]:
             value = value[int(part) if part.isdigit() else part]
         return [f"{value:.2f}" if isinstance(value, float) else str(value)]
     wanted = [pair.replace("_", " ").split("=", 1) for pair in keys.split(" ")]
-    (row,) = [row for row in rows(table) if all(row[key] == value for key, value in wanted)]
+    (row,) = [r for r in rows(table) if all(r[k].replace("_", " ") == v for k, v in wanted)]
     cell = row[column].removesuffix(" ~")  # the mark of an interval that holds 1
     first = re.findall(r"\d+ of \d+|[^\s:]+", cell)[0]
     return [cell, first] if re.search(r"\d", first) else [cell]

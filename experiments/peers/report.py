@@ -64,19 +64,18 @@ def answer(tables: Mapping[str, Table]) -> str:
     over_gloo = select(measured, library=OVER_GLOO)["ratio"]
     points = measured.drop(over_gloo.index)
     verdicts = [*points["verdict"]]
-    parts = [
+    text = (
         f"Of {len(points)} points measured beside other libraries, ours is faster at "
         f"{verdicts.count('faster')} and slower at {verdicts.count('slower')}, by more than two "
         f"equal runs differ (A/A). Its ratio is below 1 at {(points['ratio'] < 1).sum()} points, "
         f"at {(points['high'] < 1).sum()} of them with the whole interval."
-    ]
-    elsewhere = points["noise_M"].notna() & (points["noise_M"] != points["M"])
-    if count := elsewhere.sum():
-        parts.append(f"The A/A of another M judges {count} of them.")
+    )
+    if elsewhere := ((points["noise_M"] - points["M"]).abs() > 0).sum():
+        text += f" The A/A of another M judges {elsewhere} of them."
     if len(over_gloo):
         span = f"{over_gloo.min():.2f} to {over_gloo.max():.2f}"
-        parts.append(f"Over gloo, as the peers send, ours takes {span} times as long.")
-    return " ".join(parts)
+        text += f" Over gloo, as the peers send, ours takes {span} times as long."
+    return text
 
 
 def checks(results: Results, frame: Frame) -> Table:
@@ -106,7 +105,8 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
         for own, peer in zip(ours, peers["run"], strict=True)
     ]
     over = pd.DataFrame(found, columns=["ratio", "low", "high", "rounds"], index=peers.index)
-    again = select(controls_frame(results, NAME), control="again", fidelity=fidelity)
+    controls = select(controls_frame(results, NAME), fidelity=fidelity)
+    again, slowed = (select(controls, control=name) for name in ("again", "slowed"))
     each = [noise_of(line, again) for line in peers.itertuples()]
     noise = pd.DataFrame(each, columns=_NOISE, index=peers.index)
     peers = peers.drop(columns="rounds").join([over, noise])
@@ -137,7 +137,7 @@ def speed(results: Results, fidelity: str, frame: Frame) -> Table:
         hidden=("rounds",),
         keep_where=True,
         fidelity=fidelity,
-        slowed=_slowed(select(controls_frame(results, NAME), fidelity=fidelity)),
+        slowed=_missed(slowed["low"] > 1),
     )
 
 
@@ -146,16 +146,13 @@ def noise_of(line: Any, again: Frame) -> list[float]:
     of_group = select(again, where=line.where, group=line.group)
     own = select(of_group, schedule=line.schedule, M=line.M)
     found = own if len(own) else of_group
-    return [*found[["step", "low", "high", "M"]].iloc[-1]] if len(found) else [nan] * 4
+    return [*found.iloc[-1][["step", "low", "high", "M"]]] if len(found) else [nan] * 4
 
 
-def _slowed(controls: Frame) -> str:
-    """In how many groups so small a difference was not seen, a sentence; empty without these."""
-    seen = select(controls, control="slowed")["low"] > 1
-    if seen.empty:
-        return ""
-    missed = f"{(~seen).sum()} of {len(seen)} groups"
-    return f" A step slowed by {SLOWED:.0%} is not told apart in {missed}."
+def _missed(seen: pd.Series) -> str:
+    """In how many groups the control that is slowed was not seen to be; empty without these."""
+    groups = f"{(~seen).sum()} of {len(seen)} groups"
+    return f" A step slowed by {SLOWED:.0%} is not told apart in {groups}." if len(seen) else ""
 
 
 def _model(name: str) -> str:
@@ -176,10 +173,10 @@ def verdict(line: Mapping[str, Any]) -> str:
         return "faster"
     if line["high"] < 1 / noise:
         return "slower"
-    if line["low"] > 1 or line["high"] < 1:
-        side = "above" if line["low"] > 1 else "below"
-        return f"{side} 1, reaches noise of {noise - 1:.1%}"
-    return f"within noise of {noise - 1:.1%}"
+    reached = f"noise of {noise - 1:.1%}"
+    if line["low"] <= 1 <= line["high"]:
+        return f"within {reached}"
+    return f"{'above' if line['low'] > 1 else 'below'} 1, reaches {reached}"
 
 
 def ideal_ratio(peer: Run) -> float:
