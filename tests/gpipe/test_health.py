@@ -64,7 +64,7 @@ CYCLE = r"stage [01], .* waits for stage [01], .*, which waits for one of these:
         (part, ("train", "nothing"), ENDED),
         (part, ("train", "evaluate"), OTHER_CALL),
         (apart, (), CYCLE),
-        (collective, (), r"stage 1, F0 of step 0 in all_reduce of loss \(failing.py, line \d+\)"),
+        (collective, (), r"stage 1, R1 of step 0 in all_reduce of loss \(failing.py, line \d+\)"),
     ],
 )
 def test_ranks_that_would_wait_for_ever(tmp_path: Path, fn: Any, calls: tuple[str], words: str):

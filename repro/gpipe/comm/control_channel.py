@@ -96,14 +96,15 @@ class ControlChannel:
         size = int(self._recv(_OBJECT, stage)()[0])
         return pickle.loads(bytes(self._irecv(size, stage)().numpy()))
 
-    def from_last(self, value: float) -> float:
-        """Send the last stage's value to every stage; returns that value."""
+    def from_last(self, value: float, flag: bool) -> tuple[float, bool]:
+        """Send the last stage's value and flag to every stage; returns them."""
         if not self.is_last:
-            return self._recv(_LOSS, self.stages - 1)()[0]
-        header = _header(_LOSS, value)
+            value, raised, _ = self._recv(_LOSS, self.stages - 1)()
+            return value, bool(raised)
+        header = _header(_LOSS, value, flag)
         for wait_for_send in [self._isend(header, j) for j in range(self.stages - 1)]:
             wait_for_send()
-        return value
+        return value, flag
 
     def flush(self) -> None:
         """Wait until what was started is received."""

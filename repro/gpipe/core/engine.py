@@ -10,7 +10,8 @@ from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms, Message, copied, received, settled
-from repro.gpipe.core.loss import Loss, MeanLoss, Weighted, refuse_foreign_modules
+from repro.gpipe.core.loss import Loss, MeanLoss, Metrics, Weighted, refuse_foreign_modules, summed
+from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.microbatch import Tree, Whole, check, flatten, map_leaves, split
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.replicas import Replicas
@@ -26,8 +27,9 @@ from repro.gpipe.schedule.actions import Action, Program, Schedule
 
 # How a step went on one rank. The greatest of all ranks counts.
 _GOOD, _NON_FINITE, _REFUSED = range(3)
-# What a rank does with its gradients: bits, so that all ranks' are known together.
-_NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS = 0, 1, 2
+# What a rank does with its gradients, and whether its loss has metrics: bits, so that those of all
+# ranks are known together.
+_NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS, _METRICS = 0, 1, 2, 4
 
 
 class Engine:
@@ -35,7 +37,7 @@ class Engine:
 
     `everyone` are all ranks of all replicas, which vote on a step before any of them updates.
     `foreign` are modules of the layers that run on other ranks. After a step `loss` is the mean
-    over the mini-batches of all replicas.
+    over the mini-batches of all replicas, and `metrics` are summed over them.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Engine:
         everyone: ControlChannel,
         *,
         refuse_nonfinite: bool,
+        check_loss: bool,
         foreign: Collection[nn.Module],
     ) -> None:
         self.held = held
@@ -56,6 +59,8 @@ class Engine:
         self.refuse_nonfinite = refuse_nonfinite
         self.recorder = Recorder(held.device)
         self.step, self.loss = 0, math.nan
+        self.metrics: Metrics = {}
+        self.check = LossCheck(held.device) if check_loss else None
         self._rank = links.wire.rank
         # The first rank reads the inputs, the last one computes the loss.
         self._is_first, self._is_last = links.wire.is_first, links.wire.is_last
@@ -103,6 +108,7 @@ class Engine:
                 self._do_actions()
                 if self._is_last:
                     self._mean_loss.refuse_constant()
+                    self.held.refuse(self._mean_loss.problem(self.held.region))
                 if self.replicas is not None:
                     # Before statistics are gathered: replicas must meet in the same order.
                     self.replicas.finish()
@@ -111,6 +117,7 @@ class Engine:
             outcome = self._vote(accumulated)
             if outcome != _GOOD:
                 self._raise_refusal(outcome)
+        self._share_metrics(self._has_metrics)
         self.held.statistics = NO_STATISTICS  # frees them
         self._return_to_user()
         self._update(optimizer)
@@ -127,9 +134,12 @@ class Engine:
             raise ValueError(self.held.problem)
         with self.held.generators_preserved():
             self._do_actions()
+        if self._is_last and (problem := self._mean_loss.problem(self.held.region)):
+            raise ValueError(problem)
         self._flush()
         status.action = None
-        self.loss = self.wire.from_last(self._own_loss())
+        self.loss, has_metrics = self.wire.from_last(self._own_loss(), bool(self._own_metrics()))
+        self._share_metrics(has_metrics)
 
     # How a step begins: the ranks agree on the inputs.
 
@@ -150,11 +160,9 @@ class Engine:
         if self._is_last and not evaluate:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
             self.held.loss_module = None
-            if isinstance(loss, nn.Module):
-                # One of torch's without buffers has no state, and may be made anew for each step.
-                is_torchs = type(loss).__module__.startswith("torch.")
-                if not is_torchs or next(loss.buffers(), None) is not None:
-                    self.held.loss_module = loss
+            # A loss of torch has no state, and may be made anew for each step.
+            if isinstance(loss, nn.Module) and not type(loss).__module__.startswith("torch."):
+                self.held.loss_module = loss
         self.held.sampled = self.step % self._micro_batches
         self.held.begin_step(self.step, evaluate=evaluate)
         self._parameters = self.held.parameters  # listed once a step
@@ -189,9 +197,12 @@ class Engine:
             if code is not self._known_loss:
                 refuse_foreign_modules(loss_fn, self._foreign)
                 self._known_loss = code
-            targets = None if targets is None else self._to_device(targets)
+            targets = None if targets is None else self.to_device(targets)
+            # A prediction has no targets.
+            check = None if self._evaluating and targets is None else self.check
+            counts = examples, self._micro_batches
             self._mean_loss = self.held.loss = MeanLoss(
-                loss_fn, targets, examples, self._micro_batches, self._total, self._parameters
+                loss_fn, targets, *counts, self._total, self._parameters, check
             )
         self._gradient_use = _NO_GRADIENTS
         if any(p.requires_grad for p in self._parameters):
@@ -202,7 +213,7 @@ class Engine:
         """First rank: cut the mini-batch into micro-batches; returns N."""
         examples = check(inputs, self._micro_batches, "inputs")
         self._inputs: list[Message] = []
-        for i, part in enumerate(split(self._to_device(inputs), self._micro_batches)):
+        for i, part in enumerate(split(self.to_device(inputs), self._micro_batches)):
             # Without the graph that the user computed them with: see `_return_to_user`. Layers get
             # copies, so a part has the strides and alignment of a clone at once.
             given, skeleton = flatten(part)
@@ -253,6 +264,8 @@ class Engine:
         self.recorder.span("F", stage, i, started)
         if isinstance(made, Tensor):
             self.losses[i] = made
+        elif made is None:
+            return  # R computes the loss
         elif stage == self._last_stage:
             # Copies: a layer may return the same memory for each micro-batch.
             self.outputs[i] = map_leaves(Tensor, copied, made.tree)
@@ -263,9 +276,12 @@ class Engine:
             self._messages["F", stage, i] = made
 
     def _recompute(self, action: Action) -> None:
+        stage, i = action.cell
         started = self.recorder.now()
-        self.held.recompute(action.cell)
-        self.recorder.span("R", *action.cell, started)
+        loss = self.held.recompute(action.cell)
+        self.recorder.span("R", stage, i, started)
+        if loss is not None:
+            self.losses[i] = loss
 
     def _backward(self, action: Action) -> None:
         cell = stage, i = action.cell
@@ -313,8 +329,10 @@ class Engine:
         if self.held.problem:
             outcome = _REFUSED
         assert self._agree is not None
-        outcome, uses, self.loss = self._agree(outcome, self._gradient_use, loss)
-        if outcome == _GOOD and uses == _UPDATES | _LEAVES_GRADIENTS:
+        uses = self._gradient_use | (_METRICS if self._own_metrics() else 0)
+        outcome, uses, self.loss = self._agree(outcome, uses, loss)
+        self._has_metrics = bool(uses & _METRICS)
+        if outcome == _GOOD and uses & ~_METRICS == _UPDATES | _LEAVES_GRADIENTS:
             self.held.problem = (
                 "optimizer: some ranks got one and others, which have parameters to train, did not"
             )
@@ -381,6 +399,17 @@ class Engine:
         loss = float(sum(self.losses[i] for i in sorted(self.losses)))
         return self._total(loss) if self._is_last else loss
 
+    def _own_metrics(self) -> Metrics:
+        """Those of this replica's mini-batch on the last rank, none on the others."""
+        return (
+            summed(of for _, of in sorted(self._mean_loss.metrics.items())) if self._is_last else {}
+        )
+
+    def _share_metrics(self, there_are_some: bool) -> None:
+        """Give every rank the sums over all replicas."""
+        own = self._own_metrics()
+        self.metrics = summed(self.everyone.all_gather(own)) if there_are_some else {}
+
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)
 
@@ -390,6 +419,7 @@ class Engine:
         self.wire.flush()
         self.everyone.flush()
 
-    def _to_device(self, tree: Tree) -> Tree:
+    def to_device(self, tree: Tree) -> Tree:
+        """Inputs or targets on the device of these stages."""
         moved = map_leaves(Tensor, lambda t: t.to(self.held.device), tree)
-        return map_leaves(Whole, lambda whole: Whole(self._to_device(whole.value)), moved)
+        return map_leaves(Whole, lambda whole: Whole(self.to_device(whole.value)), moved)

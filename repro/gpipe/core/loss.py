@@ -1,9 +1,9 @@
 """The loss of a mini-batch as a sum over its micro-batches, each weighted by its share."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +11,16 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.microbatch import Tree, check, flatten, map_leaves, sizes, split
+from repro.gpipe.core.loss_check import LossCheck
+from repro.gpipe.core.loss_terms import terms_of
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, sizes, split
+from repro.gpipe.core.microbatch import check as check_batch
 from repro.gpipe.core.ownership import reachable, refuse_foreign_leaves
 from repro.io.untrusted import short
 
-Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
+Metrics = dict[str, Tensor | float]
+# (outputs, targets) of a micro-batch -> its mean loss, or that and metrics.
+Loss = Callable[[Any, Any], Tensor | tuple[Tensor, Metrics]]
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,8 @@ class Weighted:
     loss: Loss
     weight: Callable[[Any], Any]
 
-    def __call__(self, outputs: Any, targets: Any) -> Tensor:
-        """The mean loss of a micro-batch."""
+    def __call__(self, outputs: Any, targets: Any) -> Tensor | tuple[Tensor, Metrics]:
+        """The mean loss of a micro-batch, and its metrics if there are some."""
         return self.loss(outputs, targets)
 
 
@@ -64,9 +69,14 @@ def _storage(tensor: Tensor) -> int:
 
 
 class MeanLoss:
-    """Turns the last stage's outputs of micro-batch i into its share of the mini-batch mean.
+    """Turns the last stage's outputs of micro-batch i into its share of the mini-batch's loss.
 
     `total` sums a number over all replicas. The loss may use `parameters` besides the outputs.
+    With a `check`, the mean is compared with the loss of the mini-batch where that is due.
+
+    Attributes:
+        parts: the targets of each micro-batch.
+        metrics: what the loss returned beside its value, of each micro-batch.
     """
 
     def __init__(
@@ -77,34 +87,37 @@ class MeanLoss:
         micro_batches: int,
         total: Callable[[float], float],
         parameters: Sequence[nn.Parameter] = (),
+        check: LossCheck | None = None,
     ) -> None:
         self._loss = loss_fn
         self._parameters = parameters
-        if micro_batches > 1 and _reduction(loss_fn) == "sum":
-            raise ValueError(
-                'loss_fn: it has reduction="sum", and the losses of the micro-batches are '
-                "averaged; give the mean, times N if the sum is meant"
-            )
         self.parts: list[Tree] = [None] * micro_batches
+        self.metrics: dict[int, Metrics] = {}
         if targets is not None:
-            found = check(targets, micro_batches, "targets")
+            found = check_batch(targets, micro_batches, "targets")
             if found != examples:
                 raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
             self.parts = split(targets, micro_batches)
-        weights = [float(size) for size in sizes(examples, micro_batches)]
+        counts = sizes(examples, micro_batches)
+        weights = [*map(float, counts)]
         if isinstance(loss_fn, Weighted):
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
-        valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
-        # Replicas add their sums, so that with one NaN all of them refuse.
-        mini_batch_weight = total(sum(weights) if valid else math.nan)
-        if not mini_batch_weight > 0:
-            raise ValueError(
-                f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at "
-                "least 0, and the mini-batch's more than 0: a mean over nothing is none"
-            )
-        self._shares = [weight / mini_batch_weight for weight in weights]
+            terms = terms_of(loss_fn.loss, targets, self.parts)
+            known = terms is not None and _are_alike(weights, terms.weights)
+        else:
+            terms = terms_of(loss_fn, targets, self.parts)
+            known = terms is not None
+            weights = terms.weights if terms is not None else weights
+        self._shares = _shares(weights, total)
+        if terms is not None and terms.summed and not isinstance(loss_fn, Weighted):
+            weights, self._shares = [], [1.0] * micro_batches
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
+        is_certain = terms is not None and known and terms.apart
+        is_due = check is not None and (check.always or not is_certain)
+        self._check = check if is_due and micro_batches > 1 else None
+        if self._check is not None:
+            self._check.begin(loss_fn, targets, self.parts, counts, weights)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -114,6 +127,8 @@ class MeanLoss:
                 f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
+        if self._check is not None:
+            self._check.keep(i, outputs)
         if self._shares[i] == 0:
             # A sum of no elements, with gradients of zero: the outputs may be NaN.
             empty = (t.flatten()[:0].sum() for t in tensors if t.is_floating_point())
@@ -122,16 +137,25 @@ class MeanLoss:
         # A copy, as inputs get one: the loss may write to its targets, and R needs them again.
         targets = map_leaves(Tensor, copied, self.parts[i])
         loss = self._loss(outputs, targets)
+        if isinstance(loss, tuple) and len(loss) == 2:
+            loss, self.metrics[i] = loss[0], _checked(loss[1])
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(
-                f"loss_fn: returned {returned}, needed is one number, the mean over the micro-batch"
+                f"loss_fn: returned {returned}, needed is one number, the mean over the "
+                "micro-batch, or (that number, a dict of metrics)"
             )
+        if self._check is not None:
+            self._check.losses[i] = loss.detach()
         self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
         self._loss_requires_gradient |= loss.requires_grad
         if i == 0 and loss.requires_grad:  # all micro-batches have the same loss
             refuse_foreign_leaves([loss], [*tensors, *self._parameters], ends)
         return loss * self._shares[i]
+
+    def problem(self, region: AbstractContextManager[object]) -> str:
+        """After the last micro-batch: why the loss cannot be split, which runs in `region`."""
+        return "" if self._check is None else self._check.problem(region)
 
     def refuse_constant(self) -> None:
         """After the last backward: raise a ValueError if outputs had gradients and no loss did."""
@@ -139,11 +163,45 @@ class MeanLoss:
             raise ValueError("loss_fn: no micro-batch's loss has a gradient; do not detach() it")
 
 
-def _reduction(loss_fn: Any) -> object:
-    """What a loss of torch, or a partial of one, says that it makes of its examples."""
-    loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-    named = loss.keywords if isinstance(loss, partial) else {}
-    return named.get("reduction", getattr(loss, "reduction", None))
+def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[float]:
+    """Of each micro-batch in the mean over the mini-batches of all replicas."""
+    valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
+    # Replicas add their sums, so that with one NaN all of them refuse.
+    mini_batch_weight = total(sum(weights) if valid else math.nan)
+    if not mini_batch_weight > 0:
+        raise ValueError(
+            f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at "
+            "least 0, and the mini-batch's more than 0: a mean over nothing is none"
+        )
+    return [weight / mini_batch_weight for weight in weights]
+
+
+def _are_alike(weights: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether they are the same but for a common factor."""
+    factor = sum(weights) / sum(others) if sum(others) else math.nan
+    return all(math.isclose(a, b * factor) for a, b in zip(weights, others, strict=True))
+
+
+def _checked(metrics: object) -> Metrics:
+    """What a loss returns beside its value, without graphs."""
+    if not isinstance(metrics, dict) or not all(
+        isinstance(key, str) and isinstance(value, bool | int | float | Tensor)
+        for key, value in metrics.items()
+    ):
+        raise ValueError(
+            f"loss_fn: returned metrics {short(metrics)}; give a dict of numbers or tensors by "
+            "name, which are summed over the mini-batch"
+        )
+    return {k: v.detach().cpu() if isinstance(v, Tensor) else v for k, v in metrics.items()}
+
+
+def summed(of_each: Iterable[Metrics]) -> Metrics:
+    """The sums of metrics by name, added in the order given."""
+    sums: Metrics = {}
+    for metrics in of_each:
+        for name, value in metrics.items():
+            sums[name] = sums[name] + value if name in sums else value
+    return sums
 
 
 def to_float(value: Any) -> float:

@@ -71,11 +71,11 @@ def _parts(value: Any) -> list[Any]:
         if isinstance(held, nn.Module) or not isinstance(function, FunctionType):
             return [held]
         attributes = getattr(held, "__dict__", {})
-        return [function, *(attributes[n] for n in _names(function.__code__) & attributes.keys())]
+        return [function, *(attributes[n] for n in names_in(function.__code__) & attributes.keys())]
     if isinstance(value, FunctionType):
         if (value.__module__ or "").startswith("torch."):
             return []
-        parts = [value.__globals__[n] for n in _names(value.__code__) & value.__globals__.keys()]
+        parts = [value.__globals__[n] for n in names_in(value.__code__) & value.__globals__.keys()]
         for cell in value.__closure__ or ():
             with suppress(ValueError):  # of a name that is not set yet
                 parts.append(cell.cell_contents)
@@ -89,7 +89,7 @@ def _parts(value: Any) -> list[Any]:
     return [MethodType(method, value)] if isinstance(method, FunctionType) else []
 
 
-def _names(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
     """Globals and attributes that a function's code names, functions inside it included."""
-    inside = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    inside = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inside)

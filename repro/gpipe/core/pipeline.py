@@ -9,7 +9,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -24,10 +24,11 @@ from repro.gpipe.checkpoint.optimizer_state import refuse_no_optimizer
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core import clip, memory
+from repro.gpipe.core.compare import Comparison, compare
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_unfit
-from repro.gpipe.core.loss import Loss
+from repro.gpipe.core.loss import Loss, Metrics
 from repro.gpipe.core.microbatch import Tree, flatten, gather, refuse_unjoined, unwrapped
 from repro.gpipe.core.replicas import Replicas, start_equal
 from repro.gpipe.core.scaler import GradScaler
@@ -55,12 +56,14 @@ class StepResult:
         start: when this stage began, in seconds of time.perf_counter on the first stage of all.
         end: when it ended, on the same clock; its device was done then.
         timeline: spans of all stages of this replica, if traced.
+        metrics: what the loss returned beside its value, summed over the same mini-batches.
     """
 
     loss: float
     start: float
     end: float
     timeline: Timeline | None = None
+    metrics: Metrics = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -77,10 +80,12 @@ class EvaluationResult:
     Attributes:
         loss: mean over the mini-batches of all replicas.
         outputs: of the last stage, on that stage; None on the others.
+        metrics: what the loss returned beside its value, summed over the same mini-batches.
     """
 
     loss: float
     outputs: Tree | None
+    metrics: Metrics = field(default_factory=dict)
 
 
 class Pipeline:
@@ -103,6 +108,8 @@ class Pipeline:
             with one of T parts of the matrices, and returns what the whole layer would.
         allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
             training nor when saving.
+        check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
+            first step.
         settings: fields of `PipelineConfig` by name.
 
     Raises:
@@ -119,6 +126,7 @@ class Pipeline:
         sample: Tree | None = None,
         divide: Callable[[nn.Module], nn.Module] | None = None,
         allow_nonfinite: bool = False,
+        check_loss: bool = True,
         **settings: Any,
     ) -> None:
         entries = as_layers(layers)
@@ -178,6 +186,7 @@ class Pipeline:
             copies,
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
+            check_loss=check_loss,
             foreign=WeakSet(m for layer in of_model for m in layer.modules() if m not in own),
         )
         self._clock_offset: float | None = None  # of this host, known after the first step
@@ -343,7 +352,11 @@ class Pipeline:
             of_all = tuple(s for of_rank in self.engine.wire.all_gather(spans) for s in of_rank)
             timeline = Timeline(of_all, self.config.total_stages, self.stages_per_rank)
         return StepResult(
-            self.engine.loss, recorder.began + offset, recorder.ended + offset, timeline
+            self.engine.loss,
+            recorder.began + offset,
+            recorder.ended + offset,
+            timeline,
+            self.engine.metrics,
         )
 
     @in_call
@@ -365,7 +378,7 @@ class Pipeline:
             for module, training in modes:
                 module.training = training
         joined = gather(self._outputs) if self.is_last else None
-        return EvaluationResult(self.engine.loss, joined)
+        return EvaluationResult(self.engine.loss, joined, self.engine.metrics)
 
     def predict(self, inputs: Tree) -> Tree | None:
         """Outputs [N, ...] in evaluation mode, without gradients; call it on every rank.
@@ -377,6 +390,26 @@ class Pipeline:
         if self.is_last:
             refuse_unjoined(self._outputs, self.engine.examples)
         return predicted
+
+    @in_call
+    @report_errors_to_all()
+    def compare(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> Comparison:
+        """Compare a training step with one of the unsplit model in plain PyTorch.
+
+        Call it on every rank, with arguments as of `train_step`. It takes two steps on the same
+        mini-batch without an update: one of the pipeline, and one of a copy of all layers on the
+        device of the last rank. Print the result for a table of what differs. Layers, gradients,
+        generators and the number of steps are left as they were.
+
+        Raises:
+            ValueError: if the unsplit model does not fit there, or a layer cannot be copied.
+        """
+        self._refuse_parts("compare")
+        last = self.config.total_stages - 1
+        actions = self.schedule.ranks[-1]
+        order = [a.cell[1] for a in actions if a.kind == "B" and a.cell[0] == last]
+        with self.held.autocast_left():
+            return compare(self.engine, self.layer_names, order, inputs, targets, loss_fn)
 
     @property
     def _outputs(self) -> list[Tree]:

@@ -14,7 +14,7 @@ in front of layers for which it cannot change, see `_is_plain`.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.message import Forms, Message, copied, settle_gradients
 from repro.gpipe.core.layers import is_compiled, modules_of, more_than_a_sequence, parameters_of
+from repro.gpipe.core.loss_check import undone
 from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
 from repro.gpipe.core.ownership import refuse_foreign_leaves
 from repro.gpipe.errors import is_refusal
@@ -99,7 +100,8 @@ class HeldStages:
         module: all these layers; users may put another layer in the place of one.
         first: number of this replica's first micro-batch, counted over all replicas.
         loss: follows the last of these stages if it is the model's last.
-        loss_module: the loss if it is a module; its buffers may change.
+        loss_module: the loss if it is a module that may hold state. That must move in the order of
+            the micro-batches, so F computes such a loss too.
         sampled: the micro-batch of this step whose R is held against its F.
         problem: why the step must not count, or empty.
     """
@@ -171,11 +173,11 @@ class HeldStages:
         for stage, known, same in self._same:
             if not same:
                 known.without_graph = False  # which might have run other kernels
-                self._refuse(f"stage {stage}: its outputs are {_NOT_THE_SAME}: {_MOVES_AGAIN}")
+                self.refuse(f"stage {stage}: its outputs are {_NOT_THE_SAME}: {_MOVES_AGAIN}")
         if self._get_modes() != self._modes and not self._watches_always:
             self._watches_always = True
             if not self._watched:
-                self._refuse(
+                self.refuse(
                     "a layer changed which of its modules are in training mode, or which of its "
                     f"parameters are trained; {_RUNS_AGAIN}"
                 )
@@ -196,9 +198,10 @@ class HeldStages:
             f"with {', '.join(self.names)}; build another one to add or remove some"
         )
 
-    def _refuse(self, problem: str) -> None:
-        """Let the step end as all ranks expect, and not count."""
-        self.problem = self.problem or f"step {self.step}: {problem}"
+    def refuse(self, problem: str) -> None:
+        """Let the step end as all ranks expect, and not count, if there is a problem."""
+        if problem:
+            self.problem = self.problem or f"step {self.step}: {problem}"
 
     def _get_modes(self) -> tuple[bool, ...]:
         modes = [module.training for module in self.modules]
@@ -225,58 +228,73 @@ class HeldStages:
 
     # F.
 
-    def forward(self, cell: Cell, inputs: Message, *, keep: bool) -> Message | Tensor:
+    def forward(self, cell: Cell, inputs: Message, *, keep: bool) -> Message | Tensor | None:
         """What goes to the next stage, or the micro-batch's share of the loss; without a graph.
 
         Inputs for which a gradient goes back require one. `keep` keeps the graph, so that B can
-        follow without R.
+        follow without R. Otherwise the loss is left to R, so that it is computed once.
         """
         saved = self.kept[cell] = self._save("F", cell, inputs)
-        known, log = saved.known, None
-        if not keep:
-            saved.buffers = self.changing.snapshot()
-            if known.without_graph is None:
-                log = OperatorLog()
-                self.statistics.settle()  # the operators of a merge are not the layers'
-            saved.had_graph = saved.watched or not known.without_graph
-            if saved.watched:
-                saved.left = LeftBehind(self.module, values=not self._seen_parameters)
-                self._seen_parameters = True
+        known, log = saved.known, None if keep else self._begin_recomputed(saved)
         before = self.changing.before_forward(closely=saved.watched)
         self.statistics.counting = True
         with torch.set_grad_enabled(saved.had_graph):
-            outputs, skeleton, requiring = self._run(cell, saved, self._calls(cell), log)
+            value, requiring = self._run(cell, saved, log)
+            outputs, skeleton = flatten(value)
+            loss = None
+            if keep or self.loss_module is not None:
+                loss = self._loss_of(cell, value, saved.seeds[-1], saved)
         self.statistics.counting = False
         first_changes = self.changing.after_forward(before, closely=saved.watched)
         for other in self.kept.values() if first_changes else ():
             other.buffers += copies(first_changes)
 
+        made = outputs if loss is None else [*outputs, loss]
         if saved.watched:
             refuse_foreign_leaves(outputs, [*saved.leaves, *self.parameters_of(cell[0])])
         if saved.left is not None:
-            saved.left.after_forward(outputs)
+            saved.left.after_forward(made)
             saved.leaves = []
         if keep:
-            saved.outputs = outputs
+            saved.outputs = outputs if loss is None else [loss]
         sampled = cell[1] == self.sampled and not (keep or saved.watched) and self._is_exact
         saved.sums = checksums(outputs) if sampled else []
         saved.requiring = requiring or known.requiring
-        if len(saved.requiring[-1]) != len(outputs):  # of an F without a graph
-            self._refuse(
-                "the number of tensors that a stage returns depends on their contents; return as "
-                "many always, or build the Pipeline with checkpoint='never'"
-            )
-            floats = [t.is_floating_point() for t in outputs]
-            saved.requiring = [*saved.requiring[:-1], floats]
+        if not self._has_loss(cell):
+            self._fit_requiring(saved, outputs)
         outputs = [t.detach() for t in outputs]  # and without a graph unless that is kept
         if log is not None:
             known.requiring = saved.requiring
             known.without_graph = self._same_without_graph(cell, saved, log, outputs)
         if self._has_loss(cell):
-            return outputs[0]
+            return None if loss is None else loss.detach()
         for tensor, requires in zip(outputs, saved.requiring[-1], strict=True):
             tensor.requires_grad_(requires)
         return self._forms.message((True, cell), outputs, skeleton, crosses=True)
+
+    def _begin_recomputed(self, saved: _Saved) -> OperatorLog | None:
+        """Note what R must find, before an F; returns a log if F is to be tried without a graph."""
+        log, known = None, saved.known
+        saved.buffers = self.changing.snapshot()
+        if known.without_graph is None:
+            log = OperatorLog()
+            self.statistics.settle()  # the operators of a merge are not the layers'
+        saved.had_graph = saved.watched or not known.without_graph
+        if saved.watched:
+            saved.left = LeftBehind(self.module, values=not self._seen_parameters)
+            self._seen_parameters = True
+        return log
+
+    def _fit_requiring(self, saved: _Saved, outputs: Sequence[Tensor]) -> None:
+        """Refuse an F without a graph that returns another number of tensors than one with."""
+        if len(saved.requiring[-1]) == len(outputs):
+            return
+        self.refuse(
+            "the number of tensors that a stage returns depends on their contents; return as "
+            "many always, or build the Pipeline with checkpoint='never'"
+        )
+        floats = [t.is_floating_point() for t in outputs]
+        saved.requiring = [*saved.requiring[:-1], floats]
 
     def _save(self, kind: str, cell: Cell, inputs: Message) -> _Saved:
         key = kind, cell[0], self._autocast, inputs.form.text
@@ -308,7 +326,7 @@ class HeldStages:
         try:
             # The trial leaves buffers and statistics as F has left them.
             with torch.no_grad(), as_before(copies(saved.buffers)):
-                outputs, *_ = self._run(cell, saved, self._calls(cell), without)
+                outputs, _ = flatten(self._run(cell, saved, without)[0])
         except RuntimeError:  # torch.autograd.grad in a forward, say
             return False
         finally:
@@ -317,33 +335,53 @@ class HeldStages:
 
     # R and B.
 
-    def recompute(self, cell: Cell) -> None:
-        """R: the same values as F, with a graph; it needs no gradient."""
+    def recompute(self, cell: Cell) -> Tensor | None:
+        """R: the same values as F, with a graph; it needs no gradient.
+
+        Returned is the micro-batch's share of the loss, if that follows.
+        """
         saved = self.kept[cell]
         with torch.enable_grad(), as_before(saved.buffers):
-            saved.outputs, _, requiring = self._run(cell, saved, self._calls(cell))
-        problem = saved.left.after_recompute(saved.outputs) if saved.left is not None else ""
+            value, requiring = self._run(cell, saved)
+            outputs, _ = flatten(value)
+            # What a module counts in F is not counted once more.
+            with undone(self.loss_module):
+                loss = self._loss_of(cell, value, saved.seeds[-1], saved)
+        twice = [loss] if loss is not None and self.loss_module is not None else []
+        self._compare(cell, saved, [*outputs, *twice], requiring)
+        if loss is None:
+            saved.outputs = outputs
+            return None
+        saved.outputs = [loss]
+        return loss.detach()
+
+    def _compare(
+        self, cell: Cell, saved: _Saved, outputs: Sequence[Tensor], requiring: _Requiring
+    ) -> None:
+        """Refuse the step if R has not made what F did."""
+        problem = saved.left.after_recompute(outputs) if saved.left is not None else ""
         if problem:
             self._raise_another(cell[0], problem)
         if saved.sums:
-            pairs = zip(saved.sums, checksums(saved.outputs), strict=False)
+            pairs = zip(saved.sums, checksums(outputs), strict=False)
             same = torch.stack([a == b for a, b in pairs]).all()
             self._same.append((cell[0], saved.known, same))
         if requiring == saved.requiring:
             return
-        if len(requiring[-1]) != len(saved.requiring[-1]):
+        ends_here = self._has_loss(cell)
+        if not ends_here and len(requiring[-1]) != len(saved.requiring[-1]):
             raise ValueError(
                 f"stage {cell[0]}: it returns {len(saved.requiring[-1])} tensors, and "
                 f"{len(requiring[-1])} when that is recomputed; a layer must do the same both times"
             )
-        same_outputs = self._has_loss(cell) or requiring[-1] == saved.requiring[-1]
+        same_outputs = ends_here or requiring[-1] == saved.requiring[-1]
         if not saved.had_graph:
             # Other kernels may have run. From now on F has a graph, which tells what requires a
             # gradient.
             saved.known.without_graph = False
-            self._refuse(f"what requires a gradient inside a layer has changed; {_RUNS_AGAIN}")
+            self.refuse(f"what requires a gradient inside a layer has changed; {_RUNS_AGAIN}")
         elif not same_outputs:
-            self._refuse(
+            self.refuse(
                 "which outputs of a stage require a gradient is not the same in the forward and "
                 "when that is recomputed; a layer must do the same both times"
             )
@@ -388,22 +426,23 @@ class HeldStages:
         """Outputs without gradients; keeps nothing and computes no loss."""
         saved = self._save("evaluate", cell, inputs)
         with torch.no_grad():
-            tensors, skeleton, _ = self._run(cell, saved, self._layers[cell[0]])
+            tensors, skeleton = flatten(self._run(cell, saved)[0])
         crosses = not self._has_loss(cell)
         return self._forms.message((False, cell), tensors, skeleton, crosses=crosses)
 
     def score(self, cell: Cell, outputs: Tree) -> Tensor:
         """The micro-batch's share of an evaluation's loss."""
         with torch.no_grad():
-            loss, seed = self._calls(cell)[-1:], self._seeds(*cell)[-1:]
-            return self._through(outputs, loss, seed, watched=self._watched, settled={})[0]
+            loss = self._loss_of(cell, outputs, self._seeds(*cell)[-1])
+        assert loss is not None
+        return loss
 
     # Running layers.
 
     def _run(
-        self, cell: Cell, saved: _Saved, calls: _Calls, log: OperatorLog | None = None
-    ) -> tuple[list[Tensor], Tree, _Requiring]:
-        """Run layers on the saved inputs, which stay as they are; the outputs, flattened.
+        self, cell: Cell, saved: _Saved, log: OperatorLog | None = None
+    ) -> tuple[Tree, _Requiring]:
+        """Run the stage's layers on the saved inputs, which stay as they are.
 
         Layers that work in place on the stage's inputs (timm's ResNet does) would spoil what R
         needs, so they get copies, as do all layers of the first stage: its inputs are the user's.
@@ -420,15 +459,19 @@ class HeldStages:
             with log or nullcontext():
                 value = unflatten(tensors, form.skeleton)
                 value, requiring = self._through(
-                    value, calls, saved.seeds, watched=saved.watched, settled=saved.known.settled
+                    value,
+                    self._layers[stage],
+                    saved.seeds,
+                    watched=saved.watched,
+                    settled=saved.known.settled,
                 )
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):
                 raise
             # The step will not count, but first its messages must be complete.
             self._overwriting.add(stage)
-            self._refuse(_OVERWRITES)
-            return self._run(cell, saved, calls, log)
+            self.refuse(_OVERWRITES)
+            return self._run(cell, saved, log)
         now = _versions(tensors)
         for n in form.sharing:
             # Without a boundary both tensors would have changed; behind it they are two.
@@ -441,22 +484,26 @@ class HeldStages:
         # A write through `.data` is not counted.
         if now != versions or (saved.watched and not all(map(torch.equal, tensors, inputs))):
             if not copy:
-                self._refuse(_OVERWRITES)
+                self.refuse(_OVERWRITES)
             self._overwriting.add(stage)
         if not self._has_loss(cell):
             refuse_unplain(value, f"stage {stage}: what its last layer returns")
-        return *flatten(value), requiring
+        return value, requiring
 
     def _has_loss(self, cell: Cell) -> bool:
         """Whether the loss follows this stage."""
         return self.loss is not None and cell[0] == self._last_stage
 
-    def _calls(self, cell: Cell) -> _Calls:
-        """The stage's layers, and the loss behind the last: to random state it is one more."""
-        stage, i = cell
+    def _loss_of(
+        self, cell: Cell, value: Tree, seed: int, saved: _Saved | None = None
+    ) -> Tensor | None:
+        """The micro-batch's share of the loss, if that follows; to random state it is a layer."""
         if self.loss is None or not self._has_loss(cell):
-            return self._layers[stage]
-        return [*self._layers[stage], (self.indices[-1] + 1, partial(self.loss, i))]
+            return None
+        call = self.indices[-1] + 1, partial(self.loss, cell[1])
+        watched = self._watched if saved is None else saved.watched
+        settled = {} if saved is None else saved.known.settled
+        return self._through(value, [call], [seed], watched=watched, settled=settled)[0]
 
     def _through(
         self,
@@ -476,8 +523,7 @@ class HeldStages:
         requiring: _Requiring = []
         names = self._others.keys() if watched else self._others.keys() & self._draws
         others = [self._others[name] for name in names]
-        dtype = self._autocast
-        with nullcontext() if dtype is None else torch.autocast(self.device.type, dtype):
+        with self.region:
             for (index, call), seed in zip(calls, seeds, strict=False):
                 rng.reseed(seed, self.device, others)
                 try:
@@ -493,6 +539,12 @@ class HeldStages:
                     self._draws |= {n for n, s in self._others.items() if s.has_moved(seed)}
         return value, requiring
 
+    @property
+    def region(self) -> AbstractContextManager[object]:
+        """What layers and loss run in."""
+        dtype = self._autocast
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
+
     @contextmanager
     def generators_preserved(self) -> Iterator[None]:
         """Around a step: put the user's generators of random numbers back at its end.
@@ -506,7 +558,7 @@ class HeldStages:
         unseen = moved - self._draws
         if unseen and not self._watched:
             self._draws |= unseen
-            self._refuse(
+            self.refuse(
                 f"something drew from {min(unseen)}'s random numbers, which no layer did when such "
                 f"inputs came first; {_RUNS_AGAIN}"
             )

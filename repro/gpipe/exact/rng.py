@@ -60,6 +60,8 @@ class Source:
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two states are equal; a NumPy state holds an array, which has no plain equality."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
     return all(map(_equal, a, b)) if type(a) is tuple else pickle.dumps(a) == pickle.dumps(b)
 
 
@@ -74,6 +76,14 @@ def reseed(value: int, device: torch.device, others: Iterable[Source] = ()) -> N
         torch.cuda.default_generators[_index(device)].manual_seed(value)
     for source in others:
         source.seed(value)
+
+
+def torch_sources(device: torch.device) -> list[Source]:
+    """Torch's generators that a layer on this device draws from."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[_index(device)])
+    return [Source(g.manual_seed, g.get_state, g.set_state) for g in generators]
 
 
 def other_sources() -> dict[str, Source]:

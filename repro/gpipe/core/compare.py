@@ -1,0 +1,329 @@
+"""One mini-batch through the pipeline and through the unsplit model: what differs?
+
+The unsplit model runs in plain PyTorch on one device, in the process of the last rank. It gets the
+same micro-batches and random numbers, and adds up gradients in the same order, so on the CPU both
+usually have the same bits.
+"""
+
+import math
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from repro.gpipe.comm.message import copied
+from repro.gpipe.core.engine import Engine
+from repro.gpipe.core.loss import Loss, MeanLoss
+from repro.gpipe.core.loss_check import LossCheck, undone
+from repro.gpipe.core.microbatch import Tree, batch_size, map_leaves, split
+from repro.gpipe.errors import RefusedError
+from repro.gpipe.exact import rng
+from repro.gpipe.exact.batchnorm import BATCH_NORMS, owns
+from repro.io.untrusted import short
+
+Verdict = Literal["same bits", "rounding", "different"]
+State = dict[str, Tensor | None]  # gradients or buffers by name, on the CPU
+_VERDICTS: tuple[Verdict, ...] = ("same bits", "rounding", "different")
+# Relative to the largest number of a tensor, or to a thousandth of that of all: gradients before a
+# norm, say, are rounding alone.
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+_ROUNDING_OF_OTHERS = 2e-2
+_SMALL = 1e-3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one tensor in the pipeline and in the unsplit model.
+
+    Attributes:
+        name: of the parameter or buffer in the unsplit model, or "loss".
+        what: "loss", "gradient" or "buffer".
+        largest: difference of two of their elements; NaN if only one of them exists.
+        size: the largest element in the unsplit model.
+        verdict: whether the bits are the same, or the difference is one of rounding.
+    """
+
+    name: str
+    what: Literal["loss", "gradient", "buffer"]
+    largest: float
+    size: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `Pipeline.compare` returns on every rank; print it for a table of what differs.
+
+    Attributes:
+        differences: of the loss, of each gradient and of each buffer after the step.
+        problem: why the mean over micro-batches is not the loss of the mini-batch; or empty.
+    """
+
+    differences: tuple[Difference, ...]
+    problem: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all."""
+        if self.problem:
+            return "different"
+        return _VERDICTS[max(_VERDICTS.index(each.verdict) for each in self.differences)]
+
+    def __str__(self) -> str:
+        counts = [sum(d.verdict == v for d in self.differences) for v in _VERDICTS]
+        text = ", ".join(f"{n} {v}" for n, v in zip(counts, _VERDICTS, strict=True) if n)
+        lines = [f"pipeline and unsplit model: {text}"]
+        for d in self.differences:
+            if d.verdict != "same bits":
+                sizes = f"off by {d.largest:.1e}, of numbers up to {d.size:.1e}"
+                lines.append(f"  {d.what:8}  {d.name:32}  {sizes}: {d.verdict}")
+        return "\n".join([*lines, self.problem] if self.problem else lines)
+
+
+def compare(
+    engine: Engine,
+    names: Sequence[str],
+    order: Sequence[int],
+    inputs: Tree,
+    targets: Tree,
+    loss_fn: Loss,
+) -> Comparison:
+    """A training step of the pipeline, which is undone, and one of the unsplit model.
+
+    `names` are those of all layers, `order` is that of the last stage's backwards.
+    """
+    held, everyone = engine.held, engine.everyone
+    found, loss = _step_undone(engine, inputs, targets, loss_fn)
+    layers, problem = dict(held.module.named_children()), ""
+    end = everyone.stages - 1  # the last rank of all compares
+    if everyone.rank < end:
+        layers, problem = _pickled(layers)
+    everyone.gather_alike("compare", None, engine.step, problem)
+    own = inputs, targets, layers, found
+    outcome: Comparison | str | None = None
+    if everyone.rank < end:
+        everyone.send_object(own, end)
+    else:
+        ranks = [*map(everyone.recv_object, range(end)), own]
+        try:
+            outcome = _compared(engine, ranks, names, order, loss, loss_fn)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            outcome = f"the unsplit model does not fit: {short(error, quote=False)}"
+    outcome = everyone.all_gather(outcome)[-1]
+    if not isinstance(outcome, Comparison):
+        raise RefusedError(f"compare: {outcome}")
+    return outcome
+
+
+def _step_undone(
+    engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss
+) -> tuple[tuple[State, State], float]:
+    """Gradients and buffers of this rank after a training step, and the loss."""
+    step, check = engine.step, engine.check
+    parameters = [*engine.held.module.parameters()]
+    gradients = [parameter.grad for parameter in parameters]
+    engine.check = None  # what it would refuse is to be shown
+    try:
+        with undone(engine.held.module), undone(loss_fn):
+            for parameter in parameters:
+                parameter.grad = None
+            engine.train(inputs, targets, loss_fn, None, None, trace=False)
+            return _state_of(engine.held.module), engine.loss
+    finally:
+        engine.step, engine.check = step, check
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+
+def _compared(
+    engine: Engine,
+    ranks: Sequence[tuple[Tree, Tree, dict[str, Any], tuple[State, State]]],
+    names: Sequence[str],
+    order: Sequence[int],
+    loss: float,
+    loss_fn: Loss,
+) -> Comparison:
+    """Of what all ranks have sent, with the layers of the last replica."""
+    held, stages = engine.held, engine.wire.stages
+    layers: dict[str, nn.Module] = {}
+    gradients: State = {}
+    buffers: State = {}
+    for _, _, of_rank, (its_gradients, its_buffers) in ranks[-stages:]:
+        for name, layer in of_rank.items():
+            layers[name] = pickle.loads(layer) if isinstance(layer, bytes) else deepcopy(layer)
+        gradients |= its_gradients
+        buffers |= its_buffers
+    model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(held.device)
+    given = zip(ranks[::stages], ranks[stages - 1 :: stages], strict=True)
+    batches = [(engine.to_device(first[0]), engine.to_device(last[1])) for first, last in given]
+    plain, problem = unsplit_step(
+        model,
+        batches,
+        len(order),
+        loss_fn,
+        seed=held.seed,
+        step=engine.step,
+        order=order,
+        region=lambda: held.region,
+    )
+    of_loss = _difference("loss", "loss", torch.tensor(loss), torch.tensor(plain))
+    others = _differences((gradients, buffers), _state_of(model))
+    return Comparison((of_loss, *others), problem)
+
+
+def unsplit_step(
+    model: nn.Sequential,
+    batches: Sequence[tuple[Tree, Tree]],
+    micro_batches: int,
+    loss_fn: Loss,
+    *,
+    seed: int,
+    step: int,
+    order: Sequence[int],
+    region: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> tuple[float, str]:
+    """One step of a model without a pipeline, but for the update; its gradients are set.
+
+    `batches` has the inputs and targets of each replica, `order` is that of a replica's backwards;
+    layers and loss run in `region`. Running statistics of norms move once. Returned are the loss,
+    and why it is not that of the mini-batch, or "".
+    """
+    device = next((tensor.device for tensor in _tensors(model)), torch.device("cpu"))
+    others = rng.other_sources()
+    weights: list[float] = []
+    for inputs, targets in batches:
+        counts = batch_size(inputs), micro_batches
+        MeanLoss(loss_fn, targets, *counts, lambda weight: weights.append(weight) or weight)
+    total, problem = 0.0, ""
+    gradients: dict[nn.Parameter, Tensor] = {}
+    with rng.preserved(device, others), _moved_once(model):
+        for replica, (inputs, targets) in enumerate(batches):
+            check = LossCheck(device, always=True)
+            counts = batch_size(inputs), micro_batches
+            own = [*model.parameters()]
+            mean = MeanLoss(loss_fn, targets, *counts, lambda _: sum(weights), own, check)
+            losses: list[Tensor] = []
+            for i, part in enumerate(split(inputs, micro_batches)):
+                value = map_leaves(Tensor, copied, part)
+                place = step, replica * micro_batches + i
+                with region():
+                    for n, layer in enumerate(model):
+                        rng.reseed(rng.hashed(seed, *place, n), device, others.values())
+                        value = layer(value)
+                    rng.reseed(rng.hashed(seed, *place, len(model)), device, others.values())
+                    losses.append(mean(i, value))
+            total += float(sum(loss.detach() for loss in losses))
+            problem = problem or mean.problem(region())
+            model.zero_grad()
+            for i in order:
+                if losses[i].requires_grad:
+                    losses[i].backward()
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    former = gradients.get(parameter)
+                    both = parameter.grad if former is None else former + parameter.grad
+                    gradients[parameter] = both
+    for parameter in model.parameters():
+        parameter.grad = gradients.get(parameter)
+    return total, problem
+
+
+@contextmanager
+def _moved_once(model: nn.Module) -> Iterator[None]:
+    """Let each norm's running statistics move by all that goes into it inside, at once."""
+    names = "running_mean", "running_var", "num_batches_tracked"
+    own = [m for m in model.modules() if m.training and owns(m, names[0])]
+    norms: list[Any] = [norm for norm in own if norm._buffers[names[0]] is not None]
+    seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
+    before = {norm: [getattr(norm, name).clone() for name in names] for norm in norms}
+    hooks = [
+        norm.register_forward_pre_hook(lambda norm, args: seen[norm].append(args[0].detach()))
+        for norm in norms
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for norm in norms:
+        if not seen[norm]:
+            continue
+        if isinstance(norm, BATCH_NORMS):
+            count = before[norm][2] + 1
+            factor = 1.0 / count if norm.momentum is None else norm.momentum
+            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
+            mean, variance = inputs.mean(1), inputs.var(1)
+            getattr(norm, names[2]).copy_(count)
+        else:  # an instance norm takes the mean of its examples' statistics
+            factor = norm.momentum or 0.0
+            inputs = torch.cat([x.flatten(2) for x in seen[norm]])
+            mean, variance = inputs.mean(2).mean(0), inputs.var(2).mean(0)
+        for old, new, name in zip(before[norm], (mean, variance), names, strict=False):
+            getattr(norm, name).copy_(old + factor * (new - old))
+
+
+def _state_of(module: nn.Module) -> tuple[State, State]:
+    """Copies of the gradients and the buffers, by name."""
+    gradients = {name: p.grad for name, p in module.named_parameters()}
+    return _copies(gradients), _copies(dict(module.named_buffers()))
+
+
+def _copies(of: Mapping[str, Tensor | None]) -> State:
+    return {name: None if t is None else t.detach().cpu().clone() for name, t in of.items()}
+
+
+def _differences(found: tuple[State, State], expected: tuple[State, State]) -> Iterator[Difference]:
+    """Of gradients and buffers; `found` has all that `expected` has."""
+    for what, ours, theirs in zip(("gradient", "buffer"), found, expected, strict=True):
+        largest = max((_largest(t) for t in theirs.values() if t is not None), default=0.0)
+        for name, plain in theirs.items():
+            yield _difference(name, what, ours[name], plain, largest)
+
+
+def _difference(
+    name: str, what: Any, ours: Tensor | None, plain: Tensor | None, largest: float = 0.0
+) -> Difference:
+    """Of one tensor, where the largest number of all like it is given."""
+    if ours is None or plain is None:
+        same = ours is plain
+        size = 0.0 if plain is None else _largest(plain)
+        verdict: Verdict = "same bits" if same else "different"
+        return Difference(name, what, 0.0 if same else math.nan, size, verdict)
+    size = _largest(plain)
+    wide = torch.complex128 if plain.is_complex() else torch.float64
+    apart = _largest(ours.to(wide) - plain.to(wide))
+    rounding = _ROUNDING.get(plain.dtype, _ROUNDING_OF_OTHERS)
+    if torch.equal(ours, plain):
+        verdict = "same bits"
+    elif apart <= rounding * max(size, _SMALL * largest):
+        verdict = "rounding"
+    else:
+        verdict = "different"
+    return Difference(name, what, apart, size, verdict)
+
+
+def _largest(tensor: Tensor) -> float:
+    return tensor.abs().max().item() if tensor.numel() else 0.0
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _pickled(layers: Mapping[str, nn.Module]) -> tuple[dict[str, bytes], str]:
+    """Layers as bytes, by name, and why one cannot be sent to another process, or ""."""
+    made = {}
+    for name, layer in layers.items():
+        try:
+            made[name] = pickle.dumps(layer)
+        except Exception as error:
+            which = f"layer {name}, a {type(layer).__name__}"
+            return {}, f"{which}, cannot be sent to another process: {short(error, quote=False)}"
+    return made, ""

@@ -1,0 +1,249 @@
+"""Compares the mean over micro-batches of a loss with the loss of the whole mini-batch.
+
+The losses of micro-batches are averaged. That gives the loss of the mini-batch if it is a mean of
+terms that belong to one example each, and if micro-batches weigh by their numbers of terms. A loss
+that compares examples with each other has no such terms. Where `loss_terms` does not know a loss,
+its value for all outputs together is computed once, without a graph, and compared with the mean.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from repro.gpipe.comm.message import copied
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten
+from repro.gpipe.core.ownership import names_in
+from repro.gpipe.exact import rng
+
+_log = logging.getLogger(__name__)
+
+_MOST = 1000  # objects of a container that are looked into
+# Relative, of two means of the same terms in another order.
+_ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
+_ROUNDING_OF_OTHERS = 2e-2
+
+
+class LossCheck:
+    """Compares a loss with that of the mini-batch, in the steps where that is due.
+
+    It is due in the first step of a loss with outputs of one form, and in the first step whose
+    micro-batches have unequal numbers of positive or of negative targets, which may be the terms:
+    those of a mask, or labels that are not ignored. Or it is `always` due.
+    """
+
+    def __init__(self, device: torch.device, *, always: bool = False) -> None:
+        self.always = always
+        self._device = device
+        self._passed: set[tuple[Any, ...]] = set()  # what was checked and is right
+        self._now: set[tuple[Any, ...]] = set()  # what this step shows for the first time
+        self._outputs: dict[int, Tree] = {}
+        self.losses: dict[int, Tensor] = {}
+
+    def begin(
+        self,
+        loss_fn: Callable[..., Any],
+        targets: Tree,
+        parts: Sequence[Tree],
+        sizes: Sequence[int],
+        weights: Sequence[float],
+    ) -> None:
+        """Before the first micro-batch of a step.
+
+        `parts` are the targets of the micro-batches, `sizes` their numbers of examples, and
+        `weights` those in the mean; a sum has none.
+        """
+        self._loss, self._targets, self._parts = loss_fn, targets, parts
+        self._sizes, self._weights = sizes, weights
+        # The code, since a function may be made anew for each step.
+        inner = getattr(loss_fn, "loss", loss_fn)  # of a `Weighted` one
+        self._code = getattr(inner, "__code__", None) or type(inner)
+        self._outputs, self.losses = {}, {}
+        self._now = {(self._code, *which) for which in _unequal(targets, sizes)} - self._passed
+
+    def keep(self, i: int, outputs: Tree) -> None:
+        """Keep what the last layer made of micro-batch i, if a check is due."""
+        if not self._outputs and not self.losses:
+            form = tuple((t.dtype, t.ndim) for t in flatten(outputs)[0])
+            self._now |= {(self._code, form)} - self._passed
+        if self._now:
+            self._outputs[i] = map_leaves(Tensor, copied, outputs)
+
+    def problem(self, region: AbstractContextManager[object]) -> str:
+        """After the last micro-batch: why the loss cannot be split; empty if it can.
+
+        The loss runs in `region`. Whatever it changes is put back.
+        """
+        count = len(self._parts)
+        if len(self._outputs) < count:  # no check is due
+            return ""
+        now, self._passed = self._now - self._passed, self._passed | self._now
+        whole = self._joined([self._outputs[i] for i in range(count)])
+        last = next(reversed(self.losses), None)
+        losses = [float(self.losses.get(i, 0.0)) for i in range(count)]
+        if whole is None or last is None or not all(map(math.isfinite, losses)):
+            return ""
+        kept, self._outputs = self._outputs[last], {}
+        try:
+            with region:
+                again = self._value(kept, self._parts[last])
+                value = self._value(whole, self._targets)
+        except Exception as error:  # of a loss that only fits micro-batches, or too little memory
+            _log.warning("loss_fn is not compared with that of the mini-batch: %s", error)
+            return ""
+        if value is None or again is None:
+            return ""
+        rounding = _ROUNDING.get(self.losses[last].dtype, _ROUNDING_OF_OTHERS)
+        error = rounding * max(map(abs, [value, *losses]))
+        holds_state = abs(again - losses[last]) > error
+        if holds_state and isinstance(self._loss, nn.Module):  # as a layer may
+            return ""
+        pairs = zip(self._weights or [1.0] * count, losses, strict=True)
+        mean = sum(weight * loss for weight, loss in pairs) / (sum(self._weights) or 1.0)
+        if not holds_state and not abs(value - mean) > error:
+            return ""
+        self._passed -= now
+        if holds_state:
+            return (
+                f"loss_fn: it is {losses[last]:.6g} for a micro-batch, and {again:.6g} for the "
+                "same one again, so it holds state; make it an nn.Module with that in buffers"
+            )
+        return (
+            f"loss_fn: it is {value:.6g} for the mini-batch, and the mean over its {count} "
+            f"micro-batches is {mean:.6g}; if its terms are not the examples, give "
+            "Weighted(loss_fn, lambda targets: number of terms); if it compares examples with each "
+            "other it cannot be split: use micro_batches=1, or check_loss=False if that mean is "
+            "what you want"
+        )
+
+    def _joined(self, parts: Sequence[Tree]) -> Tree | None:
+        """The outputs of all micro-batches together; None if they cannot be joined.
+
+        Tensors with a row for each example are joined. A number is taken for a mean over its
+        micro-batch. What is the same in all of them, such as a weight, is taken once.
+        """
+        if len({repr(flatten(part)[1]) for part in parts}) > 1:
+            return None
+        made: list[Tensor] = []
+        for tensors in zip(*(flatten(part)[0] for part in parts), strict=True):
+            first = tensors[0]
+            have_rows = first.ndim and all(t.shape[1:] == first.shape[1:] for t in tensors)
+            if have_rows and [len(t) for t in tensors] == [*self._sizes]:
+                made.append(torch.cat(tensors))
+            elif all(t.shape == first.shape and torch.equal(t, first) for t in tensors):
+                made.append(first)
+            elif have_rows:
+                made.append(torch.cat(tensors))
+            elif first.ndim == 0 and self._weights:
+                weights = torch.tensor(self._weights, dtype=torch.float64, device=first.device)
+                mean = (torch.stack(tensors) * weights).sum() / weights.sum()
+                made.append(mean.to(first.dtype))
+            else:
+                return None
+        return unflatten(made, flatten(parts[0])[1])
+
+    def _value(self, outputs: Tree, targets: Tree) -> float | None:
+        """The loss, without a trace; None if it draws random numbers."""
+        others = rng.other_sources()
+        sources = [*rng.torch_sources(self._device), *others.values()]
+        with torch.no_grad(), rng.preserved(self._device, others), undone(self._loss):
+            rng.reseed(0, self._device, others.values())
+            loss = self._loss(
+                map_leaves(Tensor, copied, outputs), map_leaves(Tensor, copied, targets)
+            )
+            if any(source.has_moved(0) for source in sources):
+                return None
+        return float(loss[0] if isinstance(loss, tuple) else loss)
+
+
+def _unequal(targets: Tree, sizes: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Which tensors have unequal shares of positive or negative values in the micro-batches."""
+    ends = torch.tensor(sizes).cumsum(0) - 1
+    for n, tensor in enumerate(flatten(targets)[0]):
+        if tensor.is_complex():
+            continue
+        for sign, found in (("positive", tensor > 0), ("negative", tensor < 0)):
+            counts = found.reshape(len(tensor), -1).sum(1).cumsum(0).cpu()[ends].tolist()
+            parts = zip([0, *counts], counts, sizes, strict=False)
+            if len({(count - before) / size for before, count, size in parts}) > 1:
+                yield n, sign
+
+
+@contextmanager
+def undone(function: Any) -> Iterator[None]:
+    """Put back what calls of a loss or a module change: tensors, containers and variables.
+
+    Not parameters, and of objects only those of its own package; others may have threads or files.
+    """
+    package = _package(function)
+    put_back: list[Callable[[], object]] = []
+    todo: deque[Any] = deque([function])
+    seen: dict[int, Any] = {}
+    while todo:
+        value = todo.popleft()
+        if id(value) not in seen:
+            seen[id(value)] = value
+            held, restorers = _contents(value, package)
+            todo += held
+            put_back += restorers
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for restore in put_back:
+                restore()
+
+
+def _package(value: Any) -> str:
+    """The first name of the module that a function, or the class of an object, is of."""
+    if isinstance(value, partial):
+        return _package(value.func)
+    of = value if hasattr(value, "__code__") else type(value)
+    return str(getattr(of, "__module__", "")).partition(".")[0]
+
+
+def _contents(value: Any, package: str) -> tuple[list[Any], list[Callable[[], object]]]:
+    """What an object holds, or a function names; and how to put the object itself back."""
+    if isinstance(value, Tensor):
+        fixed = value.requires_grad or value.is_meta or value.is_sparse
+        return [], [] if fixed else [partial(value.copy_, value.clone())]
+    if isinstance(value, list | deque | set):
+        restore = value.update if isinstance(value, set) else value.extend
+        return [*value][:_MOST], [value.clear, partial(restore, [*value])]
+    if isinstance(value, tuple):
+        return [*value][:_MOST], []
+    if isinstance(value, dict):
+        return [*value.values()][:_MOST], [value.clear, partial(value.update, {**value})]
+    if isinstance(value, FunctionType):
+        variables = value.__globals__
+        named = {name: variables[name] for name in names_in(value.__code__) & variables.keys()}
+        cells = [cell for cell in value.__closure__ or () if not _is_unset(cell)]
+        held = [*named.values(), *(cell.cell_contents for cell in cells)]
+        held += value.__defaults__ or ()
+        restorers = [partial(setattr, cell, "cell_contents", cell.cell_contents) for cell in cells]
+        return held, [partial(variables.update, named), *restorers]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__], []
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords], []
+    own = isinstance(value, nn.Module) or _package(value) == package
+    if own and hasattr(value, "__dict__") and not isinstance(value, type | ModuleType):
+        methods = [each for each in vars(type(value)).values() if isinstance(each, FunctionType)]
+        held, restorers = _contents(vars(value), package)
+        return [*held, *methods], restorers
+    return [], []
+
+
+def _is_unset(cell: CellType) -> bool:
+    """Whether it is that of a name that has no value yet."""
+    try:
+        return cell.cell_contents is cell
+    except ValueError:
+        return True

@@ -1,0 +1,326 @@
+"""Losses whose terms are not the examples, against plain PyTorch on the whole mini-batch."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.gpipe import Pipeline, Weighted, launch
+from repro.gpipe.core.loss_check import undone
+
+N, CLASSES, TOKENS, PAD = 16, 4, 5, 0
+SPLITS = [(K, M) for K in (1, 2, 3) for M in (1, 2, 4)]
+REFUSED = "Weighted(loss_fn, lambda targets: number of terms)"
+Loss = Callable[[Any, Any], Any]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def labels(*ignored: int) -> Tensor:
+    """Classes, of which all micro-batches have other numbers; those ignored are -100."""
+    found = torch.randint(CLASSES, (N,), generator=torch.Generator().manual_seed(1))
+    found[[*ignored]] = -100
+    return found
+
+
+def tokens() -> Tensor:
+    """Classes of TOKENS tokens each; sentences get shorter, and what follows is PAD."""
+    found = torch.randint(1, CLASSES, (N, TOKENS), generator=torch.Generator().manual_seed(2))
+    for n, length in enumerate(range(TOKENS * 2, 2, -1)):
+        found[n * 2 : n * 2 + 2, max(1, length // 2) :] = PAD
+    return found
+
+
+WEIGHTS = torch.tensor([0.1, 1.0, 5.0, 2.0], dtype=torch.float64)
+HARD, SOFT = labels(0, 1, 2, 5), torch.softmax(random(N, CLASSES, seed=3), 1)
+SIGNS = (random(N, CLASSES, seed=4) > 0).double()
+LENGTHS = (tokens() != PAD).sum(1)
+SOME = random(N, CLASSES, seed=5)
+
+
+def of_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
+    logits = outputs[:, None].expand(-1, TOKENS, -1)
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+
+
+def ctc(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    frames = outputs[None].expand(2 * TOKENS, -1, -1).log_softmax(-1)
+    frame_counts = torch.full_like(targets[1], 2 * TOKENS)
+    return functional.ctc_loss(frames, targets[0], frame_counts, targets[1])
+
+
+# What torch divides by is found without a word from the user. name -> (loss, targets)
+OF_TORCH: dict[str, tuple[Loss, Any]] = {
+    "class weights": (nn.CrossEntropyLoss(weight=WEIGHTS), labels()),
+    "ignored labels": (nn.CrossEntropyLoss(), HARD),
+    "a micro-batch of ignored labels": (nn.CrossEntropyLoss(), labels(0, 1, 2, 3)),
+    "both": (nn.CrossEntropyLoss(weight=WEIGHTS, ignore_index=3), labels()),
+    "smooth, weights": (nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1), labels()),
+    "smooth, ignored": (partial(functional.cross_entropy, label_smoothing=0.1), HARD),
+    "probabilities": (nn.CrossEntropyLoss(weight=WEIGHTS), SOFT),
+    "lambda": (lambda o, t: functional.cross_entropy(o.float(), t, weight=WEIGHTS.float()), HARD),
+    "scaled": (lambda o, t: functional.cross_entropy(o, t, weight=WEIGHTS) / 3, HARD),
+    "tokens": (of_tokens, tokens()),
+    "negative log likelihood": (lambda o, t: nn.NLLLoss(WEIGHTS)(o.log_softmax(-1), t), labels()),
+    "sum": (nn.CrossEntropyLoss(reduction="sum"), HARD),
+    "sum of squares": (partial(functional.mse_loss, reduction="sum"), SOME),
+    "binary": (nn.BCEWithLogitsLoss(weight=WEIGHTS, pos_weight=WEIGHTS), SIGNS),
+    "margins": (nn.MultiMarginLoss(weight=WEIGHTS), labels()),
+    "Gaussian": (lambda o, t: functional.gaussian_nll_loss(o, t, o.exp()), SOME),
+    "weighted squares": (lambda o, t: functional.mse_loss(o, t[0], weight=t[1]), (SOME, SIGNS + 1)),
+    "weighted Huber": (lambda o, t: functional.huber_loss(o, t[0], weight=t[1]), (SOME, SIGNS)),
+    "connectionist": (ctc, (tokens(), LENGTHS)),
+    "linear": (lambda o, t: functional.linear_cross_entropy(o, SOME, t), HARD),
+}
+
+
+def focal(outputs: Tensor, targets: Tensor) -> Tensor:
+    each = functional.cross_entropy(outputs, targets, reduction="none")
+    return ((1 - (-each).exp()) ** 2 * each).mean()
+
+
+def dice(outputs: Tensor, targets: Tensor) -> Tensor:
+    shares = outputs.sigmoid()
+    return 1 - 2 * (shares * targets).sum() / (shares.sum() + targets.sum())
+
+
+def masked_mean(outputs: Tensor, targets: Tensor) -> Tensor:
+    mask = targets != PAD
+    return ((outputs.mean(1, keepdim=True) - targets) ** 2 * mask).sum() / mask.sum()
+
+
+def mean_of_means(outputs: Tensor, targets: Tensor) -> Tensor:
+    mask = targets != PAD
+    return (((outputs[:, :1] - targets) ** 2 * mask).sum(1) / mask.sum(1)).mean()
+
+
+def distillation(outputs: Tensor, targets: Tensor) -> Tensor:
+    teacher = functional.softmax(targets / 3, -1)
+    return 9 * functional.kl_div((outputs / 3).log_softmax(-1), teacher, reduction="batchmean")
+
+
+def triplet(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.triplet_margin_loss(outputs, targets, targets.flip(1))
+
+
+def info_nce(outputs: Tensor, targets: Tensor) -> Tensor:
+    z = functional.normalize(outputs, dim=1)
+    return functional.cross_entropy(z @ z.T / 0.1, torch.arange(len(z)))
+
+
+def mixup(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    each = [functional.cross_entropy(outputs, target) for target in targets]
+    return 0.3 * each[0] + 0.7 * each[1]
+
+
+def weighted_huber(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    each = functional.huber_loss(outputs, targets[0], reduction="none").mean(1)
+    return (each * targets[1]).sum() / targets[1].sum()
+
+
+def evidence_bound(outputs: Tensor, targets: Tensor) -> Tensor:
+    mean, spread = outputs.mean(0), outputs.var(0)
+    divergence = (spread + mean**2 - 1 - spread.log()).sum() / 2
+    return functional.mse_loss(outputs, targets) + divergence
+
+
+# Of people's own: (loss, targets, whether it can be split into micro-batches).
+OWN: dict[str, tuple[Loss, Any, bool]] = {
+    "focal": (focal, labels(), True),
+    "dice": (dice, SIGNS, False),
+    "masked mean": (masked_mean, tokens(), False),
+    "masked mean, weighted": (Weighted(masked_mean, lambda t: (t != PAD).sum()), tokens(), True),
+    "wrongly weighted": (Weighted(of_tokens, len), tokens(), False),
+    "mean of means": (mean_of_means, tokens(), True),
+    "distillation": (distillation, SOME, True),
+    "triplet": (triplet, SOME, True),
+    "InfoNCE": (info_nce, None, False),
+    "mixup": (mixup, (labels(), labels().roll(1)), True),
+    "mixup of ignored labels": (mixup, (HARD, HARD.roll(3)), False),
+    "Huber": (weighted_huber, (SOME, random(N, seed=6).abs()), False),
+    "divergence over the batch": (evidence_bound, SOME, False),
+    "centred": (lambda o, t: functional.mse_loss(o - o.mean(0), t), SOME, False),
+    "sum over length": (
+        lambda o, t: functional.cross_entropy(o, t, reduction="sum") / len(t),
+        labels(),
+        True,
+    ),
+}
+ALL = {name: case[:2] for name, case in (OF_TORCH | OWN).items()}
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    f64: Any = {"dtype": torch.float64}
+    layers = nn.Linear(8, 16, **f64), nn.GELU(), nn.Linear(16, CLASSES, **f64)
+    return nn.Sequential(*layers)
+
+
+def plain(name: str) -> tuple[list[float], dict[str, Tensor]]:
+    loss_fn, targets = ALL[name]
+    whole = model()
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.01)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        outputs = whole(random(N, 8, seed=7))
+        loss = loss_fn(outputs, targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, whole.state_dict()
+
+
+def piped(K: int, M: int, name: str) -> tuple[list[float], dict[str, Tensor]] | str:
+    """The losses and this stage's weights, or the line of a refusal."""
+    loss_fn, targets = ALL[name]
+    pipe = Pipeline(model(), K, M, device="cpu", balance="uniform")
+    optimizer = torch.optim.SGD([{"params": [*pipe.parameters()]}], lr=0.01)
+    steps = range(3)
+    try:
+        losses = [
+            pipe.train_step(random(N, 8, seed=7), targets, loss_fn, optimizer).loss for _ in steps
+        ]
+    except ValueError as error:
+        return str(error)
+    finally:
+        pipe.close()
+    return losses, {name: value.clone() for name, value in pipe.module.state_dict().items()}
+
+
+def pipe_all() -> dict[tuple[int, int, str], Any]:
+    rank = dist.get_rank()
+    return {(K, M, name): piped(K, M, name) for K, M in SPLITS if rank < K for name in ALL}
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[tuple[int, int, str], Any]]:
+    return launch(pipe_all, stages=3)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_loss_is_that_of_the_mini_batch_or_refused(name: str, found: list[dict[Any, Any]]):
+    losses, weights = plain(name)
+    for K, M in SPLITS:
+        ranks = [found[rank][K, M, name] for rank in range(K)]
+        if name in OWN and not OWN[name][2] and M > 1:
+            assert all(REFUSED in line and "\n" not in line for line in ranks), (K, M)
+            continue
+        for part in ranks:
+            assert not isinstance(part, str), (K, M, part)
+            assert part[0] == pytest.approx(losses, rel=1e-6 if name == "lambda" else 1e-12)
+            for key, value in part[1].items():
+                torch.testing.assert_close(value, weights[key], rtol=1e-6, atol=1e-8)
+
+
+def one_stage(M: int = 4, **options: Any) -> Pipeline:
+    return Pipeline(model(), 1, M, device="cpu", **options)
+
+
+class Counting:
+    """A loss that counts its examples in every way there is, and returns them as metrics."""
+
+    def __init__(self) -> None:
+        self.number, self.tensor, self.list = 0, torch.zeros(()), []
+        self.dict: dict[str, int] = {}
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        global CALLS
+        CALLS += len(targets)
+        self.number += len(targets)
+        self.tensor += len(targets)
+        self.list += [0] * len(targets)
+        self.dict["n"] = self.dict.get("n", 0) + len(targets)
+        right = outputs.argmax(1) == targets
+        return functional.cross_entropy(outputs, targets), {"n": len(targets), "right": right.sum()}
+
+
+CALLS = 0
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never", "except_last"])
+def test_what_a_loss_counts_is_counted_once(checkpoint: str):
+    global CALLS
+    CALLS, loss, pipe = 0, Counting(), one_stage(checkpoint=checkpoint)
+    x, y = random(N, 8, seed=7), labels()
+    right = int((pipe.predict(x).argmax(1) == y).sum())
+    results = [pipe.train_step(x, y, loss) for _ in range(3)]
+    counts = [CALLS, loss.number, int(loss.tensor), len(loss.list), loss.dict["n"]]
+    assert counts == [3 * N] * 5
+    assert [result.metrics for result in results] == [{"n": N, "right": right}] * 3
+    assert pipe.evaluate(x, y, loss).metrics == {"n": N, "right": right}
+
+
+def metrics_of_all() -> Any:
+    pipe = Pipeline(model(), 2, 4, 2, device="cpu")
+    x, y = random(N, 8, seed=7), labels()
+    metrics = [call(x, y, Counting()).metrics for call in (pipe.train_step, pipe.evaluate)]
+    return metrics, pipe.train_step(x, y, nn.CrossEntropyLoss()).metrics
+
+
+def test_metrics_are_summed_over_replicas_and_known_on_every_rank():
+    for (trained, evaluated), none in launch(metrics_of_all, stages=4):
+        assert trained == evaluated
+        assert trained["n"] == 2 * N
+        assert none == {}
+
+
+def moving(outputs: Tensor, targets: Tensor, seen: list[float] = [0.0]) -> Tensor:  # noqa: B006
+    seen[0] += 1
+    return functional.mse_loss(outputs, targets) * seen[0]
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "words"),
+    [
+        (moving, "it holds state"),
+        (
+            lambda o, t: (focal(o, t), {"n": "many"}),
+            "returned metrics .*dict of numbers or tensors",
+        ),
+        (lambda o, t: (focal(o, t), 1), "returned metrics 1"),
+    ],
+)
+def test_losses_that_are_refused(loss_fn: Loss, words: str):
+    targets = SOME if loss_fn is moving else labels()
+    with pytest.raises(ValueError, match=words):
+        one_stage().train_step(random(N, 8), targets, loss_fn)
+
+
+def test_unequal_terms_are_found_when_they_first_come():
+    pipe, x = one_stage(), random(N, 8)
+    full = tokens().clamp(min=1)
+    pipe.train_step(x, full, masked_mean)
+    for call in (pipe.train_step, pipe.evaluate):
+        with pytest.raises(ValueError, match="for the mini-batch, and the mean over its 4"):
+            call(x, tokens(), masked_mean)
+    one_stage(check_loss=False).train_step(x, tokens(), masked_mean)
+
+
+def test_a_random_loss_is_not_compared():
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.mse_loss(functional.dropout(outputs), targets)
+
+    one_stage().train_step(random(N, 8), SOME, loss_fn)
+
+
+def test_what_a_call_changes_is_put_back():
+    loss, count = Counting(), 0
+
+    def inner(outputs: Tensor, targets: Tensor) -> Any:
+        nonlocal count
+        count += 1
+        return loss(outputs, targets)
+
+    before = CALLS
+    with undone(inner):
+        inner(random(N, CLASSES), labels())
+    assert (count, CALLS, loss.number, loss.list, loss.dict) == (0, before, 0, [], {})
+    assert loss.tensor == 0
