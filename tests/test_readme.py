@@ -48,7 +48,7 @@ ADVICE = re.findall(
     r"(?m)^    \$ \.venv/bin/repro (advise .*)\n((?:    .*\n|\n)*)", page("docs/advise.md")
 )
 RECIPES = "clip() bfloat16() float16() accumulate() load() schedule(4) schedule(2)".split()
-RECIPES += ["schedule(4, 'checkpoint')", "pretrained()", "evaluate()", "tied()"]
+RECIPES += ["schedule(4, 'checkpoint')", "pretrained()", "evaluate()", "tied()", "compared()"]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from repro.gpipe.core.compare import moved_once
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
@@ -137,29 +138,17 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tup
     once, by the mini-batch's mean and unbiased variance.
     """
     model = _unsplit(setup)
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    norms: dict[str, Any] = {
-        name: module for name, module in model.named_modules() if isinstance(module, BATCH_NORMS)
-    }
-    # Inputs of each batch norm, over all micro-batches.
-    seen: dict[str, list[Tensor]] = {name: [] for name in norms}
-    for name, norm in norms.items():
-        norm.register_forward_pre_hook(
-            lambda _norm, inputs, name=name: seen[name].append(inputs[0].detach())
-        )
     loss = 0.0
     parts, target_parts = (method.cut(setup.placed(tree)) for tree in (inputs, targets))
     shares = setup.shares(target_parts)
-    for part, target, share in zip(parts, target_parts, shares, strict=True):
-        part_of_loss = setup.loss(model(part), target) * share
-        part_of_loss.backward()
-        loss += part_of_loss.item()
-    running: State = {}
-    for name, norm in norms.items():
-        values = torch.cat(seen[name]).transpose(0, 1).flatten(1)  # [C, values]
-        factor = 1.0 if norm.momentum is None else norm.momentum
-        for key, value in (("running_mean", values.mean(1)), ("running_var", values.var(1))):
-            running[f"{name}.{key}"] = before[f"{name}.{key}"].lerp(value, factor).cpu()
+    with moved_once(model):
+        for part, target, share in zip(parts, target_parts, shares, strict=True):
+            part_of_loss = setup.loss(model(part), target) * share
+            part_of_loss.backward()
+            loss += part_of_loss.item()
+    norms = [name for name, part in model.named_modules() if isinstance(part, BATCH_NORMS)]
+    names = [f"{norm}.{key}" for norm in norms for key in ("running_mean", "running_var")]
+    running = {name: model.get_buffer(name).cpu() for name in names}
     return {**_gradients_of(model), "loss": torch.tensor(loss)}, running
 
 

@@ -6,8 +6,8 @@ as_plain(trained[split], plain(*split))
 same_bits(trained[split], trained[alone])
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,15 +19,15 @@ from examples import Model, generator_states
 from nccl_like import over
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, PipelineConfig, StepResult, Timeline, Weighted, launch
+from repro.gpipe import Pipeline, PipelineConfig, StepResult, Timeline, launch
+from repro.gpipe.core.compare import unsplit_step
 from repro.gpipe.core.layers import build
-from repro.gpipe.core.microbatch import batch_size, flatten, split
+from repro.gpipe.core.microbatch import flatten, split
 from repro.gpipe.exact import rng
 
 SEED = 7
 Case = tuple[str | int, PipelineConfig]  # the name of a model, or the number of a random one
 CPU = torch.device("cpu")
-_STATISTICS = "running_mean", "running_var", "num_batches_tracked"
 
 
 @dataclass
@@ -123,93 +123,39 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
     what, step = model(name), 0
     whole = nn.Sequential(*(build(layer, n, SEED, CPU) for n, layer in enumerate(what.layers)))
     initial = snapshot(whole)
-    others = rng.other_sources()
-
-    def forward(i: int, value: Any, target: Any) -> Tensor:
-        seed = SEED if whole.training else rng.hashed(SEED, step, rng.EVALUATION, 0)
-        for n, layer in enumerate(whole):
-            rng.reseed(rng.hashed(seed, step, i, n), CPU, others.values())
-            value = layer(value)
-        rng.reseed(rng.hashed(seed, step, i, len(whole)), CPU, others.values())
-        return what.loss(value, target)
-
-    def total_of(inputs: Any, targets: Any) -> float:
-        """The loss of all replicas' micro-batches, each with its share, and their gradients."""
-        parts = [
-            part
-            for replica in zip(*(split(t, config.replicas) for t in (inputs, targets)), strict=True)
-            for part in zip(*(split(t, config.micro_batches) for t in replica), strict=True)
-        ]
-        weigh = what.loss.weight if isinstance(what.loss, Weighted) else batch_size
-        weights = [float(weigh(y)) for _, y in parts]
-        total = 0.0
-        # GPipe's backwards add up gradients from the last micro-batch to the first; buffers, which
-        # this model has none of, change in the order of the forwards.
-        order = reversed(range(len(parts))) if what.autocast else range(len(parts))
-        for i in order:
-            x, y = parts[i]
-            if not weights[i]:
-                continue
-            with regions(what):
-                loss = forward(i, x.clone(), y) * (weights[i] / sum(weights))
-            total += loss.item()
-            if loss.requires_grad:
-                loss.backward()
-        return total
-
+    M = config.micro_batches
+    # GPipe's backwards add up gradients from the last micro-batch to the first.
+    order = range(M)[::-1] if config.schedule.startswith("gpipe") else range(M)
     optimizer = optimizer_of(what, whole)
-    totals = []
-    inputs, targets = what.batches[0]
-    with rng.preserved(CPU, others):
-        for step, (inputs, targets) in enumerate(what.batches):
-            what.prepare(step, whole)
-            optimizer = optimizer_of(what, whole, optimizer)
-            if not (what.accumulates and step % 2):
-                whole.zero_grad()
-            with moved_once(whole):
-                totals.append(total_of(inputs, targets))
-            if optimizer is not None and (step % 2 or not what.accumulates):
-                optimizer.step()
-            if diverges(totals):
-                break
-        gradients, state = gradients_of(whole), snapshot(whole)
-        step += 1
-        whole.eval()
-        with torch.no_grad():
-            evaluation = total_of(inputs, targets)  # of the last step, which may be an earlier one
-    return Trained(totals, evaluation, initial, state, gradients)
-
-
-@contextmanager
-def moved_once(whole: nn.Module) -> Iterator[None]:
-    """Let each norm's running statistics move by all that goes into it inside, at once."""
-    kinds = nn.modules.batchnorm._NormBase
-    norms: list[Any] = [m for m in whole.modules() if isinstance(m, kinds)]
-    seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
-    before = {norm: [getattr(norm, name).clone() for name in _STATISTICS] for norm in norms}
-    hooks = [
-        norm.register_forward_pre_hook(
-            lambda m, args, s=seen[norm]: s.extend([args[0].detach()] * m.track_running_stats)
+    losses: list[float] = []
+    mini_batches: list[Any] = []
+    for step, batch in enumerate(what.batches):
+        what.prepare(step, whole)
+        optimizer = optimizer_of(what, whole, optimizer)
+        mini_batches = [*zip(*(split(t, config.replicas) for t in batch), strict=True)]
+        former = gradients_of(whole) if what.accumulates and step % 2 else {}
+        given: Any = {"seed": SEED, "step": step, "order": order}
+        loss, problem = unsplit_step(
+            whole, mini_batches, M, what.loss, region=lambda: regions(what), **given
         )
-        for norm in norms
-    ]
-    yield
-    for norm, hook in zip(norms, hooks, strict=True):
-        hook.remove()
-        if not seen[norm]:
-            continue
-        if isinstance(norm, nn.modules.instancenorm._InstanceNorm):  # the mean of the examples'
-            factor = norm.momentum or 0.0
-            inputs = torch.cat([x.flatten(2) for x in seen[norm]])
-            mean, variance = inputs.mean(2).mean(0), inputs.var(2).mean(0)
-        else:
-            count = before[norm][2] + 1
-            factor = norm.momentum or 1.0 / count
-            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
-            mean, variance = inputs.mean(1), inputs.var(1)
-            norm.num_batches_tracked.copy_(count)
-        for old, new, name in zip(before[norm], (mean, variance), _STATISTICS, strict=False):
-            getattr(norm, name).copy_(old + factor * (new - old))
+        assert not problem
+        losses.append(loss)
+        for key, parameter in whole.named_parameters():
+            if (before := former.get(key)) is not None:
+                added = parameter.grad
+                parameter.grad = before if added is None else before + added
+        if optimizer is not None and (step % 2 or not what.accumulates):
+            optimizer.step()
+        if diverges(losses):
+            break
+    gradients, state = gradients_of(whole), snapshot(whole)
+    step += 1
+    seed = rng.hashed(SEED, step, rng.EVALUATION, 0)
+    with torch.no_grad():
+        of_last = whole.eval(), mini_batches, M, what.loss
+        given = {"seed": seed, "step": step, "order": (), "region": lambda: regions(what)}
+        evaluation, _ = unsplit_step(*of_last, **given)
+    return Trained(losses, evaluation, initial, state, gradients)
 
 
 def train_all(cases: Sequence[Case], device: str | None) -> list[Trained | None]:

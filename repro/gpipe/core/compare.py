@@ -202,7 +202,7 @@ def unsplit_step(
         MeanLoss(loss_fn, targets, *counts, lambda weight: weights.append(weight) or weight)
     total, problem = 0.0, ""
     gradients: dict[nn.Parameter, Tensor] = {}
-    with rng.preserved(device, others), _moved_once(model):
+    with rng.preserved(device, others), moved_once(model):
         for replica, (inputs, targets) in enumerate(batches):
             check = LossCheck(device, always=True)
             counts = batch_size(inputs), micro_batches
@@ -235,7 +235,7 @@ def unsplit_step(
 
 
 @contextmanager
-def _moved_once(model: nn.Module) -> Iterator[None]:
+def moved_once(model: nn.Module) -> Iterator[None]:
     """Let each norm's running statistics move by all that goes into it inside, at once."""
     names = "running_mean", "running_var", "num_batches_tracked"
     own = [m for m in model.modules() if m.training and owns(m, names[0])]

@@ -59,7 +59,8 @@ class _StandIn:
         if "reduction" in _parameters(func).parameters:
             return _Loss.of(func, args, kwargs or {})
         apart = getattr(func, "__name__", "") in _ARRANGES
-        return _StandIn(apart=apart and all(a.apart for a in args if isinstance(a, _StandIn)))
+        given = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, _StandIn)]
+        return _StandIn(apart=apart and all(each.apart for each in given))
 
     def __getattr__(self, name: str) -> "_StandIn":
         if name.startswith("__"):
@@ -70,7 +71,9 @@ class _StandIn:
         return self
 
     def __getitem__(self, key: object) -> "_StandIn":
-        return _StandIn(apart=self.apart)
+        return _StandIn(apart=self.apart and not isinstance(key, _StandIn))
+
+    __iter__ = None  # else Python would ask for one item after the other, without an end
 
     def _joined(self, *_: object) -> "_StandIn":
         return _StandIn(apart=False)
