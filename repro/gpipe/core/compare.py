@@ -242,10 +242,12 @@ def moved_once(model: nn.Module) -> Iterator[None]:
     norms: list[Any] = [norm for norm in own if norm._buffers[names[0]] is not None]
     seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
     before = {norm: [getattr(norm, name).clone() for name in names] for norm in norms}
-    hooks = [
-        norm.register_forward_pre_hook(lambda norm, args: seen[norm].append(args[0].detach()))
-        for norm in norms
-    ]
+
+    def note(norm: Any, args: tuple[Tensor, ...]) -> None:
+        if norm.track_running_stats:
+            seen[norm].append(args[0].detach())
+
+    hooks = [norm.register_forward_pre_hook(note) for norm in norms]
     try:
         yield
     finally:
