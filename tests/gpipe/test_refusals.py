@@ -1,6 +1,10 @@
 """What a Pipeline is not made of and does not train is refused in one line that says what to do."""
 
+import pickle
+import weakref
 from collections import defaultdict
+from collections.abc import Callable
+from copy import deepcopy
 from functools import cache, partial
 from typing import Any
 
@@ -13,6 +17,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from repro.gpipe import LinkSpeed, NonFiniteError, Pipeline, Weighted
 from repro.gpipe.core.loss import refuse_foreign_modules
 from repro.gpipe.core.microbatch import Whole
+from repro.gpipe.core.ownership import leave_to_others
 
 MSE = nn.functional.mse_loss
 
@@ -178,9 +183,61 @@ def test_losses_that_are_no_mean_over_the_targets(targets: Any, loss: Any, words
 
 def test_a_loss_that_names_a_weight_of_another_stage():
     other = nn.Linear(WIDTH, 1)
-    weight = other.weight
-    words = "loss_fn: uses Parameter of the model, and other stages run layers of it"
-    refused(words, refuse_foreign_modules, lambda *_: weight.sum(), {other})
+    alias = other.weight.detach()
+    foreign = leave_to_others([linear(), other], [1, 1], nn.Identity())
+    words = "loss_fn: uses (Tensor|Linear) of the model, and other stages run layers of it"
+    for loss in (lambda *_: alias.sum(), lambda *_: other(X).sum()):
+        refused(words, refuse_foreign_modules, loss, foreign)
+
+
+HELD = linear()
+
+
+def split_model() -> Any:
+    """Two stages, of which this process holds the first: the second has layers of many kinds."""
+    tied, weak = linear(), linear()
+    with pytest.warns(FutureWarning, match="torch.jit.script"):
+        scripted: Any = torch.jit.script(linear())
+    compiled: Any = torch.compile(linear())
+    second = nn.Sequential(tied, tied, weak, scripted, compiled, nn.LSTM(WIDTH, WIDTH))
+    third = nn.Sequential(nn.BatchNorm1d(WIDTH, affine=False), weight_norm(linear()))
+    third.append(nn.LazyLinear(WIDTH))
+    vars(tied.weight)["other"] = weak.weight, weakref.ref(weak.weight)
+    model: Any = nn.Sequential(HELD, second, third, nn.Tanh())
+    leave_to_others(model, [1, 3], HELD)
+    return model
+
+
+USES: list[Callable[[Any], Any]] = [
+    lambda model: model(X),
+    lambda model: model.state_dict(),
+    deepcopy,
+    pickle.dumps,
+    lambda model: model.to("cpu"),
+    lambda model: model[1].load_state_dict(model[1].state_dict(keep_vars=True)),
+    lambda model: model[1][0].weight.other[0].sum(),
+    lambda model: nn.utils.parameters_to_vector(model[1].parameters()),
+    lambda model: float(model[2][0].running_mean[0]),
+    lambda model: Pipeline(model, 1, 1, device="cpu"),
+    *(lambda model, n=n: model[1][n](X) for n in range(6)),
+    *(lambda model, n=n: model[2][n](X) for n in range(2)),
+    lambda model: model[2][2].state_dict(),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_another_stage_trains_has_no_values_here(use: Any):
+    refused(r"^layers\[[12]\]: its weights are on stage 1", use, split_model())
+
+
+def test_what_needs_no_values_still_works():
+    model = split_model()
+    assert sum(p.numel() for p in model.parameters()) == 594
+    optimizer = torch.optim.AdamW(model.requires_grad_(True).train().parameters())
+    model[0](X).sum().backward()
+    optimizer.step()
+    assert "LSTM" in repr(model)
+    assert all(p.device.type == "meta" for p in model[1].parameters())
 
 
 @pytest.mark.parametrize("value", [None, {"x": None}])

@@ -78,6 +78,7 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
     with rng.preserved(cpu, others):
         rng.reseed(rng.hashed(seed, rng.INITIALISATION, 0, index), cpu, others.values())
         module = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
+        # One that another Pipeline trains elsewhere raises a ValueError here.
         if any(tensor.is_meta for _, tensor in _tensors(module)):
             module = _materialise(module, index)
     return module.to(device)
@@ -214,7 +215,7 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
         if not isinstance(layer, nn.Module):
             continue
         for name, tensor in _tensors(layer):
-            if tensor.is_meta and layer is not layers[index]:
+            if layer is not layers[index] and tensor.is_meta:
                 continue
             first, _ = first_layer.setdefault(id(tensor), (index, tensor))
             if stage_of[first] != stage_of[index]:
@@ -223,7 +224,7 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                     f"layers[{index}].{name}: shared by stages {both}; choose a balance that keeps "
                     "its users together, or untie it"
                 )
-            if tensor.is_meta and first != index:
+            if first != index and tensor.is_meta:
                 raise ValueError(
                     f"layers[{index}].{name}: on the meta device and shared with layers[{first}], "
                     "but each is built on its own; untie it, or put both into one layer"

@@ -44,28 +44,21 @@ class Weighted:
         return self.loss(outputs, targets)
 
 
-def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None:
+def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
     """Raise a ValueError if a loss names layers or weights of other stages: they never run here."""
     if not callable(loss_fn):
         raise ValueError(
             f"loss_fn: {short(loss_fn)} cannot be called; give (outputs, targets) -> mean loss"
         )
-    held = (p for module in foreign for p in module._parameters.values() if p is not None)
-    storages = {_storage(parameter) for parameter in held} - {0}
     for found in reachable(loss_fn):
-        modules = found.modules() if isinstance(found, nn.Module) else ()
-        is_weight = isinstance(found, Tensor) and _storage(found) in storages
-        if is_weight or any(module in foreign for module in modules):
+        parts: list[Any] = [*found.modules()] if isinstance(found, nn.Module) else []
+        if isinstance(found, Tensor) and found.layout == torch.strided and not is_lazy(found):
+            parts = [found.untyped_storage()]
+        if any(part in foreign for part in parts):
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
                 "of it; return what the loss needs from the layers, beside their output"
             )
-
-
-def _storage(tensor: Tensor) -> int:
-    """Where its elements lie, or 0."""
-    plain = tensor.layout == torch.strided and not is_lazy(tensor)
-    return tensor.untyped_storage().data_ptr() if plain else 0
 
 
 class MeanLoss:

@@ -6,15 +6,111 @@ uses, or would be another stage's weight, of which this process has a copy that 
 
 import gc
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
+from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from repro.gpipe.core.microbatch import leaves
 
 _MOST = 1000  # objects of a container that are looked at
+# What describes a parameter and does not need its values, as printing, counting and optimizers do.
+_DESCRIPTIONS = (
+    "shape size dim ndim numel element_size dtype device is_leaf is_floating_point is_complex "
+    "requires_grad requires_grad_ retains_grad grad register_hook "
+    "register_post_accumulate_grad_hook __repr__ __hash__"
+)
+
+
+class TrainedElsewhere(nn.Parameter):
+    """In place of a parameter or buffer that another rank trains: any use raises a ValueError.
+
+    Attributes:
+        problem: the error's text.
+    """
+
+    problem: str
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Called by torch in place of any of its functions that gets such a tensor."""
+        is_property = func.__name__ in ("__get__", "__set__")
+        if (func.__self__ if is_property else func).__name__ in _DESCRIPTIONS.split():
+            return super().__torch_function__(func, types, args, kwargs or {})
+        given = leaves([args, kwargs])
+        raise ValueError(next(each.problem for each in given if isinstance(each, cls)))
+
+
+def leave_to_others(layers: Sequence[Any], balance: Sequence[int], held: nn.Module) -> WeakSet[Any]:
+    """Take the tensors out of the user's layers that this process, which runs `held`, does not run.
+
+    They would keep their initial values, and take memory. A layer on the meta device has none.
+    Returned are the modules of these layers and the storages of their parameters.
+    """
+    foreign: WeakSet[Any] = WeakSet()
+    own, kept = {*held.modules()}, {id(parameter) for parameter in held.parameters()}
+    stage_of = [stage for stage, count in enumerate(balance) for _ in range(count)]
+    for index, layer in enumerate(layers):
+        problem = (
+            f"layers[{index}]: its weights are on stage {stage_of[index]}, which trains it; use "
+            "pipe.predict or pipe.evaluate in place of the model, pipe.save and whole_state_dict "
+            "for its weights or for another Pipeline, and hand on beside the output what a layer "
+            "or the loss needs of it"
+        )
+        for part in layer.modules() if isinstance(layer, nn.Module) else ():
+            if part in own:
+                continue
+            foreign.add(part)
+            for key, tensor in _with_values(part._parameters):
+                if id(tensor) not in kept:
+                    if not is_lazy(tensor) and tensor.layout == torch.strided:
+                        foreign.add(tensor.untyped_storage())
+                    part._parameters[key] = _emptied(tensor, problem)
+            for key, tensor in _with_values(part._buffers):
+                # Not in place: it may be a constant of the user's.
+                part._buffers[key] = _empty_like(tensor, problem)
+            if isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
+                # Compiled code would not ask the tensors.
+                vars(part)["forward"] = partial(_raise, problem)
+    return foreign
+
+
+def _with_values(tensors: Any) -> list[tuple[str, Any]]:
+    """Those of a module's parameters or buffers that are in this process's memory."""
+    real = [(k, t) for k, t in tensors.items() if not isinstance(t, TrainedElsewhere | None)]
+    return [(key, tensor) for key, tensor in real if not tensor.is_meta]
+
+
+def _emptied(parameter: Any, problem: str) -> nn.Parameter:
+    """In place if it can be, and else another one; whoever has the old one cannot use it either."""
+    empty = _empty_like(parameter, problem)
+    try:
+        torch.utils.swap_tensors(parameter, empty)
+    except RuntimeError:  # a weak reference or a graph has it, too
+        vars(parameter)["problem"] = problem
+        parameter.__class__ = TrainedElsewhere
+        return empty
+    return parameter
+
+
+def _empty_like(tensor: Tensor, problem: str) -> TrainedElsewhere:
+    shape = (0,) if is_lazy(tensor) else tensor.shape
+    blank = torch.empty(shape, dtype=tensor.dtype, device="meta")
+    made = Tensor._make_subclass(TrainedElsewhere, blank, tensor.requires_grad)
+    vars(made).update(vars(tensor), problem=problem)
+    return made
+
+
+def _raise(problem: str, *_: Any) -> None:
+    raise ValueError(problem)
 
 
 def refuse_foreign_leaves(

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NoReturn
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_unfit
 from repro.gpipe.core.loss import Loss, Metrics
 from repro.gpipe.core.microbatch import Tree, flatten, gather, refuse_unjoined, unwrapped
+from repro.gpipe.core.ownership import leave_to_others
 from repro.gpipe.core.replicas import Replicas, start_equal
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
@@ -177,8 +177,6 @@ class Pipeline:
         if self.replicas > 1:
             first = self.part * K + self.rank  # of the same part, in the first replica
             copies = Replicas(range(first, how.processes, K * T), self.device)
-        own = set(self.held.modules)
-        of_model = (layer for layer in entries if isinstance(layer, nn.Module))
         self.engine = Engine(
             self.held,
             links,
@@ -187,7 +185,7 @@ class Pipeline:
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
             check_loss=check_loss,
-            foreign=WeakSet(m for layer in of_model for m in layer.modules() if m not in own),
+            foreign=leave_to_others(entries, self.balance, self.held.module),
         )
         self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
