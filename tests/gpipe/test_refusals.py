@@ -143,7 +143,13 @@ SUM = partial(MSE, reduction="sum")
         (None, "None, but this stage reads"),
         (X[:1], "micro_batches=2: the mini-batch has only 1 examples"),
         ((torch.zeros(4), torch.zeros(3, 2)), r".*\(4,\), \(3, 2\).*Whole"),
-        ("nothing", ".*no tensor"),
+        ("nothing", "holds no tensor that can be cut, but str; make it a tensor"),
+        ([], "holds no tensor that can be cut, but nothing"),
+        (
+            (X.numpy(), Whole(X)),
+            r"holds no tensor that can be cut, but Whole, ndarray; .*from_numpy",
+        ),
+        ((X[:0], None), "the mini-batch has no examples"),
         (torch.tensor(1.0), r".*\(\)"),
         *(
             # Whole, they would go to each micro-batch, which has a part of the examples.
@@ -279,6 +285,27 @@ def test_optimizers_and_scalers_that_would_do_something_else():
     pipe.train_step(X, Y, MSE)
     words = "optimizer: train_step would clear the gradients"
     refused(words, pipe.train_step, X, Y, MSE, torch.optim.SGD(pipe.parameters()))
+
+
+def test_an_optimizer_that_steps_in_backward():
+    def steps(parameter: torch.Tensor) -> None:
+        torch.optim.SGD([parameter], lr=0.1).step()
+        parameter.grad = None
+
+    layers = [linear(), nn.Tanh(), linear()]
+    plain = deepcopy(layers)
+    for M, checkpoint in ((1, "always"), (2, "always"), (2, "never")):
+        pipe = Pipeline(deepcopy(layers), 1, M, device="cpu", checkpoint=checkpoint)
+        for parameter in pipe.parameters():
+            parameter.register_post_accumulate_grad_hook(steps)
+        if M > 1:
+            words = "^a hook changed parameters .* register_post_accumulate_grad_hook; give train"
+            refused(words, pipe.train_step, X, Y, MSE)
+            continue
+        pipe.train_step(X, Y, MSE)
+        expected = Pipeline(plain, 1, 1, device="cpu")
+        expected.train_step(X, Y, MSE, torch.optim.SGD(expected.parameters(), lr=0.1))
+        assert all(map(torch.equal, pipe.parameters(), expected.parameters()))
 
 
 def test_no_step_after_close_or_in_inference_mode():

@@ -153,6 +153,8 @@ def check(tree: Tree, micro_batches: int, name: str) -> int:
     # A micro-batch's part of a parameter is a plain tensor anyway.
     refuse_unplain(tree, name, (Tensor, nn.Parameter))
     examples = batch_size(tree, name)
+    if not examples:
+        raise ValueError(f"{name}: the mini-batch has no examples; leave it out")
     if micro_batches > 1:
         _refuse_uncut(tree, name, examples)
     return examples
@@ -163,9 +165,15 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
     if tree is None:
         raise ValueError(f"{name}: None, but this stage reads them; other stages may be given None")
     tensors, _ = flatten(tree)
+    if not tensors:
+        kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves(tree)})) or "nothing"
+        raise ValueError(
+            f"{name}: holds no tensor that can be cut, but {kinds}; make it a tensor, such as "
+            "torch.from_numpy(array) or torch.as_tensor(values)"
+        )
     first_dimensions = {t.shape[0] if t.ndim else None for t in tensors}
     if len(first_dimensions) != 1 or None in first_dimensions:
-        shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "no tensor"
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(
             f"{name}: all tensors must share their first dimension, the mini-batch N, got "
             f"{shapes}; wrap what belongs to the whole mini-batch in repro.gpipe.Whole(...)"

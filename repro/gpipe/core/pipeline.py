@@ -79,7 +79,8 @@ class EvaluationResult:
 
     Attributes:
         loss: mean over the mini-batches of all replicas.
-        outputs: of the last stage, on that stage; None on the others.
+        outputs: of the last stage, on that stage; None on the others. Tensors are joined, anything
+            else is that of the first micro-batch: `len(x)` is its size, not N.
         metrics: what the loss returned beside its value, summed over the same mini-batches.
     """
 
@@ -217,6 +218,7 @@ class Pipeline:
         keys = [self.layer_names[n] for n in modules]
         held = HeldStages(indices, modules, keys, self.device, seed)
         held.first = self.replica * self.micro_batches
+        held.whole = self.micro_batches == self.replicas == 1
         return held
 
     def __repr__(self) -> str:

@@ -99,6 +99,7 @@ class HeldStages:
         names: keys of all these layers in the unsplit model's state dict.
         module: all these layers; users may put another layer in the place of one.
         first: number of this replica's first micro-batch, counted over all replicas.
+        whole: whether each micro-batch is the whole mini-batch of all replicas.
         loss: follows the last of these stages if it is the model's last.
         loss_module: the loss if it is a module that may hold state. That must move in the order of
             the micro-batches, so F computes such a loss too.
@@ -119,6 +120,7 @@ class HeldStages:
         self._last_stage = max(stages)
         self.device, self.seed = device, seed
         self.step = self.first = self.sampled = 0
+        self.whole = False
         self.problem = ""
         self.loss: Loss | None = None
         self.loss_module: nn.Module | None = None
@@ -415,7 +417,14 @@ class HeldStages:
         pairs = [(t, g) for t, g in both if t.requires_grad and g is not None]
         if pairs:
             roots, their_gradients = zip(*pairs, strict=True)
+            versions = _versions(self.parameters)
             torch.autograd.backward(roots, their_gradients)
+            if not self.whole and _versions(self.parameters) != versions:
+                raise ValueError(
+                    "a hook changed parameters before the gradient of the mini-batch was complete, "
+                    "as an optimizer does that steps in register_post_accumulate_grad_hook; give "
+                    "train_step the optimizer, or take micro_batches=1 and replicas=1"
+                )
         for given, leaf in zip(saved.inputs.tensors, saved.leaves, strict=True):
             given.grad = leaf.grad
         return [t.grad for t in saved.inputs.tensors if t.requires_grad]
