@@ -10,7 +10,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from torch import nn
+from torch.optim.swa_utils import update_bn
 
 from repro.cli.advise import AdviseOptions
 from repro.cli.calibrate import CalibrateOptions
@@ -48,7 +51,17 @@ ADVICE = re.findall(
     r"(?m)^    \$ \.venv/bin/repro (advise .*)\n((?:    .*\n|\n)*)", page("docs/advise.md")
 )
 RECIPES = "clip() bfloat16() float16() accumulate() load() schedule(4) schedule(2)".split()
-RECIPES += ["schedule(4, 'checkpoint')", "pretrained()", "evaluate()", "tied()", "compared()"]
+RECIPES += ["schedule(4, 'checkpoint')", "pretrained()", "evaluate()", "tied()"]
+RECIPES += ["statistics()", "compared()"]
+
+
+def updated_statistics(batches):
+    """What the recipe for running statistics returns, by torch's own function."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 4))
+    data = batches()
+    update_bn([x for x, _ in data], model)
+    return nn.functional.cross_entropy(model.eval()(data[0][0]), data[0][1]).item()
 
 
 @pytest.mark.slow
@@ -77,6 +90,7 @@ def test_the_recipes_of_the_library_and_the_program_of_training_run(tmp_path, mo
         assert loss < 2, call
     assert found["schedule(4)"] == found["schedule(4, 'checkpoint')"] != found["schedule(2)"]
     assert [found["tied()"]] == launch(page_of_library.tied, stages=1)
+    assert found["statistics()"] == pytest.approx(updated_statistics(page_of_library.batches))
 
     exec(textwrap.dedent(last), vars(import_module("training_page")))
     assert "step=100" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from repro.gpipe.core.microbatch import leaves
 
 _MOST = 1000  # objects of a container that are looked at
-# What describes a parameter and does not need its values, as printing, counting and optimizers do.
+# What needs no values of a parameter, as printing, counting and an optimizer do.
 _DESCRIPTIONS = (
     "shape size dim ndim numel element_size dtype device is_leaf is_floating_point is_complex "
     "requires_grad requires_grad_ retains_grad grad register_hook "
@@ -29,7 +29,7 @@ _DESCRIPTIONS = (
 
 
 class TrainedElsewhere(nn.Parameter):
-    """In place of a parameter or buffer that another rank trains: any use raises a ValueError.
+    """In place of a tensor that another rank trains: whatever needs its values gets a ValueError.
 
     Attributes:
         problem: the error's text.
@@ -49,11 +49,13 @@ class TrainedElsewhere(nn.Parameter):
         raise ValueError(next(each.problem for each in given if isinstance(each, cls)))
 
 
-def leave_to_others(layers: Sequence[Any], balance: Sequence[int], held: nn.Module) -> WeakSet[Any]:
-    """Take the tensors out of the user's layers that this process, which runs `held`, does not run.
+def empty_foreign_layers(
+    layers: Sequence[Any], balance: Sequence[int], held: nn.Module
+) -> WeakSet[Any]:
+    """Take the values out of the user's layers that this process, which runs `held`, does not run.
 
-    They would keep their initial values, and take memory. A layer on the meta device has none.
-    Returned are the modules of these layers and the storages of their parameters.
+    They would stay the initial ones, and take memory. Returned are the modules of these layers and
+    the storages of their parameters.
     """
     foreign: WeakSet[Any] = WeakSet()
     own, kept = {*held.modules()}, {id(parameter) for parameter in held.parameters()}
@@ -69,48 +71,32 @@ def leave_to_others(layers: Sequence[Any], balance: Sequence[int], held: nn.Modu
             if part in own:
                 continue
             foreign.add(part)
-            for key, tensor in _with_values(part._parameters):
-                if id(tensor) not in kept:
-                    if not is_lazy(tensor) and tensor.layout == torch.strided:
-                        foreign.add(tensor.untyped_storage())
-                    part._parameters[key] = _emptied(tensor, problem)
-            for key, tensor in _with_values(part._buffers):
-                # Not in place: it may be a constant of the user's.
-                part._buffers[key] = _empty_like(tensor, problem)
-            if isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
-                # Compiled code would not ask the tensors.
-                vars(part)["forward"] = partial(_raise, problem)
+            of_part: list[Any] = [part._parameters, part._buffers]
+            for tensors in of_part:
+                for key, tensor in [*tensors.items()]:
+                    if tensor is not None and id(tensor) not in kept:
+                        tensors[key] = _emptied(tensor, problem, foreign)
     return foreign
 
 
-def _with_values(tensors: Any) -> list[tuple[str, Any]]:
-    """Those of a module's parameters or buffers that are in this process's memory."""
-    real = [(k, t) for k, t in tensors.items() if not isinstance(t, TrainedElsewhere | None)]
-    return [(key, tensor) for key, tensor in real if not tensor.is_meta]
-
-
-def _emptied(parameter: Any, problem: str) -> nn.Parameter:
-    """In place if it can be, and else another one; whoever has the old one cannot use it either."""
-    empty = _empty_like(parameter, problem)
-    try:
-        torch.utils.swap_tensors(parameter, empty)
-    except RuntimeError:  # a weak reference or a graph has it, too
-        vars(parameter)["problem"] = problem
-        parameter.__class__ = TrainedElsewhere
-        return empty
-    return parameter
-
-
-def _empty_like(tensor: Tensor, problem: str) -> TrainedElsewhere:
+def _emptied(tensor: Any, problem: str, foreign: WeakSet[Any]) -> Tensor:
+    """A parameter is emptied in place, for whoever else has it; a buffer may be a constant."""
+    if isinstance(tensor, TrainedElsewhere) or tensor.is_meta:
+        return tensor
     shape = (0,) if is_lazy(tensor) else tensor.shape
     blank = torch.empty(shape, dtype=tensor.dtype, device="meta")
-    made = Tensor._make_subclass(TrainedElsewhere, blank, tensor.requires_grad)
-    vars(made).update(vars(tensor), problem=problem)
-    return made
-
-
-def _raise(problem: str, *_: Any) -> None:
-    raise ValueError(problem)
+    empty = Tensor._make_subclass(TrainedElsewhere, blank, tensor.requires_grad)
+    vars(empty).update(vars(tensor), problem=problem)
+    if isinstance(tensor, nn.Parameter):
+        if tensor.layout == torch.strided and not is_lazy(tensor):
+            foreign.add(tensor.untyped_storage())
+        try:
+            torch.utils.swap_tensors(tensor, empty)
+            return tensor
+        except RuntimeError:  # a weak reference or a graph has it, too
+            vars(tensor)["problem"] = problem
+            tensor.__class__ = TrainedElsewhere  # pyright: ignore[reportAttributeAccessIssue]
+    return empty
 
 
 def refuse_foreign_leaves(

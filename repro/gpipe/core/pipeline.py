@@ -29,7 +29,7 @@ from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_unfit
 from repro.gpipe.core.loss import Loss, Metrics
 from repro.gpipe.core.microbatch import Tree, flatten, gather, refuse_unjoined, unwrapped
-from repro.gpipe.core.ownership import leave_to_others
+from repro.gpipe.core.ownership import empty_foreign_layers
 from repro.gpipe.core.replicas import Replicas, start_equal
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
@@ -101,6 +101,7 @@ class Pipeline:
         layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes
             one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
             Factories are called only where their layers run, initialised from (seed, layer).
+            Modules lose their weights where they do not run: any use of these is a ValueError.
         config: a `PipelineConfig`, or its first fields.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
@@ -186,7 +187,7 @@ class Pipeline:
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
             check_loss=check_loss,
-            foreign=leave_to_others(entries, self.balance, self.held.module),
+            foreign=empty_foreign_layers(entries, self.balance, self.held.module),
         )
         self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here

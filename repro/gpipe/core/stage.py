@@ -608,4 +608,7 @@ def _is_plain(layer: nn.Module) -> bool:
 
 def _versions(tensors: Sequence[Tensor]) -> list[int]:
     """How often each was written to in place; 0 for inference tensors, which do not count it."""
-    return [0 if t.is_inference() else t._version for t in tensors]
+    try:
+        return [t._version for t in tensors]
+    except RuntimeError:  # asking each one first takes ten times as long
+        return [0 if t.is_inference() else t._version for t in tensors]
