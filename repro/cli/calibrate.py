@@ -21,6 +21,7 @@ from repro.harness.schema import CalibrateRound, CalibrationFile
 from repro.harness.sizes import AMOEBANET, DEFAULT_N, TRANSFORMER, small
 from repro.harness.spec import RunSpec, assigned, slug
 from repro.harness.text import seconds, size
+from repro.io.untrusted import refuse_links
 
 _FITTED_N = 32  # examples of the largest micro-batch whose layers make a device profile
 
@@ -82,7 +83,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _file_to_write(options: CalibrateOptions, origin: Origin, name: str) -> Path:
-    return json_file("--output", options.output or options.results / origin.machine.slug / name)
+    path = options.output or options.results / origin.machine.slug / name
+    if options.output is None:
+        refuse_links(options.results, path)
+    return json_file("--output", path)
 
 
 def _machine(options: CalibrateOptions, origin: Origin) -> dict[str, Any]:

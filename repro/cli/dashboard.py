@@ -13,6 +13,7 @@ from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.results import load_recorded
 from repro.harness.wandb_dashboard import title_of, workspace
 from repro.io.untrusted import message
+from repro.report.stamp import refuse_linked_files
 
 if TYPE_CHECKING:
     import wandb_workspaces.workspaces as ws
@@ -40,6 +41,7 @@ class DashboardOptions:
 
 def main(arguments: list[str]) -> int:
     options = parse(DashboardOptions, arguments, "repro dashboard")
+    refuse_linked_files(options.plots)
     results = load_recorded(options.results)
     places = wandb_summary.places(results)
     experiments = tuple(dict.fromkeys(place.experiment for place in places))

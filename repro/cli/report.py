@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
     if options.bundles:
         _with_bundles(options)
     elif options.reference:
-        print(f"wrote {page.animate(*REFERENCE)}")
         print(f"wrote {page.write(*REFERENCE)}")
+        print(f"wrote {page.animate(*REFERENCE)}")
     else:
         done = refresh(options.results, options.plots)
         show_verdicts(options.plots)

@@ -20,6 +20,8 @@ from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
 from repro.io import lock, signals
+from repro.io.untrusted import refuse_links
+from repro.report.stamp import refuse_linked_files
 
 REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 
@@ -93,7 +95,12 @@ class Session:
         Raises:
             KeyboardInterrupt: after the interruption is recorded.
         """
-        with lock.held(self.options.results, command):
+        results, plots = self.options.results, self.options.plots
+        if self.options.wandb != "disabled":
+            refuse_links(results, results / "wandb")
+        if plots:
+            refuse_linked_files(plots)
+        with lock.held(results, command):
             plans = make_plans()
             rehearsal.check_plans(plans)
             before = [len(plan.journal.rounds) for plan in plans]
@@ -102,7 +109,7 @@ class Session:
             try:
                 runner.measure(
                     plans,
-                    self.options.results,
+                    results,
                     self.reporter,
                     self._show_done,
                     self._show_experiment,

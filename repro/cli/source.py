@@ -16,7 +16,7 @@ from repro.harness.outside import consent, read
 from repro.harness.schema import CalibrationFile
 from repro.harness.spec import Optimizer, assigned
 from repro.io.redact import tilde_to_home
-from repro.io.untrusted import LARGE
+from repro.io.untrusted import LARGE, refuse_links
 
 if TYPE_CHECKING:
     from repro.harness.predict import Source
@@ -156,6 +156,7 @@ def this_machine() -> machine.Machine:
 def _measured_here() -> str:
     """The path of the profile of this machine that `repro calibrate` writes by default."""
     path = Path("results") / this_machine().slug / "device.json"
+    refuse_links(Path("results"), path)
     if not path.is_file():
         raise ValueError(
             f"--device here: {path} is not there; `repro calibrate` measures this machine and "

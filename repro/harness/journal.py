@@ -34,7 +34,7 @@ from repro.harness.spec import Experiment, RunSpec, Scale
 from repro.io.explain import explain
 from repro.io.files import write
 from repro.io.redact import redact
-from repro.io.untrusted import LARGE, inside, read_bytes
+from repro.io.untrusted import LARGE, read_bytes, refuse_links
 
 NAME, TIMELINES = "journal.jsonl", "timelines"
 REMEDY = "restore it from a copy, or move it away and measure its runs again"
@@ -65,8 +65,8 @@ class Journal:
     """What is recorded of one experiment at one place; read once, then appended to.
 
     Only the process that holds the lock of the results appends. The folder need not exist; `root`
-    is the results folder, which no link may lead out of. A ValueError names a line that is not as
-    it was written.
+    is the results folder, below which nothing may be a link. A ValueError names a link, or a line
+    that is not as it was written.
     """
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
@@ -81,6 +81,8 @@ class Journal:
         self._spans: dict[str, str] = {}  # run -> digest of the file with its spans
         self._environment: dict[str, Any] = {}
         self._size, self._seal = 0, b""  # of the lines that count, and the end of the last one
+        timelines = folder / TIMELINES
+        refuse_links(self.root, self.path, timelines, *timelines.glob("*"))
         self._read()
 
     @classmethod
@@ -209,9 +211,8 @@ class Journal:
             replacing=list(replacing),
         )
         before = {self._file(run) for run in measured if run in self._spans}
-        folder = inside(self.folder / TIMELINES, self.root)
         for run, packed in spans.items():
-            write(folder / _file_name(run, event.spans[run]), packed)
+            write(self.folder / TIMELINES / _file_name(run, event.spans[run]), packed)
         self.append(*events, event)
         for path in before.difference(self.timeline_files()):
             path.unlink(missing_ok=True)
@@ -222,7 +223,6 @@ class Journal:
         for event in events:
             line, seal = _line(event, seal)
             lines += line
-        inside(self.folder, self.root)
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -257,7 +257,7 @@ class Journal:
 
     @collector.paused()  # hundreds of thousands of records have no cycles
     def _read(self) -> None:
-        if not self.path.exists() and not self.path.is_symlink():
+        if not self.path.exists():
             return
         try:
             raw = read_bytes(self.path, _LARGEST, within=self.root)

@@ -21,7 +21,7 @@ from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, r
 from repro.harness.spec import TIMED, RunSpec, canonical, run_name
 from repro.harness.statistics import Ratio, ratio
 from repro.harness.vary import compared, differences
-from repro.io.untrusted import did_you_mean, short
+from repro.io.untrusted import did_you_mean, refuse_links, short
 
 GIB = 2**30
 _MOST_LISTED = 5  # runs in a message
@@ -301,6 +301,7 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
     """
     *place, part = text.strip("/").split("/")
     ids: list[str] = []
+    refuse_links(results, results / "reference")
     for folder in (results, results / "reference"):
         loaded = load(folder)
         ids += [run.id for run in loaded.runs]

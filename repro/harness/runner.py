@@ -27,7 +27,7 @@ from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.tasks.fit_search import Search
 from repro.harness.vary import same_cut
 from repro.io import signals
-from repro.io.untrusted import inside
+from repro.io.untrusted import refuse_links
 
 # seconds for one run
 DEADLINES: dict[Scale, float] = {
@@ -61,12 +61,13 @@ def measure(
     Only for the process that holds the lock of the results, under which the plans were made.
     """
     watch = CpuShare()  # until the first round begins
+    todo = [plan for plan in plans if plan.outstanding]
+    crew = workers(todo, results) if todo else None
     for plan in plans:
         prepare(plan)
-    todo = [plan for plan in plans if plan.outstanding]
-    if not todo:
+    if crew is None:
         return
-    with workers(todo, results) as crew:
+    with crew:
         runs = [run for plan in todo for run in plan.runs]
         if any(run.missing and run.spec.fidelity in TIMED for run in runs):
             reporter.load(watch.share())
@@ -286,7 +287,7 @@ def workers(plans: Sequence[Plan], results: Path) -> Crew:
         return Crew(widest, team=torchrun())
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     logs = results / machine.slug / plans[0].scale / "logs"
-    inside(logs, results)
+    refuse_links(results, logs)
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlparse
 
 from repro.harness.spec import digest
 from repro.io.redact import redact
-from repro.io.untrusted import inside
+from repro.io.untrusted import refuse_links
 
 if TYPE_CHECKING:
     import wandb
@@ -29,6 +29,8 @@ Fill = Callable[["wandb.Run"], None]  # logs into a run, without what is private
 PROJECT = "gpipe-repro"
 _LONGEST_NAME = 128  # characters of a run's name that W&B takes
 _CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
+# What W&B writes into besides a folder for each run; we name the first part of each.
+_WRITTEN = ("cache/wandb/logs", "data/artifacts/staging")
 _said: set[str] = set()
 _refused: set[Mode] = set()  # "online" once the server did not answer
 
@@ -151,7 +153,7 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
     about["name"] = about["name"][:_LONGEST_NAME]
     directory = directory.absolute()  # the service that writes may have been started elsewhere
     directory.mkdir(parents=True, exist_ok=True)
-    inside(directory / "wandb", directory)
+    refuse_links(directory, *(directory / "wandb" / name for name in _WRITTEN))
     # Read when wandb starts, once per process: no reports home, no talk, no log files under the
     # user's home.
     os.environ.setdefault("WANDB_SILENT", "true")

@@ -170,8 +170,7 @@ class Report(NamedTuple):
         return [
             path
             for path in sorted(self.plots.glob(f"*.{kind}"))
-            if not path.is_symlink()
-            and any(path.stem == name or path.stem.startswith(f"{name}_") for name in names)
+            if any(path.stem == name or path.stem.startswith(f"{name}_") for name in names)
         ]
 
 

@@ -28,9 +28,3 @@ def write(path: Path, data: bytes) -> None:
         with suppress(OSError):  # free its part of a full disk
             temporary.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def fresh(path: Path) -> Path:
-    """The path of a file that is written anew; a link in its place is removed, not followed."""
-    path.unlink(missing_ok=True)
-    return path

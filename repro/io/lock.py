@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from repro.io.untrusted import read_text, short
+from repro.io.untrusted import read_text, refuse_links, short
 
 NAME = ".lock"  # beside the machines' folders; git ignores it, since it names a user and a host
 # Errors of a file system that has no locks.
@@ -29,9 +29,7 @@ def held(results: Path, command: str) -> Iterator[None]:
     """
     results.mkdir(parents=True, exist_ok=True)
     path = results / NAME
-    # filelock refuses links too, but would take a pipe.
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ValueError(f"{path}: it is no regular file, as the lock must be; remove it")
+    refuse_links(results, path)
     lock = FileLock(path, fallback_to_soft=False)
     try:
         lock.acquire(blocking=False)

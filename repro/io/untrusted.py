@@ -19,28 +19,35 @@ SMALL = 2**20
 LARGE = 2**26
 
 
-def inside(path: Path, folder: Path) -> Path:
-    """The same path without links, of something in a folder that others may have filled.
+def refuse_links(folder: Path, *paths: Path) -> None:
+    """Raise a one-line ValueError if a path below a folder is, or passes through, a link.
 
-    The folder may itself be a link, and so may what is in it where the link stays in it.
+    The folder itself may be a link, such as one to another disk. Below it we overwrite and delete,
+    so no link there is followed, wherever it leads. A pipe or a device, for which we might wait for
+    ever, is refused too. A path need not exist, and may not leave the folder by `..`.
     """
-    real = Path(os.path.realpath(path))
-    if not real.is_relative_to(os.path.realpath(folder)):
-        raise ValueError(f"{path.name} is a link out of {folder}; put the file itself there")
-    return real
+    for path in paths:
+        place = folder
+        for part in path.relative_to(folder).parts:
+            place /= part
+            if part == "..":
+                raise ValueError(f"{path}: leads out of {folder}; put the file into it")
+            is_special = place.exists() and not place.is_file() and not place.is_dir()
+            if place.is_symlink() or is_special:
+                raise ValueError(
+                    f"{place}: is a link or no regular file; put the file or folder itself there"
+                )
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
     """Open a file for reading, without waiting for the other end of a pipe.
 
-    Where `within` is given, the file may be no link, and no folder on its way may be a link out of
-    that folder. A ValueError says that it is no regular file: a pipe or a device may never end.
+    Where `within` is given, a folder, `refuse_links` checks the path below it. A ValueError says
+    that it is no regular file: a pipe or a device may never end.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
     if within is not None:
-        if path.is_symlink():
-            raise ValueError(f"{path.name} is a link; put the file itself there")
-        path = inside(path, within)
+        refuse_links(within, path)
         flags |= os.O_NOFOLLOW
     descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from repro.harness.results import Results, Run
-from repro.io.files import fresh
 from repro.report import curves, gantt
 from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of, words_of
@@ -108,5 +107,5 @@ def traces(results: Results, directory: Path) -> dict[str, Path]:
         trace = results.chrome_trace(matching(runs, experiment=experiment))
         if trace["traceEvents"]:
             paths[experiment] = directory / f"{experiment}.trace.json"
-            fresh(paths[experiment]).write_text(json.dumps(trace), encoding="utf-8")
+            paths[experiment].write_text(json.dumps(trace), encoding="utf-8")
     return paths

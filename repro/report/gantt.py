@@ -16,7 +16,6 @@ from matplotlib.path import Path as Outline
 from PIL import Image
 
 from repro.gpipe.schedule.timeline import WORK, Span, Timeline
-from repro.io.files import fresh
 from repro.report.style import IDLE, KIND_WORDS, KINDS, QUOTED, SOFT, grid, ink, styled
 
 _HEIGHT = 0.78  # of a row
@@ -142,7 +141,7 @@ def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60)
     palette = images[len(images) // 2].quantize(64)
     first, *others = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     first.save(
-        fresh(path),
+        path,
         save_all=True,
         append_images=others,
         duration=[80] * len(others) + [2500],

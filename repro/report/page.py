@@ -15,11 +15,11 @@ from markupsafe import Markup
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, load, load_recorded
 from repro.harness.spec import TINY
-from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.player import player, rendered
 from repro.report.sections import as_text, repeated, sections_of, with_code
+from repro.report.stamp import refuse_linked_files
 from repro.report.style import FIDELITIES, ink, model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds
@@ -31,12 +31,13 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     """Write tables (csv, md, tex), figures (png, svg) and report.html; return the page's path.
 
     Raises:
-        ValueError: if nothing is recorded in `results_dir`.
+        ValueError: if nothing is recorded in `results_dir`, or there is a link in either folder.
     """
     return write_loaded(load_recorded(results_dir), plots_dir)
 
 
 def write_loaded(results: Results, plots_dir: Path) -> Path:
+    refuse_linked_files(plots_dir)
     claims = verdicts.judged_claims(results)
     tables = write_tables(results, plots_dir)
     drawn = figures.draw_all(results, plots_dir)
@@ -77,7 +78,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         environments=_environments(results),
     )
     path = plots_dir / "report.html"
-    fresh(path).write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8")
     return path
 
 
@@ -92,7 +93,7 @@ def write_tables(results: Results, plots_dir: Path) -> list[Table]:
     for table in tables:
         table.write(plots_dir)
     every_round = rounds(results).to_dict("list")
-    fresh(plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
+    (plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
     return tables
 
 

@@ -4,8 +4,7 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 
-from repro.io.files import fresh
-from repro.io.untrusted import SMALL, read_text
+from repro.io.untrusted import SMALL, read_text, refuse_links
 from repro.report.declared import HOME
 
 # What the report is made by, and what in a results folder it is not made from.
@@ -15,18 +14,23 @@ _NAME = ".report-stamp"
 _NO_RESULTS = ("wandb", "logs", "reference", ".lock")
 
 
+def refuse_linked_files(plots_dir: Path) -> None:
+    """Raise a one-line ValueError if a file that a report reads or writes is a link."""
+    refuse_links(plots_dir, plots_dir / _NAME, *plots_dir.glob("?*.*"))
+
+
 def is_current(results_dir: Path, plots_dir: Path) -> bool:
     """Whether report.html in `plots_dir` was made from these results by this code."""
     stamp = plots_dir / _NAME
     try:
-        made = read_text(stamp, SMALL)
+        made = read_text(stamp, SMALL, within=plots_dir)
     except ValueError:
         made = ""
     return (plots_dir / "report.html").exists() and made == _digest(results_dir)
 
 
 def put(results_dir: Path, plots_dir: Path) -> None:
-    fresh(plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
+    (plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
 
 
 def remove(plots_dir: Path) -> None:
@@ -43,7 +47,7 @@ def _digest(results_dir: Path) -> str:
     ]
     code = [path for home in _CODE for path in sorted(home.rglob("*")) if path.suffix in _KINDS]
     for path in (*recorded, *code):
-        stat = path.stat()
+        stat = path.lstat()
         text = f"{path}\n{stat.st_size}\n{stat.st_mtime_ns}\n"
         digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()

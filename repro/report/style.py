@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from repro.io.files import fresh
-
 # Each colour has one meaning in all figures, and on the page. Kinds of work and the quoted numbers
 # have Okabe and Ito's colours; the other fidelities were chosen to differ from these, also for
 # readers who see two primary colours only.
@@ -201,5 +199,5 @@ def save(figure: Figure, stem: Path, title: str) -> None:
         axes.set_position((left, bottom, width, height))
     of_png, of_svg = {"Software": None}, {"Date": None, "Creator": None, "Title": title}
     for kind, metadata in (("png", of_png), ("svg", of_svg)):
-        figure.savefig(fresh(stem.with_name(f"{stem.name}.{kind}")), metadata=metadata)
+        figure.savefig(stem.with_name(f"{stem.name}.{kind}"), metadata=metadata)
     plt.close(figure)

@@ -16,7 +16,6 @@ from markupsafe import Markup
 
 from repro.harness.frame import Frame
 from repro.harness.results import Run
-from repro.io.files import fresh
 from repro.report.texts import FIDELITIES
 
 NOT_RUN = "not run"
@@ -134,7 +133,7 @@ class Table:
     def write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for kind, text in (("csv", self.csv()), ("md", self.markdown()), ("tex", self.latex())):
-            fresh(directory / f"{self.name}.{kind}").write_text(text, encoding="utf-8")
+            (directory / f"{self.name}.{kind}").write_text(text, encoding="utf-8")
 
 
 def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from repro.gpipe.checkpoint.files import INDEX, read_index, read_part
 from repro.io.files import write
-from repro.io.untrusted import read_bytes
+from repro.io.untrusted import read_bytes, refuse_links
 from repro.train.history import History
 
 AVERAGE = "average"
@@ -55,6 +55,7 @@ def weights_of(folder: Path) -> Path:
     A folder that has no checkpoints is itself one of `Pipeline.save`.
     """
     path = newest_usable(folder)[0] or folder
+    refuse_links(path, path / AVERAGE)
     return path / AVERAGE if (path / AVERAGE).exists() else path
 
 
@@ -92,6 +93,8 @@ def discard(path: Path) -> None:
 
 
 def _folders(run: Path) -> list[Path]:
-    """The folders of all checkpoints, also of interrupted saves, by their steps."""
+    """The folders of all checkpoints, also of interrupted saves, by their steps; without links."""
+    for level in ("step-*", "step-*/*", f"step-*/{AVERAGE}/*"):
+        refuse_links(run, *run.glob(level))
     steps = {path.name.removeprefix("step-"): path for path in run.glob("step-*")}
     return [steps[step] for step in sorted(filter(str.isdecimal, steps), key=int)]

@@ -229,6 +229,7 @@ class Trainer:
         run = self.folder
         assert run is not None, "a checkpoint needs a folder; give Trainer a folder"
         path = run / f"step-{self.step:06}"
+        self._first_of_all(run, lambda: checkpoints.committed(run))  # refuses links
         try:
             self._write(path)
         except (OSError, ValueError) as error:

@@ -334,4 +334,24 @@ def test_files_that_were_made_on_purpose_run_nothing(tmp_path, monkeypatch):
     (tmp_path / "stage0.pt").write_bytes(path.read_bytes())
     index = json.loads((folder / "index.json").read_text())
     forge(folder, {"files": {"../stage0.pt": index["files"][path.name]}})
-    refused("stage0.pt is a link out of", get, folder, model(4, 4))
+    refused("stage0.pt: leads out of", get, folder, model(4, 4))
+
+
+def test_only_the_folder_itself_may_be_a_link(tmp_path):
+    folder, disk, theirs = tmp_path / "run", tmp_path / "disk", tmp_path / "theirs"
+    disk.mkdir()
+    folder.symlink_to(disk)
+    put(folder, model(4, 4))
+    for path in [*disk.iterdir(), disk / f".index.json.{os.getpid()}"]:
+        theirs.touch()
+        if is_read := path.exists():
+            path.replace(theirs)
+        path.symlink_to(theirs)
+        before = theirs.read_bytes(), {*disk.iterdir()}
+        refused(f"{path.name}: is a link", put, folder, model(4, 4))
+        if is_read:
+            refused(f"{path.name}: is a link", whole_state_dict, folder)
+        assert (theirs.read_bytes(), {*disk.iterdir()}) == before
+        theirs.replace(path)
+    (disk / "notes").symlink_to(theirs)
+    put(folder, model(4, 4))

@@ -33,7 +33,7 @@ def test_a_lock_that_is_a_link_is_refused_and_left_alone(tmp_path: Path):
     theirs.write_text("years of work")
     (tmp_path / lock.NAME).symlink_to(theirs)
     with (
-        pytest.raises(ValueError, match=r"\.lock: it is no regular file"),
+        pytest.raises(ValueError, match=r"\.lock: is a link or no regular file"),
         lock.held(tmp_path, "repro run"),
     ):
         pass

@@ -5,25 +5,36 @@ from pathlib import Path
 
 import pytest
 
-from repro.io.untrusted import open_regular, read_bytes, read_text
+from repro.io.untrusted import open_regular, read_bytes, read_text, refuse_links
 
 
-def test_in_a_folder_of_others_a_link_is_refused(tmp_path: Path):
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    (tmp_path / "file").write_text("content")
-    (inner / "link").symlink_to("../file")
-    (tmp_path / "way").symlink_to("inner")
-    (inner / "out").symlink_to(tmp_path)
-    assert read_text(inner / "link", 7) == read_text(tmp_path / "way/../file", 7) == "content"
-    for folder in (inner, tmp_path):
-        with pytest.raises(ValueError, match=r"^link is a link; put the file itself there"):
-            read_text(tmp_path / "way/link", 7, folder)
-    with pytest.raises(ValueError, match=rf"^file is a link out of {inner}; put the file itself"):
-        read_text(inner / "out/file", 7, inner)
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(ValueError, match=r"^not readable .*symbolic links"):
-        read_text(tmp_path / "loop", 7)
+def test_below_a_folder_of_ours_no_link_is_followed(tmp_path: Path):
+    """Wherever it leads; the folder itself may be one, and so may what a user names."""
+    (tmp_path / "real/sub").mkdir(parents=True)
+    (tmp_path / "real/file").write_text("content")
+    folder = tmp_path / "folder"
+    folder.symlink_to("real")
+    for name, target in {
+        "to a file": "file",
+        "to a folder": "sub",
+        "out": tmp_path,
+        "loop": "loop",
+        "to nothing": "nothing",
+    }.items():
+        (folder / name).symlink_to(target)
+        refusal = rf"^{folder / name}: is a link or no regular file; put the file or folder itself"
+        for path in (folder / name, folder / name / "file"):
+            with pytest.raises(ValueError, match=refusal):
+                refuse_links(folder, path)
+            with pytest.raises(ValueError, match=refusal):
+                read_text(path, 7, folder)
+    refuse_links(folder, folder, folder / "file", folder / "sub/later")
+    assert read_text(folder / "file", 7, folder) == read_text(folder / "to a file", 7) == "content"
+    with pytest.raises(ValueError, match="leads out of"):
+        refuse_links(folder, folder / "sub/../../other")
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ValueError, match="no regular file"):
+        refuse_links(folder, folder / "pipe")
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path):

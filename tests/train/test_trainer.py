@@ -198,6 +198,26 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch, broken):
     assert make(tmp_path, 1).resume() == 4
 
 
+@pytest.mark.parametrize(
+    "place", ["step-000001", "step-000002/index.json", "step-000002/average", "step-000003"]
+)
+def test_a_link_among_checkpoints_is_refused_and_its_target_left_alone(tmp_path, place):
+    run, theirs = tmp_path / "run", tmp_path / "theirs"
+    trainer = trained(run, steps=2)
+    (run / place).rename(theirs) if (run / place).exists() else theirs.mkdir()
+    (run / place).symlink_to(theirs)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for call in (
+        lambda: trainer.run(3),
+        lambda: make(run, 1).run(1),
+        lambda: make(run, 1).resume(),
+        lambda: make(None, 1).start_from(run),
+    ):
+        with pytest.raises(ValueError, match=rf"{run / place}: is a link[^\n]*$"):
+            call()
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
 @pytest.mark.slow
 def test_a_killed_run_of_two_stages_goes_on_with_one_as_if_it_had_not_been(tmp_path):
     """SIGKILL at a moment of chance, during a step or a save."""

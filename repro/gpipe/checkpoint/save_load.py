@@ -20,7 +20,7 @@ from repro.gpipe.checkpoint import files, optimizer_state
 from repro.gpipe.checkpoint.files import Index, Kind, Part
 from repro.gpipe.core.layers import names
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
-from repro.io.untrusted import short
+from repro.io.untrusted import refuse_links, short
 
 Gather = Callable[[Any], list[Any]]
 T = TypeVar("T")
@@ -54,6 +54,7 @@ def save(
         if not writes:
             return None
         # All checks come before anything is written.
+        refuse_links(folder, folder / files.INDEX, *folder.glob(".index*"), *folder.glob("stage*"))
         if misfit:
             raise ValueError(misfit)
         if optimizer is not None:
