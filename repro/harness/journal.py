@@ -65,8 +65,7 @@ class Journal:
     """What is recorded of one experiment at one place; read once, then appended to.
 
     Only the process that holds the lock of the results appends. The folder need not exist; `root`
-    is the results folder, below which nothing may be a link. A ValueError names a link, or a line
-    that is not as it was written.
+    is the results folder. A ValueError names a link below it, or a line that was changed.
     """
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
@@ -81,8 +80,7 @@ class Journal:
         self._spans: dict[str, str] = {}  # run -> digest of the file with its spans
         self._environment: dict[str, Any] = {}
         self._size, self._seal = 0, b""  # of the lines that count, and the end of the last one
-        timelines = folder / TIMELINES
-        refuse_links(self.root, self.path, timelines, *timelines.glob("*"))
+        refuse_links(self.root, self.path, folder / TIMELINES, *folder.glob(f"{TIMELINES}/*"))
         self._read()
 
     @classmethod

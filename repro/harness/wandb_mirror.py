@@ -29,8 +29,6 @@ Fill = Callable[["wandb.Run"], None]  # logs into a run, without what is private
 PROJECT = "gpipe-repro"
 _LONGEST_NAME = 128  # characters of a run's name that W&B takes
 _CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
-# What W&B writes into besides a folder for each run; we name the first part of each.
-_WRITTEN = ("cache/wandb/logs", "data/artifacts/staging")
 _said: set[str] = set()
 _refused: set[Mode] = set()  # "online" once the server did not answer
 
@@ -153,14 +151,15 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
     about["name"] = about["name"][:_LONGEST_NAME]
     directory = directory.absolute()  # the service that writes may have been started elsewhere
     directory.mkdir(parents=True, exist_ok=True)
-    refuse_links(directory, *(directory / "wandb" / name for name in _WRITTEN))
+    folder = directory / "wandb"  # besides these two, W&B writes into a new folder for each run
+    refuse_links(directory, folder / "cache/wandb/logs", folder / "data/artifacts/staging")
     # Read when wandb starts, once per process: no reports home, no talk, no log files under the
     # user's home.
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb/cache"))
+    os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "cache"))
     # Unlike the others this one is read for every table.
-    os.environ["WANDB_DATA_DIR"] = str(directory / "wandb/data")
+    os.environ["WANDB_DATA_DIR"] = str(folder / "data")
     import wandb
 
     settings = wandb.Settings(

@@ -141,11 +141,3 @@ def test_a_damaged_timeline_is_named_and_measured_again(results: Path, recorded:
         seen(results)
     again(results, force=True)
     assert seen(results) == seen(recorded)
-
-
-def test_a_journal_that_is_a_link_is_one_line(results: Path):
-    path = journal_in(results)
-    path.symlink_to(path.rename(results.parent / "outside"))
-    for read in (load, again):
-        with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: "):
-            read(results)

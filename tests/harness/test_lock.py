@@ -26,15 +26,3 @@ def test_the_second_is_told_in_one_line_who_is_there_and_what_to_do(
     for words in (f"--results {tmp_path}: {owner}", "`repro run table2 --scale smoke`", "wait"):
         assert words in error
     assert [path.name for path in tmp_path.iterdir()] == [lock.NAME]
-
-
-def test_a_lock_that_is_a_link_is_refused_and_left_alone(tmp_path: Path):
-    theirs = tmp_path / "thesis"
-    theirs.write_text("years of work")
-    (tmp_path / lock.NAME).symlink_to(theirs)
-    with (
-        pytest.raises(ValueError, match=r"\.lock: is a link or no regular file"),
-        lock.held(tmp_path, "repro run"),
-    ):
-        pass
-    assert theirs.read_text() == "years of work"
