@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_used_is_one_line(command, kind, tmp_path, monkeyp
 SWEEP = "plan sweep --model timed --K 1 --M 1 --scale smoke"
 
 
-@pytest.mark.parametrize("command", ["report --plots plots", SWEEP, "why x", "doctor"])
+@pytest.mark.parametrize("command", ["report --plots plots", SWEEP, "plan --spec x", "doctor"])
 @pytest.mark.parametrize("kind", ["nothing", "a pipe"])
 @pytest.mark.timeout(120)
 def test_a_results_folder_that_is_none_is_one_line_at_most(

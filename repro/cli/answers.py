@@ -1,7 +1,7 @@
 """The answer of a verb is a value: its fields, which `--json` prints and a terminal shows.
 
-The name of a field says its unit: `_s` are seconds, `bytes` bytes, and `speedup` and `gain` begin
-ratios. Any other number that is not whole is a share.
+The name of a field says its unit: `_s` are seconds, `bytes` bytes, and `speedup` begins a ratio.
+Any other number that is not whole is a share.
 """
 
 import dataclasses
@@ -110,7 +110,7 @@ def _cell(name: str, value: Any) -> str:
         return ", ".join(_cell(name, part) for part in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name.startswith(("speedup", "gain")):
+    if name.startswith("speedup"):
         return f"{value:.2f}x"
     if not isinstance(value, float):
         return str(value)

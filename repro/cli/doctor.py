@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness import contention, machine, wandb_mirror
@@ -33,8 +31,6 @@ class DoctorOptions:
 
     results: Path = Path("results")
     """where measurements would be recorded"""
-    check: tyro.conf.FlagCreatePairsOff[bool] = False
-    """run small pipelines for half a minute: training, memory, messages, a failure"""
 
 
 @dataclass(frozen=True)
@@ -173,9 +169,4 @@ def main(arguments: list[str]) -> int:
         print(f"WARNING: {text} first")
     if not errors:
         print("Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.")
-    status = 1 if errors else 0
-    if options.check:
-        from repro.cli.doctor_check import print_checks  # imports torch
-
-        status = max(status, print_checks())
-    return status
+    return 1 if errors else 0

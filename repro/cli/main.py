@@ -24,12 +24,16 @@ VERBS = {
     "report": "Write tables, figures and report.html from the recorded results.",
     "results": "Print all recorded runs as one table, or as comma-separated values, or pack them.",
     "dashboard": "Show a W&B workspace for the results, with panels by exhibit; --push makes it.",
-    "why": "Explain why a recorded run is slow and which changes would make it faster.",
     "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",
     "simulate": "Simulate a training step on K devices, for several K and M.",
     "advise": "Find the fastest way to train a model on some devices, and why others are slower.",
     "calibrate": "Measure this machine's rates, or a model's layer times, for `repro simulate`.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
+}
+# A verb or flag that has left, and what to use in its place.
+_LEFT = {
+    "why": "`repro results` has the idle time of each run, `repro report` shows recorded steps",
+    "doctor --check": "`repro run peers --only task=check` holds stages against the unsplit model",
 }
 
 
@@ -89,6 +93,9 @@ def _dispatch(given: list[str]) -> int:
         )
         return 0 if given else 2
     verb = given[0]
+    for words, instead in _LEFT.items():
+        if verb == words.split()[0] and {*words.split()} <= {*given}:
+            raise ValueError(f"`repro {words}` has left: {instead}")
     if verb not in VERBS:
         from repro.harness.catalog import names
         from repro.io.untrusted import did_you_mean

@@ -80,7 +80,6 @@ def test_a_record_of_a_run_whose_model_is_code(place: Path):
     assert [each.id for each in load(results).runs] == [run]
     page.write(results, place / "plots")
     assert main(["report", "--results", str(results), "--plots", str(place / "more")]) == 0
-    assert main(["why", run, "--results", str(results)]) == 2
     assert main(["run", "--spec", run, "--results", str(results), *QUICK]) == 2
     assert main(["plan", "--spec", run, "--results", str(results), *QUICK[:2]]) == 2
     assert_nothing_ran(place)

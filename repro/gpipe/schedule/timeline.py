@@ -11,7 +11,6 @@ from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 WORK = ("F", "R", "B", "I", "W", "U")  # a stage that is in one of these is not idle
-KINDS = (*WORK, "setup")
 
 
 class Span(NamedTuple):
