@@ -186,8 +186,9 @@ def environment(machine: Machine) -> dict[str, Any]:
 
 
 def torchrun_rank() -> int | None:
-    """This process's rank if torchrun started it, else None."""
-    return int(os.environ["RANK"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else None
+    """This process's rank among several that torchrun started, else None."""
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # as in a pod of a job of one process
+    return int(os.environ["RANK"]) if "RANK" in os.environ and not is_alone else None
 
 
 def _limit(local: int) -> int:

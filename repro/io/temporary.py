@@ -1,5 +1,6 @@
 """Temporary folders that say whose they are, so that those of killed processes can be removed."""
 
+import atexit
 import hashlib
 import os
 import re
@@ -29,8 +30,18 @@ def own_folder() -> Iterator[Path]:
     prefix = f"gpipe-{host}-{os.getpid()}-{_started(os.getpid())}-"
     if Path(tempfile.gettempdir()).name.startswith(prefix):
         prefix = "gpipe-"  # it goes with the folder around it; a socket's path has 107 characters
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
-        yield Path(folder)
+    folder, owner = Path(tempfile.mkdtemp(prefix=prefix)), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a process that it has forked may end first
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    try:
+        yield folder
+    finally:
+        remove()
+        atexit.unregister(remove)
 
 
 def _host() -> str:

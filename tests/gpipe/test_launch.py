@@ -1,6 +1,7 @@
 """`launch`: mistakes in a call are one line; its processes and its store are this user's alone."""
 
 import gc
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -9,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from failing import lingering
 from leftovers import MARK, none_within
 
 from repro.gpipe import launch
+from repro.gpipe.runtime import processes
 from repro.gpipe.runtime.heartbeats import UNANSWERED
 from repro.gpipe.runtime.launch import StageError
 from repro.gpipe.runtime.store import PipeClient, open_store
@@ -53,6 +56,68 @@ def test_one_line_and_no_process(fn: Any, args: Any, options: dict[str, Any], wo
     refused(words, launch, fn, *args, **{"stages": 2, **options})
 
 
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({}, "RANK=0 and WORLD_SIZE=1 are set in the environment, but not by torchrun; unset both"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 and WORLD_SIZE=2 are set"),
+        ({"WORLD_SIZE": "two"}, "RANK=0 and WORLD_SIZE=two are set"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "torchrun started 1 ranks; start as many as"),
+    ],
+)
+def test_the_variables_of_another_job_are_named(
+    variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in ({"RANK": "0", "WORLD_SIZE": "1"} | variables).items():
+        monkeypatch.setenv(name, value)
+    refused(f"stages=2: {words}", launch, fine, stages=2)
+
+
+def test_a_stage_is_no_process_of_another_job(monkeypatch: pytest.MonkeyPatch):
+    """Its GPU would be that of the variable."""
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    assert launch(os.getenv, "LOCAL_RANK", stages=1) == [None]
+
+
+def test_a_daemonic_process_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
+    refused("this process is daemonic, .*Pool", launch, fine, stages=2)
+
+
+def test_what_fails_while_the_server_starts_is_raised(monkeypatch: pytest.MonkeyPatch):
+    def fail() -> None:
+        raise RuntimeError("no server")
+
+    monkeypatch.setattr(processes, "_server", processes._server.__wrapped__)  # forget its own
+    monkeypatch.setattr(processes, "own_folder", fail)
+    with pytest.raises(RuntimeError, match="no server"):
+        launch(fine, stages=1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_launches_as_its_parent_did():
+    launch(fine, stages=1)
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        assert pool.submit(launch, fine, stages=1).result() == [None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_ctrl_c_at_any_moment_of_a_start_prints_nothing(tmp_path: Path, seed: int):
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("interrupted.py")), str(seed)],
+        env={**os.environ, MARK: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        start_new_session=True,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n" * 10, "")
+    assert none_within(str(tmp_path), 10.0)
+
+
 def test_the_limit_of_open_files_is_named():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     gc.collect()  # files that nobody holds any more would be closed later
@@ -67,10 +132,12 @@ def test_the_limit_of_open_files_is_named():
 
 _TRAIN = "from repro.gpipe import launch\ndef train(): return 1\n"
 _CALL = "launch(train, stages=2)\n"
+_IN_MAIN = "what a process is to run cannot be pickled (PicklingError: Can't pickle <function train"
 _TYPED = "fn=train: stage processes cannot import what is typed, or read"
 _GUARDED = _TRAIN + "if __name__ == '__main__': " + _CALL
 _IMPORTED = (
-    "from repro.gpipe import launch\nfrom steps import train\nprint(launch(train, stages=2))\n"
+    "from repro.gpipe import launch\nfrom steps import train\n"
+    "if __name__ == '__main__': print(launch(train, stages=2))\n"
 )
 
 
@@ -79,7 +146,10 @@ _IMPORTED = (
     ("how", "program", "words"),
     [
         ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
+        ("pdb", _IMPORTED, ""),
+        ("package", _GUARDED, _IN_MAIN),
         ("stdin", _GUARDED, _TYPED),
+        ("stdin", _IMPORTED, ""),
         ("notebook", _TRAIN + _CALL, _TYPED),
         ("notebook", _IMPORTED, ""),
     ],
@@ -87,12 +157,18 @@ _IMPORTED = (
 def test_programs_whose_function_stages_can_import_or_not(
     tmp_path: Path, how: str, program: str, words: str
 ):
-    """A script, standard input, and a notebook, whose cells run in a __main__ without a file."""
-    script = tmp_path / "program.py"
+    """A notebook's cells run in a __main__ without a file; pdb's __main__ has no __spec__."""
+    script = tmp_path / "__main__.py"
     script.write_text(program)
     (tmp_path / "steps.py").write_text("def train(): return 'trained'\n")
     cell = f"exec(compile({program!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
-    command = {"script": [str(script)], "stdin": ["-"], "notebook": ["-c", cell]}[how]
+    command = {
+        "script": [str(script)],
+        "pdb": ["-m", "pdb", "-c", "continue", str(script)],
+        "package": [str(tmp_path)],
+        "stdin": ["-"],
+        "notebook": ["-c", cell],
+    }[how]
     more = {MARK: str(tmp_path), "PYTHONPATH": os.pathsep.join(["", *sys.path])}
     done = subprocess.run(
         [sys.executable, *command],
@@ -105,9 +181,9 @@ def test_programs_whose_function_stages_can_import_or_not(
     )
     if words:
         assert f"ValueError: {words}" in done.stderr, done.stderr
-        assert done.stderr.count("Traceback") == done.stderr.count("Error: ") == 1, done.stderr
+        assert done.stderr.count("Traceback") == 1, done.stderr
     else:
-        assert done.stdout == "['trained', 'trained']\n", done.stderr
+        assert done.stdout.startswith("['trained', 'trained']\n"), done.stderr
     assert none_within(str(tmp_path), 10.0)
 
 

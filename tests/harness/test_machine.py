@@ -40,3 +40,5 @@ def test_torchrun_s_ranks_limit_the_devices(monkeypatch: pytest.MonkeyPatch):
     for cores, devices in ((8, 4), (1, 2)):  # of two nodes
         monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
         assert machine.detect("laptop").count == devices
+    monkeypatch.setenv("WORLD_SIZE", "1")  # a job of one process starts its own workers
+    assert machine.torchrun_rank() is None

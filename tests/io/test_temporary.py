@@ -21,6 +21,19 @@ def test_nothing_is_left_and_a_folder_says_whose_it_is(temporary: Path):
     assert list(temporary.iterdir()) == []
 
 
+def test_a_forked_process_that_ends_leaves_the_folder(temporary: Path):
+    code = (
+        "import os; from repro.io.temporary import own_folder\nwith own_folder() as folder:\n    "
+        "if os.fork(): os.wait(); print(folder.exists())"
+    )
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "True\n", done.stderr
+    assert list(temporary.iterdir()) == []
+
+
 def renamed(folder: Path, place: int, part: object) -> Path:
     """A folder like this one whose name has another host (1), process (2) or start (3)."""
     parts = folder.name.split("-")

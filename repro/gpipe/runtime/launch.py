@@ -12,12 +12,10 @@ import errno
 import os
 import pickle
 import resource
-import sys
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import active_children, current_process
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -62,8 +60,8 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 
     Raises:
         ValueError: one line, before any process starts, if an argument is out of range, processes
-            could not import the function or unpickle its arguments, torchrun started another
-            number of ranks, or the script has no guard.
+            could not import the function or unpickle its arguments, this process is daemonic,
+            torchrun or a job started another number of ranks, or the script has no guard.
         StageError: when a stage fails, dies or hangs; within ten seconds. The others are ended.
 
     A thread or process of the user's that still runs five seconds after `fn` has returned on all
@@ -74,9 +72,9 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
             os._exit(_NO_GUARD)  # a stage: its launcher raises the error, once for all of them
         raise ValueError(_GUARD)
     check_counts(stages=stages, threads=threads)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if os.environ.get("RANK") and os.environ.get("WORLD_SIZE"):
         return _under_torchrun(fn, args, stages, threads)
-    _check_importable(fn)
+    _check_not_typed(fn)
     try:
         with on_this_host(_child, stages, fn, args, threads=threads) as group:
             _wait_for_all(group)
@@ -105,16 +103,10 @@ def _wait_for_all(group: Group) -> None:
                 raise StageError(Failure(rank, f"{seen}: ended before its result had arrived"))
 
 
-def _check_importable(fn: Callable[..., Any]) -> None:
-    """Raise a one-line ValueError unless a new process can import the main file, and `fn` from it.
-
-    What else cannot be sent, the pickler says when the first process is to start.
-    """
-    main = sys.modules["__main__"]
-    file = getattr(main, "__file__", None)
-    is_piped = getattr(main, "__spec__", None) is None and file and not Path(file).is_file()
+def _check_not_typed(fn: Callable[..., Any]) -> None:
+    """Raise a one-line ValueError if `fn` was typed; what else cannot be sent, the pickler says."""
     is_typed = isinstance(fn, FunctionType) and fn.__code__.co_filename.startswith("<")
-    if is_piped or (getattr(fn, "__module__", "") == "__main__" and (file is None or is_typed)):
+    if is_typed and fn.__module__ == "__main__":
         raise ValueError(
             f"fn={_name(fn)}: stage processes cannot import what is typed, or read from standard "
             "input; put it into a .py file and import it from there, which works in a notebook too "
@@ -156,16 +148,23 @@ def _end_anyway(called: str) -> None:
 def _under_torchrun(
     fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int
 ) -> list[Any]:
-    world = int(os.environ["WORLD_SIZE"])
-    if world != stages:
+    rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    if world != str(stages) or rank not in map(str, range(stages)):
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            raise ValueError(
+                f"stages={stages}: torchrun started {world} ranks; start as many as there are "
+                "stages"
+            )
         raise ValueError(
-            f"stages={stages}: torchrun started {world} ranks; start as many as there are stages"
+            f"stages={stages}: RANK={rank} and WORLD_SIZE={world} are set in the environment, but "
+            "not by torchrun; unset both, and launch starts the stages itself, or start one "
+            "process for each stage"
         )
     if not dist.is_initialized():  # one group for every launch of this program
-        initialise(int(os.environ["RANK"]), world, threads=threads)
+        initialise(int(rank), stages, threads=threads)
         atexit.register(dist.destroy_process_group)
     result = fn(*args)
     health.current().returned()
-    results: list[Any] = [None] * world
+    results: list[Any] = [None] * stages
     dist.all_gather_object(results, result)
     return results

@@ -1,34 +1,34 @@
 """Processes that run one function each and end with this program, however it ends."""
 
 import atexit
-import ctypes
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from functools import cache
-from multiprocessing import current_process, parent_process, resource_tracker
+from multiprocessing import current_process, forkserver, parent_process, resource_tracker, spawn
 from multiprocessing.connection import wait
-from multiprocessing.forkserver import ensure_running, set_forkserver_preload
 from multiprocessing.reduction import DupFd
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch.multiprocessing as mp
 
+from repro.io.signals import delayed, end_with_parent
 from repro.io.temporary import own_folder
 from repro.io.untrusted import short
 
 NAME = "stage-"  # begins the names of our processes; their rank follows
-_PR_SET_PDEATHSIG = 1
 _SERVER = "repro.gpipe.runtime.server"
-_FILES = 10  # more than are opened to start a process
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_FILES = 10  # more than are opened to start a process
+_OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 class Processes:
@@ -38,7 +38,8 @@ class Processes:
     processes of the group are `local`, their sockets need not be reachable from another host.
 
     Raises:
-        ValueError: one line, before any process starts, if an argument cannot be pickled.
+        ValueError: one line, before any process starts, if an argument cannot be pickled, or this
+            process may not start any.
     """
 
     def __init__(
@@ -50,9 +51,15 @@ class Processes:
         logs: Path | None = None,
         local: bool = True,
     ) -> None:
+        if current_process().daemon:
+            raise ValueError(
+                "this process is daemonic, as those of multiprocessing.Pool are, so Python lets it "
+                "start no stage processes; use concurrent.futures.ProcessPoolExecutor, or "
+                "multiprocessing.Process with daemon=False"
+            )
         self._all = {}
         try:
-            with _environment(threads, local=local), _no_interrupt():
+            with _turn(), _environment(threads, local=local), _importable_main(), _no_interrupt():
                 context: Any = mp.get_context(_start_method())
                 for rank, args in calls.items():
                     output = logs / f"{rank}.log" if logs is not None else _Output()
@@ -63,18 +70,10 @@ class Processes:
                         daemon=False,
                     )
                 for process in self._all.values():
-                    _find_files()
-                    process.start()  # pickles the arguments before it starts anything
-        except BaseException as error:  # also Ctrl-C between two starts
+                    _start(process)
+        except BaseException:  # also Ctrl-C between two starts
             self.kill()
-            if isinstance(error, OSError) or not isinstance(error, Exception):
-                raise
-            reason = f"{type(error).__name__}: {short(error, 200, quote=False)}"
-            raise ValueError(
-                f"what a process is to run cannot be pickled ({reason}); pass functions and "
-                "classes of the top level of a .py file, detached tensors and numbers, and make "
-                "what cannot be sent in the function"
-            ) from None
+            raise
 
     def __enter__(self) -> "Processes":
         return self
@@ -108,11 +107,20 @@ def how(code: int) -> str:
     return f"{signal.Signals(-code).name}{hint}"
 
 
+_turns: dict[int, threading.Lock] = {}  # of this process, and of those it was forked from
+
+
+def _turn() -> threading.Lock:
+    """Held by one thread at a time, since the variables and the main module are of all threads."""
+    return _turns.setdefault(os.getpid(), threading.Lock())
+
+
 @contextmanager
 def _environment(threads: int, *, local: bool) -> Iterator[None]:
     """Set the variables that a new process needs before it imports torch, and restore them.
 
-    Variables of the user are kept, except those for the number of threads.
+    Variables of the user are kept, except those for the number of threads, and, for `local`
+    processes, those that describe one process of another job.
     """
     defaults = {
         # Without it every stage prints a C++ stack when another one is gone.
@@ -126,12 +134,34 @@ def _environment(threads: int, *, local: bool) -> Iterator[None]:
                 defaults["GLOO_SOCKET_IFNAME"] = defaults["NCCL_SOCKET_IFNAME"] = interface
     before = dict(os.environ)
     os.environ.update(defaults | before | dict.fromkeys(_THREADS, str(threads)))
+    for name in _OF_A_JOB if local else ():
+        os.environ.pop(name, None)
     try:
         yield
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
+
+
+@contextmanager
+def _importable_main() -> Iterator[None]:
+    """Hide a main module that new processes cannot import, such as that of a notebook.
+
+    They then import none, and pickle refuses what belongs to it.
+    """
+    sys.argv[:] = map(str, sys.argv)  # `python -m pdb -m` puts an object there
+    main = sys.modules["__main__"]
+    vars(main).setdefault("__spec__", None)  # multiprocessing reads it, some debuggers delete it
+    data = spawn.get_preparation_data("")
+    file, name = data.get("init_main_from_path", ""), data.get("init_main_from_name", "__main__")
+    # multiprocessing imports no `__main__.py`, since those have no guard.
+    if not Path(file).is_file() and name.rpartition(".")[2] == "__main__":
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager
@@ -143,12 +173,6 @@ def _no_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def end_with_parent() -> None:
-    """End this process when the thread that has started it ends."""
-    if sys.platform == "linux":  # on other systems the process notices that the store is gone
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Output:
@@ -163,43 +187,67 @@ def _received(*files: Any) -> list[int]:
 
 
 @cache
-def _has_server() -> bool:
-    """Start the server that processes are forked from, unless the path of its socket is too long.
+def _server(_process: int) -> Future[bool]:
+    """Start the server that this process forks others from; one that was forked has its own.
 
-    The kernel ends the server with the thread that starts it, so that thread never ends.
+    Its result, once the server can fork, is False if the path of its socket is too long.
     """
-    set_forkserver_preload([_SERVER])
-    started: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    started: Future[bool] = Future()
+    keeper = threading.Thread(
+        target=_keep_server, args=(started,), name="gpipe-server", daemon=True
+    )
+    keeper.start()
+    return started
 
-    def start() -> None:
+
+def _keep_server(started: Future[bool]) -> None:
+    """The kernel ends the server with the thread that starts it, so this thread never ends."""
+    try:
         with own_folder() as folder:
             # Where multiprocessing puts the server's socket; a folder of its own would stay behind
             # when this program is killed.
-            vars(current_process())["_config"].setdefault("tempdir", str(folder))
-            with suppress(OSError):
-                ensure_running()
-                started.put(True)
-                threading.Event().wait()
-        started.put(False)
+            vars(current_process())["_config"]["tempdir"] = str(folder)
+            # A forked process inherits the number of its parent's server.
+            vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
+            forkserver.set_forkserver_preload([_SERVER])
+            # It answers when its imports are done. The process has nothing to run and ends.
+            status, nothing = forkserver.connect_to_new_process([])
+            os.close(nothing)
+            forkserver.read_signed(status)
+            os.close(status)
+            started.set_result(True)
+            threading.Event().wait()
+    except (OSError, EOFError):
+        started.set_result(False)
+    except BaseException as error:
+        started.set_exception(error)
 
-    threading.Thread(target=start, name="gpipe-server", daemon=True).start()
-    return started.get()
 
-
-def _find_files() -> None:
-    """Raise an OSError now if too few files can be opened to start a process.
-
-    A server of which half a process is asked for ends.
-    """
+def _start(process: Any) -> None:
+    # A server of which half a process is asked for ends: are there more files than that needs?
     with ExitStack() as files:
         for _ in range(_FILES):
             files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+    try:
+        with delayed():  # half a process would print a traceback
+            process.start()  # pickles the arguments before it starts anything
+    except (OSError, EOFError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {short(error, 200, quote=False)}"
+        raise ValueError(
+            f"what a process is to run cannot be pickled ({reason}); import functions and classes "
+            "from the top level of a .py file, pass detached tensors and numbers, and make what "
+            "cannot be sent in the function"
+        ) from None
 
 
 def _start_method() -> str:
     """How processes start: from the server, or, where forking is not safe or not wanted, afresh."""
     is_wanted = mp.get_start_method(allow_none=True) != "spawn"
-    return "forkserver" if sys.platform == "linux" and is_wanted and _has_server() else "spawn"
+    if sys.platform == "linux" and is_wanted and _server(os.getpid()).result():
+        return "forkserver"
+    return "spawn"
 
 
 def _run(
