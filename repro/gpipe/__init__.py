@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repro.gpipe.checkpoint.save_load import whole_state_dict
+    from repro.gpipe.core.compare import Comparison
     from repro.gpipe.core.config import PipelineConfig
     from repro.gpipe.core.loss import Weighted
     from repro.gpipe.core.microbatch import Whole
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _NAMES = {  # module -> names, in the order of the reference
     "core.pipeline": ["Pipeline", "StepResult", "EvaluationResult"],
+    "core.compare": ["Comparison"],
     "core.config": ["PipelineConfig"],
     "core.loss": ["Weighted"],
     "core.microbatch": ["Whole"],

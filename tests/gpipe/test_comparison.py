@@ -1,0 +1,96 @@
+"""`Pipeline.compare`: it finds what differs from the unsplit model, and changes nothing."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.gpipe import Comparison, Pipeline, StageError, launch
+
+X, Y = torch.randn(10, 8, generator=torch.Generator().manual_seed(1)), torch.arange(10) % 4
+
+
+class Counting(nn.Module):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x
+
+
+class OfRank(nn.Module):
+    """Computes something else in another process."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + dist.get_rank())
+
+
+def model(first: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), Counting(), nn.Linear(16, 4)
+    return nn.Sequential(first, *layers)
+
+
+def state(pipe: Pipeline) -> list[Any]:
+    counts = [part.calls for part in pipe.module if isinstance(part, Counting)]
+    gradients = [None if p.grad is None else p.grad.tolist() for p in pipe.parameters()]
+    tensors = {key: value.tolist() for key, value in pipe.module.state_dict().items()}
+    return [counts, gradients, tensors, torch.get_rng_state().tolist(), pipe.engine.step]
+
+
+def compare(first: nn.Module, K: int, D: int, schedule: Any, loss_fn: Any) -> Comparison | None:
+    if dist.get_rank() >= K * D:
+        return None
+    pipe = Pipeline(model(first), K, 4, D, device="cpu", schedule=schedule)
+    pipe.train_step(X, Y, nn.CrossEntropyLoss())
+    before = state(pipe)
+    found = pipe.compare(X, Y, loss_fn)
+    assert state(pipe) == before
+    return found
+
+
+def contrastive(outputs: Tensor, _: Tensor) -> Tensor:
+    z = functional.normalize(outputs, dim=1)
+    return functional.cross_entropy(z @ z.T, torch.arange(len(z)))
+
+
+WAYS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (3, 1, "1f1b"), (2, 2, "gpipe")]
+
+
+def all_ways() -> list[Any]:
+    loss_fn = nn.CrossEntropyLoss()
+    right = [compare(nn.Identity(), *way, loss_fn) for way in WAYS]
+    two_stages: Any = (2, 1, "gpipe")
+    of_rank = compare(OfRank(), *two_stages, loss_fn)
+    return [*right, of_rank, compare(nn.Identity(), *two_stages, contrastive)]
+
+
+def test_a_step_is_compared_with_the_unsplit_model():
+    ranks = launch(all_ways, stages=4)
+    *right, of_rank, of_pairs = ranks[0]
+    for n, (way, found) in enumerate(zip(WAYS, right, strict=True)):
+        assert all(rank[n] in (found, None) for rank in ranks)
+        # Running statistics are merged in float64 and once.
+        apart = {each.name for each in found.differences if each.verdict != "same bits"}
+        assert apart <= {"2.running_mean", "2.running_var"}, (way, str(found))
+        assert found.verdict in ("same bits", "rounding")
+        assert len(found.differences) == 1 + 6 + 3
+    assert of_rank.verdict == "different"
+    assert "gradient  1.weight" in str(of_rank)
+    assert of_pairs.verdict == "different"
+    assert "cannot be split" in str(of_pairs)
+
+
+def unsendable() -> None:
+    layer = nn.Linear(8, 8)
+    layer.scale = lambda: 1.0  # pyright: ignore
+    Pipeline([layer, nn.Linear(8, 4)], 2, 2, device="cpu").compare(X, Y, nn.CrossEntropyLoss())
+
+
+def test_a_layer_that_cannot_be_sent_is_named():
+    with pytest.raises(StageError, match="compare: layer 0, a Linear, cannot be sent") as caught:
+        launch(unsendable, stages=2)
+    assert "\n" not in caught.value.failure.text
