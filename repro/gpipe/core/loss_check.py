@@ -101,13 +101,13 @@ class LossCheck:
         if value is None or again is None:
             return ""
         rounding = _ROUNDING.get(self.losses[last].dtype, _ROUNDING_OF_OTHERS)
-        error = rounding * max(map(abs, [value, *losses]))
-        holds_state = abs(again - losses[last]) > error
+        tolerance = rounding * max(map(abs, [value, *losses]))
+        holds_state = abs(again - losses[last]) > tolerance
         if holds_state and isinstance(self._loss, nn.Module):  # as a layer may
             return ""
         pairs = zip(self._weights or [1.0] * count, losses, strict=True)
         mean = sum(weight * loss for weight, loss in pairs) / (sum(self._weights) or 1.0)
-        if not holds_state and not abs(value - mean) > error:
+        if not holds_state and not abs(value - mean) > tolerance:
             return ""
         self._passed -= now
         if holds_state:
@@ -170,7 +170,7 @@ def _unequal(targets: Tree, sizes: Sequence[int]) -> Iterator[tuple[int, str]]:
         if tensor.is_complex():
             continue
         for sign, found in (("positive", tensor > 0), ("negative", tensor < 0)):
-            counts = found.reshape(len(tensor), -1).sum(1).cumsum(0).cpu()[ends].tolist()
+            counts = found.reshape(len(tensor), tensor[0].numel()).sum(1).cumsum(0).cpu()[ends].tolist()
             parts = zip([0, *counts], counts, sizes, strict=False)
             if len({(count - before) / size for before, count, size in parts}) > 1:
                 yield n, sign
