@@ -170,7 +170,8 @@ def _unequal(targets: Tree, sizes: Sequence[int]) -> Iterator[tuple[int, str]]:
         if tensor.is_complex():
             continue
         for sign, found in (("positive", tensor > 0), ("negative", tensor < 0)):
-            counts = found.reshape(len(tensor), tensor[0].numel()).sum(1).cumsum(0).cpu()[ends].tolist()
+            of_examples = found.reshape(len(tensor), tensor[0].numel()).sum(1)
+            counts = of_examples.cumsum(0).cpu()[ends].tolist()
             parts = zip([0, *counts], counts, sizes, strict=False)
             if len({(count - before) / size for before, count, size in parts}) > 1:
                 yield n, sign
