@@ -219,10 +219,10 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                 continue
             first, _ = first_layer.setdefault(id(tensor), (index, tensor))
             if stage_of[first] != stage_of[index]:
-                both = f"{stage_of[first]} and {stage_of[index]}"
                 raise ValueError(
-                    f"layers[{index}].{name}: shared by stages {both}; choose a balance that keeps "
-                    "its users together, or untie it"
+                    f"layers[{index}].{name}: shared by stages {stage_of[first]} and "
+                    f"{stage_of[index]}; return it from the first beside the output and hand it on "
+                    "(docs/library.md, 'tie weights'), or choose a balance that joins its users"
                 )
             if first != index and tensor.is_meta:
                 raise ValueError(
