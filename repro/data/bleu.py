@@ -1,13 +1,14 @@
-"""BLEU of translations, by sacrebleu."""
+"""BLEU of translations by sacrebleu, whose signature must stand beside it."""
 
-from collections.abc import Sequence
+import math
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """BLEU of a test set, from 0 to 100, and sacrebleu's signature, which must stand beside it."""
+def score(hypotheses: list[str], references: list[str]) -> tuple[float, str]:
+    """BLEU of a test set from 0 to 100, NaN if no reference has four words, and its signature."""
     from sacrebleu.metrics import BLEU  # pyright: ignore[reportMissingImports]
 
     assert len(hypotheses) == len(references) > 0
     metric = BLEU()
-    bleu = metric.corpus_score(list(hypotheses), [list(references)])
-    return bleu.score, str(metric.get_signature())
+    bleu = metric.corpus_score(hypotheses, [references])
+    perfect = metric.corpus_score(references, [references])  # 0 without four words in a row
+    return bleu.score if perfect.score else math.nan, str(metric.get_signature())

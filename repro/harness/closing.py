@@ -6,7 +6,7 @@ are read back from the records, so a second start, which measures nothing, ends 
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, isnan
+from math import ceil, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from repro.harness import contention, text
@@ -36,6 +36,7 @@ _MARKS = {
     "over plain": "over plain: throughput over that of plain training, K=1 and M=1 without "
     "recomputation; [95 % interval over blocks]",
     "over K=": "over K=...: throughput over that of the same run at that K and M",
+    "BLEU nan": "BLEU nan: not defined, as no reference of a language has four words",
     " ~": "~: the interval spans 1, no difference is shown",
     "in turn": "in turn: measured alone, not step against step",
     " busy": f"busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
@@ -95,7 +96,7 @@ def numbers(run: Run, results: Results, bases: Mapping[str, Mapping[str, Any]]) 
     fits = run.size or "-"
     if not isnan(run.parameters):
         fits += f", {run.parameters / 1e6:,.1f} million parameters"
-    metrics = run.newest.get("metrics", {})
+    metrics = {n: nan if v is None else v for n, v in run.newest.get("metrics", {}).items()}
     known_of = [form.format(metrics[name]) for name, form in _QUALITIES.items() if name in metrics]
     return {
         "step": known(run.step_s, text.seconds),
@@ -176,9 +177,7 @@ def _narrower(runs: Sequence[Run], results: Results) -> list[str]:
         for value, low, high in [results.speedup(run, **changed)]
         if low < high
     ]
-    if not found:
-        return []
-    width, rounds, name = max(found)
+    width, rounds, name = max(found, default=(0.0, 0, ""))
     goal = next((goal for goal in _WIDTHS if goal < width), None)
     if goal is None:
         return []

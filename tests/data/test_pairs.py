@@ -1,6 +1,9 @@
+from math import nan
+
 import pytest
 import torch
 
+from repro.data.bleu import score
 from repro.data.languages import corpus
 from repro.data.pairs import TranslationTask, evaluation_pairs, open_language, open_pairs
 from repro.data.tokens import BOS, EOS, PAD, UNK
@@ -8,6 +11,16 @@ from repro.data.tokens import BOS, EOS, PAD, UNK
 TASK = TranslationTask(
     names=("toy:delta", "toy:echo", "toy:foxtrot"), vocabulary=1200, S=40, T=30, temperature=5.0
 )
+
+
+@pytest.mark.parametrize(
+    ("translation", "reference", "expected"),
+    [("a b c d", "a b c d", 100.0), ("a b c", "a b c d", 0.0), ("", "a b c d", 0.0)]
+    + [(translation, "a b c", nan) for translation in ("a b c", "a b c d", "")],
+)
+def test_bleu_is_defined_if_a_reference_has_four_words(translation, reference, expected):
+    value, _ = score([translation, ""], [reference, ""])
+    assert value == pytest.approx(expected, nan_ok=True)
 
 
 def test_decoding_undoes_encoding():

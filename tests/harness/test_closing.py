@@ -48,6 +48,15 @@ def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
     assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
 
 
+def test_a_bleu_that_is_not_defined_is_marked(tmp_path: Path):
+    class Short(Crew):
+        def measure(self, job: Job, deadline: float) -> Outcome:
+            return Outcome("done", measured=Measured(metrics(1.0, 1, metrics={"bleu": None})))
+
+    told = ended(tmp_path, experiment(spec(1, 1)), Short())
+    assert "BLEU nan: not defined, as no reference" in told
+
+
 def test_controls_stand_below_the_table_and_not_in_it(tmp_path: Path):
     told = ended(tmp_path, experiment(*POINTS, *controls(POINTS[2])))
     assert "control, a run beside itself: step 1.00x [1.00, 1.00]" in told
