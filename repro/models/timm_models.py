@@ -63,6 +63,7 @@ def timm_model(
     # Every module below the whole model must be able to initialise its own tensors.
     owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
     unable = [type(m).__name__ for m in owners if not hasattr(m, "reset_parameters")]
+    unable += ["pruned layer"] * ("_pruned" in variant)  # timm draws it after `init_weights`
     kind, why = type(whole).__name__, "timm does not say in which order its parts run"
     if split is not None:
         why = f"its {[*unable, kind][0]} cannot initialise its own weights, as a stage must"
@@ -84,9 +85,8 @@ def is_timm_model(variant: str) -> bool:
 
 
 def _resnet(whole: Any) -> Iterator[Part]:
-    yield Part(
-        ("conv1", "bn1", "act1", "maxpool"), lambda m, x: m.maxpool(m.act1(m.bn1(m.conv1(x))))
-    )
+    stem = ("conv1", "bn1", "act1", "maxpool")
+    yield Part(stem, lambda m, x: m.maxpool(m.act1(m.bn1(m.conv1(x)))))
     for stage in ("layer1", "layer2", "layer3", "layer4"):
         yield from _blocks(stage, len(whole.get_submodule(stage)))
     yield Part(("global_pool", "fc"), lambda m, x: m.forward_head(x))

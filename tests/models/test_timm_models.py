@@ -71,6 +71,7 @@ def test_initial_weights_are_drawn_as_timm_draws_them(variant):
             "a ConvNeXt that .*: timm does not say in which order its parts run; .*import:package",
         ),
         ("vit_base_patch16_siglip_224", "its AttentionPoolLatent cannot initialise its own"),
+        ("ecaresnet50d_pruned", "its pruned layer cannot initialise its own"),
         # A name reaches neither a hub nor a folder: their files may hold code.
         ("hf-hub:timm/resnet18.a1_in1k", "timm has no such model"),
         ("local-dir:/tmp", "timm has no such model"),
