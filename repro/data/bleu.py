@@ -1,7 +1,5 @@
 """BLEU of translations by sacrebleu, whose signature must stand beside it."""
 
-import math
-
 
 def score(hypotheses: list[str], references: list[str]) -> tuple[float, str]:
     """BLEU of a test set from 0 to 100, NaN if no reference has four words, and its signature."""
@@ -11,4 +9,4 @@ def score(hypotheses: list[str], references: list[str]) -> tuple[float, str]:
     metric = BLEU()
     bleu = metric.corpus_score(hypotheses, [references])
     perfect = metric.corpus_score(references, [references])  # 0 without four words in a row
-    return bleu.score if perfect.score else math.nan, str(metric.get_signature())
+    return bleu.score if perfect.score else float("nan"), str(metric.get_signature())
