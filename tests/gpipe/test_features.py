@@ -252,8 +252,10 @@ def refusals() -> dict[str, str]:
     pipe.close()
     found["transport"] = said(lambda: pipeline(transport="tcp"))
     found["unlike"] = said(lambda: pipeline(seed=rank))
-    flickering = Pipeline([Flickering(), linear()], 2, 2, balance=[1, 1], device="cpu")
+    layers = nn.Sequential(Flickering(), linear())
+    flickering = Pipeline(layers, 2, 2, balance=[1, 1], device="cpu")
     found["flickers"] = said(lambda: flickering.train_step(x[:4], y[:4], MSE))
+    found["weights of another stage"] = said(layers.state_dict)
     for case in OTHERS:
         found |= other_layers(case)
     return found
@@ -352,6 +354,7 @@ REFUSALS = {
     "scales differ": "scaler: {'scale': 9.0} on rank 1, but {'scale': 8.0} on rank 0",
     "transport": "transport='tcp': choose one of auto, shm, gloo",
     "unlike": "seed=1 on rank 1, but 0 on rank 0",
+    "weights of another stage": ", which trains it; use pipe.predict or pipe.evaluate in place",
     "flickers": "a layer must do the same both times",
     **dict.fromkeys(("step, append", "step, rename"), "pipe.module: its layers are "),
     **dict.fromkeys(("save, append", "save, rename"), ": pipe.module: its layers are "),
