@@ -27,10 +27,10 @@ class DashboardOptions:
     """where measurements were recorded"""
     plots: Path = Path("plots")
     """where the report is, whose tables and pictures are shown"""
-    project: str = wandb_mirror.PROJECT
-    """the W&B project to which the runs were sent"""
+    project: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """the W&B project to which the runs were sent; by default WANDB_PROJECT or gpipe-repro"""
     entity: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    """the W&B user or team that has the project; by default yourself"""
+    """the W&B user or team that has the project; by default WANDB_ENTITY or yourself"""
     log: tyro.conf.FlagCreatePairsOff[bool] = False
     """also mirror these results and the report now, offline, without measuring anything"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -52,7 +52,9 @@ def main(arguments: list[str]) -> int:
             f"`repro report --results {options.results} --plots {options.plots}`",
             file=sys.stderr,
         )
-    made = workspace(results, report, options.entity, options.project)
+    settings = wandb_mirror.settings()
+    project = options.project or settings.project or wandb_mirror.PROJECT
+    made = workspace(results, report, options.entity or settings.entity or "", project)
     beside = sys.stderr if options.json else sys.stdout  # so that what is printed stays JSON
     if options.json:
         print(made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
@@ -79,8 +81,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _push(made: "ws.Workspace") -> str:
-    server = wandb_mirror.server()
-    if not wandb_mirror.has_key(server):
+    if not wandb_mirror.has_key():
+        server = wandb_mirror.settings().base_url
         raise ValueError(f"--push: no API key for {server}; run `.venv/bin/wandb login` first")
     import wandb
 

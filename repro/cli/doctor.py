@@ -141,7 +141,7 @@ def examine(results: Path, load: float | None) -> tuple[dict[str, Any], list[str
     except OSError:
         problems.append(f"{results} cannot be written: choose another folder with --results")
     scale, why = machine.default_scale()
-    key = "set" if wandb_mirror.has_key(wandb_mirror.server()) else "not set"
+    key = "set" if wandb_mirror.has_key() else "not set"
     facts = {
         "processor": f"{machine.cpu_name()}: {cores} usable cores of {os.cpu_count()}",
         "load": "not known here" if load is None else contention.describe(load),
@@ -152,7 +152,7 @@ def examine(results: Path, load: float | None) -> tuple[dict[str, Any], list[str
         "torch": {"built for CUDA": torch.cuda or None, **torch.backends},
         "GPUs, by torch": ", ".join(torch.gpus) or "none",
         f"GPUs, by driver {driver.version}": ", ".join(driver.gpus) or "none",
-        "W&B": f"offline unless --wandb online; API key {key}",
+        "W&B": f"{wandb_mirror.default_mode()} unless --wandb says otherwise; API key {key}",
         "measures": f"scale {scale} when none is asked for: {why}; K up to the number of devices",
     }
     return facts, [line for line in problems if line]

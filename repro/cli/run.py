@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 
@@ -19,6 +19,7 @@ from repro.harness.progress import ProgressReporter
 from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
+from repro.harness.wandb_mirror import Mode, default_mode
 from repro.io import lock, signals
 from repro.io.untrusted import refuse_links
 from repro.report.stamp import refuse_linked_files
@@ -30,7 +31,7 @@ REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measure
 class RunOptions(PlanOptions):
     """Measure and record the missing runs. After a stop, the same command goes on."""
 
-    wandb: Literal["offline", "online", "disabled"] = "offline"
+    wandb: Mode = dataclasses.field(default_factory=default_mode)
     """Weights & Biases; results never depend on it"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """confirm the cost of scale paper"""

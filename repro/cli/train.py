@@ -19,7 +19,7 @@ from repro.harness.catalog import pairs
 from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import Checkpoint, RunSpec, Scale, slug
 from repro.harness.text import duration, number
-from repro.harness.wandb_mirror import TrainingLog
+from repro.harness.wandb_mirror import Mode, TrainingLog, default_mode
 from repro.io import signals
 from repro.io.untrusted import message
 
@@ -90,7 +90,7 @@ class TrainOptions(ModelOptions):
     """with --start-from: how many layers at the end begin anew"""
     threads: Annotated[int, _COUNT] = 1
     """of each process on the CPU; with 1 the weights are the same bits for every K"""
-    wandb: Literal["offline", "online", "disabled"] = "offline"
+    wandb: Mode = dataclasses.field(default_factory=default_mode)
     """Weights & Biases; training never depends on it"""
 
     @property

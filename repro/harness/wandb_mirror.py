@@ -6,6 +6,7 @@ machine, and nothing here may fail a run: trouble with W&B is one line on stderr
 
 import netrc
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,12 @@ Fill = Callable[["wandb.Run"], None]  # logs into a run, without what is private
 
 PROJECT = "gpipe-repro"
 _LONGEST_NAME = 128  # characters of a run's name that W&B takes
+# Variables that name, describe or place one run; a command here writes several.
+_OF_ONE_RUN = re.compile(
+    r"WANDB_(NAME|NOTES|TAGS|DIR|ROOT_DIR|FORK_FROM|(RUN|RESUME|JOB|SWEEP|LAUNCH)(_\w+)?)"
+)
+_MODES: dict[str, Mode] = {"offline": "offline", "online": "online", "disabled": "disabled"}
+_MODES |= {"dryrun": "offline", "run": "online", "shared": "online"}  # further words of WANDB_MODE
 _CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
 _said: set[str] = set()
 _refused: set[Mode] = set()  # "online" once the server did not answer
@@ -64,8 +71,6 @@ class TrainingLog:
         self._directory, self._about = directory, about | {"resume": "allow"}
         self._run: wandb.Run | None = None
         self._written: int | None = None  # steps of the history; None before the first one
-        # That of another program would keep the run open after this process is killed.
-        os.environ.pop("WANDB_SERVICE", None)
         if mode != "disabled":
             with suppress(ImportError):
                 import_module("wandb")  # takes seconds, for which no stage should wait later
@@ -102,15 +107,13 @@ def _begin(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run | N
     if mode == "disabled":
         return None
     later = f"send it later with `.venv/bin/wandb sync {directory}/wandb`"
-    online = mode == "online" and mode not in _refused
-    if online and not has_key(server()):
-        _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")
-        online = False
-    if online:
-        with _one_line(f"kept offline from here on, {later}"):
-            return _start("online", directory, about)
-        _refused.add("online")
     with _one_line("results are complete without it"):
+        if mode == "online" and not has_key():
+            _say(f"W&B: no API key, which `.venv/bin/wandb login` asks for; kept offline, {later}")
+        elif mode == "online" and mode not in _refused:
+            with _one_line(f"kept offline from here on, {later}"):
+                return _start("online", directory, about)
+            _refused.add("online")
         return _start("offline", directory, about)
     return None
 
@@ -124,11 +127,19 @@ def _one_line(further: str) -> Iterator[None]:
         _say(f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}; {further}")
 
 
-def has_key(server: str) -> bool:
-    """Whether an API key for a W&B server is set, in the environment or in the netrc file."""
+def default_mode() -> Mode:
+    """What WANDB_MODE asks for; offline without it. Other words are a ValueError."""
+    asked = os.environ.get("WANDB_MODE", "offline")
+    if asked not in _MODES:
+        raise ValueError(f"WANDB_MODE = '{asked}': allowed are {', '.join(_MODES)}; or unset it")
+    return _MODES[asked]
+
+
+def has_key() -> bool:
+    """Whether an API key for this user's server is set, in the environment or the netrc file."""
+    host = urlparse(str(settings().base_url)).hostname or ""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    host = urlparse(server).hostname or server
     path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
     try:
         entries = netrc.netrc(path)
@@ -137,12 +148,26 @@ def has_key(server: str) -> bool:
     return any(entries.authenticators(name) for name in (_CLOUD if host in _CLOUD else (host,)))
 
 
-def server() -> str:
-    """The URL of the W&B server that this user's settings name; imports wandb."""
+def settings() -> "wandb.Settings":
+    """This user's settings of W&B, without variables of one run; a ValueError for a wrong one."""
+    # Read when W&B starts, once per process: no talk, no reports home, and not the service of
+    # another program, which would keep a run open after this process is killed.
     os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.pop("WANDB_SERVICE", None)
     import wandb
 
-    return str(wandb.setup().settings.base_url)
+    left_out = {name: os.environ.pop(name) for name in [*os.environ] if _OF_ONE_RUN.fullmatch(name)}
+    if left_out:
+        names = ", ".join(sorted(left_out))
+        _say(f"W&B: {names} left out: each run has its own id, name, group and folder here")
+    try:
+        return wandb.setup().settings
+    except Exception as error:
+        wandb.teardown()  # otherwise W&B would go on with the settings before the wrong one
+        raise ValueError(f"a WANDB_* variable or file of settings: {error}") from None
+    finally:
+        os.environ.update(left_out)
 
 
 def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
@@ -153,16 +178,13 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
     directory.mkdir(parents=True, exist_ok=True)
     folder = directory / "wandb"  # besides these two, W&B writes into a new folder for each run
     refuse_links(directory, folder / "cache/wandb/logs", folder / "data/artifacts/staging")
-    # Read when wandb starts, once per process: no reports home, no talk, no log files under the
-    # user's home.
-    os.environ.setdefault("WANDB_SILENT", "true")
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    # No files under the user's home. The second one is read for every table.
     os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "cache"))
-    # Unlike the others this one is read for every table.
     os.environ["WANDB_DATA_DIR"] = str(folder / "data")
+    project = settings().project or PROJECT
     import wandb
 
-    settings = wandb.Settings(
+    own = wandb.Settings(
         mode=mode,
         console="off",
         silent=True,
@@ -171,15 +193,14 @@ def _start(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run":
         disable_code=True,
         save_code=False,
         init_timeout=30,
+        sagemaker_disable=True,  # it would set the group, and the job's variables as the config
         use_dot_wandb=False,
         x_disable_machine_info=True,
         x_disable_meta=True,
         x_disable_stats=True,
         x_save_requirements=False,
     )
-    run = wandb.init(
-        project=PROJECT, dir=directory, settings=settings, reinit="create_new", **about
-    )
+    run = wandb.init(project=project, dir=directory, settings=own, reinit="create_new", **about)
     log_artifact = run.log_artifact
 
     def log_without_folders(artifact: "wandb.Artifact", *arguments: Any, **options: Any) -> Any:

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from crew import Crew, experiment, measure, metrics, spec
 from PIL import Image
 
 from repro.cli.main import main
+from repro.cli.run import RunOptions
+from repro.cli.train import TrainOptions
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.job import Job, Measured, Outcome
@@ -35,6 +38,11 @@ HOST, KEY = "heartofgold-7", "zq7" * 14
 LEARN: dict[str, Any] = {"task": "learn", "loss": [3.0, 2.0, 1.0], "digest": "0" * 64}
 LEARN |= {"metrics": {"accuracy": 0.5, "bleu toy:alfa": 20.0}, "parameters": 10, "seconds": 1.0}
 LEARN |= {"examples": 24, "balance": [2], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
+# What a template of jobs or an agent of W&B sets for one run.
+OF_ONE_RUN = {"WANDB_RUN_ID": "theirs", "WANDB_RESUME": "must", "WANDB_LAUNCH": "true"}
+OF_ONE_RUN |= {"WANDB_FORK_FROM": "theirs?_step=1", "WANDB_DIR": "/proc/theirs"}
+_NAMES = ["NAME", "RUN_GROUP", "JOB_TYPE", "NOTES", "TAGS", "SWEEP_ID"]
+OF_ONE_RUN |= {f"WANDB_{name}": "theirs" for name in _NAMES}
 
 
 @pytest.fixture
@@ -114,11 +122,15 @@ class Mirrored:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a user on a host with secrets: results and a report, all of it mirrored."""
+    """The folder of a user on a host with secrets and variables of W&B: results and a report."""
     project = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
-        patch.setenv("WANDB_API_KEY", KEY)
+        wandb.teardown()  # so that the variables are read
+        of_all = {"WANDB_PROJECT": "ours", "WANDB_ENTITY": "a-team", "WANDB_API_KEY": KEY}
+        job = {"SM_TRAINING_ENV": '{"theirs": 1}', "TRAINING_JOB_NAME": "theirs"}
+        for name, value in {**OF_ONE_RUN, **of_all, **job}.items():
+            patch.setenv(name, value)
         patch.setattr(socket, "gethostname", lambda: HOST)
         for _ in range(2):  # the second time nothing is measured, and nothing is mirrored again
             assert measure(RESULTS, Teacher(), plan_of(), session={"wandb": "offline"}) == 0
@@ -163,7 +175,6 @@ def test_only_timed_runs_are_runs_there(logged: dict[str, Mirrored]):
 
 def test_a_measured_run_and_a_training(logged: dict[str, Mirrored]):
     mirrored, trained = logged["transformer-K2-M4"], logged["amoebanet-b-K1-M1"]
-    assert mirrored.about["project"] == wandb_mirror.PROJECT
     assert mirrored.about["tags"] == ["smoke", "test-cpu-2c"]
     place = {"experiment": "tiny", "machine": "test-cpu-2c", "scale": "smoke"}
     about = {"K": 2, "method": "gpipe"} | place
@@ -183,6 +194,44 @@ def test_a_measured_run_and_a_training(logged: dict[str, Mirrored]):
     losses = {point["_step"]: point["train/loss"] for point in trained.history[:3]}
     assert losses == dict(enumerate(LEARN["loss"], start=1))
     assert trained.about["summary"]["test/bleu_toy_alfa"] == 20.0
+
+
+def test_variables_of_one_run_are_left_out_and_others_hold(logged: dict[str, Mirrored]):
+    runs = [each.run for each in logged.values()]
+    assert len({run["run_id"] for run in runs}) == len(runs)
+    assert {(run["project"], run["entity"]) for run in runs} == {("ours", "a-team")}
+    assert {run["run_group"] for run in runs} == {"tiny", "report"}
+    assert "theirs" not in json.dumps(runs)
+
+
+def test_what_is_left_out_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    for name, value in OF_ONE_RUN.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        wandb_mirror.settings()
+    line = capsys.readouterr().err
+    assert (line.count("\n"), re.findall(r"WANDB_\w+", line)) == (1, sorted(OF_ONE_RUN))
+    assert os.environ.items() >= OF_ONE_RUN.items(), "which a user's own code may read"
+
+
+def test_a_wrong_setting_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    wandb.teardown()
+    monkeypatch.setenv("WANDB_HEARTBEAT_SECONDS", "often")
+    nothing: Any = None
+    for _ in range(2):  # the second time W&B would take the settings that it has read before
+        about = {"name": "x", "config": {}}
+        assert wandb_mirror.mirror("online", Path("wrong"), nothing, about) is None
+    line = capsys.readouterr().err
+    assert (line.count("\n"), "heartbeat_seconds" in line, Path("wrong").exists()) == (1, True, 0)
+
+
+def test_the_mode_of_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    for asked, mode in {"disabled": "disabled", "dryrun": "offline", "run": "online"}.items():
+        monkeypatch.setenv("WANDB_MODE", asked)
+        assert (RunOptions().wandb, TrainOptions().wandb) == (mode, mode)
+    monkeypatch.setenv("WANDB_MODE", "of")
+    assert main(["run", "table2"]) == 2
+    assert "WANDB_MODE = 'of': allowed are offline" in capsys.readouterr().err
 
 
 def test_a_number_has_one_name_that_a_narrow_column_shows(logged: dict[str, Mirrored]):
@@ -273,3 +322,17 @@ def test_the_dry_dashboard(logged: dict[str, Mirrored], capfd: Any):
     named = set(re.findall(r'"((?:tables|figures|runs|train|test)/\w+)"', text))
     assert named <= sent, "no panel is empty"
     assert max(len(section["panels"]) for section in made) <= 4
+
+
+def test_the_workspace_is_made_where_the_variables_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    from wandb_workspaces.workspaces import Workspace
+
+    wandb.teardown()
+    for name in ("PROJECT", "ENTITY", "API_KEY"):
+        monkeypatch.setenv(f"WANDB_{name}", f"a-{name}")
+    monkeypatch.setattr(Workspace, "save", lambda _: None)
+    monkeypatch.setattr(Workspace, "url", property(lambda it: f"{it.entity}/{it.project}"))
+    assert main(["dashboard", "--push"]) == 0
+    assert "workspace: a-ENTITY/a-PROJECT\n" in capsys.readouterr().out
