@@ -1,10 +1,10 @@
 """One harness at a time in a results folder."""
 
-import getpass
 import os
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 from repro.cli.main import main
@@ -22,7 +22,11 @@ def test_the_second_is_told_in_one_line_who_is_there_and_what_to_do(
         assert (tmp_path / lock.NAME).read_bytes() == before
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    owner = f"{getpass.getuser()} (process {os.getpid()} on {socket.gethostname()}, since "
-    for words in (f"--results {tmp_path}: {owner}", "`repro run table2 --scale smoke`", "wait"):
+    user, process = psutil.Process().username(), f"process {os.getpid()} on {socket.gethostname()}"
+    for words in (
+        f"--results {tmp_path}: {user} ({process}, since ",
+        "`repro run table2 --scale smoke`",
+        "wait",
+    ):
         assert words in error
     assert [path.name for path in tmp_path.iterdir()] == [lock.NAME]
