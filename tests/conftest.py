@@ -1,7 +1,9 @@
 """Tests that need what this machine lacks skip themselves, with the reason."""
 
+import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,24 +12,26 @@ import pytest
 
 from repro.io.temporary import own_folder
 
+# A shell starts what runs in its background with SIGINT ignored. Tests send it to programs, which
+# inherit this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+# Where tests, what they start, and libraries put files; short, as the path of a socket must be.
+FOLDER = Path(tempfile.mkdtemp(prefix="t-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+tempfile.tempdir = os.environ["TMPDIR"] = os.environ["MPLCONFIGDIR"] = str(FOLDER)
+
 
 @pytest.fixture(scope="session", autouse=True)
-def own_temporary() -> Iterator[Path]:
-    """Where tests and what they start put temporary files; nothing of ours is left there.
-
-    A process that a test has killed leaves its folder, which the next one removes.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="t-"))  # short, as the path of a socket must be
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(folder))
-        patch.setattr(tempfile, "tempdir", str(folder))
-        yield folder
-        with own_folder():
-            pass
+def nothing_left() -> Iterator[None]:
+    """A process that a test has killed leaves its folder, which the next one removes."""
+    yield
+    with own_folder():
+        pass
     # The server that processes are forked from keeps one until this program ends.
-    left = [path.name.split("-")[2] for path in folder.glob("gpipe-*")]
+    left = [path.name.split("-")[2] for path in FOLDER.glob("gpipe-*")]
     assert left in ([], [str(os.getpid())])
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ KINDS: dict[str, Callable[[Path], object]] = {
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.timeout(60)
 def test_a_file_that_cannot_be_used_is_one_line(command, kind, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     KINDS[kind](Path(command.split()[-1]))
@@ -42,7 +41,6 @@ SWEEP = "plan sweep --model timed --K 1 --M 1 --scale smoke"
 
 @pytest.mark.parametrize("command", ["report --plots plots", SWEEP, "plan --spec x", "doctor"])
 @pytest.mark.parametrize("kind", ["nothing", "a pipe"])
-@pytest.mark.timeout(120)
 def test_a_results_folder_that_is_none_is_one_line_at_most(
     command, kind, tmp_path, monkeypatch, capfd
 ):

@@ -5,13 +5,13 @@ import os
 import pickle
 import re
 import threading
-import time
 
 import pytest
 import torch
 from checkpoints import Stages, forge, get, interrupted, model, named, put, stepped
 from compare import same, snapshot
 from examples import linear, noisy, refused
+from leftovers import until
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
@@ -190,8 +190,7 @@ def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
             met.append(value)
             if rank == 1 and len(met) == deadline:
                 # until the first stage has done what comes before this gather
-                while not stages.barrier.n_waiting:
-                    time.sleep(0.001)
+                until(lambda: stages.barrier.n_waiting, 20)
                 stages.barrier.abort()
             return gather(value)
 
@@ -207,7 +206,9 @@ def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
 def killed_at(moment, folder, module):
     """Save in a forked process that dies at the given disk call; whether it died."""
     child = os.fork()
-    if not child:
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    try:
         calls = 0
 
         def dying(call):
@@ -227,8 +228,8 @@ def killed_at(moment, folder, module):
             setattr(os, name, dying(getattr(os, name)))
         torch.save = dying(torch.save)
         put(folder, module, step=2)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    finally:
+        os._exit(0)  # else an error would run the rest of pytest once more
 
 
 def test_killed_at_any_moment(tmp_path):

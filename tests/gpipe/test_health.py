@@ -2,19 +2,18 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 from failing import STAGES, alone, apart, collective, part, train
-from leftovers import MARK, none_within
+from leftovers import processes, program, until
 
 from repro.gpipe import launch
 from repro.gpipe.runtime import heartbeats
@@ -88,7 +87,7 @@ FAILING = [sys.executable, str(Path(__file__).with_name("failing.py"))]
 
 
 @contextmanager
-def ranks(*arguments: str, world: int) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks(mark: Path, *arguments: str, world: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes as torchrun starts them, with its agent's store and no launcher."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = os.environ | {
@@ -99,23 +98,14 @@ def ranks(*arguments: str, world: int) -> Iterator[list[subprocess.Popen[str]]]:
         "OMP_NUM_THREADS": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    started = [
-        subprocess.Popen(
-            [*FAILING, *arguments],
-            env=environment | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
+    command = [*FAILING, *arguments]
+    with ExitStack() as ends:
+        yield [
+            ends.enter_context(
+                program(mark, command, env=environment | {"RANK": str(n)}, stderr=subprocess.PIPE)
+            )
+            for n in range(world)
+        ]
 
 
 @pytest.mark.slow
@@ -131,11 +121,12 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(
 ):
     """As on several hosts. Nobody reads what rank 0 says, as behind `torchrun ... 2>&1 | head`."""
     when = tmp_path / "when"
-    with ranks("train", how, "F", "2", str(when), world=STAGES) as (unread, second, _, last):
+    with ranks(tmp_path, "train", how, "F", "2", str(when), world=STAGES) as started:
+        unread, second, _, last = started
         assert unread.stderr is not None
         unread.stderr.close()
-        told = [process.communicate(timeout=250)[1] for process in (second, last)]
-        assert [process.wait(250) for process in (unread, second, last)] == [1, 1, 1]
+        told = [process.communicate(timeout=50)[1] for process in (second, last)]
+        assert [process.wait(10) for process in (unread, second, last)] == [1, 1, 1]
         assert seconds_since(when) < LIMIT
     for text in told:
         found = rf"leaving, because stage 2, .* of step [01] when last heard of: {words}"
@@ -146,8 +137,8 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(
 def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path):
     """The process waits for the results of the others, so no connection shows that it is done."""
     when = tmp_path / "when"
-    with ranks("part", str(when), "train", "nothing", world=2) as (first, _):
-        said = first.communicate(timeout=120)[1]
+    with ranks(tmp_path, "part", str(when), "train", "nothing", world=2) as (first, _):
+        said = first.communicate(timeout=50)[1]
         assert seconds_since(when) < LIMIT * heartbeats.crowding() + 3  # and the process's end
     assert re.search(ENDED, said), said
     assert first.returncode == 1
@@ -156,17 +147,11 @@ def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path):
 @pytest.mark.slow
 def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path):
     when = tmp_path / "when"
-    launcher = subprocess.Popen(
-        [*FAILING, "train", "stop", "F", "2", str(when)],
-        env=os.environ | {MARK: str(tmp_path)},
-        stderr=subprocess.DEVNULL,
-    )
-    while not when.exists():
-        time.sleep(0.1)
-        assert launcher.poll() is None
-    launcher.send_signal(signal.SIGKILL)
-    launcher.wait(LIMIT)
-    assert none_within(str(tmp_path), LIMIT)
+    command = [*FAILING, "train", "stop", "F", "2", when]
+    with program(tmp_path, command, stderr=subprocess.DEVNULL) as launcher:
+        until(when.exists, 50)
+        launcher.kill()
+        until(lambda: processes(tmp_path) == [], LIMIT)
 
 
 # Which waits can never end, on an imitated clock.

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
@@ -21,7 +20,8 @@ import torch
 import torch.distributed as dist
 from examples import refused
 from failing import lingering
-from leftovers import MARK, none_within
+from leftovers import processes as left_behind
+from leftovers import program, until
 
 from repro.gpipe import launch
 from repro.gpipe.runtime import processes
@@ -106,16 +106,11 @@ def test_a_forked_process_launches_as_its_parent_did():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_ctrl_c_at_any_moment_of_a_start_prints_nothing(tmp_path: Path, seed: int):
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("interrupted.py")), str(seed)],
-        env={**os.environ, MARK: str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        start_new_session=True,
-    )
-    assert (done.stdout, done.stderr) == ("interrupted\n" * 10, "")
-    assert none_within(str(tmp_path), 10.0)
+    command = [sys.executable, Path(__file__).with_name("interrupted.py"), seed]
+    with program(tmp_path, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as python:
+        said = python.communicate(timeout=55)
+        until(lambda: left_behind(tmp_path) == [], 10)
+    assert said == ("interrupted\n" * 10, "")
 
 
 def test_the_limit_of_open_files_is_named():
@@ -143,7 +138,7 @@ _IMPORTED = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "program", "words"),
+    ("how", "code", "words"),
     [
         ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
         ("pdb", _IMPORTED, ""),
@@ -155,36 +150,31 @@ _IMPORTED = (
     ],
 )
 def test_programs_whose_function_stages_can_import_or_not(
-    tmp_path: Path, how: str, program: str, words: str
+    tmp_path: Path, how: str, code: str, words: str
 ):
     """A notebook's cells run in a __main__ without a file; pdb's __main__ has no __spec__."""
     script = tmp_path / "__main__.py"
-    script.write_text(program)
+    script.write_text(code)
     (tmp_path / "steps.py").write_text("def train(): return 'trained'\n")
-    cell = f"exec(compile({program!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
+    cell = f"exec(compile({code!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
     command = {
-        "script": [str(script)],
-        "pdb": ["-m", "pdb", "-c", "continue", str(script)],
-        "package": [str(tmp_path)],
+        "script": [script],
+        "pdb": ["-m", "pdb", "-c", "continue", script],
+        "package": [tmp_path],
         "stdin": ["-"],
         "notebook": ["-c", cell],
     }[how]
-    more = {MARK: str(tmp_path), "PYTHONPATH": os.pathsep.join(["", *sys.path])}
-    done = subprocess.run(
-        [sys.executable, *command],
-        input=program if how == "stdin" else "",
-        env=os.environ | more,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path])}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, *command]
+    with program(tmp_path, command, env=environment, cwd=tmp_path, **pipes) as python:
+        out, error = python.communicate(code if how == "stdin" else "", timeout=50)
+        until(lambda: left_behind(tmp_path) == [], 10)
     if words:
-        assert f"ValueError: {words}" in done.stderr, done.stderr
-        assert done.stderr.count("Traceback") == 1, done.stderr
+        assert f"ValueError: {words}" in error, error
+        assert error.count("Traceback") == 1, error
     else:
-        assert done.stdout.startswith("['trained', 'trained']\n"), done.stderr
-    assert none_within(str(tmp_path), 10.0)
+        assert out.startswith("['trained', 'trained']\n"), error
 
 
 @pytest.mark.slow
@@ -260,8 +250,7 @@ def hold(folder: str) -> set[str]:
     """
     dist.barrier()
     Path(folder, f"{dist.get_rank()} {os.getpid()}").touch()
-    while not Path(folder, "go").exists():
-        time.sleep(0.05)
+    until(Path(folder, "go").exists, 50)
     return {place.rpartition(":")[0] for place in intruder.listening(os.getpid())}
 
 
@@ -276,14 +265,14 @@ def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path, temporary: Pat
         target=lambda: results.extend(launch(hold, str(tmp_path), stages=2)), daemon=True
     )
     thread.start()
-    end = time.monotonic() + 300  # a busy machine may take minutes to import torch
-    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
-        time.sleep(0.1)
-    opened = intruder.listening(os.getpid()) - before
-    folders = list(temporary.iterdir())
-    found = intruder.others_reach(opened, folders)
-    (tmp_path / "go").touch()
-    thread.join(60)
+    try:
+        until(lambda: len(list(tmp_path.iterdir())) == 2, 50)
+        opened = intruder.listening(os.getpid()) - before
+        folders = list(temporary.iterdir())
+        found = intruder.others_reach(opened, folders)
+    finally:
+        (tmp_path / "go").touch()
+        thread.join(10)
     assert found == []
     assert len(folders) == len(kept) + 1
     assert list(temporary.iterdir()) == kept

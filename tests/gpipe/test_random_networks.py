@@ -15,7 +15,7 @@ FIRST = int(os.environ.get("REPRO_FIRST_NETWORK", "0"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(60 * CASES / 200)
 def test_random_networks_train_as_in_plain_pytorch():
     configs = [(number, case(number)[1]) for number in range(FIRST, FIRST + CASES)]
     trained = launch_all([(n, c) for n, config in configs for c in (config, reference(config))])

@@ -2,9 +2,7 @@
 
 import errno
 import mmap
-import os
 import resource
-import signal
 import threading
 import time
 from multiprocessing import get_context
@@ -111,12 +109,14 @@ def test_a_killed_sender_leaves_nothing_behind():
     receiver = shm.Receiver(0)
     process = get_context("spawn").Process(target=send_and_wait, args=(receiver.address,))
     process.start()
-    receiver.accept()
-    arrived = receiver.irecv(None)().tensors[0]
-    maps = Path(f"/proc/{process.pid}/maps").read_text()
-    assert "memfd:gpipe" in maps
-    assert "/dev/shm" not in maps, "segments have no name that could outlive them"
-    os.kill(process.pid, signal.SIGKILL)  # pyright: ignore[reportArgumentType]
+    try:
+        receiver.accept()
+        arrived = receiver.irecv(None)().tensors[0]
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        assert "memfd:gpipe" in maps
+        assert "/dev/shm" not in maps, "segments have no name that could outlive them"
+    finally:
+        process.kill()
     with pytest.raises(ConnectionError, match="it closed its connection"):
         receiver.irecv(None)()
     assert arrived.tolist() == [0, 1, 2, 3, 4], "what has arrived stays"

@@ -1,7 +1,8 @@
 """Kill `repro run` and its workers at random moments, go on until done, compare with a whole sweep.
 
 As a script it does so and writes what came out of it to results/reference/<machine>/campaign.json,
-which docs/faults.md quotes: `.venv/bin/python tests/harness/campaign.py --kills 100`.
+which docs/faults.md quotes:
+`PYTHONPATH=tests .venv/bin/python tests/harness/campaign.py --kills 100`.
 """
 
 import argparse
@@ -10,7 +11,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
+from leftovers import processes, program
 
 from repro.harness import machine
 from repro.harness.journal import Journal, journals
@@ -60,58 +60,17 @@ class Counts:
         return alike and self.runs_lost == 0
 
 
-def start(results: Path) -> subprocess.Popen[str]:
-    """`repro run` into a results folder, in a session of its own."""
-    return subprocess.Popen(
-        [sys.executable, *SWEEP.split(), str(results)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-    )
-
-
-def finish(harness: subprocess.Popen[str]) -> None:
-    said, _ = harness.communicate()
-    assert harness.returncode == 0, said
-
-
-def kill(harness: subprocess.Popen[str]) -> int:
-    """SIGKILL to the harness and its workers at once; how many processes that were."""
-    group = living(harness.pid)
-    os.killpg(harness.pid, signal.SIGKILL)
-    harness.communicate()
-    while living(harness.pid):
-        time.sleep(0.01)
-    return len(group)
-
-
-def living(group: int) -> list[int]:
-    """The processes of a group; a killed one is a zombie for a while where nobody waits for it."""
-    found = []
-    for process in psutil.process_iter(["status"]):
-        try:
-            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except ProcessLookupError:
-            continue
-    return found
-
-
 def campaign(folder: Path, kills: int, seed: int) -> Counts:
     """So many kills, in as many sweeps as it takes."""
     print(f"seed {seed}", flush=True)
     rng, counts = random.Random(seed), Counts(seed)
     whole, began = folder / "whole", time.monotonic()
-    finish(start(whole))
+    assert not killed(whole, counts, None)
     usual_s = time.monotonic() - began
     while counts.kills < kills:
         results = folder / f"sweep{counts.sweeps}"
-        harness = start(results)
-        while counts.kills < kills and killed(harness, rng.uniform(0, usual_s), counts):
-            harness = start(results)
-        finish(harness)
+        while killed(results, counts, rng.uniform(0, usual_s) if counts.kills < kills else None):
+            pass
         counts.sweeps += 1
         compare(results, whole, counts)
         shutil.rmtree(results)
@@ -120,14 +79,19 @@ def campaign(folder: Path, kills: int, seed: int) -> Counts:
     return counts
 
 
-def killed(harness: subprocess.Popen[str], after_s: float, counts: Counts) -> bool:
-    """Kill it after that time; False where it has ended before."""
-    try:
-        harness.wait(after_s)
-    except subprocess.TimeoutExpired:
-        counts.kills += 1
-        counts.most_processes = max(counts.most_processes, kill(harness))
-        return True
+def killed(results: Path, counts: Counts, after_s: float | None) -> bool:
+    """Whether `repro run` into a results folder was killed after that time, and had not ended."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    command = [sys.executable, *SWEEP.split(), results]
+    with program(results, command, env=environment, **output) as harness:
+        try:
+            said, _ = harness.communicate(timeout=after_s)
+        except subprocess.TimeoutExpired:
+            counts.kills += 1
+            counts.most_processes = max(counts.most_processes, len(processes(results)))
+            return True
+    assert harness.returncode == 0, said
     return False
 
 

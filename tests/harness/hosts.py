@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from leftovers import kill, processes, program
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
 _ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
@@ -17,8 +19,10 @@ _ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 class Host:
     """One of them; `apart` says whether it has an address of its own."""
 
-    def __init__(self, name: str, folder: Path, endpoint: str, *, apart: bool) -> None:
-        self.name, self.endpoint, self.apart = name, endpoint, apart
+    def __init__(
+        self, name: str, folder: Path, endpoint: str, ends: ExitStack, *, apart: bool
+    ) -> None:
+        self.name, self.endpoint, self.apart, self._ends = name, endpoint, apart, ends
         self.agent: subprocess.Popen[str] | None = None
         self.log, self._hosts = folder / f"{name}.log", folder / "hosts"
 
@@ -32,34 +36,21 @@ class Host:
             enter = ["sh", "-c", _ENTER, "sh", self.name, str(self._hosts)]
             command = ["ip", "netns", "exec", self.name, "unshare", "--uts", *enter, *command]
         with self.log.open("w") as out:
-            self.agent = subprocess.Popen(
-                command,
-                env=os.environ | environment,
-                stdout=out,
-                stderr=out,
-                text=True,
-                start_new_session=True,
+            self.agent = self._ends.enter_context(
+                program(self.name, command, env=os.environ | environment, stdout=out, stderr=out)
             )
-
-    def kill(self) -> None:
-        """End the agent and its ranks."""
-        if self.agent is not None:
-            subprocess.run(["pkill", "-KILL", "-s", str(self.agent.pid)], check=False)
-            self.agent.wait()
 
     def has_ranks(self) -> bool:
         """Whether any of them still runs."""
         assert self.agent is not None
-        alive = ["--runstates", "R,S,D,T"]  # an agent that is cut off lets them be zombies
-        ranks = ["pgrep", *alive, "--parent", str(self.agent.pid)]
-        return subprocess.run(ranks, capture_output=True, check=False).returncode == 0
+        return bool({*processes(self.name)} - {self.agent.pid})
 
     def cut(self) -> None:
         """Nothing reaches this host any more; without an address of its own it is gone."""
         if self.apart:
             _ip("-n", self.name, "link", "set", "cable", "down")
         else:
-            self.kill()
+            kill(self.name)
 
 
 @contextmanager
@@ -74,12 +65,9 @@ def two(folder: Path) -> Iterator[tuple[Host, Host]]:
     try:
         apart = _linked(first, second)
         endpoint = "10.77.0.1:29511" if apart else endpoint
-        both = tuple(Host(name, folder, endpoint, apart=apart) for name in names)
-        try:
-            yield both  # pyright: ignore[reportReturnType]
-        finally:
-            for host in both:
-                host.kill()
+        with ExitStack() as ends:
+            both = [Host(name, folder, endpoint, ends, apart=apart) for name in names]
+            yield tuple(both)  # pyright: ignore[reportReturnType]
     finally:
         for name in names if shutil.which("ip") else ():
             _ip("netns", "del", name)

@@ -9,9 +9,9 @@ from campaign import SEED, campaign
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 
 
-@pytest.mark.timeout(900)
-def test_a_few_kills_lose_nothing(tmp_path: Path):
-    counts = campaign(tmp_path, 2, seed=random.randrange(10**6))
+@pytest.mark.timeout(300)  # three sweeps, one after the other
+def test_a_kill_loses_nothing(tmp_path: Path):
+    counts = campaign(tmp_path, 1, seed=random.randrange(10**6))
     assert counts.nothing_lost, counts
 
 

@@ -3,17 +3,18 @@ step."""
 
 import os
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hosts import Host, two
+from leftovers import until
 
 from repro.harness.frame import all_runs
 from repro.harness.results import load
 
-pytestmark = pytest.mark.slow
+# Twelve processes that import torch, six of them after the others.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 HERE = Path(__file__).parent
 
 
@@ -24,20 +25,11 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hos
         yield both
 
 
-def until(true: Callable[[], bool], seconds: float) -> float:
-    """Wait until a function is true; how long that took."""
-    start = time.monotonic()
-    while not true():
-        assert time.monotonic() - start < seconds
-        time.sleep(0.1)
-    return time.monotonic() - start
-
-
 def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
     command = f"-m repro run {HERE / 'two_hosts.py'} --scale smoke --wandb disabled --results"
     for host in hosts:
         host.torchrun([*command.split(), str(tmp_path / "results")])
-    until(lambda: all(host.agent.poll() is not None for host in hosts), 200)
+    until(lambda: all(host.agent.poll() is not None for host in hosts), 180)
     rows = all_runs(load(tmp_path / "results"))
     assert rows["status"].tolist() == [
         "done",

@@ -112,9 +112,9 @@ def test_ctrl_c_says_how_to_go_on_and_so_does_its_w_and_b_run(tmp_path):
     folder = tmp_path / "run"
     quick = [word.replace("disabled", "offline") for word in QUICK]
     arguments = [*quick, *SGD, "--out", str(folder), "--every", "150"]
-    process = started(folder, 1, "-m", "repro", "train", *arguments, "--epochs", "100000")
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    with started(folder, 1, "-m", "repro", "train", *arguments, "--epochs", "100000") as process:
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
     assert process.returncode == 130
     (line,) = error.splitlines()
     kept = checkpoints.committed(folder)[-1]

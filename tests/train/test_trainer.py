@@ -2,7 +2,6 @@
 
 import errno
 import os
-import time
 from copy import deepcopy
 from pathlib import Path
 
@@ -222,10 +221,8 @@ def test_a_link_among_checkpoints_is_refused_and_its_target_left_alone(tmp_path,
 def test_a_killed_run_of_two_stages_goes_on_with_one_as_if_it_had_not_been(tmp_path):
     """SIGKILL at a moment of chance, during a step or a save."""
     run = tmp_path / "run"
-    process = started(run, 2, Path(__file__).with_name("training.py"), run)
-    process.kill()
-    process.communicate()
-    time.sleep(3)  # the stages end once their launcher is gone
+    with started(run, 2, Path(__file__).with_name("training.py"), run) as process:
+        process.kill()
     resumed = make(run, 1)
     step = resumed.resume()
     assert step >= 1

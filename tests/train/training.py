@@ -3,14 +3,15 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from leftovers import program, until
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, launch
@@ -121,19 +122,14 @@ def on_two_processes(folder: Path) -> dict[str, Any]:
     }
 
 
-def started(run: Path, count: int, *command: Any) -> subprocess.Popen[str]:
+@contextmanager
+def started(run: Path, count: int, *command: Any) -> Iterator[subprocess.Popen[str]]:
     """A program that trains into a folder, once so many checkpoints are there."""
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    end = time.monotonic() + 180
-    while len(checkpoints.committed(run)) < count and time.monotonic() < end:
-        time.sleep(0.05)
-    return process
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with program(run, [sys.executable, *command], env=environment, **output) as process:
+        until(lambda: len(checkpoints.committed(run)) >= count, 50)
+        yield process
 
 
 def endless(folder: Path) -> None:
