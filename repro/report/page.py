@@ -88,7 +88,7 @@ def write_tables(results: Results, plots_dir: Path) -> list[Table]:
     # The command prints the verdicts, and W&B's mirror counts the claims: those of an earlier
     # report must not stay.
     for name in ("verdicts", *SHOWN_AT_THE_END):
-        for kind in ("csv", "md", "tex"):
+        for kind in ("csv", "md"):
             (plots_dir / f"{name}.{kind}").unlink(missing_ok=True)
     for table in tables:
         table.write(plots_dir)

@@ -30,10 +30,6 @@ _ARITHMETIC = re.compile(r"[-+][-+\d.,%eE ]*")
 _MISSING = re.compile(
     rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
 )
-_LATEX = str.maketrans(
-    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " "}
-    | {character: "\\" + character for character in "&%$#_{}"}
-)
 
 
 @dataclass(frozen=True)
@@ -114,12 +110,6 @@ class Table:
             [f"**{_markdown(self.title)}**", "", *body, "", _markdown(self.caption), ""]
         )
 
-    def latex(self) -> str:
-        shown = self.shown.map(_latex).rename(columns=_latex)
-        caption = rf"\caption{{{_latex(self.title)}. {_latex(self.caption)}}}"
-        body = shown.to_latex(index=False, column_format="l" * len(self.names))
-        return "\n".join([r"\begin{table}", r"\centering", f"{body}{caption}", r"\end{table}", ""])
-
     def html(self) -> Markup:
         """The texts as a table element: intervals small, missing cells grey, texts to the left."""
         are_texts = [_is_text(self.shown.iloc[:, i]) for i in range(len(self.names))]
@@ -132,7 +122,7 @@ class Table:
 
     def write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        for kind, text in (("csv", self.csv()), ("md", self.markdown()), ("tex", self.latex())):
+        for kind, text in (("csv", self.csv()), ("md", self.markdown())):
             (directory / f"{self.name}.{kind}").write_text(text, encoding="utf-8")
 
 
@@ -189,10 +179,6 @@ def _csv_cell(value: Any) -> Any:
 
 def _markdown(text: str) -> str:
     return re.sub(r"([\\|*_~<>`])", r"\\\1", text.replace("\n", " "))
-
-
-def _latex(text: str) -> str:
-    return text.translate(_LATEX)
 
 
 def _is_text(cells: Sequence[str]) -> bool:
