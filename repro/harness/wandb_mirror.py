@@ -29,7 +29,7 @@ Fill = Callable[["wandb.Run"], None]  # logs into a run, without what is private
 
 PROJECT = "gpipe-repro"
 _LONGEST_NAME = 128  # characters of a run's name that W&B takes
-# Variables that name, describe or place one run; a command here writes several.
+# Variables that name, describe or place one run; a command here may write several.
 _OF_ONE_RUN = re.compile(
     r"WANDB_(NAME|NOTES|TAGS|DIR|ROOT_DIR|FORK_FROM|(RUN|RESUME|JOB|SWEEP|LAUNCH)(_\w+)?)"
 )
@@ -159,8 +159,7 @@ def settings() -> "wandb.Settings":
 
     left_out = {name: os.environ.pop(name) for name in [*os.environ] if _OF_ONE_RUN.fullmatch(name)}
     if left_out:
-        names = ", ".join(sorted(left_out))
-        _say(f"W&B: {names} left out: each run has its own id, name, group and folder here")
+        _say(f"W&B: {', '.join(sorted(left_out))} left out: each run has its own id and name")
     try:
         return wandb.setup().settings
     except Exception as error:
