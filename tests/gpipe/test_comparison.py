@@ -57,7 +57,7 @@ def contrastive(outputs: Tensor, _: Tensor) -> Tensor:
     return functional.cross_entropy(z @ z.T, torch.arange(len(z)))
 
 
-WAYS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (3, 1, "1f1b"), (2, 2, "gpipe")]
+WAYS: list[Any] = [(1, 1, "gpipe"), (2, 1, "gpipe"), (3, 1, "1f1b"), (2, 2, "gpipe")]
 
 
 def all_ways() -> list[Any]:

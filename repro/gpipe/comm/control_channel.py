@@ -96,15 +96,19 @@ class ControlChannel:
         size = int(self._recv(_OBJECT, stage)()[0])
         return pickle.loads(bytes(self._irecv(size, stage)().numpy()))
 
-    def from_last(self, value: float, flag: bool) -> tuple[float, bool]:
-        """Send the last stage's value and flag to every stage; returns them."""
+    def from_last(self, value: float) -> float:
+        """Send the last stage's value to every stage; returns that value."""
+        return self.pair_from_last(value, 0.0)[0]
+
+    def pair_from_last(self, value: float, other: float) -> tuple[float, float]:
+        """Send two values of the last stage to every stage; returns them."""
         if not self.is_last:
-            value, raised, _ = self._recv(_LOSS, self.stages - 1)()
-            return value, bool(raised)
-        header = _header(_LOSS, value, flag)
+            value, other, _ = self._recv(_LOSS, self.stages - 1)()
+            return value, other
+        header = _header(_LOSS, value, other)
         for wait_for_send in [self._isend(header, j) for j in range(self.stages - 1)]:
             wait_for_send()
-        return value, flag
+        return value, other
 
     def flush(self) -> None:
         """Wait until what was started is received."""

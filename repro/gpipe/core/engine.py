@@ -138,8 +138,9 @@ class Engine:
             raise ValueError(problem)
         self._flush()
         status.action = None
-        self.loss, has_metrics = self.wire.from_last(self._own_loss(), bool(self._own_metrics()))
-        self._share_metrics(has_metrics)
+        own = self._own_loss(), bool(self._own_metrics())
+        self.loss, has_metrics = self.wire.pair_from_last(*own)
+        self._share_metrics(bool(has_metrics))
 
     # How a step begins: the ranks agree on the inputs.
 

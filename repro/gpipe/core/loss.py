@@ -19,8 +19,8 @@ from repro.gpipe.core.ownership import reachable, refuse_foreign_leaves
 from repro.io.untrusted import short
 
 Metrics = dict[str, Tensor | float]
-# (outputs, targets) of a micro-batch -> its mean loss, or that and metrics.
-Loss = Callable[[Any, Any], Tensor | tuple[Tensor, Metrics]]
+# (outputs, targets) of a micro-batch -> its mean loss, a tensor, or that and metrics.
+Loss = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Weighted:
     loss: Loss
     weight: Callable[[Any], Any]
 
-    def __call__(self, outputs: Any, targets: Any) -> Tensor | tuple[Tensor, Metrics]:
+    def __call__(self, outputs: Any, targets: Any) -> Any:
         """The mean loss of a micro-batch, and its metrics if there are some."""
         return self.loss(outputs, targets)
 
@@ -96,7 +96,8 @@ class MeanLoss:
         if isinstance(loss_fn, Weighted):
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
             terms = terms_of(loss_fn.loss, targets, self.parts)
-            known = terms is not None and _are_alike(weights, terms.weights)
+            is_mean = terms is not None and not terms.summed
+            known = is_mean and _are_alike(weights, terms.weights)
         else:
             terms = terms_of(loss_fn, targets, self.parts)
             known = terms is not None
