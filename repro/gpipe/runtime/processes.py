@@ -150,9 +150,11 @@ def _importable_main() -> Iterator[None]:
 
     They then import none, and pickle refuses what belongs to it.
     """
-    sys.argv[:] = map(str, sys.argv)  # `python -m pdb -m` puts an object there
     main = sys.modules["__main__"]
-    vars(main).setdefault("__spec__", None)  # multiprocessing reads it, some debuggers delete it
+    # multiprocessing reads it; pdb leaves it out, or has an object as its name.
+    spec = vars(main).setdefault("__spec__", None)
+    if spec is not None:
+        spec.name = str(spec.name)
     data = spawn.get_preparation_data("")
     file, name = data.get("init_main_from_path", ""), data.get("init_main_from_name", "__main__")
     # multiprocessing imports no `__main__.py`, since those have no guard.
