@@ -5,7 +5,7 @@ import dataclasses
 from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness import catalog
-from repro.harness.spec import SCALES, Experiment
+from repro.harness.spec import SCALES, Experiment, Scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,13 +23,10 @@ def main(arguments: list[str]) -> int:
         told = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
         lines.append({"name": name} | told | minutes | {"needs": first.needs})
     hint = "`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them"
-    price = "`repro plan NAME --scale paper` says how many GPU-hours its trainings take"
-    tell({"experiments, with minutes at each scale": lines, "next": hint, "plan": price})
+    tell({"experiments, with minutes at each scale": lines, "next": hint})
     return 0
 
 
-def _minutes(scale: str, experiment: Experiment) -> str:
-    if scale in experiment.minutes:
-        return f"{experiment.minutes[scale]:g}"
-    trains = any(run.task == "learn" for group in experiment.groups for run in group.runs)
-    return "plan" if trains and scale == "paper" else "-"
+def _minutes(scale: Scale, experiment: Experiment) -> str:
+    minutes = experiment.minutes.get(scale)
+    return "-" if minutes is None else f"{minutes:g}"

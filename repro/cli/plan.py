@@ -5,7 +5,7 @@ import shlex
 import sys
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import tyro
 
@@ -19,9 +19,6 @@ from repro.harness.progress import plan_table, summary
 from repro.harness.results import Run, find_run
 from repro.harness.spec import SCALES, RunSpec, Scale
 from repro.harness.terminal import show
-
-if TYPE_CHECKING:
-    from repro.harness.training_price import TrainingPrice
 
 P = TypeVar("P", bound="PlanOptions")
 _NAMES = (
@@ -132,16 +129,6 @@ def _of_spec(options: PlanOptions, run: Run | None) -> Source:
     return dataclasses.replace(source, command=shlex.join(command))
 
 
-def training_price(plans: list[Plan]) -> "TrainingPrice | None":
-    large = [plan for plan in plans if plan.scale in ("node", "paper")]
-    if all(run.spec.task != "learn" for plan in large for run in plan.runs):
-        return None
-    # It imports torch, which planning other runs does without.
-    from repro.harness.training_price import price_trainings
-
-    return price_trainings(plans)
-
-
 def main(arguments: list[str]) -> int:
     from rich.text import Text
 
@@ -154,13 +141,10 @@ def main(arguments: list[str]) -> int:
         from repro.harness.rehearsal import check_plans
 
         check_plans(unchecked)
-    trainings = training_price(plans)
     for plan in plans:
         of = plan.experiment
         title = Text(f"\n{of.name}: {of.title}\n{of.question}\n", style="bold")
         show([title, plan_table(plan), summary(plan), *plan.notes])
-    if trainings is not None:
-        show(["", *trainings.lines])
     if any(plan.machine == machine.without_gpus() for plan in plans):
         show(
             ["\ntorch can use no GPU here, so `repro run` refuses this scale; --scale laptop runs"]

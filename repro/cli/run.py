@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from repro.cli.plan import PlanOptions, choose, training_price
+from repro.cli.plan import PlanOptions, choose
 from repro.gpipe.runtime.group import torchrun
 from repro.harness import crew, rehearsal, runner, wandb_summary
 from repro.harness.closing import closing
@@ -59,9 +59,7 @@ def _measure(arguments: list[str]) -> int:
     request = choose(RunOptions, "run", arguments)
     options = request.options
     if request.scale == "paper" and not options.yes:
-        plans = request.plans()
-        trainings = training_price(plans)
-        raise ValueError(price(plans, trainings.one_line if trainings else ""))
+        raise ValueError(price(request.plans()))
     session = Session(options, ProgressReporter())
     command = shlex.join(["repro", "run", *arguments])
     try:

@@ -25,7 +25,6 @@ class DataSet:
     test: str = "test"
     columns: Sequence[str] = ("image", "label")  # of images
     classes: int = 0  # of images; 0 where that is not known before they are read
-    gigabytes: float | None = None  # 10^9 bytes to download; None if not looked up, or none
     gated: bool = False  # the Hub gives it only to those who have accepted its terms
     folder: str = ""  # of data on this machine
 

@@ -314,12 +314,14 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     return ""
 
 
-def price(plans: Sequence[Plan], trainings: str = "") -> str:
-    """What scale paper would take, and its trainings: why it needs --yes."""
+def price(plans: Sequence[Plan]) -> str:
+    """What scale paper would take: why it needs --yes."""
     runs = [run for plan in plans for run in plan.runs]
-    widest = max((r.spec.devices for r in runs if r.missing and r.spec.task != "learn"), default=0)
+    missing = [run.spec for run in runs if run.missing]
+    widest = max((spec.devices for spec in missing if spec.task != "learn"), default=0)
+    trainings = sum(spec.task == "learn" for spec in missing)
     hours = sum(plan.seconds for plan in plans) / 3600
-    parts = [f"train for {trainings}"] if trainings else []
+    parts = [f"train {trainings} models, without an estimate of the hours"] if trainings else []
     if widest:
         parts.append(
             f"measure for about {hours:.1f} h on up to {widest} GPUs "
