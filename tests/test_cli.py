@@ -118,6 +118,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run tabel2", ["experiment = 'tabel2'", "did you mean 'table2'", "repro list"]),
         ("rnu", ["verb = 'rnu'", "did you mean 'run'"]),
         ("why x", ["`repro why` has left: ", "`repro results`"]),
+        ("results --pack x.zip", ["`repro results --pack` has left: ", "--with FOLDER"]),
         ("doctor --check", ["`repro doctor --check` has left: ", "--only task=check"]),
         ("sweep", ["verb = 'sweep'", "try `repro run sweep`"]),
         ("list --all", ["--all", "repro list --help"]),

@@ -5,7 +5,7 @@ import dataclasses
 from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness import catalog
-from repro.harness.spec import SCALES, Experiment, Scale
+from repro.harness.spec import SCALES, Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,5 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _minutes(scale: Scale, experiment: Experiment) -> str:
-    minutes = experiment.minutes.get(scale)
-    return "-" if minutes is None else f"{minutes:g}"
+def _minutes(scale: str, experiment: Experiment) -> str:
+    return f"{experiment.minutes[scale]:g}" if scale in experiment.minutes else "-"

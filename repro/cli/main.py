@@ -22,7 +22,7 @@ VERBS = {
     "run": "Measure and record the missing runs. After a stop, the same command goes on.",
     "train": "Train an image model to an accuracy, with checkpoints and exact resume.",
     "report": "Write tables, figures and report.html from the recorded results.",
-    "results": "Print all recorded runs as one table, or as comma-separated values, or pack them.",
+    "results": "Print all recorded runs as one table, or as comma-separated values.",
     "dashboard": "Show a W&B workspace for the results, with panels by exhibit; --push makes it.",
     "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",
     "simulate": "Simulate a training step on K devices, for several K and M.",
@@ -33,6 +33,7 @@ VERBS = {
 # A verb or flag that has left, and what to use in its place.
 _LEFT = {
     "why": "`repro results` has the idle time of each run, `repro report` shows recorded steps",
+    "results --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
     "doctor --check": "`repro run peers --only task=check` holds stages against the unsplit model",
 }
 

@@ -8,8 +8,7 @@ import tyro
 
 from repro.cli.answers import tell
 from repro.cli.options import parse
-from repro.harness import bundle
-from repro.io.temporary import own_folder
+from repro.harness.results import load_beside
 from repro.report import page, stamp, verdicts
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
@@ -25,19 +24,21 @@ class ReportOptions:
     """where tables, figures and the page go"""
     reference: tyro.conf.FlagCreatePairsOff[bool] = False
     """from results/reference into plots/reference, both committed, with the README's animation"""
-    bundles: Annotated[
-        tuple[Path, ...], tyro.conf.arg(name="with", metavar="FILE"), tyro.conf.UseAppendAction
+    others: Annotated[
+        tuple[Path, ...], tyro.conf.arg(name="with", metavar="FOLDER"), tyro.conf.UseAppendAction
     ] = ()
-    """also show the results in a file of `repro results --pack`, or in a folder of such files;
-    repeatable"""
+    """also show the results in this folder, which another machine recorded; repeatable"""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
-    if options.bundles and options.reference:
-        raise ValueError("--with, --reference: the reference holds no bundle; leave one out")
-    if options.bundles:
-        _with_bundles(options)
+    if options.others and options.reference:
+        raise ValueError("--with, --reference: the reference has one machine's; leave one out")
+    if options.others:
+        results, lines = load_beside(options.results, options.others)
+        print(f"wrote {page.write_loaded(results, options.plots)}")
+        stamp.remove(options.plots)  # the next report without --with is another one
+        print("\n".join(lines))
     elif options.reference:
         print(f"wrote {page.write(*REFERENCE)}")
         print(f"wrote {page.animate(*REFERENCE)}")
@@ -63,19 +64,3 @@ def show_verdicts(plots: Path) -> None:
     if rows:
         files = {"every claim": plots / "claims.md", "the paper itself": plots / "audit.md"}
         tell({"verdicts": rows} | files)
-
-
-def _with_bundles(options: ReportOptions) -> None:
-    files = [
-        file
-        for path in options.bundles
-        for file in (sorted(path.glob("*.zip")) if path.is_dir() else [path])
-    ]
-    with own_folder() as folder:
-        results, lines = bundle.merge(options.results, files, folder)
-        if not results.runs:
-            raise ValueError(f"--with {options.bundles[0]}: no .zip file with a run is there")
-        options.plots.mkdir(parents=True, exist_ok=True)
-        print(f"wrote {page.write_loaded(results, options.plots)}")
-    stamp.remove(options.plots)  # the next report without --with is another one
-    print("\n".join(lines))

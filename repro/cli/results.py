@@ -1,4 +1,4 @@
-"""`repro results`: all recorded runs as one table, or as one file to send to somebody else."""
+"""`repro results`: all recorded runs as one table."""
 
 import dataclasses
 import sys
@@ -8,7 +8,6 @@ import pandas as pd
 import tyro
 
 from repro.cli.options import parse
-from repro.harness.bundle import write_bundle
 from repro.harness.frame import rounds_frame
 from repro.harness.results import load_recorded
 from repro.io.untrusted import short
@@ -20,26 +19,17 @@ _SHOWN = ("experiment", "run", "N", "schedule", "remat", "fidelity", *_RESULT)
 
 @dataclasses.dataclass(frozen=True)
 class ResultsOptions:
-    """Print all recorded runs as one table, or as comma-separated values, or pack them."""
+    """Print all recorded runs as one table, or as comma-separated values."""
 
     results: Path = Path("results")
     """where measurements were recorded; results/reference for the committed ones"""
     csv: tyro.conf.FlagCreatePairsOff[bool] = False
     """a row for each run and round with all columns, as comma-separated values"""
-    pack: Path | None = None
-    """write all of them into this .zip file, for somebody else's `repro report --with`"""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(ResultsOptions, arguments, "repro results")
     results = load_recorded(options.results)
-    if options.pack is not None:
-        for place in write_bundle(options.results, options.pack):
-            print(f"packed {place.experiment} of {place.machine}, scale {place.scale}")
-        kib = options.pack.stat().st_size / 1024
-        shows = f"`repro report --with {options.pack}` shows it"
-        print(f"wrote {options.pack} ({kib:.0f} KiB) without logs; {shows}")
-        return 0
     if options.csv:
         rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
         return 0

@@ -70,6 +70,7 @@ class Journal:
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
         self.folder, self.root = folder, root or folder
+        self.place = Place(*folder.parts[-3:])
         self.about: PlanEvent | None = None  # the newest plan
         self.rounds: list[RoundEvent] = []  # every finished one, the oldest first
         self.environments: dict[str, dict[str, Any]] = {}  # run -> where it was measured last
@@ -92,8 +93,9 @@ class Journal:
         return self.folder / NAME
 
     @property
-    def place(self) -> Place:
-        return Place(*self.folder.parts[-3:])
+    def seal(self) -> bytes:
+        """It ends the last line, with a digest of that line and all before it."""
+        return self._seal
 
     @property
     def runs(self) -> dict[str, str]:

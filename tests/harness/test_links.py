@@ -19,14 +19,13 @@ from repro.io import lock
 
 SMALL = "transformer --model-args L=2 d=16 H=16 heads=2 V=16 T=8 --K 1 --M 1 --N 8"
 SWEEP = f"sweep --model {SMALL} --checkpoint never --rounds 1 --scale smoke"
-REPORTS = [f"run {SWEEP} --plots plots", "report", "report --with bundle.zip", "dashboard --log"]
+REPORTS = [f"run {SWEEP} --plots plots", "report", "report --with sent", "dashboard --log"]
 VERBS = [
     *REPORTS,
     f"run {SWEEP} --force --wandb disabled",
     f"plan {SWEEP}",
+    "plan --spec sweep/transformer",
     "results",
-    "results --pack bundle.zip",
-    "why sweep/transformer",
     "calibrate",
     f"simulate {SMALL} --device here",
 ]
@@ -57,8 +56,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(runner, "Crew", lambda *_: Traced())
         patch.setattr(repro.gpipe, "launch", lambda *_, **__: [device.load("h100")])
         patch.setattr("wandb.init", None)
-        for command in [VERBS[0], "calibrate", "results --pack bundle.zip"]:
+        for command in [VERBS[0], "calibrate"]:
             assert main(command.split()) == 0
+        shutil.copytree("results", "sent")
         shutil.rmtree("results/wandb", ignore_errors=True)
         yield folder
 

@@ -1,0 +1,89 @@
+"""The results of other machines, in folders of their own, beside those of this one."""
+
+from pathlib import Path
+
+import pytest
+from crew import Crew, experiment, measure, spec
+
+from repro.cli.main import main
+from repro.gpipe.schedule.replay import replay
+from repro.harness.job import Job, Measured, Outcome
+from repro.harness.machine import Machine
+from repro.harness.results import load_beside
+
+CPU = Machine("cpu", "Test CPU", 2, "shm", "2.15.0")
+GPUS = Machine("cuda", "NVIDIA H100", 2, "nccl", "2.15.0")
+SWEEP = experiment(spec(1, 1), spec(2, 4))
+
+
+class Pipelines(Crew):
+    """Measures whole pipeline steps, with every span."""
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        measured = super().measure(job, deadline).measured
+        assert measured is not None
+        timeline = replay(job.spec.make_schedule(), lambda action: 0.1)
+        return Outcome("done", measured=Measured(measured.record, timeline))
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("local")
+    assert measure(results, Pipelines(), SWEEP, machine=CPU) == 0
+    return results
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a machine with two GPUs."""
+    results = tmp_path_factory.mktemp("sent")
+    assert measure(results, Pipelines(), SWEEP, machine=GPUS) == 0
+    return results
+
+
+def test_both_machines_are_shown_and_never_divided_by_each_other(local, sent, tmp_path, capsys):
+    plots = tmp_path / "plots"
+    report = ["report", "--results", str(local), "--plots", str(plots)]
+    assert main([*report, "--with", str(sent)]) == 0
+    assert f"{sent}: tiny of 2x-h100" in capsys.readouterr().out
+    page = (plots / "report.html").read_text()
+    assert "test-cpu-2c" in page
+    assert "2x-h100" in page
+    # The next report is without them.
+    assert main(report) == 0
+    assert "2x-h100" not in (plots / "report.html").read_text()
+    results, _ = load_beside(local, [sent])
+    assert len({run.machine for run in results.runs}) == 2
+    for wide in [each for each in results.runs if each.K == 2]:
+        assert results.timeline(wide) is not None
+        base = results.baseline(wide, K=1, M=1)
+        assert base is not None
+        assert base.machine == wide.machine
+
+
+def test_the_same_results_are_shown_once_and_machines_of_one_kind_keep_apart(sent, tmp_path):
+    results, lines = load_beside(sent, [sent, sent])
+    assert len(results.runs) == 2
+    assert all("tiny of 2x-h100 is among the results already" in line for line in lines)
+    measure(tmp_path / "other", Pipelines(), experiment(spec(1, 2)), machine=GPUS)
+    results, lines = load_beside(tmp_path / "none", [sent, tmp_path / "other"])
+    names = [line.split()[-1] for line in lines]
+    assert names[0] == "2x-h100"
+    assert names[1].startswith("2x-h100-")
+    assert {run.machine for run in results.runs} == set(names)
+    assert all(results.timeline(run) is not None for run in results.runs)
+
+
+@pytest.mark.parametrize("damage", ["no results", "an edited record", "a link"])
+def test_a_folder_that_cannot_be_used_is_one_line(damage, sent, tmp_path, refused):
+    folder = tmp_path / "2x-h100/smoke/tiny"
+    (journal,) = sent.glob("*/*/*/journal.jsonl")
+    if damage != "no results":
+        folder.mkdir(parents=True)
+    if damage == "a link":
+        (folder / journal.name).symlink_to(journal)
+    elif damage == "an edited record":
+        text = journal.read_text().replace(".75", ".25")
+        (folder / journal.name).write_text(text)
+    error = refused(["report", "--results", str(sent), "--with", str(tmp_path)])
+    assert str(tmp_path) in error
