@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from repro.cli.main import main
-from repro.report import stamp
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "nothing": lambda path: None,
@@ -48,5 +47,3 @@ def test_a_results_folder_that_is_none_is_one_line_at_most(
     KINDS[kind](Path("res"))
     assert main([*command.split(), "--results", "res"]) in (0, 1, 2)
     assert capfd.readouterr().err.count("\n") <= 1
-    os.mkfifo(".report-stamp")
-    assert not stamp.is_current(tmp_path, tmp_path), "it is not waited for"

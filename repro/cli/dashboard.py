@@ -12,8 +12,7 @@ from repro.cli.options import parse
 from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.results import load_recorded
 from repro.harness.wandb_dashboard import title_of, workspace
-from repro.io.untrusted import message
-from repro.report.stamp import refuse_linked_files
+from repro.io.untrusted import message, refuse_linked_files
 
 if TYPE_CHECKING:
     import wandb_workspaces.workspaces as ws

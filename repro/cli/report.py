@@ -9,7 +9,7 @@ import tyro
 from repro.cli.answers import tell
 from repro.cli.options import parse
 from repro.harness.results import load_beside
-from repro.report import page, stamp, verdicts
+from repro.report import page, verdicts
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
 
@@ -37,24 +37,15 @@ def main(arguments: list[str]) -> int:
     if options.others:
         results, lines = load_beside(options.results, options.others)
         print(f"wrote {page.write_loaded(results, options.plots)}")
-        stamp.remove(options.plots)  # the next report without --with is another one
         print("\n".join(lines))
     elif options.reference:
         print(f"wrote {page.write(*REFERENCE)}")
         print(f"wrote {page.animate(*REFERENCE)}")
     else:
-        done = refresh(options.results, options.plots)
+        written = page.write(options.results, options.plots)
         show_verdicts(options.plots)
-        print(f"open {options.plots / 'report.html'} ({done})")
+        print(f"open {written}")
     return 0
-
-
-def refresh(results: Path, plots: Path) -> str:
-    if stamp.is_current(results, plots):
-        return "up to date"
-    page.write(results, plots)
-    stamp.put(results, plots)
-    return "written"
 
 
 def show_verdicts(plots: Path) -> None:

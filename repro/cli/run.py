@@ -21,8 +21,7 @@ from repro.harness.spec import TIMED
 from repro.harness.terminal import show
 from repro.harness.wandb_mirror import Mode, default_mode
 from repro.io import lock, signals
-from repro.io.untrusted import refuse_links
-from repro.report.stamp import refuse_linked_files
+from repro.io.untrusted import refuse_linked_files, refuse_links
 
 REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 
@@ -190,10 +189,9 @@ class Session:
 
 
 def rewrite(results: Path, plots: Path) -> Path:
-    from repro.cli.report import refresh  # matplotlib takes a second to load
+    from repro.report import page  # matplotlib takes a second to load
 
-    refresh(results, plots)
-    return plots / "report.html"
+    return page.write(results, plots)
 
 
 def _tags(plan: Plan) -> tuple[str, ...]:

@@ -39,6 +39,11 @@ def refuse_links(folder: Path, *paths: Path) -> None:
                 )
 
 
+def refuse_linked_files(folder: Path) -> None:
+    """Raise a one-line ValueError if a file in a folder, such as a report's, is a link."""
+    refuse_links(folder, *folder.glob("?*.*"))
+
+
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
     """Open a file for reading, without waiting for the other end of a pipe.
 

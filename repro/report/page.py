@@ -15,11 +15,11 @@ from markupsafe import Markup
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, load, load_recorded
 from repro.harness.spec import TINY
+from repro.io.untrusted import refuse_linked_files
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.player import player, rendered
 from repro.report.sections import as_text, repeated, sections_of, with_code
-from repro.report.stamp import refuse_linked_files
 from repro.report.style import FIDELITIES, ink, model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds
