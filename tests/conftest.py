@@ -20,7 +20,8 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 # Where tests, what they start, and libraries put files; short, as the path of a socket must be.
 FOLDER = Path(tempfile.mkdtemp(prefix="t-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
-tempfile.tempdir = os.environ["TMPDIR"] = os.environ["MPLCONFIGDIR"] = str(FOLDER)
+tempfile.tempdir = str(FOLDER)
+os.environ.update(dict.fromkeys(("TMPDIR", "MPLCONFIGDIR", "HF_DATASETS_CACHE"), str(FOLDER)))
 
 
 @pytest.fixture(scope="session", autouse=True)
