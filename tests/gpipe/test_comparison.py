@@ -41,7 +41,8 @@ def state(pipe: Pipeline) -> list[Any]:
     return [counts, gradients, tensors, torch.get_rng_state().tolist(), pipe.engine.step]
 
 
-def compare(first: nn.Module, K: int, D: int, schedule: Any, loss_fn: Any) -> Comparison | None:
+def compare(first: nn.Module, way: Any, loss_fn: Any) -> Comparison | None:
+    K, D, schedule = way
     if dist.get_rank() >= K * D:
         return None
     pipe = Pipeline(model(first), K, 4, D, device="cpu", schedule=schedule)
@@ -57,15 +58,15 @@ def contrastive(outputs: Tensor, _: Tensor) -> Tensor:
     return functional.cross_entropy(z @ z.T, torch.arange(len(z)))
 
 
-WAYS: list[Any] = [(1, 1, "gpipe"), (2, 1, "gpipe"), (3, 1, "1f1b"), (2, 2, "gpipe")]
+WAYS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (3, 1, "1f1b"), (2, 2, "gpipe")]
 
 
 def all_ways() -> list[Any]:
     loss_fn = nn.CrossEntropyLoss()
-    right = [compare(nn.Identity(), *way, loss_fn) for way in WAYS]
-    two_stages: Any = (2, 1, "gpipe")
-    of_rank = compare(OfRank(), *two_stages, loss_fn)
-    return [*right, of_rank, compare(nn.Identity(), *two_stages, contrastive)]
+    right = [compare(nn.Identity(), way, loss_fn) for way in WAYS]
+    two_stages = (2, 1, "gpipe")
+    of_rank = compare(OfRank(), two_stages, loss_fn)
+    return [*right, of_rank, compare(nn.Identity(), two_stages, contrastive)]
 
 
 def test_a_step_is_compared_with_the_unsplit_model():

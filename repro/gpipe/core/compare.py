@@ -100,16 +100,15 @@ def compare(
     """
     held, everyone = engine.held, engine.everyone
     found, loss = _step_undone(engine, inputs, targets, loss_fn)
-    layers, problem = dict(held.module.named_children()), ""
+    layers = dict(held.module.named_children())
     end = everyone.stages - 1  # the last rank of all compares
-    if everyone.rank < end:
-        layers, problem = _pickled(layers)
+    problem = _unsendable(layers) if everyone.rank < end else ""
     everyone.gather_alike("compare", None, engine.step, problem)
-    own = inputs, targets, layers, found
     outcome: Comparison | str | None = None
     if everyone.rank < end:
-        everyone.send_object(own, end)
+        everyone.send_object((inputs, targets, layers, found), end)
     else:
+        own = inputs, targets, deepcopy(layers), found
         ranks = [*map(everyone.recv_object, range(end)), own]
         try:
             outcome = _compared(engine, ranks, names, order, loss, loss_fn)
@@ -143,7 +142,7 @@ def _step_undone(
 
 def _compared(
     engine: Engine,
-    ranks: Sequence[tuple[Tree, Tree, dict[str, Any], tuple[State, State]]],
+    ranks: Sequence[tuple[Tree, Tree, dict[str, nn.Module], tuple[State, State]]],
     names: Sequence[str],
     order: Sequence[int],
     loss: float,
@@ -155,8 +154,7 @@ def _compared(
     gradients: State = {}
     buffers: State = {}
     for _, _, of_rank, (its_gradients, its_buffers) in ranks[-stages:]:
-        for name, layer in of_rank.items():
-            layers[name] = pickle.loads(layer) if isinstance(layer, bytes) else deepcopy(layer)
+        layers |= of_rank
         gradients |= its_gradients
         buffers |= its_buffers
     model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(held.device)
@@ -319,13 +317,12 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
     yield from module.buffers()
 
 
-def _pickled(layers: Mapping[str, nn.Module]) -> tuple[dict[str, bytes], str]:
-    """Layers as bytes, by name, and why one cannot be sent to another process, or ""."""
-    made = {}
+def _unsendable(layers: Mapping[str, nn.Module]) -> str:
+    """Which layer cannot be sent to another process, and why; or ""."""
     for name, layer in layers.items():
         try:
-            made[name] = pickle.dumps(layer)
+            pickle.dumps(layer)
         except Exception as error:
             which = f"layer {name}, a {type(layer).__name__}"
-            return {}, f"{which}, cannot be sent to another process: {short(error, quote=False)}"
-    return made, ""
+            return f"{which}, cannot be sent to another process: {short(error, quote=False)}"
+    return ""

@@ -96,8 +96,7 @@ class MeanLoss:
         if isinstance(loss_fn, Weighted):
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
             terms = terms_of(loss_fn.loss, targets, self.parts)
-            is_mean = terms is not None and not terms.summed
-            known = is_mean and _are_alike(weights, terms.weights)
+            known = terms is not None and not terms.summed and _are_alike(weights, terms.weights)
         else:
             terms = terms_of(loss_fn, targets, self.parts)
             known = terms is not None
