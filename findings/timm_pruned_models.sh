@@ -17,7 +17,7 @@ found = {}
 for name in ("ecaresnet50d", "ecaresnet50d_pruned"):
     torch.manual_seed(0)
     model = timm.create_model(name, pretrained=False)
-    found[name] = float(model.layer1[0].bn3.weight.abs().max()), model.training
+    found[name] = float(model.layer1[0].bn3.weight.detach().abs().max()), model.training
 print(timm.__version__, found)
 assert found == {"ecaresnet50d": (0.0, True), "ecaresnet50d_pruned": (1.0, False)}
 PY
