@@ -17,8 +17,6 @@ from repro.gpipe.schedule.actions import Schedule
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import TINY
-from repro.methods import planner
-from repro.methods.planner import Plan
 from repro.paper import theory
 from repro.report import gantt, style
 from repro.report.declared import Shown
@@ -40,7 +38,6 @@ SHOWN = Shown(
     figure="methods_schedules",
     lines={"model": ("Transformer",)},
 )
-SLOWEST = "slowest stage (ms) simulated"
 SMOOTHED = 10  # steps over which a training loss is a mean
 _CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
@@ -52,7 +49,6 @@ def tables(results: Results) -> list[Table]:
         traffic(results, frame),
         combinations(results, frame),
         quality(results, frame),
-        cuts(results, frame),
         schedules(results, frame),
     ]
 
@@ -265,39 +261,6 @@ def quality(results: Results, frame: Frame) -> Table:
     forms["examples to the common loss"] = "d"
     loss = f"{runs['target'].max():.3f}"
     return framed(results, f"{NAME}_quality", table, ABOUT, forms=forms, loss=loss)
-
-
-def cuts(results: Results, frame: Frame) -> Table:
-    """Our cut beside PipeDream's, which its planner makes of the same layer times."""
-    lines = []
-    frame = select(frame, group=plan.CUTS, done=True)
-    for (where, model), runs in frame.groupby(["where", "model"], sort=False):
-        if len(runs) < 2:
-            continue
-        layers, ours = runs["run"]
-        costs, stages = (newest(run, "modelled").stages for run in (layers, ours))
-        per_s = 1 / costs.link.bytes_per_second
-        boundary_s = [
-            per_s * (a + g) for a, g in zip(costs.activations, costs.gradients, strict=True)
-        ]
-        given = (
-            [F + B for F, B in zip(costs.forward, costs.backward, strict=True)],
-            boundary_s,
-            [per_s * size for size in newest(layers, "parameter_bytes")],
-            plan.K,
-        )
-        slowest = max(F + B for F, B in zip(stages.forward, stages.backward, strict=True))
-        planned = {
-            "ours": Plan(slowest, tuple((count, 1) for count in newest(ours, "balance"))),
-            "PipeDream's planner": planner.plan(*given),
-        }
-        for name, found in planned.items():
-            stages_text = ", ".join(f"{n}" if r == 1 else f"{n} x {r}" for n, r in found.stages)
-            lines.append([where, ours, style.model_name(model), name, stages_text, found.slowest_s])
-    columns = ["where", "run", "model", "cut", "layers x replicas", SLOWEST]
-    table = pd.DataFrame(lines, columns=columns)
-    forms: dict[str, Form] = {SLOWEST: in_ms}
-    return framed(results, f"{NAME}_cuts", table, ABOUT, forms=forms, K=K, profile=plan.PROFILE)
 
 
 def loss_curves(frame: Frame) -> Figure | None:

@@ -23,7 +23,7 @@ ABOUT = read_about(__file__)
 WORK = ("transformer", "amoebanet-d", "resnet50")  # groups of the methods on one model each
 CURVES, SCHEDULES, PAPER_SIZE = "loss-curves", "schedules", "paper-size"  # and the others
 TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "traffic", "traffic-paper-size"
-COMBINATIONS, CUTS = "combinations", "cuts"
+COMBINATIONS = "combinations"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "data", "fully-sharded")
 # What divides layers: the matrices of a Transformer, or convolutions.
@@ -121,7 +121,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name=SCHEDULES, runs=_schedules()),
             Group(name=PAPER_SIZE, runs=_paper_size(scale)),
             *_traffic(scale),
-            Group(name=CUTS, runs=_cuts(scale)),
             Group(name=COMBINATIONS, runs=_combinations(scale), rounds=1),
         ),
     )
@@ -206,21 +205,6 @@ def _traffic(scale: Scale) -> Iterator[Group]:
                 fields |= {"M": max(1, M // fields.get("D", 1)), "model_args": args}
                 runs.append(RunSpec(**_COUNTED, **fields, model=model, N=N))
         yield Group(name=group, runs=tuple(runs))
-
-
-def _cuts(scale: Scale) -> tuple[RunSpec, ...]:
-    """Each layer a stage, from which a planner cuts, and our cut into K."""
-    models = (  # and how many layers each has besides its L
-        ("transformer", MODELLED_TRANSFORMER[scale], 2),
-        ("amoebanet-d", MODELLED_AMOEBANET[scale], 6),
-    )
-    common: dict[str, Any] = {"M": SIMULATED_M, "N": 2 * SIMULATED_M, "checkpoint": "never"}
-    common |= {"fidelity": "simulated", "profile": PROFILE, "trace": False}
-    return tuple(
-        RunSpec(model=model, model_args=args, K=stages, **common)
-        for model, args, others in models
-        for stages in dict.fromkeys((args["L"] + others, K))
-    )
 
 
 def _combinations(scale: Scale) -> tuple[RunSpec, ...]:

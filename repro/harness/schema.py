@@ -142,7 +142,6 @@ class TrainRound(_Round):
     bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]  # idle over busy time
     breakdown: dict[str, Measure]  # part -> share of K x step
     modelled: Modelled | None = None  # of emulated and simulated steps
-    parameter_bytes: list[Count] | None = None  # of each rank, of steps that a profile simulates
     # Way -> seconds of a measured step, simulated from layer times of the same round with the run's
     # own cut, see `repro.harness.predict.ways_of`.
     predicted: dict[str, Seconds] = {}

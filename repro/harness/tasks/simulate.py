@@ -42,7 +42,6 @@ def simulated(spec: RunSpec, device: str) -> Measured:
     if n and isinstance(source, Roofline):
         at_n = spec.model_copy(update={"N": n * spec.M, "memory": None})
         explained = _explained(at_n, source)
-    parameters = source.parameter_bytes(spec, found.counts) if spec.profile else None
     facts = facts_of(model, began)
     if spec.profile:
         facts["labels"]["device"] = spec.profile
@@ -54,7 +53,6 @@ def simulated(spec: RunSpec, device: str) -> Measured:
         breakdown={**breakdown(timeline, spec.make_schedule())} if n else {},
         peak_bytes=found.peaks,
         balance=list(found.counts),
-        parameter_bytes=parameters,
         modelled=Modelled(batch=n * spec.M, stages=found.costs, memory=source.memory, **explained),
         **facts,
     )
