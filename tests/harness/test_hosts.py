@@ -26,9 +26,9 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hos
 
 
 def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
-    command = f"-m repro run {HERE / 'two_hosts.py'} --scale smoke --wandb disabled --results"
+    options = ["--scale", "smoke", "--wandb", "disabled", "--results", str(tmp_path / "results")]
     for host in hosts:
-        host.torchrun([*command.split(), str(tmp_path / "results")])
+        host.torchrun(["-m", "repro", "run", str(HERE / "two_hosts.py"), *options])
     until(lambda: all(host.agent.poll() is not None for host in hosts), 180)
     rows = all_runs(load(tmp_path / "results"))
     assert rows["status"].tolist() == [
