@@ -34,7 +34,7 @@ ALLOWED = {
 # The most lines of each room: what it has, rounded up to the next hundred. A number falls with its
 # room; it grows only with a reason beside it.
 LINES = {
-    "gpipe": 9700,  # the terms of losses, their check, a step without a pipeline; emptied layers
+    "gpipe": 9800,  # the terms of losses, their check, a step without a pipeline; emptied layers
     "harness": 7300,
     "experiments": 6900,
     "cli": 2400,
@@ -49,7 +49,7 @@ LINES = {
     "claims": 500,
     "paper": 300,
 }
-MOST_LINES_OF_TESTS = 16400  # losses against plain PyTorch; links at every place; starts
+MOST_LINES_OF_TESTS = 16500  # losses against plain PyTorch; links at every place; starts
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
     *"about error_bars frame machine plan record results schema sizes spec statistics vary".split()

@@ -85,6 +85,25 @@ def test_a_step_is_compared_with_the_unsplit_model():
     assert "cannot be split" in str(of_pairs)
 
 
+class OfModule(nn.Module):
+    """Counts its calls, and has weights of classes in its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.CrossEntropyLoss(weight=torch.full((4,), 0.5)), [0]
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls[0] += 1
+        return self.inner(outputs, targets)
+
+
+def test_the_loss_and_the_inputs_are_left_alone():
+    pipe, loss_fn, x = Pipeline(model(nn.Identity()), 1, 4, device="cpu"), OfModule(), X.clone()
+    x.requires_grad_()
+    assert pipe.compare(x, Y, loss_fn).verdict != "different"
+    assert (loss_fn.calls, x.grad) == ([0], None)
+
+
 def unsendable() -> None:
     layer = nn.Linear(8, 8)
     layer.scale = lambda: 1.0  # pyright: ignore

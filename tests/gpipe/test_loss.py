@@ -10,11 +10,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repro.gpipe import Pipeline, Weighted, launch
+from repro.gpipe import Pipeline, RefusedError, Weighted, launch
 from repro.gpipe.core.loss_check import undone
 from repro.gpipe.core.loss_terms import terms_of
-from repro.gpipe.core.microbatch import split
+from repro.gpipe.core.microbatch import map_leaves, split
 
+# One launch trains with every loss.
+pytestmark = pytest.mark.timeout(180)
 N, CLASSES, TOKENS, PAD = 16, 4, 5, 0
 SPLITS = [(K, M) for K in (1, 2, 3) for M in (1, 2, 4)]
 REFUSED = "Weighted(loss_fn, lambda targets: number of terms)"
@@ -48,6 +50,34 @@ LENGTHS = (tokens() != PAD).sum(1)
 SOME = random(N, CLASSES, seed=5)
 
 
+BALANCED = torch.tensor([0.5, 1.5, 1.0, 1.0], dtype=torch.float64)  # over all labels: N
+TWO_KINDS = torch.arange(N) // (N // 2)
+
+
+class Own(nn.Module):
+    """Holds a loss of torch and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.CrossEntropyLoss(weight=WEIGHTS), 0
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.inner(outputs, targets)
+
+
+class Averaging(nn.Module):
+    """Computes with a buffer that it moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: Any
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.scale.mul_(1.0)
+        return functional.mse_loss(outputs * self.scale, targets)
+
+
 def of_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
     logits = outputs[:, None].expand(-1, TOKENS, -1)
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
@@ -79,6 +109,9 @@ OF_TORCH: dict[str, tuple[Loss, Any]] = {
     "Gaussian": (lambda o, t: functional.gaussian_nll_loss(o, t, o.exp()), SOME),
     "weighted squares": (lambda o, t: UNTYPED.mse_loss(o, t[0], weight=t[1]), (SOME, SIGNS + 1)),
     "weighted Huber": (lambda o, t: UNTYPED.huber_loss(o, t[0], weight=t[1]), (SOME, SIGNS)),
+    "balanced weights": (nn.CrossEntropyLoss(weight=BALANCED), TWO_KINDS),
+    "module": (Own(), labels()),
+    "module with an average": (Averaging(), SOME),
     "connectionist": (ctc, (tokens(), LENGTHS)),
     "linear": (lambda o, t: functional.linear_cross_entropy(o, SOME, t), HARD),
 }
@@ -128,6 +161,11 @@ def weighted_huber(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
     return (each * targets[1]).sum() / targets[1].sum()
 
 
+def scaled_in_place(outputs: Tensor, targets: Tensor) -> Tensor:
+    targets /= 10
+    return functional.mse_loss(outputs, targets)
+
+
 def evidence_bound(outputs: Tensor, targets: Tensor) -> Tensor:
     mean, spread = outputs.mean(0), outputs.var(0)
     divergence = (spread + mean**2 - 1 - spread.log()).sum() / 2
@@ -150,6 +188,9 @@ OWN: dict[str, tuple[Loss, Any, bool]] = {
     "Huber": (weighted_huber, (SOME, random(N, seed=6).abs()), False),
     "divergence over the batch": (evidence_bound, SOME, False),
     "centred": (lambda o, t: functional.mse_loss(o - o.mean(0), t), SOME, False),
+    "targets of the batch": (lambda o, t: functional.mse_loss(o, t - t.mean(0)), SOME, False),
+    "reversed targets": (lambda o, t: functional.mse_loss(o, t.flip(0)), SOME, False),
+    "targets in place": (scaled_in_place, SOME, True),
     "sum over length": (
         lambda o, t: functional.cross_entropy(o, t, reduction="sum") / len(t),
         labels(),
@@ -174,7 +215,7 @@ def plain(name: str) -> tuple[list[float], dict[str, Tensor]]:
     for _ in range(3):
         optimizer.zero_grad()
         outputs = whole(random(N, 8, seed=7))
-        loss = loss_fn(outputs, targets)
+        loss = loss_fn(outputs, map_leaves(Tensor, torch.clone, targets))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -306,6 +347,70 @@ def test_unequal_terms_are_found_when_they_first_come():
         with pytest.raises(ValueError, match="for the mini-batch, and the mean over its 4"):
             call(x, tokens(), masked_mean)
     one_stage(check_loss=False).train_step(x, tokens(), masked_mean)
+
+
+def test_a_second_loss_with_the_code_of_the_first_is_compared():
+    pipe, x = one_stage(), random(N, 8)
+    pipe.train_step(x, SOME, partial(focal_or, functional.mse_loss))
+    with pytest.raises(ValueError, match="cannot be split"):
+        pipe.train_step(x, SOME, partial(focal_or, info_nce))
+
+
+def focal_or(loss_fn: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    return loss_fn(outputs, targets) * 1.0
+
+
+def test_a_step_that_is_not_finite_is_no_comparison():
+    pipe, x = one_stage(), random(N, 8)
+    with pytest.raises(FloatingPointError):
+        pipe.train_step(x * torch.nan, None, info_nce)
+    with pytest.raises(ValueError, match="cannot be split"):
+        pipe.train_step(x, None, info_nce)
+
+
+def test_terms_that_cancel_are_no_difference():
+    advantages = SOME[:, 0] - SOME[:, 0].reshape(4, -1).mean(1).repeat_interleave(4)
+
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        return -((outputs[:, 0] - outputs[:, 0].detach()).exp() * targets).mean()
+
+    one_stage().train_step(random(N, 8), advantages, loss_fn)
+
+
+def evaluated() -> list[str]:
+    pipe, lines = Pipeline(model(), 2, 4, device="cpu"), []
+    for loss_fn in (info_nce, nn.MSELoss()):
+        try:
+            lines.append(pipe.evaluate(random(N, 8), SOME, loss_fn).loss)
+        except RefusedError as error:
+            lines.append(str(error))
+    return lines
+
+
+def test_an_evaluation_is_refused_on_all_ranks_which_go_on():
+    (refusal, loss), other = launch(evaluated, stages=2)
+    assert other == [refusal, loss]
+    assert "cannot be split" in refusal
+    assert loss > 0
+
+
+def test_a_loss_that_draws_is_not_called_to_read_its_terms():
+    state = torch.get_rng_state()
+
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.mse_loss(outputs, targets + torch.randn_like(targets))
+
+    one_stage().train_step(random(N, 8), SOME, loss_fn)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_small_whole_numbers_are_summed_as_large_ones():
+    def loss_fn(outputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        found = {"all": torch.tensor(True), "bytes": torch.tensor(100, dtype=torch.uint8)}
+        return functional.mse_loss(outputs, targets), found
+
+    metrics = one_stage().train_step(random(N, 8), SOME, loss_fn).metrics
+    assert metrics == {"all": 4, "bytes": 400}
 
 
 def test_a_random_loss_is_not_compared():

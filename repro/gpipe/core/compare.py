@@ -99,6 +99,7 @@ def compare(
     `names` are those of all layers, `order` is that of the last stage's backwards.
     """
     held, everyone = engine.held, engine.everyone
+    inputs = map_leaves(Tensor, Tensor.detach, inputs)
     found, loss = _step_undone(engine, inputs, targets, loss_fn)
     layers = dict(held.module.named_children())
     end = everyone.stages - 1  # the last rank of all compares
@@ -111,7 +112,8 @@ def compare(
         own = inputs, targets, deepcopy(layers), found
         ranks = [*map(everyone.recv_object, range(end)), own]
         try:
-            outcome = _compared(engine, ranks, names, order, loss, loss_fn)
+            with undone(loss_fn):
+                outcome = _compared(engine, ranks, names, order, loss, loss_fn)
         except (MemoryError, torch.OutOfMemoryError) as error:
             outcome = f"the unsplit model does not fit: {short(error, quote=False)}"
     outcome = everyone.all_gather(outcome)[-1]
@@ -170,7 +172,8 @@ def _compared(
         order=order,
         region=lambda: held.region,
     )
-    of_loss = _difference("loss", "loss", torch.tensor(loss), torch.tensor(plain))
+    losses = torch.tensor([loss, plain], dtype=torch.float64)
+    of_loss = _difference("loss", "loss", losses[0], losses[1])
     others = _differences((gradients, buffers), _state_of(model))
     return Comparison((of_loss, *others), problem)
 
@@ -217,11 +220,11 @@ def unsplit_step(
                     rng.reseed(rng.hashed(seed, *place, len(model)), device, others.values())
                     losses.append(mean(i, value))
             total += float(sum(loss.detach() for loss in losses))
-            problem = problem or mean.problem(region())
             model.zero_grad()
             for i in order:
                 if losses[i].requires_grad:
                     losses[i].backward()
+            problem = problem or mean.problem(region)
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     former = gradients.get(parameter)

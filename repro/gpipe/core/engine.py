@@ -60,6 +60,7 @@ class Engine:
         self.recorder = Recorder(held.device)
         self.step, self.loss = 0, math.nan
         self.metrics: Metrics = {}
+        self.counts_metrics = True  # else another process computes the same
         self.check = LossCheck(held.device) if check_loss else None
         self._rank = links.wire.rank
         # The first rank reads the inputs, the last one computes the loss.
@@ -108,7 +109,7 @@ class Engine:
                 self._do_actions()
                 if self._is_last:
                     self._mean_loss.refuse_constant()
-                    self.held.refuse(self._mean_loss.problem(self.held.region))
+                    self.held.refuse(self._mean_loss.problem(lambda: self.held.region))
                 if self.replicas is not None:
                     # Before statistics are gathered: replicas must meet in the same order.
                     self.replicas.finish()
@@ -117,7 +118,9 @@ class Engine:
             outcome = self._vote(accumulated)
             if outcome != _GOOD:
                 self._raise_refusal(outcome)
-        self._share_metrics(self._has_metrics)
+        self.metrics = {}
+        if self._has_metrics:
+            self.metrics = summed(self.everyone.all_gather(self._own_metrics()))
         self.held.statistics = NO_STATISTICS  # frees them
         self._return_to_user()
         self._update(optimizer)
@@ -134,13 +137,17 @@ class Engine:
             raise ValueError(self.held.problem)
         with self.held.generators_preserved():
             self._do_actions()
-        if self._is_last and (problem := self._mean_loss.problem(self.held.region)):
-            raise ValueError(problem)
+        problem = self._mean_loss.problem(lambda: self.held.region) if self._is_last else ""
         self._flush()
         status.action = None
-        own = self._own_loss(), bool(self._own_metrics())
-        self.loss, has_metrics = self.wire.pair_from_last(*own)
-        self._share_metrics(bool(has_metrics))
+        own = problem, self._own_metrics()
+        self.loss, has_more = self.wire.pair_from_last(self._own_loss(), any(own))
+        self.metrics = {}
+        if has_more or self.replicas is not None:  # of which another one may have more
+            of_ranks = self.everyone.all_gather(own)
+            if any(theirs for theirs, _ in of_ranks):
+                raise RefusedError(next(theirs for theirs, _ in of_ranks if theirs))
+            self.metrics = summed(metrics for _, metrics in of_ranks)
 
     # How a step begins: the ranks agree on the inputs.
 
@@ -405,11 +412,6 @@ class Engine:
         return (
             summed(of for _, of in sorted(self._mean_loss.metrics.items())) if self._is_last else {}
         )
-
-    def _share_metrics(self, there_are_some: bool) -> None:
-        """Give every rank the sums over all replicas."""
-        own = self._own_metrics()
-        self.metrics = summed(self.everyone.all_gather(own)) if there_are_some else {}
 
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)

@@ -106,6 +106,7 @@ class MeanLoss:
             weights, self._shares = [], [1.0] * micro_batches
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
+        self._was_looked_at = False
         is_certain = terms is not None and known and terms.apart
         is_due = check is not None and (check.always or not is_certain)
         self._check = check if is_due and micro_batches > 1 else None
@@ -142,11 +143,12 @@ class MeanLoss:
             self._check.losses[i] = loss.detach()
         self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
         self._loss_requires_gradient |= loss.requires_grad
-        if i == 0 and loss.requires_grad:  # all micro-batches have the same loss
+        if loss.requires_grad and not self._was_looked_at:  # all micro-batches have the same loss
+            self._was_looked_at = True
             refuse_foreign_leaves([loss], [*tensors, *self._parameters], ends)
         return loss * self._shares[i]
 
-    def problem(self, region: AbstractContextManager[object]) -> str:
+    def problem(self, region: Callable[[], AbstractContextManager[object]]) -> str:
         """After the last micro-batch: why the loss cannot be split, which runs in `region`."""
         return "" if self._check is None else self._check.problem(region)
 
@@ -185,7 +187,15 @@ def _checked(metrics: object) -> Metrics:
             f"loss_fn: returned metrics {short(metrics)}; give a dict of numbers or tensors by "
             "name, which are summed over the mini-batch"
         )
-    return {k: v.detach().cpu() if isinstance(v, Tensor) else v for k, v in metrics.items()}
+    return {name: _summable(value) for name, value in metrics.items()}
+
+
+def _summable(value: Tensor | float) -> Tensor | float:
+    """A copy without a graph; whole numbers of few bits would wrap."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return value if value.is_floating_point() or value.is_complex() else value.long()
 
 
 def summed(of_each: Iterable[Metrics]) -> Metrics:

@@ -22,6 +22,7 @@ from repro.gpipe.comm.message import copied
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten
 from repro.gpipe.core.ownership import names_in
 from repro.gpipe.exact import rng
+from repro.io.untrusted import short
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,9 @@ _MOST = 1000  # objects of a container that are looked into
 # Relative, of two means of the same terms in another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
 _ROUNDING_OF_OTHERS = 2e-2
+# Numbers of targets, besides complex and little-used ones, which torch does not compare everywhere.
+_COMPARABLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_COMPARABLE |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class LossCheck:
@@ -62,11 +66,10 @@ class LossCheck:
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
         self._sizes, self._weights = sizes, weights
-        # The code, since a function may be made anew for each step.
-        inner = getattr(loss_fn, "loss", loss_fn)  # of a `Weighted` one
-        self._code = getattr(inner, "__code__", None) or type(inner)
+        self._code = _code_of(loss_fn)  # since a function may be made anew for each step
         self._outputs, self.losses = {}, {}
-        self._now = {(self._code, *which) for which in _unequal(targets, sizes)} - self._passed
+        passed = {key[1:] for key in self._passed if key[0] == self._code}
+        self._now = {(self._code, *which) for which in _unequal(targets, sizes, passed)}
 
     def keep(self, i: int, outputs: Tree) -> None:
         """Keep what the last layer made of micro-batch i, if a check is due."""
@@ -76,7 +79,7 @@ class LossCheck:
         if self._now:
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
 
-    def problem(self, region: AbstractContextManager[object]) -> str:
+    def problem(self, region: Callable[[], AbstractContextManager[object]]) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
 
         The loss runs in `region`. Whatever it changes is put back.
@@ -84,26 +87,36 @@ class LossCheck:
         count = len(self._parts)
         if len(self._outputs) < count:  # no check is due
             return ""
-        now, self._passed = self._now - self._passed, self._passed | self._now
-        whole = self._joined([self._outputs[i] for i in range(count)])
+        now, self._passed = self._now, self._passed | self._now
+        outputs = [self._outputs[i] for i in range(count)]
         last = next(reversed(self.losses), None)
         losses = [float(self.losses.get(i, 0.0)) for i in range(count)]
-        if whole is None or last is None or not all(map(math.isfinite, losses)):
+        self._outputs = {}
+        if last is None or not all(map(math.isfinite, losses)):
+            self._passed -= now  # such a step does not count
             return ""
-        kept, self._outputs = self._outputs[last], {}
-        try:
-            with region:
-                again = self._value(kept, self._parts[last])
-                value = self._value(whole, self._targets)
-        except Exception as error:  # of a loss that only fits micro-batches, or too little memory
-            _log.warning("loss_fn is not compared with that of the mini-batch: %s", error)
-            return ""
+        again = value = None
+        reason = "its outputs cannot be joined, or it draws random numbers"
+        for shared in (True, False):
+            whole = self._joined(outputs, shared=shared)
+            try:
+                with region():
+                    if whole is not None and value is None:
+                        again = self._value(outputs[last], self._parts[last])
+                        value = self._value(whole, self._targets)
+            except Exception as error:  # it only fits micro-batches, or there is too little memory
+                reason = f"{type(error).__name__}: {short(error, quote=False)}"
         if value is None or again is None:
+            _log.warning("loss_fn is not compared with that of the mini-batch: %s", reason)
             return ""
-        rounding = _ROUNDING.get(self.losses[last].dtype, _ROUNDING_OF_OTHERS)
-        tolerance = rounding * max(map(abs, [value, *losses]))
+        dtype = self.losses[last].dtype
+        tolerance = _ROUNDING.get(dtype, _ROUNDING_OF_OTHERS) * max(map(abs, [value, *losses]))
+        # Terms that cancel leave the rounding of the terms.
+        largest = max((_largest(t) for part in outputs for t in flatten(part)[0]), default=0.0)
+        tolerance += 16 * torch.finfo(dtype).eps * largest
         holds_state = abs(again - losses[last]) > tolerance
         if holds_state and isinstance(self._loss, nn.Module):  # as a layer may
+            _log.warning("loss_fn is not compared with that of the mini-batch: it holds state")
             return ""
         pairs = zip(self._weights or [1.0] * count, losses, strict=True)
         mean = sum(weight * loss for weight, loss in pairs) / (sum(self._weights) or 1.0)
@@ -123,11 +136,11 @@ class LossCheck:
             "what you want"
         )
 
-    def _joined(self, parts: Sequence[Tree]) -> Tree | None:
+    def _joined(self, parts: Sequence[Tree], *, shared: bool) -> Tree | None:
         """The outputs of all micro-batches together; None if they cannot be joined.
 
         Tensors with a row for each example are joined. A number is taken for a mean over its
-        micro-batch. What is the same in all of them, such as a weight, is taken once.
+        micro-batch. What is the same in all of them, such as a weight, is `shared`: taken once.
         """
         if len({repr(flatten(part)[1]) for part in parts}) > 1:
             return None
@@ -137,7 +150,7 @@ class LossCheck:
             have_rows = first.ndim and all(t.shape[1:] == first.shape[1:] for t in tensors)
             if have_rows and [len(t) for t in tensors] == [*self._sizes]:
                 made.append(torch.cat(tensors))
-            elif all(t.shape == first.shape and torch.equal(t, first) for t in tensors):
+            elif shared and all(torch.equal(t, first) for t in tensors):
                 made.append(first)
             elif have_rows:
                 made.append(torch.cat(tensors))
@@ -163,25 +176,66 @@ class LossCheck:
         return float(loss[0] if isinstance(loss, tuple) else loss)
 
 
-def _unequal(targets: Tree, sizes: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """Which tensors have unequal shares of positive or negative values in the micro-batches."""
+def _largest(tensor: Tensor) -> float:
+    """The largest finite number in it."""
+    finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor.new_zeros(0)
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+def _code_of(value: Any, depth: int = 4) -> object:
+    """What a callable runs: its code, and that of the callables that it holds."""
+    if not callable(value) or depth == 0:
+        return None
+    held: list[Any] = []
+    if isinstance(value, MethodType):
+        return _code_of(value.__func__, depth), _code_of(value.__self__, depth - 1)
+    if isinstance(value, FunctionType):
+        cells = [cell for cell in value.__closure__ or () if not _is_unset(cell)]
+        held = [*(cell.cell_contents for cell in cells), *(value.__defaults__ or ())]
+    elif isinstance(value, partial):
+        held = [value.func, *value.args, *value.keywords.values()]
+    elif not isinstance(value, type) and hasattr(value, "__dict__"):
+        held = [*vars(value).values()]
+    codes = (_code_of(each, depth - 1) for each in held)
+    own = getattr(value, "__code__", value if isinstance(value, type) else type(value))
+    return own, tuple(code for code in codes if code is not None)
+
+
+def _unequal(
+    targets: Tree, sizes: Sequence[int], passed: set[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    """What values the micro-batches have unequal shares of, of those that may mark terms.
+
+    Those are positive and negative values, NaN, and the greatest and the least class. What has
+    passed is not looked at again.
+    """
     ends = torch.tensor(sizes).cumsum(0) - 1
     for n, tensor in enumerate(flatten(targets)[0]):
-        if tensor.is_complex():
+        if tensor.dtype not in _COMPARABLE or not tensor.numel():
             continue
-        for sign, found in (("positive", tensor > 0), ("negative", tensor < 0)):
-            of_examples = found.reshape(len(tensor), tensor[0].numel()).sum(1)
-            counts = of_examples.cumsum(0).cpu()[ends].tolist()
+        marks: dict[tuple[Any, ...], Callable[[], Tensor]] = {
+            (n, "positive"): lambda t=tensor: t > 0,
+            (n, "negative"): lambda t=tensor: t < 0,
+        }
+        if tensor.is_floating_point() and bool(tensor.sum().isnan()):
+            marks[n, "nan"] = tensor.isnan
+        elif not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            for value in (int(tensor.min()), int(tensor.max())):
+                marks[n, value] = lambda t=tensor, v=value: t == v
+        for mark in marks.keys() - passed:
+            found = marks[mark]().reshape(len(tensor), tensor[0].numel())
+            counts = found.count_nonzero(1).cumsum(0).cpu()[ends].tolist()
             parts = zip([0, *counts], counts, sizes, strict=False)
             if len({(count - before) / size for before, count, size in parts}) > 1:
-                yield n, sign
+                yield mark
 
 
 @contextmanager
-def undone(function: Any) -> Iterator[None]:
+def undone(function: Any, *, buffers: bool = True) -> Iterator[None]:
     """Put back what calls of a loss or a module change: tensors, containers and variables.
 
-    Not parameters, and of objects only those of its own package; others may have threads or files.
+    Not parameters, nor `buffers` unless asked, and of objects only those of its own package; others
+    may have threads or files.
     """
     package = _package(function)
     put_back: list[Callable[[], object]] = []
@@ -192,6 +246,8 @@ def undone(function: Any) -> Iterator[None]:
         if id(value) not in seen:
             seen[id(value)] = value
             held, restorers = _contents(value, package)
+            if isinstance(value, nn.Module) and not buffers:
+                held = [each for each in held if each is not value._buffers]
             todo += held
             put_back += restorers
     try:
@@ -213,8 +269,10 @@ def _package(value: Any) -> str:
 def _contents(value: Any, package: str) -> tuple[list[Any], list[Callable[[], object]]]:
     """What an object holds, or a function names; and how to put the object itself back."""
     if isinstance(value, Tensor):
-        fixed = value.requires_grad or value.is_meta or value.is_sparse
-        return [], [] if fixed else [partial(value.copy_, value.clone())]
+        fixed = isinstance(value, nn.Parameter) or value.requires_grad
+        if fixed or value.is_meta or value.is_sparse or value.is_inference():
+            return [], []
+        return [], [partial(_copy_back, value, value._version, value.clone())]
     if isinstance(value, list | deque | set):
         restore = value.update if isinstance(value, set) else value.extend
         return [*value][:_MOST], [value.clear, partial(restore, [*value])]
@@ -234,12 +292,20 @@ def _contents(value: Any, package: str) -> tuple[list[Any], list[Callable[[], ob
         return [value.__self__, value.__func__], []
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords], []
-    own = isinstance(value, nn.Module) or _package(value) == package
+    if hasattr(value, "_orig_mod"):  # compiled; the rest of it is torch's
+        return [value._orig_mod], []
+    own = isinstance(value, nn.Module) or _package(value) == package != "torch"
     if own and hasattr(value, "__dict__") and not isinstance(value, type | ModuleType):
         methods = [each for each in vars(type(value)).values() if isinstance(each, FunctionType)]
         held, restorers = _contents(vars(value), package)
         return [*held, *methods], restorers
     return [], []
+
+
+def _copy_back(tensor: Tensor, version: int, before: Tensor) -> None:
+    """Only where it was written to, since a graph may hold it."""
+    if tensor._version != version:
+        tensor.copy_(before)
 
 
 def _is_unset(cell: CellType) -> bool:

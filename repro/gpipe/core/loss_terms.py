@@ -9,6 +9,7 @@ divide by.
 
 import dis
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -28,6 +29,8 @@ _ARRANGES = {"view", "reshape", "flatten", "transpose", "permute", "mT", "contig
 _STORES = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE", "IMPORT")
 # What a function asks of outputs that a stand-in would answer otherwise, or prints.
 _ASKS = {"isinstance", "hasattr", "getattr", "type", "print", "open", "compile"}
+# What functions of torch are named that draw random numbers.
+_DRAWS = re.compile(r".*(rand|dropout|gumbel).*|normal|poisson|bernoulli|multinomial")
 # Their optional weights are those of elements; a mean divides by their sum.
 _WEIGHT_OF_ELEMENTS = ("mse_loss", "l1_loss")
 
@@ -92,10 +95,18 @@ class _Loss(_StandIn):
     """What a loss of torch returns for a stand-in: what it divides by, and a factor before it."""
 
     def __init__(
-        self, divisor: Tensor | float, *, summed: bool, apart: bool, factor: float = 1.0
+        self,
+        divisor: Tensor | float,
+        target: Tensor | None,
+        *,
+        summed: bool,
+        apart: bool,
+        weighted: bool = False,
+        factor: float = 1.0,
     ) -> None:
         super().__init__(apart=apart)
-        self.divisor, self.summed, self.factor = divisor, summed, factor
+        self.divisor, self.target, self.summed = divisor, target, summed
+        self.weighted, self.factor = weighted, factor
 
     @classmethod
     def of(cls, func: Callable[..., Any], args: Any, kwargs: Any) -> _StandIn:
@@ -109,16 +120,18 @@ class _Loss(_StandIn):
             return _StandIn(apart=False)
         apart = all(value.apart for value in of.values() if isinstance(value, _StandIn))
         if summed:
-            return cls(1.0, summed=True, apart=apart)
+            own = target if isinstance(target, Tensor) else None
+            return cls(1.0, own, summed=True, apart=apart)
         if not isinstance(target, Tensor):
             return _StandIn(apart=False)
-        return cls(_divisor(func.__name__, of, target), summed=False, apart=apart)
+        divisor, weighted = _divisor(func.__name__, of, target), of.get("weight") is not None
+        return cls(divisor, target, summed=False, apart=apart, weighted=weighted)
 
     def _times(self, factor: object) -> _StandIn:
         if not isinstance(factor, int | float):
             return self._joined()
-        factor = self.factor * factor
-        return _Loss(self.divisor, summed=self.summed, apart=self.apart, factor=factor)
+        kept = {"summed": self.summed, "apart": self.apart, "weighted": self.weighted}
+        return _Loss(self.divisor, self.target, factor=self.factor * factor, **kept)
 
     def __truediv__(self, divisor: Any) -> _StandIn:
         return self._times(1 / divisor) if isinstance(divisor, int | float) else self._joined()
@@ -145,13 +158,18 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
 
     `parts` are the targets of the micro-batches, `targets` those of the mini-batch.
     """
+    loss_fn = getattr(loss_fn, "_orig_mod", loss_fn)  # of a compiled module
     if not _is_pure(loss_fn, set()):
         return None
     whole = _tried(loss_fn, targets)
     if whole is None:
         return None
     given = flatten(targets)[0]
-    is_plain = not whole.summed and whole.factor == 1 and len(given) == 1
+    # A target that is computed from the targets may join examples.
+    memory = {tensor.untyped_storage().data_ptr() for tensor in given}
+    if whole.target is None or whole.target.untyped_storage().data_ptr() not in memory:
+        whole.apart = False
+    is_plain = not (whole.summed or whole.weighted) and whole.factor == 1 and len(given) == 1
     if is_plain and float(whole.divisor) == given[0].numel():
         # Each element of the targets is a term, as nearly always: micro-batches need no look.
         sizes = [float(part.numel()) for of_part in parts for part in flatten(of_part)[0]]
@@ -191,7 +209,7 @@ def _is_pure(value: Any, seen: set[int]) -> bool:
         # A class of torch's, or of the user's with attributes that are pure.
         if vars(value)["_forward_hooks"] or vars(value)["_forward_pre_hooks"]:
             return False
-        if type(value).__module__.startswith("torch.nn.modules."):
+        if type(value).__module__ == "torch.nn.modules.loss":
             return True
         forward = type(value).forward
         named = _stores(forward.__code__)[1] if isinstance(forward, FunctionType) else ()
@@ -203,7 +221,8 @@ def _is_pure(value: Any, seen: set[int]) -> bool:
         parts = [value.func, *value.args, *value.keywords.values()]
         return all(_is_pure(part, seen) for part in parts)
     if not isinstance(value, FunctionType):
-        return (getattr(value, "__module__", None) or "").startswith("torch")
+        of_torch = f"{getattr(value, '__module__', None)}.".startswith(_TORCH)
+        return of_torch and not isinstance(value, torch.Generator)
     if value.__module__ == "torch.nn.functional":
         return True
     stores, names = _stores(value.__code__)
@@ -223,9 +242,13 @@ def _stores(code: CodeType) -> tuple[bool, tuple[str, ...]]:
     """Whether code writes to anything but its own variables, and the names that it uses."""
     inner = [_stores(each) for each in code.co_consts if isinstance(each, CodeType)]
     names = {*code.co_names}.union(*(of for _, of in inner))
-    writes = any(each.opname.startswith(_STORES) for each in dis.get_instructions(code))
+    writes = any(
+        each.opname.startswith(_STORES) or (each.opname == "BINARY_OP" and "=" in each.argrepr)
+        for each in dis.get_instructions(code)
+    )
     in_place = any(name.endswith("_") and not name.endswith("__") for name in names)
-    writes |= in_place or any(of for of, _ in inner) or bool(names & _ASKS)
+    draws = any(map(_DRAWS.fullmatch, names))
+    writes |= in_place or draws or any(of for of, _ in inner) or bool(names & _ASKS)
     return writes, tuple(sorted(names))
 
 

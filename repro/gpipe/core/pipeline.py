@@ -189,6 +189,7 @@ class Pipeline:
             check_loss=check_loss,
             foreign=empty_foreign_layers(entries, self.balance, self.held.module),
         )
+        self.engine.counts_metrics = self.part == 0
         self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 

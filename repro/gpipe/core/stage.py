@@ -346,8 +346,8 @@ class HeldStages:
         with torch.enable_grad(), as_before(saved.buffers):
             value, requiring = self._run(cell, saved)
             outputs, _ = flatten(value)
-            # What a module counts in F is not counted once more.
-            with undone(self.loss_module):
+            # What a module counts in F is not counted once more; its buffers are copies here.
+            with undone(self.loss_module, buffers=False):
                 loss = self._loss_of(cell, value, saved.seeds[-1], saved)
         twice = [loss] if loss is not None and self.loss_module is not None else []
         self._compare(cell, saved, [*outputs, *twice], requiring)
