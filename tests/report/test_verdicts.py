@@ -26,6 +26,7 @@ def said(results: Results) -> dict[str, str]:
     return headline(judged_claims(results), tables)
 
 
+@pytest.mark.timeout(180)  # the whole record, and what it says without each part
 def test_the_headline_says_what_the_records_say_and_nothing_of_what_they_lack(reference):
     whole = said(reference)
     assert [*whole] == ["Exactness", "Memory", "Speed", "Links", "Bubble", "Quality"]
