@@ -161,6 +161,10 @@ def weighted_huber(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
     return (each * targets[1]).sum() / targets[1].sum()
 
 
+def broadcast(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.mse_loss(outputs.view(-1, 1, CLASSES), targets[:, None])
+
+
 def scaled_in_place(outputs: Tensor, targets: Tensor) -> Tensor:
     targets /= 10
     return functional.mse_loss(outputs, targets)
@@ -188,6 +192,7 @@ OWN: dict[str, tuple[Loss, Any, bool]] = {
     "Huber": (weighted_huber, (SOME, random(N, seed=6).abs()), False),
     "divergence over the batch": (evidence_bound, SOME, False),
     "centred": (lambda o, t: functional.mse_loss(o - o.mean(0), t), SOME, False),
+    "broadcast": (broadcast, random(N, seed=8), False),
     "targets of the batch": (lambda o, t: functional.mse_loss(o, t - t.mean(0)), SOME, False),
     "reversed targets": (lambda o, t: functional.mse_loss(o, t.flip(0)), SOME, False),
     "targets in place": (scaled_in_place, SOME, True),
@@ -249,6 +254,7 @@ def found() -> list[dict[tuple[int, int, str], Any]]:
     return launch(pipe_all, stages=3)
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", ALL)
 def test_a_loss_is_that_of_the_mini_batch_or_refused(name: str, found: list[dict[Any, Any]]):
     losses, weights = plain(name)

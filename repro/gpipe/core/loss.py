@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,9 +109,17 @@ class MeanLoss:
         self._outputs_require_gradient = self._loss_requires_gradient = False
         self._was_looked_at = False
         is_certain = terms is not None and known and terms.apart
-        is_due = check is not None and (check.always or not is_certain)
-        self._check = check if is_due and micro_batches > 1 else None
-        if self._check is not None:
+        self._spare = check if micro_batches > 1 else None
+        self._begin = partial(self._begin_check, loss_fn, targets, counts, weights)
+        self._check: LossCheck | None = None
+        if self._spare is not None and (self._spare.always or not is_certain):
+            self._begin()
+
+    def _begin_check(
+        self, loss_fn: Loss, targets: Tree, counts: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        if self._spare is not None:
+            self._check = self._spare
             self._check.begin(loss_fn, targets, self.parts, counts, weights)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
@@ -121,6 +130,8 @@ class MeanLoss:
                 f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
+        if self._check is None and _may_broadcast(outputs, self.parts[i]):
+            self._begin()
         if self._check is not None:
             self._check.keep(i, outputs)
         if self._shares[i] == 0:
@@ -156,6 +167,12 @@ class MeanLoss:
         """After the last backward: raise a ValueError if outputs had gradients and no loss did."""
         if self._outputs_require_gradient and not self._loss_requires_gradient:
             raise ValueError("loss_fn: no micro-batch's loss has a gradient; do not detach() it")
+
+
+def _may_broadcast(outputs: Tree, targets: Tree) -> bool:
+    """Whether numbers have another shape than those that they are compared with."""
+    both = [t for t in (outputs, targets) if isinstance(t, Tensor) and t.is_floating_point()]
+    return len(both) == 2 and both[0].shape != both[1].shape
 
 
 def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[float]:
