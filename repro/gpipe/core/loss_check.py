@@ -30,7 +30,7 @@ _MOST = 1000  # objects of a container that are looked into
 # Relative, of two means of the same terms in another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
 _ROUNDING_OF_OTHERS = 2e-2
-# Numbers of targets, besides complex and little-used ones, which torch does not compare everywhere.
+# Types of targets that are looked at; torch cannot compare some others.
 _COMPARABLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _COMPARABLE |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
@@ -38,9 +38,9 @@ _COMPARABLE |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 class LossCheck:
     """Compares a loss with that of the mini-batch, in the steps where that is due.
 
-    It is due in the first step of a loss with outputs of one form, and in the first step whose
-    micro-batches have unequal numbers of positive or of negative targets, which may be the terms:
-    those of a mask, or labels that are not ignored. Or it is `always` due.
+    It is due in the first step of a loss with outputs of one form. It is due again in the first
+    step whose micro-batches have unequal shares of targets that may mark the terms, such as those
+    of a mask or ignored labels; see `_unequal`. Or it is `always` due.
     """
 
     def __init__(self, device: torch.device, *, always: bool = False) -> None:
@@ -99,11 +99,13 @@ class LossCheck:
         reason = "its outputs cannot be joined, or it draws random numbers"
         for shared in (True, False):
             whole = self._joined(outputs, shared=shared)
+            if whole is None:
+                continue
             try:
                 with region():
-                    if whole is not None and value is None:
-                        again = self._value(outputs[last], self._parts[last])
-                        value = self._value(whole, self._targets)
+                    again = self._value(outputs[last], self._parts[last])
+                    value = self._value(whole, self._targets)
+                break
             except Exception as error:  # it only fits micro-batches, or there is too little memory
                 reason = f"{type(error).__name__}: {short(error, quote=False)}"
         if value is None or again is None:
@@ -126,7 +128,7 @@ class LossCheck:
         if holds_state:
             return (
                 f"loss_fn: it is {losses[last]:.6g} for a micro-batch, and {again:.6g} for the "
-                "same one again, so it holds state; make it an nn.Module with that in buffers"
+                "same one again, so it holds state that each call moves; move that outside of it"
             )
         return (
             f"loss_fn: it is {value:.6g} for the mini-batch, and the mean over its {count} "
