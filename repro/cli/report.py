@@ -50,8 +50,9 @@ def main(arguments: list[str]) -> int:
 
 def show_verdicts(plots: Path) -> None:
     """One row for each exhibit of the paper; nothing if no result stands beside its numbers."""
-    columns = ("exhibit", "paper", "ours", "verdict")
-    rows = [{name: row[name] for name in columns} for row in verdicts.written_rows(plots)]
+    rows = [
+        dict(zip(("exhibit", "paper", "ours", "verdict"), (row.name, *row.cells[2:4], row.verdict)))
+        for row in verdicts.written(plots)
+    ]
     if rows:
-        files = {"every claim": plots / "claims.md", "the paper itself": plots / "audit.md"}
-        tell({"verdicts": rows} | files)
+        tell({"verdicts": rows, "every claim": plots / f"{verdicts.NAME}.md"})

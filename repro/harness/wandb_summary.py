@@ -35,7 +35,7 @@ Picture = Callable[[Timeline, str, str], "Image"]  # of the timeline, a title an
 
 PAGE = "report"  # the name of the page among W&B's media
 # Tables of the report about all experiments. Those of one experiment begin with its name.
-GENERAL = ("verdicts", "claims", "audit")
+GENERAL = ("verdicts",)
 _POINTS = 500  # of the loss of a training
 # Medians of a round and of a run, by their columns. Seconds, examples a second, shares of K x step
 # time and of work.

@@ -16,12 +16,13 @@ import pandas as pd
 from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame, ratios
 from repro.harness.results import Results
-from repro.report.compare import beside_paper, of_paper
+from repro.report.compare import beside_paper
+from repro.report.compare import of_paper as papers
+from repro.report.claim import Estimate
 from repro.report.style import PARTS, model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
 Form = str | Callable[[Any], str]
-Estimate = tuple[float, float, float]  # and the ends of its interval
 RATIO = "ratio"  # form of a ratio: ~ where its interval spans 1, and the baseline is named
 # What a column's name says of its numbers: the first that matches.
 FORMS: tuple[tuple[str, Form], ...] = (
@@ -30,9 +31,7 @@ FORMS: tuple[tuple[str, Form], ...] = (
     (r"idle/total|\bshare\b|\btransfer\b", ".1%"),
     (r"", ".2f"),
 )
-# Columns with these words, and sentences of a note, are shown only beside the paper's numbers, see
-# `beside_paper`.
-_OF_PAPER = re.compile(r"\b(quoted|verdict)\b")
+OF_PAPER = ("paper", "verdict")  # columns that stand only beside results that are compared with it
 LOW, HIGH = ": low", ": high"
 # Behind a number: the ends of its 95 % interval, or of the range within which nine of ten simulated
 # numbers of its setting were right.
@@ -50,56 +49,42 @@ def framed(
     about: About,
     *,
     forms: Mapping[str, Form] | None = None,
-    headings: Mapping[str, str] | None = None,
-    ends: Mapping[str, tuple[str, str]] | None = None,
     ranges: Collection[str] = (),
-    hidden: Collection[str] = (),
+    data: Frame | None = None,
+    of_paper: Collection[str] = OF_PAPER,
     keep_where: bool = False,
-    origin: str = "",
     **values: object,
 ) -> Table:
     """The table of a frame, with the title and note that `about` has under its name.
 
     A column `where` is left out where all lines are of one place, but for `keep_where`, and columns
-    of the paper's numbers where none stand beside. A column `run` has the runs that the lines are
-    of, for the table's origin, and is not shown.
+    `of_paper` where the paper's numbers do not stand beside. A column `run` has the runs that the
+    lines are of, for the table's origin, and is not shown.
 
     Args:
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
-        headings: column -> what a reader sees above it, where that is not its name.
-        ends: column -> those of the ends of its interval, where these are not `X: low`, `X: high`.
         ranges: columns whose ends are where a simulated number is expected, and no interval.
-        hidden: columns of the csv file alone.
-        origin: what was run.
+        data: what the csv file holds, where that is not this frame.
         values: for the braces in title and note.
     """
     words = about.words[name].filled(**values)
-    note, runs = words.note, list(frame["run"].dropna()) if "run" in frame else []
+    runs = list(frame["run"].dropna()) if "run" in frame else []
     frame = frame.drop(columns="run", errors="ignore")
     if "where" in frame and not keep_where and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
-    if about.experiment in of_paper(results) and not beside_paper(results, about.experiment):
-        frame = frame.drop(columns=[column for column in frame if _OF_PAPER.search(str(column))])
-        sentences = re.split(r"(?<=\.) ", note)
-        note = " ".join(sentence for sentence in sentences if not _OF_PAPER.search(sentence))
-    words_of = {"forms": forms, "headings": headings, "ends": ends}
-    frames = in_two(frame, **words_of, ranges=ranges, hidden=hidden)
-    return Table(name, words.title, note, *frames, about.experiment, runs, origin)
+    if about.experiment in papers(results) and not beside_paper(results, about.experiment):
+        frame = frame.drop(columns=[*of_paper], errors="ignore")
+    shown, own = in_two(frame, forms=forms, ranges=ranges)
+    data = own if data is None else data.astype(object)
+    return Table(name, words.title, words.note, shown, data, about.experiment, runs)
 
 
 def in_two(
-    frame: Frame,
-    *,
-    forms: Mapping[str, Form] | None = None,
-    headings: Mapping[str, str] | None = None,
-    ends: Mapping[str, tuple[str, str]] | None = None,
-    ranges: Collection[str] = (),
-    hidden: Collection[str] = (),
+    frame: Frame, *, forms: Mapping[str, Form] | None = None, ranges: Collection[str] = ()
 ) -> tuple[Frame, Frame]:
     """What a reader sees of a frame, and what the csv file holds of it."""
     names = [*map(str, frame.columns)]
     intervals = {name: (name + LOW, name + HIGH) for name in names if name + LOW in names}
-    intervals |= ends or {}
     of_intervals = {end for pair in intervals.values() for end in pair}
     shown, data = {}, {}
     for column in (name for name in names if name not in of_intervals):
@@ -112,8 +97,7 @@ def in_two(
         data[column] = [cell.value for cell in cells]
         for end, values in zip(interval, ("low", "high"), strict=False):
             data[end] = [getattr(cell, values) for cell in cells]
-        if column not in hidden:
-            shown[(headings or {}).get(column, column)] = [cell.text for cell in cells]
+        shown[column] = [cell.text for cell in cells]
     return pd.DataFrame(shown, dtype=object), pd.DataFrame(data, dtype=object)
 
 

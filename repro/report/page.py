@@ -1,8 +1,8 @@
 """One self-contained page from recorded results, with its tables and figures as files beside it.
 
-The first screen says what is known of the paper, and a line for each exhibit of it. A section for
-each experiment follows, then what the words mean, every claim, and the machines. A page of results
-that are not held against the paper begins with the experiments. The same results give the same
+The first screen has a line for each exhibit of the paper. A section for each experiment follows, then
+what the words mean, every claim, and the machines. A page of results that are not compared with the
+paper begins with the experiments. The same results give the same
 bytes.
 """
 
@@ -22,9 +22,8 @@ from repro.report.player import player, rendered
 from repro.report.sections import as_text, repeated, sections_of, with_code
 from repro.report.style import FIDELITIES, ink, model_name
 from repro.report.table import Table, csv_text
-from repro.report.tables import all_tables, origins, rounds
+from repro.report.tables import all_tables, origins, rounds, runs
 
-SHOWN_AT_THE_END = ("claims", "audit")  # of the tables that belong to no experiment
 
 
 def write(results_dir: Path, plots_dir: Path) -> Path:
@@ -38,19 +37,18 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
 
 def write_loaded(results: Results, plots_dir: Path) -> Path:
     refuse_linked_files(plots_dir)
-    claims = verdicts.judged_claims(results)
     tables = write_tables(results, plots_dir)
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
-    judged = any(line.ran for line in claims)
-    rows = verdicts.exhibits(claims) if judged else []
+    claims = verdicts.claims_of(results)
+    rows = verdicts.written(plots_dir)
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
-    sections = sections_of(results, tables, drawn, traces, rows)
-    # Experiments that claims are held against and that have no results.
-    held = dict.fromkeys(line.claim.experiment for line in claims if line.claim.experiment)
-    absent = [name for name in held if name not in results.by_experiment]
-    own = not judged and len(sections) <= 2  # a few experiments are named
+    sections = sections_of(results, tables, drawn, traces, claims if rows else {})
+    places = {row.name: section["name"] for section in sections for row in section["verdicts"]}
+    # Experiments that have claims and no results.
+    absent = [name for name in claims if name not in results.by_experiment]
+    own = not rows and len(sections) <= 2  # a few experiments are named
     folder = Path(__file__).parent
     page = rendered(
         folder / "template.html.j2",
@@ -58,22 +56,21 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         ink=ink,
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
         script=Markup((folder / "page.js").read_text(encoding="utf-8")),
-        fidelity_colours=FIDELITIES if judged else {},
+        fidelity_colours=FIDELITIES if rows else {},
         title=" and ".join(each["title"] for each in sections) if own else "GPipe, reproduced",
-        headline=verdicts.headline(claims, {table.name: table for table in tables}),
         verdicts=rows,
         verdict_words=texts.VERDICTS,
         player=player(results),
         banner=_banner(results),
         tiny=all(run.scale in TINY for run in results.runs),
         sections=sections,
-        absent=[f".venv/bin/repro run {name}" for name in absent if judged],
-        names=results.by_experiment,
+        absent=[f".venv/bin/repro run {name}" for name in absent if rows],
+        places=places,
         fidelities={n: t for n, t in texts.FIDELITIES.items() if quoting or n != "quoted"},
         metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
         deviations=[*(texts.DEVIATIONS if papers else ()), *repeated(results)],
         counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
-        rest=[table for table in tables if table.name in SHOWN_AT_THE_END],
+        claims=next((table for table in tables if table.name == verdicts.NAME), None),
         origins=origins(results.runs),
         environments=_environments(results),
     )
@@ -83,32 +80,31 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
 
 
 def write_tables(results: Results, plots_dir: Path) -> list[Table]:
-    """Write every table of these results, and rounds.csv."""
+    """Write every table of these results, runs.csv and rounds.csv."""
     tables = all_tables(results)
-    # The command prints the verdicts, and W&B's mirror counts the claims: those of an earlier
-    # report must not stay.
-    for name in ("verdicts", *SHOWN_AT_THE_END):
-        for kind in ("csv", "md"):
-            (plots_dir / f"{name}.{kind}").unlink(missing_ok=True)
+    # The command prints the verdicts: those of an earlier report must not stay.
+    for kind in ("csv", "md"):
+        (plots_dir / f"{verdicts.NAME}.{kind}").unlink(missing_ok=True)
     for table in tables:
         table.write(plots_dir)
-    every_round = rounds(results).to_dict("list")
-    (plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
+    for name, frame in (("runs", runs(results)), ("rounds", rounds(results))):
+        text = csv_text(frame.to_dict("list"))
+        (plots_dir / f"{name}.csv").write_text(text, encoding="utf-8")
     return tables
 
 
 def _banner(results: Results) -> list[str]:
     """What the scales of these results are for, and which runs are not compared with the paper."""
-    runs, compared = results.runs, without_tiny(results).runs
-    scales = {run.scale for run in runs}
+    every, compared = results.runs, without_tiny(results).runs
+    scales = {run.scale for run in every}
     sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):
         # All but the first sentence about a scale is about the paper.
         sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
-        names = ", ".join(dict.fromkeys(run.experiment for run in runs))
+        names = ", ".join(dict.fromkeys(run.experiment for run in every))
         sentences.append(f"The paper has no numbers for {names}, so none stand beside these.")
     shown = {(run.experiment, run.scale) for run in compared}
-    hidden = {run.experiment for run in runs if (run.experiment, run.scale) not in shown}
+    hidden = {run.experiment for run in every if (run.experiment, run.scale) not in shown}
     if hidden:
         sentences.append(
             f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "

@@ -23,7 +23,6 @@ EMPTY = "-"
 
 _INTERVAL = re.compile(r"([-+]?[\d.]+(?:e[-+]\d+)?) (\[.*?\])( ~)?")
 _SHORT = 18  # characters up to which a cell of the page stays on one line
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?( |$)")
 # How a formula begins in a spreadsheet, and what begins so and can be none: -3.5, +1e-3, -.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n")
 _ARITHMETIC = re.compile(r"[-+][-+\d.,%eE ]*")
@@ -71,31 +70,6 @@ class Table:
     @property
     def names(self) -> list[str]:
         return list(self.shown.columns)
-
-    def text(self, column: str, /, **wanted: str) -> str:
-        """The text in `column` of the line that has the `wanted` texts.
-
-        Raises:
-            LookupError: if there is no such cell, or it has no number.
-        """
-        lines = self.shown
-        for name, text in wanted.items():
-            lines = lines[lines[name] == text]
-        for text in lines[column]:
-            if not _MISSING.fullmatch(text):
-                return text
-        raise LookupError(f"{self.name} has no {column} for {wanted}")
-
-    def numbers(self, column: str) -> list[str]:
-        """The numbers of a column from the least to the greatest, without their intervals.
-
-        Raises:
-            LookupError: if there is none.
-        """
-        texts = [text.split()[0] for text in self.shown[column] if _NUMBER.match(text)]
-        if not texts:
-            raise LookupError(f"{self.name} has no number in {column}")
-        return sorted(texts, key=float)
 
     def csv(self) -> str:
         return csv_text(self.data.to_dict("list"))
