@@ -141,7 +141,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "report.html": f"<html><body>made in {home}/x</body></html>",
             "tiny_speed.csv": "K,speedup,why\n1,1.0,\n2,1.9,nan\n",
             "tiny_secret.csv": f"why\n{KEY} on {HOST} in {home}\n",
-            "claims.csv": claims,
+            "verdicts.csv": claims,
             "salaries.csv": "name,salary\nme,1\n",  # what is not of the report stays here
         }
         for name, text in files.items():
@@ -255,7 +255,7 @@ def test_all_runs_are_lines_of_a_table(recorded: Results, logged: dict[str, Mirr
 
 def test_the_report_is_tables_pictures_and_a_page(logged: dict[str, Mirrored]):
     report = logged["report"]
-    assert report.names == {"report", "tables/tiny_speed", "tables/claims", "plots/tiny_bars"}
+    assert report.names == {"report", "tables/tiny_speed", "tables/verdicts", "plots/tiny_bars"}
     table = json.loads(report.file("tables/tiny_speed").read_text())
     assert table["columns"] == ["K", "speedup", "why"]
     assert table["data"] == [[1, 1, None], [2, 1.9, "nan"]]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from repro.claims.all_claims import DATA
-from repro.claims.claim import WORDS
 from repro.report import page
+from repro.report.claim import WORDS
+from repro.report.verdicts import written
 
 COMMITTED = Path(__file__).parents[2] / "plots/reference/report.html"
 HEIGHT = 800
@@ -70,6 +70,6 @@ def test_the_first_screen_says_what_holds(browser, path):
         "end: row.getBoundingClientRect().bottom}))"
     )
     names = [row["text"].split("\t")[0] for row in rows]
-    assert names == [line["name"] for line in DATA["exhibits"]]
+    assert names == [exhibit.name for exhibit in written(path.parent)]
     assert all(any(word in row["verdict"] for word in WORDS) for row in rows)
     assert rows[len(rows) // 2]["end"] <= HEIGHT, "half of the table is on the first screen"

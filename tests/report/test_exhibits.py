@@ -12,6 +12,7 @@ from repro.report import figures
 from repro.report.compare import of_paper
 from repro.report.sections import sections_of
 from repro.report.tables import all_tables
+from repro.report.verdicts import claims_of
 
 # Which runs are done.
 HALF = {
@@ -31,8 +32,7 @@ def is_made(results: Results) -> None:
         assert len(table.shown)
         assert table.csv()
         assert "nan" not in table.markdown().lower().split(), table.name
-    # With the answer of each experiment.
-    assert sections_of(results, tables, [], {}, [])
+    assert sections_of(results, tables, [], {}, claims_of(results))
 
 
 @pytest.mark.parametrize("half", HALF)

@@ -5,7 +5,7 @@ import io
 from math import nan
 
 import pandas as pd
-import pytest
+from recorded import at_scale, changed_runs
 
 from repro.harness.about import About, Words
 from repro.report.framed import RATIO, framed, in_two
@@ -29,14 +29,13 @@ def test_readers_and_the_csv_file_have_the_same_cells():
             "status": [True, "oom", "done"],
         }
     )
-    shown, data = in_two(
-        frame, forms={"over K=1": RATIO}, headings={"status": "ended"}, hidden=["rounds"]
-    )
+    shown, data = in_two(frame, forms={"over K=1": RATIO})
     assert shown.to_dict("list") == {
         "model": ["MLP", "Transformer", "resnet"],
         "step (ms)": ["1.2", "-", "-"],
         "over K=1": ["1.50 [0.90, 2.00] ~", "1 (baseline)", "1.00"],
-        "ended": ["yes", "oom", "done"],
+        "rounds": ["1", "2", "3"],
+        "status": ["yes", "oom", "done"],
     }
     written = pd.read_csv(io.StringIO(Table("toy", "", "", shown, data).csv()))
     assert list(written) == list(frame)
@@ -44,26 +43,16 @@ def test_readers_and_the_csv_file_have_the_same_cells():
     assert written["over K=1: high"].tolist()[:2] == [2.0, 1.0]
 
 
-def test_numbers_of_the_paper_and_a_single_place_are_left_out(modelled, nothing):
-    words = {"a": Words("Of {n}", "Ours. The quoted ones.")}
-    about = About("table2", "", "", (), words)
-    frame = pd.DataFrame({"where": ["laptop"] * 2, "ours": [1.0, 2.0], "quoted ours": [1.0, 3.0]})
-    table = framed(modelled, "a", frame, about, n=2)
-    assert (table.title, table.names) == ("Of 2", ["ours", "quoted ours"])
+def test_numbers_of_the_paper_and_a_single_place_are_left_out(modelled):
+    about = About("table2", "", "", (), {"a": Words("Of {n}", "Ours.")})
+    frame = pd.DataFrame({"where": ["laptop"] * 2, "ours": [1.0, 2.0], "paper": [1.0, 3.0]})
+    table = framed(modelled, "a", frame, about, n=2, data=frame[["paper"]])
+    assert (table.title, table.names) == ("Of 2", ["ours", "paper"])
+    assert list(table.data) == ["paper"]
     assert framed(modelled, "a", frame, about, keep_where=True, n=2).names[0] == "where"
-    assert framed(nothing, "a", pd.DataFrame(), about, n=2).missing
-
-
-def test_a_cell_is_quoted_by_its_line():
-    table = toy(K=[2, 4], ratio=["1.50 [1.20, 1.70] ~", "not run"])
-    assert table.text("ratio", K="2") == "1.50 [1.20, 1.70] ~"
-    for K in ("4", "8"):
-        with pytest.raises(LookupError):
-            table.text("ratio", K=K)
-    off = toy(off=["+10.5 [1, 2]", "-3", "skipped(needs 4 devices)", "-", "9.0"])
-    assert off.numbers("off") == ["-3", "9.0", "+10.5"]
-    with pytest.raises(LookupError):
-        toy(off=["-", "not run"]).numbers("off")
+    tiny = changed_runs(modelled, lambda run: at_scale(run, "smoke"))
+    assert framed(tiny, "a", frame, about, n=2).names == ["ours"]
+    assert framed(modelled, "a", pd.DataFrame(), about, n=2).missing
 
 
 def test_files_escape_their_own_special_characters():
