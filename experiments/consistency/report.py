@@ -8,51 +8,50 @@ import numpy as np
 import pandas as pd
 
 from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT, ROUNDING
-from repro.claims.all_claims import cell_id, verdict_on
-from repro.claims.claim import Evidence
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
-from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
-from repro.report.declared import Shown
-from repro.report.framed import Form, estimated, framed
+from repro.report.claim import Claim, number
+from repro.report.framed import estimated, framed
 from repro.report.style import model_name
 from repro.report.table import Cell, Table
 
 NORMS = {"amoebanet-b": "batch norm", "translation": "layer norm"}
 WITHOUT = "translation"  # batch norm
-OF_A_CHANGE = ["where", "model", "change"]
-SHOWN = Shown(NAME, "where | model | change | seeds | identical | relative distance | verdict")
 
 
 def tables(results: Results) -> list[Table]:
     lines = []
     every = pairs(results)
-    for (where, model, change), seeds in every.groupby(OF_A_CHANGE, sort=False):
+    for (where, model, change), seeds in every.groupby(["where", "model", "change"], sort=False):
         line: dict[str, Any] = {"where": where}
         line["model"] = Cell(model, f"{model_name(model)}, {NORMS[model]}")
         line |= {"change": change, "seeds": len(seeds)}
         same = int(seeds["identical"].sum())
         line["identical"] = Cell(same, f"{same} of {len(seeds)}")
         line |= estimated("relative distance", mean_interval(list(seeds["distance"])))
-        line["first loss"] = max(losses[0] for losses in seeds["losses"])
-        lines.append(line | {"verdict": verdict(seeds, every)})
-    tiny: dict[str, Form] = dict.fromkeys(
-        ("relative distance", "first loss"), lambda value: f"{value:.1e}" if value else "0"
-    )
-    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=tiny, base_M=BASE_M)]
+        lines.append(line | {"verdict": finding(seeds, every)})
+    forms = {"relative distance": lambda value: f"{value:.1e}" if value else "0"}
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms, base_M=BASE_M)]
 
 
-def answer(tables: Mapping[str, Table]) -> str:
-    table = tables[NAME].shown
-    of_stages = table[table["change"].str.startswith("K=")]
-    counts = [tuple(map(int, text.split(" of "))) for text in of_stages["identical"]]
-    if not counts:
-        raise LookupError("no training with another K")
-    return (
-        f"{sum(same for same, _ in counts)} of {sum(count for _, count in counts)} trainings with "
-        "another K have the same losses and weights as with K=1, bit for bit."
+def claims(results: Results) -> Iterator[Claim]:
+    every = pairs(results)
+    for model in MODELS:
+        yield _claim(model, select(every[every["K"] > 1], model=model))
+
+
+def _claim(model: str, of_stages: Frame) -> Claim:
+    """How many trainings with another K differ in any bit of losses, weights or buffers."""
+    updates = " or ".join(map(str, sorted(set(of_stages["steps"]))))
+    return Claim(
+        "Section 7, every K",
+        f"{model_name(model)}: trainings with another K that differ in any bit",
+        [number(float((~of_stages["identical"]).sum()))] if len(of_stages) else [],
+        "measured",
+        paper=0,
+        why=f"{len(of_stages)} trainings of {updates} updates" if len(of_stages) else "",
     )
 
 
@@ -88,15 +87,14 @@ def _change(run: Mapping[str, Any]) -> str:
 
 
 def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:
-    losses = [np.array(record.loss, dtype=float) for record in (base, other)]
     return {
         "identical": base.loss == other.loss and base.digest == other.digest,
         "distance": math.dist(base.weights, other.weights) / math.hypot(*base.weights),
-        "losses": np.abs(losses[1] - losses[0]),
     }
 
 
-def verdict(seeds: Frame, every: Frame) -> str:
+def finding(seeds: Frame, every: Frame) -> str:
+    """The verdict on a line with another K, and of other changes what they show."""
     first, all_identical = seeds.iloc[0], bool(seeds["identical"].all())
     if first["again"]:
         return "repeatable" if all_identical else "not repeatable"
@@ -105,26 +103,11 @@ def verdict(seeds: Frame, every: Frame) -> str:
     if first["D"] > 1:
         return f"{'' if seeds['distance'].max() <= LIMIT else 'not '}within {LIMIT:g}"
     if first["K"] > 1:
-        if first["scale"] in TINY:
-            return "identical" if all_identical else "not identical"
-        return verdict_on(cell_id(NAME, first["model"]), _evidence(seeds))
+        return _claim(first["model"], seeds).verdict
     if first["model"] == WITHOUT:
         return "without batch norm"
     without = select(every, where=first["where"], model=WITHOUT, change=first["change"])
     _, low, _ = mean_interval(list(seeds["distance"]))
     _, _, high = mean_interval(list(without["distance"]))
     # False for intervals that are NaN, of too few seeds.
-    return "trend: batch norm makes M matter" if low > high else "not shown at this size"
-
-
-def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> trainings with another K that differ in any bit of losses, weights, buffers."""
-    every = pairs(results)
-    of_stages = every[every["K"] > 1].sort_values("K", kind="stable")
-    for model, of_model in of_stages.groupby("model", sort=False):
-        yield cell_id(NAME, model), _evidence(of_model)
-
-
-def _evidence(of_stages: Frame) -> Evidence:
-    runs = dict.fromkeys(of_stages[["id of base", "id"]].to_numpy().flat)
-    return Evidence(int((~of_stages["identical"]).sum()), "measured", tuple(runs))
+    return "batch norm makes M matter" if low > high else "not shown at this size"

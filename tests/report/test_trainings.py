@@ -10,8 +10,6 @@ from recorded import MACHINE, at_scale, changed_runs, fill_with
 
 from experiments import learned
 from experiments.compared import fell
-from experiments.consistency import report as consistency
-from experiments.consistency.runs import BASE_M, LIMIT
 from experiments.table5 import report as table5
 from experiments.table5.runs import END, HALF, ORDER, RATES, UPDATES, arm_of
 from repro.claims.all_claims import all_claims
@@ -159,44 +157,3 @@ def test_every_exhibit_of_trainings_reads_its_arms(tmp_path, name, scale):
     for start in range(0, len(results.runs), 7):  # a few arms, or none
         report.tables(Results(results.runs[start : start + 2], results.journals))
     assert all(table.missing for table in report.tables(Results([], [])))
-
-
-def apart(
-    path: Path, replicas: float = 1e-7, batch_norm: float = 0.5, **stages: object
-) -> dict[tuple[str, str], dict[str, str]]:
-    """The lines where the weights of D=2 and M=1 are off by so much, and K=4 has these fields."""
-
-    def made(spec: RunSpec) -> LearnRound:
-        shift = 0.0
-        if spec.D == 2:
-            shift = replicas
-        elif spec.M != BASE_M:
-            shift = batch_norm if spec.model == "amoebanet-b" else 1e-6
-            shift *= 1 + spec.seed / 10
-        fields = {"digest": "other"} if shift else stages if spec.K == 4 else {}
-        return trained({"loss": 1.0}, **{"weights": [3.0 + shift, 4.0], **fields})
-
-    (table,) = consistency.tables(recorded(path, "consistency", made))
-    lines = table.shown.to_dict("records")
-    return {(line["model"].split(",")[0], line["change"]): line for line in lines}
-
-
-@pytest.mark.parametrize(
-    ("given", "line", "verdict"),
-    [
-        ({}, ("AmoebaNet-B", "K=4"), "reproduced"),
-        ({"digest": "other"}, ("translation", "K=4"), "not reproduced"),
-        ({"loss": [2.0, 1.0000001]}, ("translation", "K=4"), "not reproduced"),
-        ({"replicas": 4.5 * LIMIT}, ("translation", "D=2 with M=2"), "within 1e-06"),
-        ({"replicas": 5.5 * LIMIT}, ("translation", "D=2 with M=2"), "not within 1e-06"),
-        ({}, ("AmoebaNet-B", "M=1, no dropout"), "trend: batch norm makes M matter"),
-        ({"batch_norm": 1e-6}, ("AmoebaNet-B", "M=1, no dropout"), "not shown at this size"),
-    ],
-)
-def test_trainings_are_held_to_the_rules(tmp_path, given, line, verdict):
-    lines = apart(tmp_path, **given)
-    assert len(lines) == 10
-    assert lines[line]["verdict"] == verdict
-    if verdict == "reproduced":
-        assert lines[line]["identical"] == "2 of 2"
-        assert lines["AmoebaNet-B", "M=1, no dropout"]["relative distance"].startswith("1.2e-01 [")
