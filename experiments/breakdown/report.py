@@ -4,29 +4,27 @@ The pie bears neither model nor K nor M. The paper's text says two partitions; M
 the pie's own bubble, so that row is fitted and proves nothing.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.breakdown.runs import ABOUT, MODELLED, NAME, K, M
-from repro.claims.all_claims import SHARE, cell_id, verdicts_on
-from repro.claims.claim import Evidence, Fidelity
+from experiments.breakdown.runs import ABOUT, MEASURED, MODELLED, NAME, OPEN_MS, K, M
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.paper import theory
 from repro.paper.numbers import breakdown
 from repro.report import style
+from repro.report.claim import Claim, number
 from repro.report.compare import beside_paper, fits
-from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import Form, framed, or_status, with_parts
+from repro.report.framed import framed, or_status, with_parts
 from repro.report.table import Table
 
 LONG_NAMES = style.PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
-PIE = {slice_.part: slice_.percent / 100 for slice_ in breakdown()}
+PIE = {slice_.part: slice_.percent for slice_ in breakdown()}
+OFF = 2.0  # points of the step: the project's tolerance for the pie since its first version
 _ORDER = ["computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer"]
 # The pipeline of equal stages that recomputes early: its step is 4M + 3(K-1) forwards long.
 _STEP = theory.step_time(K, M, "early")
@@ -35,71 +33,73 @@ ARITHMETIC = {
     "recompute": M / _STEP,
     "bubble": theory.bubble(K, M, "early"),
 }
-SHOWN = Shown(
-    NAME,
-    "part | quoted pie | ideal arithmetic | measured AmoebaNet-D | measured Transformer | "
-    "simulated AmoebaNet-D | verdict",
-)
+FITTED = {
+    "bubble": "M=16 was inferred from this slice",
+    "setup": "the profile's 40 ms were taken from this slice",
+}
 
 
 def shares(results: Results) -> Frame:
-    """A line for each run with a column for each part's share of K x step."""
+    """A line for each run with a column for each part's share of K x step.
+
+    Journals also hold emulated steps and simulated ones of other models, which are passed over.
+    """
     frame = with_parts(runs_frame(results, NAME, K=K))
-    for part in _ORDER:
-        frame[part] = or_status(frame, part)
-    sizes = frame["model"].map(lambda model: MODELLED[model]["paper"])
-    frame["full_size"] = frame["model_args"] == sizes
+    is_modelled = (frame["fidelity"] == "simulated") & (frame["model"] == MODELLED)
+    frame = frame[(frame["fidelity"] == "measured") | is_modelled]
+    sizes = [MEASURED[model]["paper"] for model in frame["model"]]
     names = frame["model"].map(style.model_name)
     alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
-    frame["name"] = names.where(~alike, names + " (" + frame["where"] + ")")
-    order = frame["fidelity"].map([*style.MARKERS].index)
-    return frame.assign(order=order).sort_values(["order", "name"])
+    frame = frame.assign(
+        full_size=[args == size for args, size in zip(frame["model_args"], sizes, strict=True)],
+        name=names.where(~alike, names + " (" + frame["where"] + ")"),
+        order=frame["fidelity"].map([*style.MARKERS].index),
+    )
+    return frame.sort_values(["order", "name"])
 
 
 def tables(results: Results) -> list[Table]:
-    """One line a part: quoted, each run's share, and how near a full-size simulation is."""
-    runs = select(shares(results), M=M)
+    """One line a part: the paper's, that of equal stages, and each run's share."""
     table = pd.DataFrame({"part": [LONG_NAMES.get(part, part) for part in _ORDER]}, index=_ORDER)
-    table["quoted pie"] = pd.Series(PIE)
-    table["ideal arithmetic"] = pd.Series(ARITHMETIC)
-    for name, line in runs.set_index(runs["fidelity"] + " " + runs["name"]).iterrows():
-        table[name] = line[_ORDER]
-    forms: dict[str, Form] = dict.fromkeys(table.columns, ".1%")
-    for _, line in select(runs, fidelity="simulated", full_size=True, done=True).iterrows():
-        name = f"simulated against quoted {line['name']}"
-        table[name] = line[_ORDER].astype(float) - table["quoted pie"]
-        forms[name] = lambda share: f"{100 * share:+.1f} points"
-    verdicts = verdicts_on([cell_id(NAME, part) for part in PIE], evidence(results))
-    table["verdict"] = pd.Series(verdicts, PIE)
-    return [framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, tolerance=SHARE)]
+    table["paper"] = pd.Series(PIE) / 100
+    table["arithmetic"] = pd.Series(ARITHMETIC)
+    runs = select(shares(results), M=M)
+    parts = pd.DataFrame({part: or_status(runs, part) for part in _ORDER})
+    for name, line in parts.set_index(runs["fidelity"] + " " + runs["name"]).iterrows():
+        table[name] = line
+    forms = dict.fromkeys(table.columns, ".1%")
+    found = {part: claim.verdict for part, claim in _claims(results).items()}
+    table["verdict"] = pd.Series(found, dtype=object)
+    return [framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, off=OFF)]
 
 
-def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> ours: AmoebaNet-D at the paper's size, in percent of K x step.
+def claims(results: Results) -> Iterator[Claim]:
+    yield from _claims(results).values()
 
-    The paper prints no M, so other M stand beside the inferred one. An emulated step has no set-up
-    by design, so its parts are not those of the pie.
-    """
-    frame = select(shares(results), model="amoebanet-d", full_size=True, done=True)
+
+def _claims(results: Results) -> dict[str, Claim]:
+    """Of each part but the update: AmoebaNet-D simulated at the paper's size, with every M."""
+    frame = select(shares(results), fidelity="simulated", full_size=True, done=True)
     # A simulation that is counted not to fit its device shows nothing.
     frame = frame.loc[frame["run"].map(fits).astype(bool)]
-    for fidelity, lines in select(frame, fidelity=["measured", "simulated"]).groupby("fidelity"):
-        by_m = {line["M"]: line for line in lines.to_dict("records")}
-        if M in by_m:
-            for part in PIE:
-                yield cell_id(NAME, part), _evidence(by_m, fidelity, part)
-            for name in ("23 %", "a third"):
-                yield cell_id(NAME, "recompute", name), _evidence(by_m, fidelity, "recompute")
-            overhead = cell_id(NAME, "recompute", "a quarter")
-            yield overhead, _evidence(by_m, fidelity, "recompute", over="computation")
-
-
-def _evidence(by_m: Mapping[int, Any], fidelity: Fidelity, part: str, over: str = "") -> Evidence:
-    values = {m: 100 * line[part] / (line[over] if over else 1) for m, line in by_m.items()}
-    ours = values.pop(M)
-    others = {f"M={m}": [value] for m, value in values.items()}
-    about: dict[str, Any] = {"papers_size": True, "setting": f"M={M}", "others": others}
-    return Evidence(ours, fidelity, (by_m[M]["id"],), **about)
+    frame = frame.sort_values("M", key=lambda Ms: Ms != M, kind="stable")  # the inferred one first
+    if {*frame["M"]} != {*OPEN_MS}:
+        frame = frame[:0]
+    return {
+        part: Claim(
+            "Step breakdown",
+            f"{LONG_NAMES.get(part, part)}, share of the step",
+            [number(100 * share) for share in frame[part]],
+            "simulated",
+            paper=percent,
+            off=OFF,
+            unit="%",
+            fitted=part in FITTED,
+            why=FITTED.get(part, f"with M = {M}, {M // 2} and {2 * M}"),
+        )
+        for part, percent in PIE.items()
+        if part != "update"
+    }
 
 
 def figures(results: Results) -> Iterator[Picture]:
@@ -110,9 +110,7 @@ def figure(results: Results) -> Figure | None:
     runs = select(shares(results), M=M, done=True).dropna(subset=_ORDER)
     if not len(runs):
         return None
-    bars = []
-    if beside_paper(results, NAME):
-        bars.append(("quoted: NeurIPS Table 4", {part: 100 * PIE[part] for part in PIE}))
+    bars = [("quoted: NeurIPS Table 4", dict(PIE))] if beside_paper(results, NAME) else []
     for line in runs.to_dict("records"):
         size = "" if line["full_size"] else f", {line['scale']} size"
         percents = drawable({part: 100 * line[part] for part in _ORDER})

@@ -98,14 +98,15 @@ def _write(axes: Axes, timeline: Timeline, length: float) -> None:
         text = form.format(span.kind, span.stage, span.micro_batch)
         if text:
             middle = 1e3 * ((span.start + span.end) / 2 - timeline.start)
-            label = axes.text(middle, span.stage, text, ha="center", fontsize=size)
-            label.set(va="center_baseline", color=ink(KINDS[span.kind]))
+            label = axes.text(middle, span.stage, text, ha="center", fontsize=size, linespacing=0.9)
+            label.set(va="center", color=ink(KINDS[span.kind]))
 
 
 def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[str, float]]:
     """For each kind the longest label that fits its shorter boxes, as a format and a font size.
 
-    It is F_{j,i} as in Figure 2, else i, else none. The axis shows `length` seconds.
+    It is F_{j,i} as in Figure 2, in two lines where boxes are narrow, else i, else none. The axis
+    shows `length` seconds.
     """
     page = axes.get_figure(root=True)
     assert page is not None
@@ -113,7 +114,9 @@ def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[st
     last = max((span.micro_batch for span in timeline.spans), default=0)
     # Format, font size, and the width in points that it needs.
     without_index = [("${}_{{{}}}$", 9.5, 16)]
-    with_index = [("${}_{{{},{}}}$", 9.5, 22), ("{2}", 8, 7 * len(str(last)))]
+    digits = len(str(last))
+    in_two_lines = ("${}$\n{},{}", 6.5, 6 + 4 * digits)
+    with_index = [("${}_{{{},{}}}$", 9.5, 16 + 4 * digits), in_two_lines, ("{2}", 8, 7 * digits)]
     chosen = {}
     for kind in {span.kind for span in timeline.spans}:
         lengths = sorted(span.seconds for span in timeline.spans if span.kind == kind)

@@ -1,0 +1,117 @@
+"""The exhibits of single steps: the bubble, the breakdown, and Figure 2."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import changed_runs, fill_with, record
+
+from experiments.breakdown import report as breakdown
+from experiments.bubble import report as bubble
+from experiments.figure2 import report as figure2
+from repro.gpipe.schedule.replay import replay
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness import catalog
+from repro.harness.job import Measured
+from repro.harness.results import Results, Run, load
+from repro.harness.spec import RunSpec
+from repro.paper.theory import UNIT_COSTS
+from repro.report.style import styled
+
+
+def with_shares(run: Run, shares: Mapping[str, float]) -> Run:
+    """The run with other parts of its step."""
+    rounds = [
+        replace(each, values={**each.values, "breakdown": {**each.breakdown, **shares}})
+        for each in run.rounds
+    ]
+    return replace(run, rounds=tuple(rounds))
+
+
+@pytest.mark.parametrize(
+    ("share", "holding"), [(0.04, [5, 10, 11]), (0.07, [10, 11]), (0.105, [11]), (0.2, [])]
+)
+def test_the_bubble_is_judged_and_not_all_idle_time(reference, share, holding):
+    results = changed_runs(reference, lambda run: with_shares(run, {"bubble": share}))
+    claims = [*bubble.claims(results)]
+    at_k2 = [int(claim.most) for claim in claims[:3] if claim.verdict == "reproduced"]
+    assert at_k2 == holding
+    assert {claim.fidelity for claim in claims[3:]} == {"emulated"}, "as K=4 and 8 need devices"
+    (table,) = bubble.tables(results)
+    (line,) = table.data[table.data["K"] == 2].to_dict("records")
+    assert (line["measured bubble"], line["measured idle"]) == (
+        share,
+        pytest.approx(0.126, abs=1e-3),
+    )
+
+
+def test_steps_with_a_slow_stage_or_late_recompute_are_passed_over(reference):
+    """They lie in recorded journals, four of them at K=4, M=16."""
+    at_k4 = [claim for claim in bubble.claims(reference) if "K=4" in claim.what]
+    assert [len(claim.ours) for claim in at_k4] == [1, 1, 1]
+    simulated = bubble.steps(reference).query("fidelity == 'simulated' and M == 4 * K")
+    assert [*simulated["idle"]] == pytest.approx([*simulated["theory early"]])
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [((), "consistent"), ((32,), "cannot tell"), ((8, 16, 32), "not reproduced")],
+)
+def test_a_part_of_the_step_is_judged_with_every_m(reference, changed, word):
+    def tampered(run: Run) -> Run:
+        is_meant = run.experiment == "breakdown" and run.fidelity == "simulated"
+        return with_shares(run, {"imbalance": 0.06}) if is_meant and run.M in changed else run
+
+    results = changed_runs(reference, tampered)
+    found = {claim.what.partition(",")[0]: claim for claim in breakdown.claims(results)}
+    assert [*found] == ["computation", "recompute", "load imbalance", "bubble", "set-up"]
+    assert found["load imbalance"].verdict == word
+    assert found["bubble"].verdict == "cannot tell", "M is inferred from it"
+    (table,) = breakdown.tables(results)
+    verdicts = dict(zip(table.shown["part"], table.shown["verdict"], strict=True))
+    assert verdicts["load imbalance"] == word
+    assert verdicts["weight update"] == "-", "no update at all would agree too"
+
+
+def recorded_figure2(path: Path, order: str = "FRB") -> Results:
+    """Steps whose kinds are F, R and B; another order exchanges their names."""
+    plan = catalog.find("figure2").build("laptop")
+
+    def made(spec: RunSpec, _round: int) -> Measured:
+        F = spec.model_args["forward_s"]
+        step = replay(spec.make_schedule(), lambda action: F * UNIT_COSTS[action.kind])
+        names = dict(zip("FRB", order, strict=True))
+        spans = [span._replace(kind=names.get(span.kind, span.kind)) for span in step.spans]
+        step = Timeline((*spans,), spec.K)
+        return Measured(record(step, spec.make_schedule(), loss=[1.0]), step)
+
+    fill_with(path, plan, made)
+    return load(path)
+
+
+@pytest.mark.parametrize(("order", "word"), [("FRB", "consistent"), ("BRF", "not reproduced")])
+def test_the_order_of_figure_2_is_that_of_recorded_spans(tmp_path, order, word):
+    (claim,) = figure2.claims(recorded_figure2(tmp_path, order))
+    assert (claim.verdict, claim.ours[0][0]) == (word, 0 if order == "FRB" else 4)
+
+
+def letters(axes: Any) -> set[str]:
+    """`F0,3` of each label, in whatever form it has."""
+    return {re.sub(r"[^FRB\d,]", "", text.get_text()) for text in axes.texts}
+
+
+def test_figure_2_has_the_whole_mini_batch_above_its_micro_batches(tmp_path):
+    with styled():
+        ((_, figure, values),) = figure2.figures(recorded_figure2(tmp_path))
+        assert figure is not None
+        above, below = figure.axes
+    assert values == {"M": 4}
+    assert above.get_xlim() == below.get_xlim(), "one clock, on which either does the same work"
+    assert above.get_title(loc="left").startswith("M=1, as Figure 2(b): ")
+    assert below.get_title(loc="left").startswith("M=4, as Figure 2(c): ")
+    of_stages = {f"{kind}{j}" for kind in "FRB" for j in range(4)}
+    assert of_stages <= letters(above)
+    assert {f"{of},{i}" for of in of_stages for i in range(4)} <= letters(below)
