@@ -10,10 +10,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from repro.harness.results import Results, Run
-from repro.report import curves, gantt
+from repro.report import curves
 from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of, words_of
-from repro.report.style import MARKERS, model_name, save, styled
+from repro.report.style import save, styled
 from repro.report.texts import FIGURES
 
 Picture = tuple[str, Figure | None, Mapping[str, object]]  # the last fills its caption's braces
@@ -69,35 +69,6 @@ def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
     kept = [run for run in rows if run in drawn]
     yield "speedup", curves.speedup(results, kept), {"most": MOST}
     yield "bubble", curves.bubble(results, kept), {"most": MOST}
-    yield from figure2(results, rows)
-
-
-def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
-    """Figure 2(b) above 2(c): a step with M=1 and one with several micro-batches, on one clock.
-
-    Of all pairs with equal settings and fidelity the one that is nearest to the paper's K=4, M=4.
-    """
-    pairs = [
-        (one, several)
-        for setting in settings(results, rows)
-        for one in matching(setting.rows, M=1)
-        for several in matching(setting.rows, K=one.K, fidelity=one.fidelity)
-        if one.K > 1 and several.M > 1
-    ]
-    order = [*MARKERS].index
-    pairs.sort(key=lambda p: (abs(p[0].K - 4), abs(p[1].M - 4), order(p[0].fidelity)))
-    for pair in pairs:
-        steps = [
-            (f"M={run.M}, as Figure 2({letter})", results.timeline(run))
-            for letter, run in zip("bc", pair, strict=True)
-        ]
-        traced = [(title, step) for title, step in steps if step is not None]
-        if len(traced) == len(pair):
-            run = pair[0]
-            headline = f"{model_name(run.model)}, {run.fidelity}: K={run.K}, N={run.N}"
-            values = {"fidelity": run.fidelity, "M": pair[1].M}
-            yield "figure2", gantt.draw(headline, traced, run.fidelity), values
-            return
 
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:

@@ -7,9 +7,9 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from recorded import timeline
 
-from repro.report import curves, figures, gantt
+from repro.report import curves, gantt
 from repro.report.compare import rows_of
-from repro.report.style import IDLE, KINDS, MARKERS, styled
+from repro.report.style import KINDS, MARKERS, styled
 
 
 @pytest.fixture(autouse=True)
@@ -60,21 +60,6 @@ def boxes_of(axes: Any, kind: str) -> list[tuple[float, float, float]]:
     return [
         (box[0, 0], box[1, 0], (box[0, 1] + box[2, 1]) / 2) for boxes in corners for box in boxes
     ]
-
-
-def test_figure_2_has_a_step_at_m_1_above_one_of_several_micro_batches(results):
-    ((_, figure, values),) = figures.figure2(results, rows_of(results, status="done"))
-    assert figure is not None
-    above, below = figure.axes
-    assert figure.get_suptitle() == "Transformer, measured: K=2, N=32"
-    assert values == {"fidelity": "measured", "M": 4}
-    assert above.get_title(loc="left").startswith("M=1, as Figure 2(b): ")
-    assert below.get_title(loc="left").startswith("M=4, as Figure 2(c): ")
-    assert above.get_xlim() == below.get_xlim(), "one clock"
-    looks = {to_hex(patch.get_facecolor()).upper() for patch in below.patches}
-    assert looks == {IDLE, *(KINDS[kind] for kind in ("F", "R", "B", "U", "setup"))}
-    assert "$B_{1,3}$" in {text.get_text() for text in below.texts}
-    assert [text.get_text() for text in below.get_yticklabels()] == ["stage 0", "stage 1"]
 
 
 def test_a_box_is_as_long_as_its_span():
