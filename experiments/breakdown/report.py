@@ -47,15 +47,13 @@ def shares(results: Results) -> Frame:
     frame = with_parts(runs_frame(results, NAME, K=K))
     is_modelled = (frame["fidelity"] == "simulated") & (frame["model"] == MODELLED)
     frame = frame[(frame["fidelity"] == "measured") | is_modelled]
-    sizes = [MEASURED[model]["paper"] for model in frame["model"]]
     names = frame["model"].map(style.model_name)
     alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
-    frame = frame.assign(
-        full_size=[args == size for args, size in zip(frame["model_args"], sizes, strict=True)],
+    sizes = [MEASURED[model]["paper"] for model in frame["model"]]
+    return frame.assign(
         name=names.where(~alike, names + " (" + frame["where"] + ")"),
-        order=frame["fidelity"].map([*style.MARKERS].index),
+        full_size=[args == size for args, size in zip(frame["model_args"], sizes, strict=True)],
     )
-    return frame.sort_values(["order", "name"])
 
 
 def tables(results: Results) -> list[Table]:
@@ -113,7 +111,7 @@ def figure(results: Results) -> Figure | None:
     bars = [("quoted: NeurIPS Table 4", dict(PIE))] if beside_paper(results, NAME) else []
     for line in runs.to_dict("records"):
         size = "" if line["full_size"] else f", {line['scale']} size"
-        percents = drawable({part: 100 * line[part] for part in _ORDER})
+        percents = {part: 100 * line[part] for part in _ORDER}
         bars.append((f"{line['fidelity']}{size}: {line['name']}", percents))
     drawn, ((axes,),) = style.grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)
@@ -122,15 +120,11 @@ def figure(results: Results) -> Figure | None:
     return drawn
 
 
-def drawable(parts: dict[str, float]) -> dict[str, float]:
-    """The same shares with none below 0: what an unequal cut shortens is taken off the bubble."""
-    positive = {part: max(0.0, share) for part, share in parts.items()}
-    positive["bubble"] += sum(min(0.0, share) for share in parts.values())
-    return positive
-
-
 def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
-    """One horizontal bar of parts in percent for each (name, parts), the first on top."""
+    """One horizontal bar of parts in percent for each (name, parts), the first on top.
+
+    A part below 0, as imbalance can be, is drawn back over the one before it.
+    """
     left = [0.0] * len(bars)
     for part, colour in style.PARTS.items():
         shares = [parts.get(part, 0.0) for _, parts in bars]
@@ -138,10 +132,8 @@ def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
         # A narrow part has no room for its number.
         numbers = [f"{share:.0f}" if share >= 4 else "" for share in shares]
         look = {"fontsize": 8.5, "color": style.ink(colour)}
-        texts = axes.bar_label(drawn, numbers, label_type="center", **look)
-        if style.part_look(part)["hatch"]:
-            for text in texts:
-                text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1})
+        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1}  # on a hatched part
+        axes.bar_label(drawn, numbers, label_type="center", bbox=behind, **look)
         left = [before + share for before, share in zip(left, shares, strict=True)]
     style.rows_of_names(axes, [name for name, _ in bars])
     axes.set_xlim(0, 100)
