@@ -52,7 +52,7 @@ LINES = {
 MOST_LINES_OF_TESTS = 16500  # losses against plain PyTorch; links at every place; starts
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
-    *"about error_bars frame machine plan record results schema sizes spec statistics vary".split()
+    *"about frame machine plan record results schema sizes spec statistics vary".split()
 }  # of the harness
 
 

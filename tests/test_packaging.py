@@ -100,8 +100,8 @@ def test_with_the_extra_the_commands_have_experiments_and_files(wheel: Path, tmp
     (tmp_path / "experiments/mine.py").touch()
     program = (
         "import experiments.mine, experiments.table2.runs\n"
-        "from repro.harness.error_bars import CALIBRATED, DATA_SHEET, step_error\n"
-        "assert step_error(8, 2, CALIBRATED) and step_error(8, 2, DATA_SHEET)"
+        "from repro.costs.error_bars import CALIBRATED, DATA_SHEET, step_error\n"
+        "assert step_error(CALIBRATED) and step_error(DATA_SHEET)"
     )
     output(commands / "python", "-c", program, folder=tmp_path)
 

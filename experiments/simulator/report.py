@@ -19,7 +19,6 @@ from repro.harness.results import Results, Run
 from repro.harness.schema import TrainRound
 from repro.harness.statistics import interval_of_sets
 from repro.report import style
-from repro.report.declared import Shown
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, framed, with_interval
 from repro.report.table import Table
@@ -30,11 +29,6 @@ ERRORS = {"known": "error over emulated (%) known"} | {
     way: f"error over measured (%) {way}" for way in WAYS
 }
 _ASIDE = 0.22  # of a category: the cross stands so far to the right, the rounds so far to the left
-SHOWN = Shown(
-    NAME,
-    f"model | M | step (ms) measured | step (ms) emulated | step (ms) simulated | "
-    f"{ERRORS['known']} | {ERRORS['mixed']}",
-)
 
 
 def judged(results: Results) -> Frame:
@@ -90,15 +84,6 @@ def tables(results: Results) -> list[Table]:
         table = with_interval(table, column, frame[column].map(interval_of_sets))
     forms = dict.fromkeys(ERRORS.values(), "+.1f")
     return [framed(results, NAME, table, ABOUT, forms=forms, keep_where=True)]
-
-
-def answer(tables: Mapping[str, Table]) -> str:
-    errors = tables[NAME].numbers(ERRORS["mixed"])
-    missed = sum(abs(float(error)) > GOAL for error in errors)
-    return (
-        f"Simulated steps are off by {errors[0]} % to {errors[-1]} % of measured ones (medians); "
-        f"the goal of {GOAL:g} % is missed at {missed} of {len(errors)} points."
-    )
 
 
 def figures(results: Results) -> Iterator[Picture]:

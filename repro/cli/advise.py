@@ -10,9 +10,9 @@ from annotated_types import Interval
 from repro.cli.answers import same, tell
 from repro.cli.options import MiniBatch, json_file, parse
 from repro.cli.source import Chosen, SourceOptions, chosen, this_machine
+from repro.costs.error_bars import UNKNOWN
 from repro.costs.units import in_unit, parse_bytes, readable
 from repro.harness import catalog
-from repro.harness.error_bars import UNKNOWN
 from repro.harness.sizes import DEFAULT_N
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
         why_not = f"does not fit: {over} on {holder} {plan.fullest}"
     else:
         why_not = plan.refused or ("" if plan is best else why_slower(plan, best))
-    error = advice.error(plan)
-    low, high = error.ends(plan.step_s) if error else (None, None)
+    low, high = advice.error.ends(plan.step_s) if advice.error else (None, None)
     return {
         **same(spec, "method", "schedule", "K", "D", "M", "stages_per_rank"),
         **same(spec, "checkpoint", "balance"),
@@ -121,7 +120,7 @@ def _line(plan: "Plan", advice: "Advice", memory: int, unit: str) -> dict[str, A
 def _for_terminal(
     fields: dict[str, Any], of: Chosen, advice: "Advice", unit: str, saved: Path | None
 ) -> dict[str, Any]:
-    plans, reference, error = fields["plans"], fields["reference"], advice.error(advice.plans[0])
+    plans, reference = fields["plans"], fields["reference"]
     lines = [{"": str(rank), **plan} for rank, plan in enumerate(plans, 1)]
     if reference is not None and reference not in plans:
         lines.append({"": "ref", **reference})
@@ -142,7 +141,7 @@ def _for_terminal(
             for line in lines
         ],
     }
-    found["step low, high"] = f"of the best, {error}" if error else UNKNOWN
+    found["step low, high"] = str(advice.error or UNKNOWN)
     found["layers of the best"] = "+".join(map(str, plans[0]["balance"]))
     found["to measure it"] = fields["command"]
     if saved is not None:

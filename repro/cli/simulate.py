@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from repro.cli.answers import same, tell
 from repro.cli.options import MiniBatch, parse
 from repro.cli.source import Chosen, SourceOptions, chosen
+from repro.costs.error_bars import UNKNOWN, step_error
 from repro.gpipe.schedule import collector
-from repro.harness.error_bars import UNKNOWN, step_error
 from repro.harness.progress import LEGEND, gantt
 from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import PLAIN, Checkpoint, Partitioner, ScheduleName, sweep
@@ -71,12 +71,11 @@ def main(arguments: list[str]) -> int:
     steps = _simulate(options, of)
     whole = of if options.tensor_parallel is None else chosen(options)
     plain = predict(steps[1, options.M[0]].spec.model_copy(update=PLAIN), whole.source)
+    error = step_error(of.source.durations)
     points = []
     for K, M in dict.fromkeys(product(options.K, options.M)):
         step, base = steps[K, M], steps[1, M]
         refuse_shared(of.model.layers, step.counts)
-        n = options.N / options.D / M
-        error = step_error(n, K, of.source.durations)
         low, high = error.ends(step.step_s) if error else (None, None)
         point = {
             "K": K,
@@ -143,8 +142,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
     assumed = "I and W take half of a backward each, assumed: layers are timed with whole ones"
     times = [{name: point[name] for name in _SHOWN} for point in points]
     spec = drawn.spec
-    error = step_error(spec.N / spec.D / spec.M, spec.K, of.source.durations)
-    known = f"at K={spec.K}, M={spec.M}, {error}" if error else UNKNOWN
+    error = step_error(of.source.durations)
     shares = [{"K": point["K"], "M": point["M"], **point["breakdown"]} for point in points]
     until = ", before the all-reduce" if spec.D > 1 else ""
     title = f"the step at K={spec.K}, M={spec.M}{until}: {LEGEND}"
@@ -158,7 +156,7 @@ def _for_terminal(of: Chosen, points: list[dict[str, Any]], drawn: "Prediction")
         "throughput": f"in {of.model.unit}",
         "plain": "K=1, M=1 without recomputation; the speedup over K=1 is at the same M",
         "points": times,
-        "step low, high": None if of.waits else known,
+        "step low, high": None if of.waits else str(error or UNKNOWN),
         "shares of K x step; from bubble on, stages are idle (below 0: docs/cli.md)": shares,
         **picture,
     }

@@ -11,9 +11,9 @@ from itertools import product
 from operator import itemgetter
 from typing import Any
 
+from repro.costs.error_bars import ErrorBar, step_error
 from repro.costs.units import readable
 from repro.gpipe.core.layers import Layer, on_meta, refuse_shared
-from repro.harness.error_bars import ErrorBar, step_error
 from repro.harness.predict import Calibrated, Source, predict
 from repro.harness.sizes import in_blocks
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName
@@ -88,11 +88,7 @@ class Advice:
     do_not_fit: tuple[Plan, ...]
     one_device_bytes: int  # needed without a pipeline and without recomputation
     examined: int  # plans that were simulated
-    durations: str  # where they come from, see `error_bars`
-
-    def error(self, plan: Plan) -> ErrorBar | None:
-        """How far steps of the plan's setting were off where their true length is known."""
-        return step_error(plan.examples, plan.spec.K, self.durations)
+    error: ErrorBar | None  # of a step; None where not known
 
 
 def why_slower(plan: Plan, best: Plan) -> str:
@@ -193,7 +189,7 @@ class Question:
             tuple(sorted(others, key=lambda plan: -plan.devices)),
             self._peaks(self._one_device, (self._L,))[0],
             self.examined,
-            self.source.durations,
+            step_error(self.source.durations),
         )
 
     def _examine(self, specs: list[RunSpec], top: int) -> tuple[dict[Family, Plan], list[Plan]]:

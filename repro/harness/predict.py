@@ -15,6 +15,7 @@ from repro.costs import device as devices
 from repro.costs import roofline
 from repro.costs.counter import Counter
 from repro.costs.device import Device
+from repro.costs.error_bars import CALIBRATED, DATA_SHEET
 from repro.costs.fake import mini_batch
 from repro.costs.fit import Tasks
 from repro.costs.roofline import LayerTime
@@ -24,7 +25,6 @@ from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.error_bars import CALIBRATED, DATA_SHEET
 from repro.harness.job import Measured
 from repro.harness.schema import CalibrateRound, RooflineRound, TrainRound
 from repro.harness.spec import RunSpec
@@ -91,7 +91,7 @@ class Source:
 
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
     stored = 1.0  # bytes of an element that is sent, over those of float32, in which is counted
-    durations = ""  # where they come from, by which their error is known, see `error_bars`
+    durations = ""  # where they come from, by which their error is known (`costs.error_bars`)
 
     def __init__(
         self,

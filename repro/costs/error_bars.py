@@ -1,0 +1,47 @@
+"""How far predicted steps were off: the range of a step that is predicted anew.
+
+The factors are in `error_bars.json`. `python -m experiments.costs.record` makes them from the
+recorded results of the experiment `costs`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_suffix(".json")
+# Where the durations of layers come from.
+DATA_SHEET, CALIBRATED = "data sheet", "calibration"
+UNKNOWN = "not known: no step by such a profile has been held against a measured one"
+_KNOWN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+# Nine of ten published ratios of two steps were predicted within 1 / RATIO and RATIO times theirs.
+RATIO: float = _KNOWN["ratio"]["factor"]
+
+
+@dataclass(frozen=True)
+class ErrorBar:
+    """Nine of ten steps whose true length is known were predicted within 1 / factor and factor."""
+
+    factor: float
+    source: str  # the steps that were predicted, for the user
+    ratio: float | None = None  # the same factor for the ratio of two steps, where it is known
+
+    def ends(self, value: float) -> tuple[float, float]:
+        return value / self.factor, value * self.factor
+
+    def __str__(self) -> str:
+        """For a user, of one step."""
+        ratios = f"; of ratios of two, within {self.ratio - 1:.0%}" if self.ratio else ""
+        return (
+            f"the step divided and multiplied by {self.factor:.2f}: nine of ten of {self.source} "
+            f"were predicted so well{ratios}"
+        )
+
+
+def step_error(durations: str) -> ErrorBar | None:
+    """Of a step by durations of this origin; None where no such step was ever compared."""
+    if durations not in (DATA_SHEET, CALIBRATED):
+        return None
+    known = _KNOWN[durations]
+    ratio = RATIO if durations == DATA_SHEET else None
+    return ErrorBar(known["factor"], f"{known['steps']} {known['source']}", ratio)
