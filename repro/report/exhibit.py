@@ -1,0 +1,155 @@
+"""What Tables 2 and 3 share, and other exhibits of ratios that a cost model gives.
+
+Their frames have a line for each run. `setting` is what of it the paper does not print; `ratio`,
+`low` and `high` are its throughput over a base run's, with the ends of its range or interval.
+"""
+
+from collections.abc import Sequence
+from math import isnan, nan
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from repro.costs.error_bars import RATIO
+from repro.harness.frame import Frame, ratio_of, select
+from repro.harness.results import Results, Run
+from repro.paper import numbers, theory
+from repro.report import style
+from repro.report.claim import MODELLED, Claim, Estimate
+from repro.report.framed import INTERVAL, RANGE
+from repro.report.table import NOT_RUN
+
+CELL = ["model", "K", "M"]
+ENDS = ["ratio", "low", "high"]
+CLOSE = 0.1  # share of a printed ratio within which a measured one has to lie
+
+
+def printed(name: str) -> Frame:
+    """The cells of Table 2 or 3: the paper's ratio, and the textbook's of K M / (M + K - 1)."""
+    cells = getattr(numbers, name)()
+    base = next(cell for cell in cells if cell.value == 1)
+    lines = [(cell.model, cell.K, cell.M, float(cell.value)) for cell in cells]
+    frame = pd.DataFrame(lines, columns=[*CELL, "paper"]).sort_values(CELL, ignore_index=True)
+    speedups = [theory.speedup_over_k1(cell.K, cell.M, "plain") for cell in frame.itertuples()]
+    frame["textbook"] = speedups
+    frame["textbook"] /= theory.speedup_over_k1(base.K, base.M, "plain")
+    return frame
+
+
+def ranged(value: float) -> Estimate:
+    """A modelled ratio and its range: nine of ten published ratios were predicted within it."""
+    return value, value / RATIO, value * RATIO
+
+
+def over(results: Results, frame: Frame, alike: Sequence[str], **base: Any) -> Frame:
+    """The runs with their `ENDS` over the run that has the fields of `base` and is alike in others.
+
+    A modelled ratio has its range, a measured one its 95 % interval. Runs without a base, or without
+    a step of their own, are left out.
+    """
+    bases = select(frame, **base).drop_duplicates(alike)[[*alike, "run"]]
+    bases = bases.rename(columns={"run": "base"})
+    frame = frame.merge(bases, on=[*alike])
+    pairs = zip(frame["run"], frame["base"], strict=True)
+    ends = pd.DataFrame([_over(results, *pair) for pair in pairs], columns=ENDS, dtype=float)
+    return frame.drop(columns="base").join(ends).dropna(subset="ratio")
+
+
+def _over(results: Results, run: Run, base: Run) -> Estimate:
+    if run is base and run.done:
+        return 1.0, nan, nan
+    if run.fidelity in MODELLED:
+        return ranged(run.throughput / base.throughput)
+    return ratio_of(results, run, base)
+
+
+def first_text(frame: Frame) -> str:
+    """The first line's ratio: `5.61 (4.8 to 6.6)`, or `1.09 [1.08, 1.11]` if it was measured."""
+    if frame.empty:
+        return NOT_RUN
+    line = frame.iloc[0]
+    text = f"{line['ratio']:.2f}"
+    if isnan(line["low"]):
+        return text
+    if line["fidelity"] in MODELLED:
+        return text + RANGE.format(f"{line['low']:.2g}", f"{line['high']:.2g}")
+    return text + INTERVAL.format(f"{line['low']:.2f}", f"{line['high']:.2f}")
+
+
+def claims_on(name: str, ours: Frame, exhibit: str, what: str, why: str) -> dict[Any, Claim]:
+    """Model, K and M of each cell of a table that does not print 1 -> its claim, the largest first.
+
+    What was measured counts before what was simulated, and of that every setting. The texts have
+    {model}, {K} and {M}.
+    """
+    claims = {}
+    cells = printed(name).query("paper != 1").sort_values(CELL, ascending=[True, False, False])
+    for model, K, M, paper in cells[[*CELL, "paper"]].itertuples(index=False):
+        of_cell = select(ours, model=model, K=K, M=M)
+        measured = select(of_cell, fidelity="measured")
+        best = select(of_cell, fidelity="simulated") if measured.empty else measured
+        words = {"model": style.model_name(model), "K": K, "M": M}
+        claims[model, K, M] = Claim(
+            exhibit.format(**words),
+            what.format(**words),
+            [*best[ENDS].itertuples(index=False, name=None)],
+            "simulated" if measured.empty else "measured",
+            paper=paper,
+            off=0.0 if measured.empty else CLOSE * paper,
+            unit="x",
+            why=why,
+        )
+    return claims
+
+
+def bars(name: str, ours: Frame, smaller: Frame | None = None) -> Figure | None:
+    """A bar for each cell that does not print 1 and each fidelity, beside the paper's.
+
+    A dash is the textbook's ratio, and a circle one that was measured with a smaller model.
+    """
+    if ours.empty:
+        return None
+    cells = printed(name).query("paper != 1")
+    models = [*cells["model"].unique()]
+    names = [fidelity for fidelity in style.FIDELITIES if fidelity in {*ours["fidelity"]}]
+    width = 0.8 / (1 + len(names))
+    figure, (panels,) = style.grid(1, len(models), 2.7)
+    for axes, model in zip(panels, models, strict=True):
+        of_model = select(cells, model=model).reset_index(drop=True)
+        xs = of_model.index
+        axes.bar(xs, of_model["paper"], width, color=style.QUOTED, label="quoted")
+        for place, fidelity in enumerate(names, start=1):
+            found = _of_cells(of_model, select(ours, fidelity=fidelity))
+            look = {"color": style.FIDELITIES[fidelity], "error_kw": style.MODEL_ERROR}
+            axes.bar(
+                xs + place * width, found["ratio"], width, yerr=_lengths(found), label=fidelity, **look
+            )
+        middle = xs + width * len(names) / 2
+        dash = {"marker": "_", "markersize": 16, "linestyle": "", "color": style.THEORY}
+        axes.plot(middle, of_model["textbook"], **dash, label="textbook")
+        if smaller is not None and len(smaller):
+            found = _of_cells(of_model, smaller)
+            look = style.dots("measured", markerfacecolor="white", capsize=2)
+            look["label"] = "measured, a smaller model"
+            axes.errorbar(middle, found["ratio"], _lengths(found), **look)
+        axes.set_title(style.model_name(model))
+        labels = [f"K={K}\nM={M}" for K, M in zip(of_model["K"], of_model["M"], strict=True)]
+        style.ticks(axes, [*middle], labels)
+        axes.grid(axis="x", visible=False)
+    highest = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(0, highest)
+    style.legend_below(figure, panels[0])
+    return figure
+
+
+def _of_cells(cells: Frame, ours: Frame) -> Frame:
+    """A line for each cell, with the first of ours."""
+    return cells[CELL].merge(ours.drop_duplicates(CELL)[[*CELL, *ENDS]], how="left", on=CELL)
+
+
+def _lengths(found: Frame) -> list[pd.Series]:
+    """For matplotlib: how far the ends are from the ratio, 0 without any."""
+    ends = (found["ratio"] - found["low"], found["high"] - found["ratio"])
+    return [end.fillna(0) for end in ends]
