@@ -1,249 +1,109 @@
-"""Table 2 (section 3 of arXiv:1811.06965v5) beside our numbers, and what simulated runs say of it.
+"""Table 2 (section 3 of arXiv:1811.06965v5) beside ours, all over K=2, M=1."""
 
-Ratios are over K=2, M=1. The headline is the protocol that could have run on the paper's devices;
-the others are comparisons, and their cells that do not fit earn no verdict.
-"""
-
-from collections.abc import Iterator, Mapping
-from math import isnan, nan
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
-from experiments.costs.error import meaning, with_range
-from experiments.table2 import recorded
-from experiments.table2.claims import evidence
-from experiments.table2.figures import bars, divided
-from experiments.table2.recorded import CELL, CONTROLLED, SHARE, over_base, simulated_cells
-from experiments.table2.runs import ABOUT, KS, MS, NAME
-from repro.claims.all_claims import CELL as TOLERANCE
-from repro.claims.all_claims import throughput_id, verdicts_on
-from repro.harness.frame import ratio_of, select
+from experiments.table2.runs import ABOUT, KS, NAME
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.spec import RunSpec
-from repro.report import figures as generic
-from repro.report.compare import Setting, beside_paper, optimizers, rows_of, settings
-from repro.report.curves import ideal_over_k2m1
-from repro.report.declared import Shown
+from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
+from repro.paper.numbers import torchgpipe
+from repro.report.claim import Claim
+from repro.report.compare import beside_paper
+from repro.report.exhibit import CELL, ENDS, bars, claims_on, first_text, over, printed
 from repro.report.figures import Picture
-from repro.report.framed import MARKS, RANGE, RATIO, Form, framed, text_of
+from repro.report.framed import framed
 from repro.report.style import model_name
-from repro.report.table import EMPTY, NOT_RUN, Cell, Table
+from repro.report.table import EMPTY, Table
 
-# Comparisons that are also shown under a bound of what a compiler may do.
-FUSED = [(protocol, b) for protocol in (CONTROLLED, SHARE) for b in ("fused", "fused and folded")]
-TORCHGPIPE = "torchgpipe, quoted"
-THEIRS = "measured by torchgpipe (quoted)"
-TEXTBOOK, EARLY = NULLS = ("textbook", "ideal (early recompute)")
-SHOWN = Shown(
-    "table2_predictions",
-    f"model | K | M | quoted | {TORCHGPIPE} | predicted, simulated | verdict",
-    figure="table2_divisions",
-)
+SIZES = {"amoebanet-d": MODELLED_AMOEBANET, "transformer": MODELLED_TRANSFORMER}
+MEASURED, SMALLER, HALF = "measured", "measured, a smaller model", ", half widths"
+CUTS = {None: "time", "cumulative-share": "share", "minimum-variance": "variance"}
+# At Table 1's widths nothing of the Transformer fits at K=2 with M=4 or 32.
+SHOWN = {"amoebanet-d": "time", "transformer": f"time{HALF}"}
+
+
+def cells(results: Results) -> Frame:
+    """A line for each printed cell and setting of ours, those that are shown first."""
+    runs = runs_frame(results, NAME, remat="always", K=KS, done=True)
+    runs["setting"] = [_setting(run) for run in runs["run"]]
+    runs = runs.dropna(subset="setting")
+    runs = over(results, runs, ["model", "setting", "where"], K=2, M=1)
+    runs["shown"] = runs["setting"] == runs["model"].map(SHOWN)
+    runs = runs.sort_values("shown", ascending=False, kind="stable")
+    return printed(NAME).merge(runs, on=CELL)
+
+
+def _setting(run: Run) -> str | None:
+    """The cut and the widths, which the paper does not print; None of a run of no cell."""
+    spec, size = run.spec, SIZES[run.model]
+    if run.fidelity == "measured":
+        return MEASURED if spec.model_args == size["paper"] else SMALLER
+    if spec.memory is None:  # of one mini-batch for all cells
+        return None
+    if spec.model_args == size[run.scale]:
+        return CUTS[spec.partitioner]
+    return f"{CUTS[spec.partitioner]}{HALF}" if spec.model_args == NARROW[run.scale] else None
 
 
 def tables(results: Results) -> list[Table]:
-    cells = simulated_cells(results)
-    of_cells = (predictions, null, division)
-    shown = of_cells if beside_paper(results, NAME) and len(cells) else ()
-    return [table2(results, cells), *(make(results, cells) for make in shown)]
+    """The paper's grid: a line for each model and M, with the paper's number over ours."""
+    ours, beside = cells(results), beside_paper(results, NAME)
+    theirs, lines = _of_torchgpipe(), []
+    for (model, M), of_line in printed(NAME).groupby(["model", "M"]):
+        found = select(ours, model=model, M=M)
+        places = select(found, setting=[MEASURED, SMALLER], K=2).groupby("where", sort=False)
+        line: dict[str, Any] = {"model": f"{model_name(model)}, M={M}"}
+        line["measured K=2"] = "; ".join(first_text(place) for _, place in places) or EMPTY
+        for K, paper in zip(of_line["K"], of_line["paper"], strict=True):
+            text = first_text(select(found, K=K, shown=True))
+            name = f"K={K}: paper / simulated" if beside else f"K={K}: simulated"
+            line[name] = f"{paper:g} / {text}" if beside else text
+        line["textbook"] = ", ".join(f"{ratio:.2f}" for ratio in of_line["textbook"])
+        known = [f"{theirs[model, K, M]:.2f}" for K in of_line["K"] if (model, K, M) in theirs]
+        line["torchgpipe"] = ", ".join(known) or EMPTY
+        lines.append(line)
+    table = framed(
+        results, NAME, pd.DataFrame(lines), ABOUT, data=_long(ours, beside), of_paper=["torchgpipe"]
+    )
+    return [table]
+
+
+def _of_torchgpipe() -> dict[tuple[str, int, int], float]:
+    """What torchgpipe measured of AmoebaNet-D (18, 256) on P40s, over its own K=2, M=1."""
+    cells = torchgpipe("amoebanetd_speed")
+    return {("amoebanet-d", cell.K, cell.M): cell.values["ratio"] for cell in cells if cell.K}
+
+
+def _long(ours: Frame, beside: bool) -> Frame:
+    """For the csv file: a line for each cell and setting."""
+    data = ours[[*CELL, "textbook", "fidelity", "setting", "where", "N", *ENDS]]
+    if not beside:
+        return data
+    places = [*ours[CELL].itertuples(index=False, name=None)]
+    verdicts = {place: claim.verdict for place, claim in _claims(ours).items()}
+    return data.assign(
+        paper=ours["paper"],
+        torchgpipe=[_of_torchgpipe().get(place) for place in places],
+        verdict=[verdicts.get(place, "") for place in places],
+    )
+
+
+def claims(results: Results) -> Iterator[Claim]:
+    yield from _claims(cells(results)).values()
+
+
+def _claims(ours: Frame) -> dict[Any, Claim]:
+    why = "with each cut and width that the paper leaves open, and the largest N that fits"
+    what = "speed, K={K}, M={M} over K=2, M=1"
+    return claims_on(NAME, ours[ours["setting"] != SMALLER], "Table 2, {model}", what, why)
 
 
 def figures(results: Results) -> Iterator[Picture]:
     if beside_paper(results, NAME):
-        cells = simulated_cells(results)
-        bar = ", with the range of `costs_bars` as a line without caps"
-        yield "bars", bars(results), {"bar": bar if meaning(results) else ""}
-        yield "divisions", divided(divisions(results, cells)), {}
-    done = rows_of(results, experiment=NAME, status="done")
-    yield from generic.figure2(results, [run for run in done if recorded.is_controlled(run)])
-
-
-def table2(results: Results, cells: pd.DataFrame) -> Table:
-    """A line for each model as it was measured and M; for each K quoted, ours and the ideal."""
-    runs = rows_of(results, experiment=NAME)
-    measured = [run for run in runs if run.fidelity == "measured" and run.K > 1]
-    paper = recorded.printed().set_index(CELL)["quoted"].map("{:g}".format)
-    headline = select(cells, headline=True).set_index(CELL)
-    Ks = sorted({2, 4, 8} | {run.K for run in measured})
-    found = settings(results, measured)
-    models = [setting.model for setting in found]
-    absent = {run.model for run in runs if run.model in recorded.HEADLINES} - {*models}
-    found += [Setting(model, ("gpipe", "always"), "", []) for model in absent]
-    lines = []
-    found.sort(key=lambda setting: setting.model)
-    for setting in found:
-        model = setting.model
-        title = setting.title if models.count(model) > 1 else model_name(model)
-        of_cell = {(run.K, run.M): run for run in reversed(setting.rows)}
-        for M in sorted({1, 4, 32} | {run.M for run in setting.rows}):
-            line: dict[str, Any] = {"model": title, "M": M}
-            for K in Ks:
-                line[f"K={K} quoted"] = paper.get((model, K, M), EMPTY)
-                line[f"K={K} measured"] = _measured(results, of_cell.get((K, M)))
-                if len(cells):
-                    line[f"K={K} simulated"] = _simulated(headline, (model, K, M))
-                line[f"K={K} ideal"] = f"{ideal_over_k2m1(K, M, *setting.plan):.2f}"
-            lines.append(line)
-    origin, bar = _what_was_run(results, found, cells), meaning(results) if len(cells) else ""
-    table = pd.DataFrame(lines)
-    return framed(results, NAME, table, ABOUT, origin=origin, marks=MARKS, bar=bar)
-
-
-def _measured(results: Results, run: Run | None) -> str:
-    if run is None or not run.done:
-        return run.status if run else NOT_RUN
-    text = text_of(RATIO, *ratio_of(results, run, results.baseline(run, K=2, M=1)))
-    return "baseline not measured" if text == EMPTY else text
-
-
-def _simulated(headline: pd.DataFrame, cell: tuple[str, int, int]) -> str:
-    if cell not in headline.index or headline.at[cell, "status"] != "done":
-        return NOT_RUN
-    if headline.at[cell, "is_base"]:
-        return "1 (baseline)"
-    ratio, low, high = (headline.at[cell, name] for name in ("ratio", "ratio: low", "ratio: high"))
-    return "nothing fits" if isnan(ratio) else text_of(".2f", ratio, low, high, RANGE)
-
-
-def _what_was_run(results: Results, found: list[Setting], cells: pd.DataFrame) -> str:
-    """The sizes behind each fidelity: `Measured: ...; Simulated: ...`."""
-    measured = "; ".join(setting.title for setting in found if setting.details)
-    simulated = sizes(cells)
-    runs = rows_of(results, experiment=NAME)
-    used = optimizers(run for run in runs if recorded.is_controlled(run))
-    parts = measured and f"Measured: {measured}.", simulated and f"Simulated: {simulated}.", used
-    return " ".join(filter(None, parts))
-
-
-def sizes(cells: pd.DataFrame) -> str:
-    """What the headline models: `AmoebaNet-D (L=18, D=256, image=224 on tpu-v2); ...`."""
-    texts = []
-    for spec in select(cells, headline=True)["spec"].dropna():
-        args = ", ".join(f"{name}={value}" for name, value in spec.model_args.items())
-        texts.append(f"{model_name(spec.model)} ({args} on {spec.profile})")
-    return "; ".join(dict.fromkeys(texts))
-
-
-def predictions(results: Results, cells: pd.DataFrame) -> Table:
-    lines = select(cells, headline=True)
-    ids = [throughput_id(NAME, *cell) for cell in zip(*(lines[name] for name in CELL), strict=True)]
-    verdicts = pd.Series(verdicts_on(ids, evidence(results)), lines.index)
-    table = lines[[*CELL, "quoted", "textbook", "ideal", "ratio", "ratio: low", "ratio: high"]]
-    table = table.rename(columns=lambda name: name.replace("ratio", "predicted"))
-    table.insert(4, TORCHGPIPE, lines["torchgpipe"])
-    table["N"] = lines["N"].astype(int)
-    table["gap"] = lines["ratio"] / lines["quoted"].astype(float) - 1
-    table["verdict"] = verdicts.mask(lines["is_base"], "baseline")
-    return framed(
-        results,
-        "table2_predictions",
-        table,
-        ABOUT,
-        forms={"quoted": "g", "gap": lambda gap: f"{100 * gap:+.0f} %" if gap else EMPTY},
-        headings={"predicted": "predicted, simulated"},
-        sizes=sizes(cells),
-        tolerance=TOLERANCE,
-        ranges=["predicted"],
-        bar=meaning(results),
-    )
-
-
-def scores(cells: pd.DataFrame) -> pd.DataFrame:
-    """How well each formula, protocol and bound does on the cells of a model but the base."""
-    once = cells.drop_duplicates(CELL).assign(fits=None)
-    headline = select(cells, headline=True)
-    named = [
-        once.assign(prediction=TEXTBOOK, ratio=once["textbook"]),
-        once.assign(prediction=EARLY, ratio=once["ideal"]),
-        headline.assign(prediction="headline (" + headline["protocol"] + ")"),
-        once.assign(prediction=THEIRS, ratio=once["torchgpipe"]),
-    ]
-    for name, bound in FUSED:
-        lines = select(cells, protocol=name)
-        ratio = over_base(lines, bound)
-        named.append(lines.assign(prediction=f"{name}, all else {bound}", ratio=ratio))
-    frame = pd.concat(named)
-    frame = frame.loc[~frame["is_base"]]
-    frame["gap"] = (frame["ratio"] / frame["quoted"].astype(float) - 1).abs()
-    theirs = frame["torchgpipe"].mask(frame["prediction"] == THEIRS)
-    frame["gap to torchgpipe"] = (frame["ratio"] / theirs - 1).abs()
-    frame["near"] = frame["gap"] <= TOLERANCE
-    frame["do not fit"] = frame["fits"].eq(False)
-    frame["cells"] = frame["gap"].notna()
-    by_prediction = frame.groupby(["model", "prediction"], sort=False)
-    scores = (
-        by_prediction[["gap", "gap to torchgpipe"]]
-        .median()
-        .join(by_prediction[["near", "cells", "do not fit"]].sum())
-    )
-    return scores.loc[scores["cells"] > 0].reset_index().sort_values("model", kind="stable")
-
-
-def null(results: Results, cells: pd.DataFrame) -> Table:
-    """Does a cost model predict Table 2 better than a formula that knows nothing of devices?"""
-    table = scores(cells).rename(columns=lambda name: name.replace("gap", "median |gap|"))
-    table["beats"] = [_beaten_by(line, table) for line in table.to_dict("records")]
-    near = zip(table["near"], table["cells"], strict=True)
-    table["near"] = [Cell(int(near), f"{near} of {count}") for near, count in near]
-    shares: dict[str, Form] = dict.fromkeys(["median |gap|", "median |gap| to torchgpipe"], ".1%")
-    return framed(
-        results,
-        "table2_null",
-        table,
-        ABOUT,
-        forms=shares | {"do not fit": lambda count: str(count or EMPTY)},
-        headings={"near": f"within {TOLERANCE:.0%}"},
-        hidden=["cells"],
-        tolerance=TOLERANCE,
-    )
-
-
-def _beaten_by(score: Mapping[str, Any], scores: pd.DataFrame) -> str:
-    """Which null models have no smaller median, and no more cells within the tolerance."""
-    if score["prediction"] in NULLS:
-        return "null model"
-    if score["prediction"] == THEIRS:
-        return "no prediction"
-    if score["do not fit"]:
-        return "does not fit"
-    rivals = select(scores, model=score["model"], prediction=[*NULLS]).to_dict("records")
-    beaten = [
-        rival["prediction"]
-        for rival in rivals
-        if score["median |gap|"] < rival["median |gap|"] and score["near"] >= rival["near"]
-    ]
-    return "both" if len(beaten) == len(NULLS) else f"{beaten[0]} alone" if beaten else "neither"
-
-
-def divisions(results: Results, cells: pd.DataFrame) -> pd.DataFrame:
-    """M=32 over M=4 at each K, which shows what more micro-batches gain; each M over its own K=2.
-
-    These do not need K=2, M=1, the least certain cell of the table.
-    """
-    pairs = [((K, MS[-1]), (K, MS[1])) for K in KS[1:]]
-    pairs += [((K, M), (KS[1], M)) for M in MS for K in KS[2:]]
-    lines = []
-    for model, of_model in select(cells, headline=True).groupby("model"):
-        by_place = of_model.set_index(["K", "M"])
-        numbers = by_place[["quoted", "ideal", "ratio"]]
-        for above, under in pairs:
-            quotient = numbers.loc[above] / numbers.loc[under]
-            spec, ends = by_place.at[above, "spec"], (nan, nan)
-            if isinstance(spec, RunSpec):
-                _, *ends = with_range(results, quotient["ratio"], spec)
-            names = [f"K={K}, M={M}" for K, M in (above, under)]
-            lines.append([model, above[0] == under[0], *names, *quotient, *ends])
-    columns = ["model", "by_M", "cell", "over", "quoted", "ideal", "ratio"]
-    return pd.DataFrame(lines, columns=[*columns, "ratio: low", "ratio: high"])
-
-
-def division(results: Results, cells: pd.DataFrame) -> Table:
-    lines = divisions(results, cells)
-    table = lines[["model", "cell", "over", "quoted", "ideal"]]
-    table["quoted over ideal"] = lines["quoted"] / lines["ideal"]
-    ends = {"headline, simulated": ("headline: low", "headline: high")}
-    table[["headline, simulated", "headline: low", "headline: high"]] = lines.filter(like="ratio")
-    forms: dict[str, Form] = dict.fromkeys(["quoted", "ideal", "quoted over ideal"], ".3f")
-    words = {"ranges": [*ends], "bar": meaning(results)}
-    return framed(results, "table2_divisions", table, ABOUT, forms=forms, ends=ends, **words)
+        ours = cells(results)
+        shown = ours[ours["shown"] | (ours["setting"] == MEASURED)]
+        smaller = select(ours, setting=SMALLER).groupby("where", sort=False)
+        yield "bars", bars(NAME, shown, [of_place for _, of_place in smaller]), {}

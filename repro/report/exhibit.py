@@ -9,6 +9,7 @@ from math import isnan, nan
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repro.costs.error_bars import RATIO
@@ -29,12 +30,13 @@ def printed(name: str) -> Frame:
     """The cells of Table 2 or 3: the paper's ratio, and the textbook's of K M / (M + K - 1)."""
     cells = getattr(numbers, name)()
     base = next(cell for cell in cells if cell.value == 1)
-    lines = [(cell.model, cell.K, cell.M, float(cell.value)) for cell in cells]
-    frame = pd.DataFrame(lines, columns=[*CELL, "paper"]).sort_values(CELL, ignore_index=True)
-    speedups = [theory.speedup_over_k1(cell.K, cell.M, "plain") for cell in frame.itertuples()]
-    frame["textbook"] = speedups
-    frame["textbook"] /= theory.speedup_over_k1(base.K, base.M, "plain")
-    return frame
+    unit = theory.speedup_over_k1(base.K, base.M, "plain")
+    lines = [
+        (c.model, c.K, c.M, float(c.value), theory.speedup_over_k1(c.K, c.M, "plain") / unit)
+        for c in cells
+    ]
+    frame = pd.DataFrame(lines, columns=[*CELL, "paper", "textbook"])
+    return frame.sort_values(CELL, ignore_index=True)
 
 
 def ranged(value: float) -> Estimate:
@@ -45,8 +47,8 @@ def ranged(value: float) -> Estimate:
 def over(results: Results, frame: Frame, alike: Sequence[str], **base: Any) -> Frame:
     """The runs with their `ENDS` over the run that has the fields of `base` and is alike in others.
 
-    A modelled ratio has its range, a measured one its 95 % interval. Runs without a base, or without
-    a step of their own, are left out.
+    A modelled ratio has its range, a measured one its 95 % interval. Runs without a base or a step
+    are left out.
     """
     bases = select(frame, **base).drop_duplicates(alike)[[*alike, "run"]]
     bases = bases.rename(columns={"run": "base"})
@@ -73,7 +75,7 @@ def first_text(frame: Frame) -> str:
     if isnan(line["low"]):
         return text
     if line["fidelity"] in MODELLED:
-        return text + RANGE.format(f"{line['low']:.2g}", f"{line['high']:.2g}")
+        return text + RANGE.format(f"{line['low']:#.2g}", f"{line['high']:#.2g}")
     return text + INTERVAL.format(f"{line['low']:.2f}", f"{line['high']:.2f}")
 
 
@@ -81,7 +83,7 @@ def claims_on(name: str, ours: Frame, exhibit: str, what: str, why: str) -> dict
     """Model, K and M of each cell of a table that does not print 1 -> its claim, the largest first.
 
     What was measured counts before what was simulated, and of that every setting. The texts have
-    {model}, {K} and {M}.
+    {model}, {K} and {M}; `why` says what the settings are.
     """
     claims = {}
     cells = printed(name).query("paper != 1").sort_values(CELL, ascending=[True, False, False])
@@ -89,6 +91,8 @@ def claims_on(name: str, ours: Frame, exhibit: str, what: str, why: str) -> dict
         of_cell = select(ours, model=model, K=K, M=M)
         measured = select(of_cell, fidelity="measured")
         best = select(of_cell, fidelity="simulated") if measured.empty else measured
+        inside = best.loc[best["low"].le(paper) & best["high"].ge(paper), "setting"]
+        alone = f"; in the range of {' and '.join(inside)} alone" * (0 < len(inside) < len(best))
         words = {"model": style.model_name(model), "K": K, "M": M}
         claims[model, K, M] = Claim(
             exhibit.format(**words),
@@ -98,50 +102,55 @@ def claims_on(name: str, ours: Frame, exhibit: str, what: str, why: str) -> dict
             paper=paper,
             off=0.0 if measured.empty else CLOSE * paper,
             unit="x",
-            why=why,
+            why=why + alone,
         )
     return claims
 
 
-def bars(name: str, ours: Frame, smaller: Frame | None = None) -> Figure | None:
+def bars(name: str, ours: Frame, smaller: Sequence[Frame] = ()) -> Figure | None:
     """A bar for each cell that does not print 1 and each fidelity, beside the paper's.
 
-    A dash is the textbook's ratio, and a circle one that was measured with a smaller model.
+    A line is the textbook's ratio. A circle was measured with a smaller model, of each place.
     """
     if ours.empty:
         return None
-    cells = printed(name).query("paper != 1")
+    cells = printed(name)
+    base = cells.query("paper == 1").iloc[0]
     models = [*cells["model"].unique()]
-    names = [fidelity for fidelity in style.FIDELITIES if fidelity in {*ours["fidelity"]}]
-    width = 0.8 / (1 + len(names))
     figure, (panels,) = style.grid(1, len(models), 2.7)
     for axes, model in zip(panels, models, strict=True):
-        of_model = select(cells, model=model).reset_index(drop=True)
-        xs = of_model.index
-        axes.bar(xs, of_model["paper"], width, color=style.QUOTED, label="quoted")
-        for place, fidelity in enumerate(names, start=1):
-            found = _of_cells(of_model, select(ours, fidelity=fidelity))
-            look = {"color": style.FIDELITIES[fidelity], "error_kw": style.MODEL_ERROR}
-            axes.bar(
-                xs + place * width, found["ratio"], width, yerr=_lengths(found), label=fidelity, **look
-            )
-        middle = xs + width * len(names) / 2
-        dash = {"marker": "_", "markersize": 16, "linestyle": "", "color": style.THEORY}
-        axes.plot(middle, of_model["textbook"], **dash, label="textbook")
-        if smaller is not None and len(smaller):
-            found = _of_cells(of_model, smaller)
-            look = style.dots("measured", markerfacecolor="white", capsize=2)
-            look["label"] = "measured, a smaller model"
-            axes.errorbar(middle, found["ratio"], _lengths(found), **look)
+        of_model = select(cells.query("paper != 1"), model=model).reset_index(drop=True)
+        _panel(axes, of_model, ours, smaller)
         axes.set_title(style.model_name(model))
-        labels = [f"K={K}\nM={M}" for K, M in zip(of_model["K"], of_model["M"], strict=True)]
-        style.ticks(axes, [*middle], labels)
-        axes.grid(axis="x", visible=False)
+    panels[0].set_ylabel(f"throughput over K={base['K']}, M={base['M']}")
     highest = max(axes.get_ylim()[1] for axes in panels)
     for axes in panels:
         axes.set_ylim(0, highest)
     style.legend_below(figure, panels[0])
     return figure
+
+
+def _panel(axes: Axes, cells: Frame, ours: Frame, smaller: Sequence[Frame]) -> None:
+    names = [fidelity for fidelity in style.FIDELITIES if fidelity in {*ours["fidelity"]}]
+    xs, width = cells.index, 0.8 / (1 + len(names))
+    axes.bar(xs, cells["paper"], width, color=style.QUOTED, label="quoted")
+    for place, fidelity in enumerate(names, start=1):
+        found = _of_cells(cells, select(ours, fidelity=fidelity))
+        look: dict[str, Any] = {"color": style.FIDELITIES[fidelity], "label": fidelity}
+        look |= {"yerr": _lengths(found), "error_kw": style.MODEL_ERROR}
+        axes.bar(xs + place * width, found["ratio"], width, **look)
+    middle = xs + width * len(names) / 2
+    ends = (xs - width / 2, xs + width * (len(names) + 0.5))
+    axes.hlines(cells["textbook"], *ends, color=style.THEORY, label="textbook")
+    label: str | None = "measured, a smaller model"
+    for of_place in smaller:
+        found = _of_cells(cells, of_place)
+        look = style.dots("measured", markerfacecolor="white", capsize=2, label=label)
+        axes.errorbar(middle, found["ratio"], _lengths(found), **look)
+        label = None  # once in the legend
+    labels = [f"K={K}\nM={M}" for K, M in zip(cells["K"], cells["M"], strict=True)]
+    style.ticks(axes, [*middle], labels)
+    axes.grid(axis="x", visible=False)
 
 
 def _of_cells(cells: Frame, ours: Frame) -> Frame:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from recorded import at_scale, changed_runs
 
-from experiments.table3 import report as table3
 from repro.harness.results import Results
 from repro.report import figures
 from repro.report.compare import of_paper
@@ -70,16 +69,3 @@ def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, reference, mo
     for one in figures.draw_all(tiny, tmp_path):
         assert "quoted" not in f"{labels[one.stem.name]} {one.caption}".lower(), one.stem.name
 
-
-def test_a_smaller_model_in_table_3_is_named_and_not_judged(reference):
-    def smaller(run):
-        spec = run.spec.model_copy(update={"model_args": {"L": 2}})
-        is_smaller = (run.experiment, run.fidelity) == ("table3", "simulated")
-        return replace(run, spec=spec) if is_smaller else run
-
-    results = changed_runs(reference, smaller)
-    assert {ours.fidelity for _, ours in table3.evidence(results)} == {"emulated"}
-    lines = table3.tables(results)[0].shown
-    of_another_size = lines[lines["model"].str.contains("(", regex=False)]
-    assert len(set(of_another_size["model"])) == 2
-    assert set(of_another_size["verdict"]) == {"-"}
