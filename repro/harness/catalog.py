@@ -115,12 +115,14 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     See `consent` for `trusted`.
     """
     notice = consent(source, spec.model, trusted=trusted)
-    # A list of layer counts fits one K alone.
-    balance = spec.balance if isinstance(spec.balance, str) else "time"
     changes = [*BASELINES.values()] if spec.K > 1 else [PLAIN]
     if spec.task != "train":
         changes = []
-    bases = [spec.model_copy(update={**changed, "balance": balance}) for changed in changes]
+    bases = []
+    for changed in changes:
+        # A list of layer counts fits one K alone.
+        fits = isinstance(spec.balance, str) or changed["K"] == spec.K
+        bases.append(spec.model_copy(update=changed if fits else {**changed, "balance": "time"}))
     others = [base for base in bases if compared(base) != compared(spec)]
     made = Experiment(
         name="replay",

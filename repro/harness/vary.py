@@ -11,9 +11,6 @@ _NAMED = (
     "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "transport",
     "stages_per_rank", "tensor_parallel", "zero", "figures",
 )  # fmt: skip
-# A run and its baseline may differ in these: K=1 has nothing to cut, a list of layer counts fits
-# one K alone, and the seconds of an emulated run are divided by its stretch.
-_NOT_COMPARED = {"balance", "partitioner", "stretch"}
 _OF_CUT = {
     "model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner",
     "stages_per_rank",
@@ -74,8 +71,18 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
 
 
 def compared(spec: RunSpec, **changed: Any) -> str:
-    """A dictionary key that is equal for a spec and its baseline, with `changed` fields."""
-    return canonical(spec.model_dump(mode="json", exclude=_NOT_COMPARED) | changed)
+    """A dictionary key that is equal for a spec and its baseline, with `changed` fields.
+
+    Both are cut by the same rule, but for K=1, where nothing is cut. A list of layer counts fits
+    one K alone, so a baseline of another K is cut by time. The seconds of an emulated run are
+    divided by its stretch, which may differ.
+    """
+    fields = spec.model_dump(mode="json", exclude={"stretch"}) | changed
+    if fields["K"] == 1:
+        fields |= {"balance": None, "partitioner": None}
+    elif fields["K"] != spec.K and not isinstance(fields["balance"], str):
+        fields["balance"] = "time"
+    return canonical(fields)
 
 
 def same_cut(spec: RunSpec) -> str:

@@ -12,6 +12,7 @@ from repro.harness import catalog, plan
 from repro.harness.job import Measured
 from repro.harness.progress import plan_table
 from repro.harness.spec import Experiment
+from repro.harness.vary import compared
 
 
 def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:
@@ -98,6 +99,22 @@ def test_a_baseline_whose_own_was_not_asked_for_is_done_once(tmp_path: Path):
     assert members(made) == []
     assert [run.status for run in made.runs] == ["done"] * 3
     assert members(make(tmp_path)) == [[(1, 1), (2, 1)]] * 2
+
+
+def test_a_baseline_is_cut_by_the_same_rule_but_for_one_stage(tmp_path: Path):
+    share = {"balance": "flops", "partitioner": "cumulative-share"}
+    cuts = ({}, share, {"balance": (5, 3)})
+    specs = [spec(1, 4), *(spec(2, M, **cut) for cut in cuts for M in (1, 4))]
+    runs = make(tmp_path, of=experiment(*specs)).runs
+    one, by_time, _, by_share, _, given, _ = (run.id for run in runs)
+    assert [run.bases for run in runs if run.spec.M == 4] == [
+        (),
+        (one, by_time),
+        (one, by_share),
+        (one, given),
+    ]
+    # A list of four counts is none for K=2.
+    assert compared(spec(4, 4, balance=(2, 2, 2, 2)), K=2) == compared(spec(2, 4))
 
 
 def test_a_round_that_misses_the_baseline_does_not_count(tmp_path: Path):
