@@ -212,7 +212,7 @@ def test_list_and_plan_say_what_there_is_and_what_is_skipped(tmp_path: Path, cap
     table2 = ["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]
     assert main([*table2, "--only", "K=2,M=4"]) == 0
     output = capfd.readouterr().out
-    assert "56 to measure in 3 rounds, about" in output
+    assert "24 to measure in 3 rounds, about" in output
     assert "added, because ratios are divided by them" in output
     assert main(table2) == 0
     assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out
