@@ -27,7 +27,7 @@ ALLOWED = {
     "train": {"io", "gpipe", "data", "models"},
     "methods": {"gpipe", "models"},
     "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods", "train"},
-    "report": {"io", "gpipe", "paper", "claims", "simulate", "harness"},
+    "report": {"io", "gpipe", "paper", "claims", "costs", "simulate", "harness"},
     "experiments": {*"data train gpipe paper claims costs simulate methods harness report".split()},
     "cli": {*"io gpipe models data train costs simulate methods harness report".split()},
 }
