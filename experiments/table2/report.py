@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.table2.runs import ABOUT, KS, NAME
+from experiments.table2.runs import ABOUT, CUTS, KS, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
@@ -20,14 +20,13 @@ from repro.report.table import EMPTY, Table
 
 SIZES = {"amoebanet-d": MODELLED_AMOEBANET, "transformer": MODELLED_TRANSFORMER}
 MEASURED, SMALLER, HALF = "measured", "measured, a smaller model", ", half widths"
-CUTS = {None: "time", "cumulative-share": "share", "minimum-variance": "variance"}
 # At Table 1's widths nothing of the Transformer fits at K=2 with M=4 or 32.
 SHOWN = {"amoebanet-d": "time", "transformer": f"time{HALF}"}
 
 
 def cells(results: Results) -> Frame:
     """A line for each printed cell and setting of ours, those that are shown first."""
-    runs = runs_frame(results, NAME, remat="always", K=KS, done=True)
+    runs = runs_frame(results, NAME, model=[*SIZES], remat="always", K=KS, done=True)
     runs["setting"] = [_setting(run) for run in runs["run"]]
     runs = runs.dropna(subset="setting")
     runs = over(results, runs, ["model", "setting", "where"], K=2, M=1)

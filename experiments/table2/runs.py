@@ -23,6 +23,7 @@ BY_FLOPS: dict[str, dict[str, Any]] = {
     "share": {"balance": "flops", "partitioner": "cumulative-share"},
     "variance": {"balance": "flops", "partitioner": "minimum-variance"},
 }
+CUTS = {None: "time", "cumulative-share": "share", "minimum-variance": "variance"}  # their names
 ABOUT = read_about(__file__)
 
 

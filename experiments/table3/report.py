@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.table2.runs import CUTS
 from experiments.table3.runs import ABOUT, KS, MODELS, NAME, SMALL, M
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
@@ -17,13 +18,12 @@ from repro.report.framed import RATIO, framed, with_interval, with_parts
 from repro.report.style import model_name
 from repro.report.table import Table
 
-CUTS = {None: "time", "cumulative-share": "share", "minimum-variance": "variance"}
 SLOWER = "over a free link"
 
 
 def cells(results: Results) -> Frame:
     """A line for each printed cell, fidelity and cut of ours, those that are cut by time first."""
-    runs = runs_frame(results, NAME, M=M, K=KS, done=True)
+    runs = runs_frame(results, NAME, model=[*MODELS], M=M, K=KS, done=True)
     runs = runs.loc[[_of_size(run) for run in runs["run"]]]
     runs["setting"] = [CUTS[spec.partitioner] for spec in runs["spec"]]
     alike = ["model", "fidelity", "setting", "where"]
@@ -64,7 +64,7 @@ def tables(results: Results) -> list[Table]:
 
 def slow_links(results: Results) -> Table:
     """Measured small: K=2 with a slow link, over the same block's step with a free one."""
-    runs = runs_frame(results, NAME, fidelity="measured", K=2, M=M, done=True)
+    runs = runs_frame(results, NAME, model=[*SMALL], fidelity="measured", K=2, M=M, done=True)
     runs = runs.loc[[run.spec.model_args == SMALL[run.model].get(run.scale) for run in runs["run"]]]
     bases = [results.baseline(run, link=None) for run in runs["run"]]
     slower = [

@@ -60,15 +60,6 @@ def test_every_setting_decides_and_each_is_divided_by_its_own_base(reference):
     assert claim_on(changed_runs(reference, slow)).verdict == "cannot tell"
 
 
-def test_a_setting_without_its_base_decides_nothing(reference):
-    kept = [
-        run
-        for run in reference.runs
-        if "by-memory" not in run.group or run.model != "transformer" or (run.K, run.M) != (2, 1)
-    ]
-    assert claim_on(replace(reference, runs=kept)).verdict == "not tested here"
-
-
 def test_what_is_simulated_fits_its_device(reference):
     """No cell has a verdict by a step that the device could not have run."""
     for report in (table2, table3):
