@@ -1,10 +1,9 @@
-"""Every method that the sources compare, side by side on the same work."""
+"""Every method that the sources compare, side by side on the same work, and what each sends."""
 
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from experiments.table5 import runs as table5
 from repro.harness.about import read_about
 from repro.harness.sizes import (
     AMOEBANET,
@@ -15,23 +14,19 @@ from repro.harness.sizes import (
     in_blocks,
     sets,
 )
-from repro.harness.spec import ON_CPU, TINY, Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import TINY, Experiment, Group, RunSpec, Scale
 from repro.methods.named import fields_of
 
 NAME = "methods"
 ABOUT = read_about(__file__)
 WORK = ("transformer", "amoebanet-d", "resnet50")  # groups of the methods on one model each
-CURVES, SCHEDULES, PAPER_SIZE = "loss-curves", "schedules", "paper-size"  # and the others
-TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "traffic", "traffic-paper-size"
-COMBINATIONS = "combinations"
+SCHEDULES, TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "schedules", "traffic", "traffic-paper-size"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "data", "fully-sharded")
 # What divides layers: the matrices of a Transformer, or convolutions.
 DIVIDED = {"transformer": ("tensor",), "amoebanet-d": ("channels", "rows")}
 # Each layer waits for messages of its own; on two CPU cores a step takes up to ten times as long.
 SLOW = ("fully-sharded", "zero2", "tensor", "channels", "rows")
-ON_FOUR = ("gpipe-x-data", "gpipe-x-zero1", "gpipe-x-tensor")
-ON_EIGHT = ("gpipe", "1f1b", "data", *ON_FOUR)
 
 
 class Sizes(NamedTuple):
@@ -41,7 +36,6 @@ class Sizes(NamedTuple):
     batch: tuple[int, int]  # N and M of the Transformer
     images: tuple[int, int]  # of the image models
     blocks: int
-    curve_steps: int
 
 
 _SMALL_IMAGES: dict[str, Any] = {"image": 32, "num_classes": 10}
@@ -54,10 +48,10 @@ _FOR_16_GB = {"L": 12, "d": 1024, "H": 4096, "heads": 16, "T": 128}
 _IMAGES_FOR_16_GB = {"L": 6, "D": 128, "image": 128}
 _T, _A = TRANSFORMER, AMOEBANET
 SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes(_T["smoke"], _A["smoke"], _RESNET18, (8, 2), (8, 2), 1, 4),
-    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4), 15, 400),
-    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8), 15, 400),
-    "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8), 15, 400),
+    "smoke": Sizes(_T["smoke"], _A["smoke"], _RESNET18, (8, 2), (8, 2), 1),
+    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4), 15),
+    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8), 15),
+    "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8), 15),
 }
 
 # One layer is half a stage, so that an interleaved schedule has two stages on each rank.
@@ -66,14 +60,12 @@ LAYER_S = 0.005  # of F; B takes twice as long
 PIPELINES = {name: fields_of(name, K) for name in ("naive", "gpipe", "1f1b", "interleaved")}
 # ZB-H1, with backwards split in two: only simulated, so it is no method that a sweep measures.
 PIPELINES["zero-bubble"] = {"K": K, "schedule": "zb-h1", "checkpoint": "never"}
-PROFILE = "tpu-v3"
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # of the trainings, of which each method's best is shown
 _COUNTED: dict[str, Any] = {"task": "traffic", "fidelity": "counted", "trace": False}
 _COUNTED |= {"balance": "flops", "checkpoint": "never"}
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Throughput, memory, messages, bubble, staleness and loss of each method on the same work.
+    """Throughput, memory, messages, bubble and staleness of each method on the same work.
 
     Paper: sections 1 and 6 say what data parallelism, SPMD (Mesh-TensorFlow) and PipeDream cost:
     memory of a whole model on each device, all-reduces inside each layer, and stale weights.
@@ -83,8 +75,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     given = {"batch": size.batch, "model": "transformer", **in_blocks(scale, size.blocks)}
     # Without dropout, whose random numbers differ in each method.
     transformer = partial(_run, **given, model_args={**size.transformer, "dropout": 0.0})
-    # Where four devices are rare, four processes share the cores there are.
-    on_four: dict[str, Any] = {"shared": True, "trace": False} if scale in ON_CPU else {}
     groups = [
         [
             transformer("single", 1),
@@ -92,7 +82,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
                 transformer(name, 2)
                 for name in (*ON_TWO, "zero1", "zero2", *DIVIDED["transformer"])
             ),
-            *(transformer(name, 4, **on_four) for name in ON_FOUR),
             *(
                 transformer(name, devices, checkpoint=checkpoint)
                 for name, devices in (("single", 1), ("gpipe", 2))
@@ -112,16 +101,13 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         runs += controls_at(scale, next(run for run in ours if run.schedule == "gpipe"))
     return Experiment(
         **ABOUT.of_experiment,
-        needs="2 devices; 4 at scale node and paper",
-        minutes={"smoke": 1.5, "laptop": 20, "node": 40, "paper": 40},
+        needs="2 devices",
+        minutes={"smoke": 1.5, "laptop": 12, "node": 40, "paper": 40},
         rounds=sets(scale),
         groups=(
             *(Group(name=name, runs=tuple(runs)) for name, runs in zip(WORK, groups, strict=True)),
-            Group(name=CURVES, runs=_curves(size.curve_steps, on_four), rounds=1),
             Group(name=SCHEDULES, runs=_schedules()),
-            Group(name=PAPER_SIZE, runs=_paper_size(scale)),
             *_traffic(scale),
-            Group(name=COMBINATIONS, runs=_combinations(scale), rounds=1),
         ),
     )
 
@@ -146,47 +132,12 @@ def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> Ru
     return RunSpec(**settings | fields | given)
 
 
-def _curves(steps: int, on_four: dict[str, Any]) -> tuple[RunSpec, ...]:
-    """Trainings on Table 5's pairs and its small model, with several rates.
-
-    GPipe updates once for a mini-batch, PipeDream once for each micro-batch, with stale weights. On
-    one device it has none, so that shows what the staleness does.
-    """
-    small = table5.run("laptop", "", N=32, steps=steps)
-    assert small.training is not None
-    pairs = {"names": small.training.data, **small.training.data_args}
-    given: dict[str, Any] = {"batch": (32, 8), "model": "translation", "sentences": pairs}
-    given |= {"model_args": {**small.model_args, "dropout": 0.0}}
-    given |= {"warmup": 0, "steps": steps, "trace": False}
-    trained = [(name, devices) for name in ("gpipe", "1f1b", "pipedream") for devices in (2, 4)]
-    return tuple(
-        _run(name, devices, lr=rate, **given | (on_four if devices == 4 else {}))
-        for name, devices in [*trained, ("pipedream", 1)]
-        for rate in RATES
-    )
-
-
 def _schedules() -> tuple[RunSpec, ...]:
     """Every schedule on K equal ranks with F:R:B = 1:1:2 and free messages."""
     args = {"L": LAYERS, "forward_s": LAYER_S, "backward_s": 2 * LAYER_S, "elements": 1}
     common: dict[str, Any] = {"model": "timed", "model_args": args, "fidelity": "simulated"}
     common |= {"M": SIMULATED_M, "N": SIMULATED_M, "checkpoint": "never", "balance": "uniform"}
     return tuple(RunSpec(**common | fields) for fields in PIPELINES.values())
-
-
-def _paper_size(scale: Scale) -> tuple[RunSpec, ...]:
-    args = MODELLED_TRANSFORMER[scale]
-    if scale == "smoke":
-        args = {**args, "L": 2 * K}  # as many layers as an interleaved schedule has stages
-    common: dict[str, Any] = {"model": "transformer", "model_args": args, "optimizer": "adam"}
-    common |= {"M": SIMULATED_M, "N": 2 * SIMULATED_M, "fidelity": "simulated", "trace": False}
-    common |= {"profile": PROFILE}
-    runs = []
-    for fields in PIPELINES.values():
-        # ZB-H1 splits its backwards, so it never recomputes.
-        checkpoints = ["never", "always"] if "checkpoint" not in fields else ["never"]
-        runs += sweep(**common | fields | {"checkpoint": checkpoints})
-    return tuple(runs)
 
 
 def _traffic(scale: Scale) -> Iterator[Group]:
@@ -205,22 +156,3 @@ def _traffic(scale: Scale) -> Iterator[Group]:
                 fields |= {"M": max(1, M // fields.get("D", 1)), "model_args": args}
                 runs.append(RunSpec(**_COUNTED, **fields, model=model, N=N))
         yield Group(name=group, runs=tuple(runs))
-
-
-def _combinations(scale: Scale) -> tuple[RunSpec, ...]:
-    """Layers that wait, on one device and on K: each method emulated, and simulated if it can be.
-
-    Processes that wait share cores without disturbing each other.
-    """
-    args: dict[str, Any] = {"L": LAYERS, "forward_s": LAYER_S, "backward_s": 2 * LAYER_S}
-    args |= {"update_s": LAYER_S, "elements": 1024, "parameters": 2**16}
-    runs = []
-    for name, devices in (("single", 1), *((name, K) for name in ON_EIGHT)):
-        fields = fields_of(name, devices)
-        common: dict[str, Any] = {"model": "timed", "model_args": args, "checkpoint": "never"}
-        common |= {"M": SIMULATED_M // fields.get("D", 1), "N": 2 * SIMULATED_M}
-        common |= {"balance": "uniform", "trace": False, "steps": 1 if scale in TINY else 5}
-        runs.append(RunSpec(**common | fields, fidelity="emulated"))
-        if not {"library", "zero"} & fields.keys():
-            runs.append(RunSpec(**common | fields, fidelity="simulated"))
-    return tuple(runs)

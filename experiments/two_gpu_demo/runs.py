@@ -1,32 +1,27 @@
 """A demonstration for two devices: one device, naive model parallelism and GPipe."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import TRANSFORMER, controls_at, in_blocks, sets
-from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.spec import TINY, Checkpoint, Experiment, Group, RunSpec, Scale, slug
 from repro.methods.named import fields_of
 
 NAME = "two_gpu_demo"
 ABOUT = read_about(__file__)
-STRATEGIES = ("single", "naive", "gpipe")  # names of methods, in the order of tables and figures
 
-
-class Sizes(NamedTuple):
-    resnet: tuple[dict[str, Any], int, int]  # arguments, N, blocks
-    transformer: tuple[dict[str, Any], int, int]
-    Ms: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-
-
+METHODS = ("single", "naive", "gpipe")
+RESNET, TEXT = "timm:resnet50", "transformer"
 _SMALL_IMAGES: dict[str, Any] = {"image": 32, "num_classes": 10}
 _SMALL: dict[str, Any] = {"L": 8, "d": 64, "H": 256, "heads": 4, "V": 512, "T": 16}
 # 46 million parameters: all of its layers fit on each of two GPUs of 16 GB.
 _FOR_16_GB: dict[str, Any] = {"L": 12, "d": 512, "H": 2048, "heads": 8, "V": 8192, "T": 128}
-SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes((_SMALL_IMAGES, 8, 1), (TRANSFORMER["smoke"], 8, 1), (1, 2)),
+# Model -> its arguments, N and blocks.
+SIZES: dict[Scale, dict[str, tuple[dict[str, Any], int, int]]] = {
+    "smoke": {RESNET: (_SMALL_IMAGES, 8, 1), TEXT: (TRANSFORMER["smoke"], 8, 1)},
     # A block of ResNet-50 takes ten seconds on two CPU cores.
-    "laptop": Sizes((_SMALL_IMAGES, 32, 5), (_SMALL, 128, 10)),
-    "node": Sizes(({"image": 224}, 128, 10), (_FOR_16_GB, 128, 10)),
+    "laptop": {RESNET: (_SMALL_IMAGES, 32, 5), TEXT: (_SMALL, 128, 10)},
+    "node": {RESNET: ({"image": 224}, 128, 10), TEXT: (_FOR_16_GB, 128, 10)},
 }
 SIZES["paper"] = SIZES["node"]
 
@@ -40,9 +35,7 @@ def experiment(
     """ResNet-50 and a Transformer on one device, in naive model parallelism, and by GPipe.
 
     Paper: section 2.3 of arXiv:1811.06965v5 and its Figure 2, which draws the naive order (b) and
-    the pipelined one (c). It prints no number for either model.
-
-    docs/two_gpu_demo.ipynb is the notebook of it.
+    the pipelined one (c). It prints no number for either model. Notebook: docs/two_gpu_demo.ipynb.
 
     Args:
         scale: two CPU cores (smoke, laptop), or two GPUs (node, paper).
@@ -53,20 +46,17 @@ def experiment(
     """
     if K < 2:
         raise ValueError(
-            f"K = {K}: naive model parallelism and GPipe need 2 devices or more, and one device "
-            "stands beside them in every run; try K=2"
+            f"K = {K}: naive model parallelism and GPipe need 2 devices or more; try K=2, beside "
+            "which one device is measured too"
         )
-    size = SIZES[scale]
     groups = []
-    models = {"timm:resnet50": size.resnet, "transformer": size.transformer}
-    for model, (args, N, blocks) in models.items():
+    every = (1, 2) if scale in TINY else (1, 2, 4, 8, 16, 32)
+    for model, (args, N, blocks) in SIZES[scale].items():
         common: dict[str, Any] = {"model": model, "model_args": args, "checkpoint": checkpoint}
         common |= {"N": N, **in_blocks(scale, blocks)}
         # The last batch norms see one value of each channel in a small image.
-        Ms = M or [m for m in size.Ms if m <= N // 2]
-        runs = [
-            RunSpec(M=m, **fields_of(strategy, K), **common) for m in Ms for strategy in STRATEGIES
-        ]
+        Ms = M or [m for m in every if m <= N // 2]
+        runs = [RunSpec(M=m, **fields_of(name, K), **common) for m in Ms for name in METHODS]
         groups.append(Group(name=slug(model), runs=(*runs, *controls_at(scale, runs[-1]))))
     return Experiment(
         **ABOUT.of_experiment,

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
+from repro.harness.frame import Frame
 from repro.harness.results import Results, Run
 from repro.harness.spec import TINY, RunSpec, canonical
 from repro.harness.vary import varied
@@ -69,6 +70,23 @@ def fidelities(rows: Iterable[Run]) -> list[str]:
 
 def suffix(fidelity: str) -> str:
     return "" if fidelity == "measured" else f"_{fidelity}"
+
+
+def told_apart(frame: Frame, names: Sequence[str]) -> list[str]:
+    """What tells each line's run from others: its values of these columns, and `differs_in`."""
+    varied = [name for name in names if frame[name].nunique() > 1]
+    texts = []
+    for line in frame.to_dict("records"):
+        parts = [_in_words(name, line[name]) for name in varied]
+        texts.append(", ".join(filter(None, [*parts, line["differs_in"]])))
+    return texts
+
+
+def _in_words(name: str, value: Any) -> str:
+    if name == "model":
+        return model_name(value)
+    words = {"D": "D=", "N": "N=", "remat": "recompute "}
+    return f"{words.get(name, '')}{value}"
 
 
 @dataclass(frozen=True)

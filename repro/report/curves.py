@@ -1,28 +1,34 @@
-"""Curves: speedup against M, and the bubble against M; each over its ideal, which is made here.
+"""One figure for any sweep: speed-up, idle share and peak memory over M, a line for each K.
 
-A line without markers is theory; a marker tells the fidelity, and a colour tells K.
+A line without markers is the ideal of the same schedule, which is made here. A marker tells the
+fidelity, and a colour the number of devices.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cache
-from math import isnan, nan
+from math import nan
 from typing import Any
 
-import pandas as pd
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.frame import ratio_of
+from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results, Run
+from repro.harness.spec import PLAIN
 from repro.paper import theory
-from repro.report.compare import fidelities, matching, settings
-from repro.report.framed import Estimate, error_bars, with_interval
-from repro.report.style import MARKERS, in_pairs, legend, over_m, series_colour
+from repro.report.compare import told_apart
+from repro.report.framed import error_bars, with_ratio
+from repro.report.style import MARKERS, grid, legend, model_name, over_m, series_colour
 
-# By which a fidelity's points are shifted on a logarithmic axis, so that none covers another.
-_FACTOR = {"measured": 1.0, "emulated": 0.94, "simulated": 1.06}
+OVER_PLAIN, OVER_ONE = "over plain training", "over one device"
+# What a run is divided by, as the fields in which that run differs.
+_BASES: dict[str, dict[str, Any]] = {OVER_PLAIN: PLAIN, OVER_ONE: {"K": 1, "schedule": "gpipe"}}
+# Beside K and M, what makes another row of panels.
+_SETTINGS = ("N", "remat", "fidelity", "where")
 
 
 @cache
@@ -40,84 +46,72 @@ def ideal(K: int, M: int, schedule: str, remat: str) -> Timeline | None:
     )
 
 
-def ideal_over_k1(K: int, M: int, schedule: str, remat: str) -> float:
-    """The ideal's speedup over one stage, which has no bubble, at the same N and M."""
-    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(1, M, schedule, remat)
+def ideal_of(run: Run) -> tuple[float, float]:
+    """Speed-up over plain training and idle share of the ideal; NaN if that is not known."""
+    ours = run.library == "repro" and run.spec.devices == run.K
+    timeline = ideal(run.K, run.M, run.schedule, run.remat) if ours else None
+    if timeline is None:
+        return nan, nan
+    plain = run.K * run.M * (theory.UNIT_COSTS["F"] + theory.UNIT_COSTS["B"])
+    return plain / timeline.step_time, timeline.idle_over_total
 
 
-def ideal_over_k2m1(K: int, M: int, schedule: str, remat: str) -> float:
-    """The ideal in Table 2's normalisation, at one fixed N."""
-    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(2, 1, schedule, remat)
+def timed_runs(results: Results, experiment: str, over: str = OVER_PLAIN) -> Frame:
+    """The training runs of an experiment, with throughput over plain training or one device."""
+    frame = runs_frame(results, experiment, task="train")
+    # Where nothing fits, N is 0 and nothing was timed; nor where processes shared devices.
+    frame = frame[(frame["N"] > 0) & frame["shared"].isna()]
+    return with_ratio(results, frame, over, **_BASES[over])
 
 
-def _ideal_rate(K: int, M: int, schedule: str, remat: str) -> float:
-    """Mini-batches per time, in units of the forward work of the whole model and mini-batch."""
-    timeline = ideal(K, M, schedule, remat)
-    return nan if timeline is None else K * M / timeline.step_time
+def sweep(frame: Frame, most: int) -> Figure | None:
+    """A row of panels for each of the settings with the most runs.
 
-
-def speedup(results: Results, rows: list[Run]) -> Figure | None:
-    """Speedup over K=1 at the same M: against M, a line for each K."""
-
-    def values(run: Run) -> Estimate:
-        return ratio_of(results, run, results.baseline(run, K=1))
-
-    def theories(K: int, M: int, plan: tuple[str, str]) -> tuple[float, float]:
-        return theory.speedup_over_k1(K, M, "plain"), ideal_over_k1(K, M, *plan)
-
-    words = "speedup over K=1, same M", "plain ideal: K M/(M+K-1)"
-    return _curves(results, rows, values, theories, *words)
-
-
-def bubble(results: Results, rows: list[Run]) -> Figure | None:
-    """Idle/total against M for every K, over (K-1)/(M+K-1) and the ideal of the same schedule."""
-
-    def values(run: Run) -> Estimate:
-        return 100 * run.idle_over_total, nan, nan
-
-    def theories(K: int, M: int, plan: tuple[str, str]) -> tuple[float, float]:
-        perfect = ideal(K, M, *plan)
-        own = perfect.idle_over_total if perfect else nan
-        return 100 * theory.bubble_over_total(K, M), 100 * own
-
-    words = "idle/total (%)", "theory: (K-1)/(M+K-1)"
-    return _curves(results, rows, values, theories, *words, top=60)
-
-
-def _curves(
-    results: Results,
-    rows: list[Run],
-    values: Callable[[Run], Estimate],
-    theories: Callable[[int, int, tuple[str, str]], tuple[float, float]],
-    ylabel: str,
-    dashed: str,
-    top: float = 0,
-) -> Figure | None:
-    """A panel for each setting: of each K both theories, and points with their intervals."""
-    known = [run for run in rows if run.K > 1 and not isnan(values(run)[0])]
-    every = settings(results, known)
-    if not every:
+    Args:
+        frame: of finished runs, with `OVER_PLAIN` and its interval.
+        most: rows.
+    """
+    frame = frame.assign(setting=told_apart(frame, _SETTINGS))
+    # One stage belongs to each pipeline, and is no row of its own.
+    frame["way"] = frame["method"].mask(frame["method"] == "single", frame["schedule"])
+    groups = [of for _, of in frame.groupby(["model", "way", "setting"], sort=False)]
+    rows = [of for of in groups if of["devices"].max() > 1]
+    rows = sorted(rows, key=len, reverse=True)[:most]
+    if not rows:
         return None
-    figure, panels = in_pairs(len(every), 2.9)
-    for panel, setting in zip(panels, every, strict=True):
-        Ms = sorted({run.M for run in setting.rows})
-        for K in sorted({run.K for run in setting.rows}):
-            look: dict[str, Any] = {"color": series_colour(K), "linewidth": 1.2}
-            lines = zip(*(theories(K, M, setting.plan) for M in Ms), strict=True)
-            for style, line in zip(("--", ":"), lines, strict=True):
-                panel.plot(Ms, line, style, **look)
-            runs = sorted(matching(setting.rows, K=K), key=lambda run: run.M)
-            for fidelity in fidelities(runs):
-                of_fidelity = matching(runs, fidelity=fidelity)
-                points = pd.DataFrame({"M": [run.M * _FACTOR[fidelity] for run in of_fidelity]})
-                points = with_interval(points, "y", map(values, of_fidelity))
-                bars = [end.clip(lower=0) for end in error_bars(points, "y")]
-                dots = {"marker": MARKERS[fidelity], "color": look["color"]}
-                panel.errorbar(points["M"], points["y"], bars, **dots)
-            panel.plot([], [], color=series_colour(K), label=f"K={K}")
-        panel.set(title=setting.narrow, ylabel=ylabel)
-        panel.set_ylim(0, max(top, panel.get_ylim()[1]) if top else None)
-        over_m(panel, Ms)
-        panel.legend(loc="best", handlelength=1.2)
-    legend(figure, fidelities(known), (dashed, "--"), ("ideal", ":"))
+    figure, panels = grid(len(rows), 3, 2.6)
+    for line, of in zip(panels, rows, strict=True):
+        _over_m(line, of.sort_values("M"))
+    for column in [*zip(*panels, strict=True)][:2]:  # memory has a scale of its own in each row
+        top = max(axes.get_ylim()[1] for axes in column)
+        for axes in column:
+            axes.set_ylim(0, top)
+    legend(figure, {fidelity for of in rows for fidelity in of["fidelity"]}, ("ideal", ":"))
     return figure
+
+
+def _over_m(panels: Sequence[Axes], frame: Frame) -> None:
+    """Speed-up, idle share and memory of one setting, a line for each K."""
+    speedup, idle, peak = panels
+    for (K, devices), runs in frame.groupby(["K", "devices"]):
+        look: dict[str, Any] = {"color": series_colour(devices)}
+        speedups, shares = zip(*map(ideal_of, runs["run"]), strict=True)
+        speedup.plot(runs["M"], speedups, ":", **look)
+        idle.plot(runs["M"], [100 * share for share in shares], ":", **look)
+        look["marker"] = MARKERS[runs["fidelity"].iloc[0]]
+        look["label"] = f"K={K}" if devices == K else f"{devices} devices"
+        speedup.errorbar(runs["M"], runs[OVER_PLAIN], error_bars(runs, OVER_PLAIN), **look)
+        idle.plot(runs["M"], 100 * runs["idle_over_total"], **look)
+        peak.plot(runs["M"], 1024 * runs["peak_gib_max"], **look)
+    first = frame.iloc[0]
+    names = model_name(first["model"]), first["way"], first["setting"]
+    speedup.set(title=", ".join(filter(None, names)), ylabel="speed-up over plain")
+    speedup.legend(loc="best", handlelength=1.2)
+    idle.set(ylabel="idle/total (%)")
+    peak.set(ylabel="peak (MiB), fullest device")
+    for axes in panels:
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+        over_m(axes, frame["M"])
+        drawn = [np.isfinite(np.asarray(line.get_ydata(), float)) for line in axes.get_lines()]
+        if not np.concatenate(drawn).any():  # as idle time, where a method is not traced
+            axes.set_axis_off()

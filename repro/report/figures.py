@@ -9,9 +9,9 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.report import curves
-from repro.report.compare import matching, rows_of, settings, without_tiny
+from repro.report.compare import matching, rows_of, without_tiny
 from repro.report.declared import report_of, words_of
 from repro.report.style import save, styled
 from repro.report.texts import FIGURES
@@ -44,11 +44,10 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     drawn: list[Drawn] = []
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
-            runs = matching(done, experiment=experiment)
             if report := report_of(experiment):
                 pictures = report.figures(results) if hasattr(report, "figures") else ()
             else:
-                pictures = figures(results, runs)
+                pictures = figures(results, experiment)
             words = FIGURES | getattr(words_of(results, experiment), "words", {})
             for name, figure, values in pictures:
                 if figure is not None:
@@ -58,17 +57,10 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     return drawn
 
 
-def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
-    """The figures of an experiment without a report."""
-    rows = [run for run in rows if run.spec.task == "train"]
-    # Where other libraries took part, only our own steps are traced.
-    if any(run.library != "repro" for run in rows):
-        return
-    every = sorted(settings(results, rows), key=lambda setting: -len(setting.rows))
-    drawn = {run for setting in every[:MOST] for run in setting.rows}
-    kept = [run for run in rows if run in drawn]
-    yield "speedup", curves.speedup(results, kept), {"most": MOST}
-    yield "bubble", curves.bubble(results, kept), {"most": MOST}
+def figures(results: Results, experiment: str) -> Iterator[Picture]:
+    """The figure of an experiment without a report."""
+    runs = curves.timed_runs(results, experiment)
+    yield "sweep", curves.sweep(runs[runs["done"]], MOST), {"most": MOST}
 
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:

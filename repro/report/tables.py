@@ -7,17 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from repro.harness.frame import CSV_COLUMNS, Frame, all_runs, rounds_frame, runs_frame
+from repro.harness.frame import CSV_COLUMNS, Frame, all_runs, rounds_frame
 from repro.harness.results import Results, Run
-from repro.harness.spec import PLAIN
 from repro.report import verdicts
-from repro.report.compare import fidelities, link_name, without_tiny
+from repro.report.compare import fidelities, link_name, told_apart, without_tiny
+from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import report_of
-from repro.report.framed import MARKS, RATIO, Form, in_two, with_ratio
-from repro.report.style import model_name
+from repro.report.framed import MARKS, RATIO, Form, in_two, or_status
 from repro.report.table import EMPTY, Cell, Table
-
-OVER_PLAIN = "over plain training"
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -63,36 +60,32 @@ def origins(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def points(results: Results, experiment: str) -> Table:
-    """One line a run of an experiment without a report: throughput, over plain training, memory."""
-    frame = runs_frame(results, experiment, task="train")
-    # Where nothing fits, N is 0 and nothing was timed; nor where processes shared devices.
-    frame = frame[(frame["N"] > 0) & frame["shared"].isna()]
-    frame = with_ratio(results, frame, OVER_PLAIN, **PLAIN)
+def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
+    """One line a run: throughput, that over plain training or one device, idle share and memory.
+
+    Settings beside the method, K and M stand in one column, as far as they tell runs apart.
+    """
+    frame = timed_runs(results, experiment, over)
     frame["throughput"] = [
-        Cell(run.throughput, f"{run.throughput:.1f} {run.unit}") if run.done else None
-        for run in frame["run"]
+        Cell(run.throughput, f"{run.throughput:.1f} {run.unit}") for run in frame["run"]
     ]
     columns = {
-        "run": frame["id"],
-        "model": frame["model"].map(model_name),
-        **{name: frame[name] for name in ("method", "K", "D", "M", "N")},
-        "recompute": frame["remat"],
-        "fidelity": frame["fidelity"],
-        "throughput": frame["throughput"],
-        **frame.filter(like=OVER_PLAIN),
+        **{name: frame[name] for name in ("method", "K", "M")},
+        "differs in": told_apart(frame, ("model", "D", "N", "remat", "fidelity", "where")),
+        "throughput": or_status(frame, "throughput"),
+        **frame.filter(like=over),
         "idle/total": frame["idle_over_total"],
         "peak MiB": 1024 * frame["peak_gib_max"],
-        "differs in": frame["differs_in"],
-        "machine": frame["machine"],
     }
-    forms: dict[str, Form] = {OVER_PLAIN: RATIO}
+    forms: dict[str, Form] = {over: RATIO}
     shown, data = in_two(pd.DataFrame(columns), forms=forms)
+    settings = frame[["id", "model", "D", "N", "remat", "fidelity", "machine"]]
+    data = pd.concat([settings.reset_index(drop=True), data], axis=1)
     constant = [name for name in shown if name != "throughput" and shown[name].nunique() < 2]
     title = f"{experiment}: one line a run"
-    note = f"Plain training has K=1 and M=1, and recomputes nothing. {MARKS}"
-    shown = shown.drop(columns=[*constant, "run"], errors="ignore")
-    return Table(f"{experiment}_points", title, note, shown, data, experiment, [*frame["run"]])
+    note = "Plain training has K=1 and M=1, and recomputes nothing; one device has the same M."
+    shown, runs = shown.drop(columns=constant), [*frame["run"]]
+    return Table(f"{experiment}_points", title, f"{note} {MARKS}", shown, data, experiment, runs)
 
 
 def runs(results: Results) -> Frame:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import experiment, fill
+from recorded import experiment, fill, fill_sweep
 
 from repro.harness.results import Results, load
 
@@ -22,6 +22,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def results(folder: Path) -> Results:
     return load(folder)
+
+
+@pytest.fixture(scope="session")
+def own_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sweep")
+    fill_sweep(path)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,26 @@ def fill(results: Path, plan: Experiment) -> None:
             folder.set_status({run.run_id(plan.version, MACHINE.identity): skipped})
 
 
+def fill_sweep(results: Path) -> None:
+    """A sweep of one's own: plain training takes 0.1 s, K=1 as long, and K=2 half as long."""
+    runs = (RunSpec(model="timed", K=K, M=2, N=8) for K in (1, 2))
+    plain = RunSpec(model="timed", K=1, M=1, N=8, checkpoint="never")
+    plan = Experiment(
+        name="sweep",
+        title="K x <M> sweep",
+        question="How do step time & memory change?",
+        groups=(Group(name="mlp", runs=(plain, *runs)),),
+    )
+
+    def made(spec: RunSpec, _round: int) -> Measured:
+        walked = timeline(spec.K, spec.M)
+        schedule = make_schedule("gpipe", spec.K, spec.M)
+        values = {"step_s": [0.1 / spec.K] * 3, "peak_bytes": [MIB] * spec.K}
+        return Measured(record(walked, schedule, loss=[1.0], **values), walked)
+
+    fill_with(results, plan, made)
+
+
 def changed_runs(results: Results, change: Callable[[Run], Run]) -> Results:
     """The same results with every run changed."""
     return replace(results, runs=[change(run) for run in results.runs])

@@ -1,5 +1,7 @@
 """Figures: stable bytes, the data that goes into them, and a small animation."""
 
+from dataclasses import replace
+from math import isnan
 from typing import Any
 
 import pytest
@@ -7,6 +9,8 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from recorded import timeline
 
+from repro.harness.results import load
+from repro.paper import theory
 from repro.report import curves, gantt
 from repro.report.compare import rows_of
 from repro.report.style import KINDS, MARKERS, styled
@@ -18,13 +22,6 @@ def _styled():
         yield
 
 
-def panel_of(figure: Any) -> Any:
-    """The one panel; drawing it must not have been declined."""
-    assert figure is not None
-    (axes,) = (axes for axes in figure.axes if axes.get_visible())
-    return axes
-
-
 def theory_of(axes: Any, style: str) -> list[list[float]]:
     return [list(line.get_ydata()) for line in axes.get_lines() if line.get_linestyle() == style]
 
@@ -34,21 +31,45 @@ def points_of(axes: Any, fidelity: str) -> list[float]:
     return [y for line in marked for y in line.get_ydata()]
 
 
-def test_speedup_has_measured_points_and_both_ideals(results):
-    axes = panel_of(curves.speedup(results, rows_of(results, status="done")))
-    assert points_of(axes, "measured") == pytest.approx([1, 1.6])
-    assert theory_of(axes, "--") == [pytest.approx([1, 1.6])]
-    assert theory_of(axes, ":") == [pytest.approx([8 / 7, 32 / 19])]
+def rows_of_sweep(results: Any, experiment: str, most: int) -> list[list[Any]]:
+    """The three panels of each row."""
+    runs = curves.timed_runs(results, experiment)
+    figure = curves.sweep(runs[runs["done"]], most)
+    assert figure is not None
+    return [figure.axes[at : at + 3] for at in range(0, len(figure.axes), 3)]
 
 
-def test_bubble_has_idle_over_total_in_percent_and_keeps_fidelities_apart(mixed):
-    axes = panel_of(curves.bubble(mixed, rows_of(mixed, status="done")))
+def test_a_sweep_has_speed_up_idle_share_and_memory_of_each_k_beside_the_ideal(own_sweep):
+    ((speedup, idle, peak),) = rows_of_sweep(load(own_sweep), "sweep", 4)
+    assert [text.get_text() for text in speedup.get_legend().get_texts()] == ["K=1", "K=2"]
+    assert points_of(speedup, "measured") == pytest.approx([1, 2])
+    # The ideal recomputes, which plain training does not.
+    assert theory_of(speedup, ":") == [[pytest.approx(3 / 4)], [pytest.approx(12 / 11)]]
+    shares = [100 * timeline(K, 2).idle_over_total for K in (1, 2)]
+    assert points_of(idle, "measured") == pytest.approx(shares)
+    bubbles = [[pytest.approx(100 * theory.bubble(K, 2, "early"))] for K in (1, 2)]
+    assert theory_of(idle, ":") == bubbles
+    assert points_of(peak, "measured") == pytest.approx([1, 1])
+
+
+def test_a_sweep_keeps_fidelities_apart_and_draws_those_with_the_most_runs(mixed):
+    measured, emulated = rows_of_sweep(mixed, "table2", 4)
     expected = [100 * timeline(2, M).idle_over_total for M in (1, 4)]
-    assert points_of(axes, "measured") == points_of(axes, "emulated") == pytest.approx(expected)
-    assert theory_of(axes, "--")[0][0] == pytest.approx(50)
-    # A speedup is over one stage of the same fidelity, and there is no emulated one.
-    axes = panel_of(curves.speedup(mixed, rows_of(mixed, status="done")))
-    assert points_of(axes, "emulated") == []
+    assert points_of(measured[1], "measured")[2:] == pytest.approx(expected)
+    assert points_of(emulated[1], "emulated") == pytest.approx(expected)
+    assert points_of(emulated[1], "measured") == []
+    (most,) = rows_of_sweep(mixed, "table2", 1)
+    assert most[0].get_title(loc="left") == measured[0].get_title(loc="left")
+
+
+@pytest.mark.parametrize(
+    "other", [{"library": "torch"}, {"schedule": "interleaved-1f1b"}, {"D": 2}]
+)
+def test_the_ideal_is_that_of_one_pipeline_of_ours(results, other):
+    (run,) = rows_of(results, K=2, M=4)
+    assert curves.ideal_of(run) == pytest.approx((24 / 19, theory.bubble(2, 4, "early")))
+    spec = run.spec.model_copy(update=other)
+    assert all(map(isnan, curves.ideal_of(replace(run, spec=spec))))
 
 
 def boxes_of(axes: Any, kind: str) -> list[tuple[float, float, float]]:

@@ -1,61 +1,54 @@
-"""Verdicts beside other libraries, and what each point of the plan has beside it."""
+"""Ours beside other libraries: whether both are right, what is compared, and when it is faster."""
 
 from math import nan
-from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from experiments.peers import report as peers
 from experiments.peers.runs import experiment
+from repro.harness.frame import controls_frame, runs_frame, select
 
+PEERS = ("torch", "torch-1f1b", "torch-interleaved", "deepspeed")
 AGAIN, NOISY, SLOWER = (0.99, 1.02), (0.8, 1.5), (0.7, 0.73)
 
 
 @pytest.mark.parametrize(
-    ("ratio", "noise", "rounds", "verdict"),
+    ("ratio", "noise", "verdict"),
     [
-        ((1.2, 1.3), AGAIN, 5, "faster"),
-        ((0.75, 0.85), AGAIN, 5, "slower"),
-        ((1.2, 1.3), NOISY, 5, "above 1, reaches noise of 50.0%"),
+        ((1.2, 1.3), AGAIN, "faster"),
+        ((0.75, 0.85), AGAIN, "slower"),
+        ((1.2, 1.3), NOISY, "within noise"),
         # Whichever of both runs is divided.
-        ((1.2, 1.3), SLOWER, 5, "above 1, reaches noise of 42.9%"),
-        ((0.75, 0.85), NOISY, 5, "below 1, reaches noise of 50.0%"),
-        ((0.97, 0.99), AGAIN, 5, "below 1, reaches noise of 2.0%"),
-        ((0.98, 1.01), AGAIN, 5, "within noise of 2.0%"),
-        ((1.2, 1.3), (nan, nan), 5, "no A/A interval"),
-        ((nan, nan), AGAIN, 4, "too few rounds"),
-        ((nan, nan), AGAIN, 0, ""),
+        ((1.2, 1.3), SLOWER, "within noise"),
+        ((0.75, 0.85), NOISY, "within noise"),
+        ((0.97, 0.99), AGAIN, "within noise"),
+        ((1.2, 1.3), (nan, nan), "no A/A at this M"),
+        ((nan, nan), AGAIN, "too few blocks"),
     ],
 )
-def test_faster_needs_an_interval_that_is_clear_of_the_noise(ratio, noise, rounds, verdict):
-    names = ("low", "high", "noise_low", "noise_high")
-    line = dict(zip(names, (*ratio, *noise), strict=True))
-    assert peers.verdict(line | {"rounds": rounds}) == verdict
+def test_faster_needs_an_interval_that_is_clear_of_the_noise(ratio, noise, verdict):
+    assert peers.verdict((1.0, *ratio), (1.0, *noise)) == verdict
+    assert peers.verdict((nan, *ratio), (1.0, *noise)) == "", "not run"
 
 
-def test_a_point_has_the_a_a_of_its_own_m_or_says_of_which():
-    columns = ["where", "group", "schedule", "M", "step", "low", "high"]
-    lines = [("here", "mlp", "1f1b", M, 1.0, 0.98, 1.01 + M / 100) for M in (4, 32)]
-    again = pd.DataFrame(lines, columns=columns)
-    for group, M, high, of_M in (("mlp", 4, 1.05, 4), ("mlp", 8, 1.33, 32), ("cnn", 4, nan, nan)):
-        point = SimpleNamespace(where="here", group=group, schedule="1f1b", M=M)
-        assert peers.noise_of(point, again)[2:] == pytest.approx([high, of_M], nan_ok=True)
+def test_a_point_is_judged_by_the_a_a_of_its_own_group_and_m(reference):
+    (table,) = peers.tables(reference)
+    lines = table.data[table.data["where"] == "laptop on amd-epyc-2c"].set_index(["peer", "step"])
+    # That record has A/A at one M of each group, and nothing over gloo.
+    judged = lines[lines["A/A"].notna()]
+    assert set(lines.drop(judged.index)["verdict"]) == {"no A/A at this M"}
+    assert {step.split("M=")[1][0] for _, step in judged.index} == {"1", "2", "4"}
+    assert set(lines["ours sends through"]) == {"shared memory"}
+    again = select(controls_frame(reference, "peers"), group="encoder-1f1b", control="again", M=2)
+    (step,) = select(again, machine="amd-epyc-2c")["step"]
+    assert lines.loc[("deepspeed", "plain encoder, M=2"), "A/A"] == step
 
 
-def test_the_answer_counts_what_lies_below_1_and_the_points_of_peers_alone():
-    lines = [
-        ("torch", 4, 4, 1.2, 1.3, "faster", 3),
-        ("torch", 1, 4, 0.93, 0.97, "below 1, reaches noise of 3.5%", 3),
-        ("deepspeed", 8, nan, nan, nan, "", 0),
-        (peers.OVER_GLOO, 4, 4, 0.98, 1.03, "within noise of 3.5%", 3),
-    ]
-    columns = ["library", "M", "noise_M", "ratio", "high", "verdict", "rounds"]
-    table = SimpleNamespace(data=pd.DataFrame(lines, columns=columns, dtype=object))
-    answer = peers.answer({"peers_speed": table})  # pyright: ignore[reportArgumentType]
-    assert answer.startswith("Of 2 points measured beside other libraries, ours is faster at 1 ")
-    assert "below 1 at 1 points, at 1 of them with the whole interval. The A/A of ano" in answer
-    assert answer.endswith("ours takes 0.98 to 0.98 times as long.")
+def test_ours_stands_over_its_own_transport_and_over_gloo(reference):
+    (table,) = peers.tables(reference)
+    lines = table.shown[table.shown["where"] == "laptop on intel-xeon-2c"]
+    both = lines.groupby(["peer", "step"])["ours sends through"].agg(list)
+    assert [*both] == [["shared memory", "gloo"]] * len(both)
 
 
 def test_each_m_has_an_a_a_and_each_point_has_ours_over_gloo_beside_it():
@@ -65,3 +58,32 @@ def test_each_m_has_an_a_a_and_each_point_has_ours_over_gloo_beside_it():
             points[run.control or run.transport].append((run.schedule, run.M, run.checkpoint))
         assert points["auto"] == points["gloo"]
         assert {at[:2] for at in points["again"]} == {at[:2] for at in points["auto"]}
+
+
+def test_what_each_library_does_as_one_device_would_is_as_recorded(reference):
+    """Ours all, K stages on a GPU too. Others update batch norm once for each recompute."""
+    frame = runs_frame(reference, "peers", task="check", done=True)
+    found = {}
+    for run in frame.itertuples():
+        for name, check in run.record.checks.items():
+            found.setdefault((run.library, name), set()).add(check.verdict)
+    ours = {name: verdicts for (library, name), verdicts in found.items() if library == "repro"}
+    assert len(ours) == 5
+    assert set().union(*ours.values()) == {"ok", "none"}  # a Transformer has no batch norm
+    assert {library for library, _ in found} == {"repro", "torchgpipe", *PEERS}
+    not_ok = {at for at, verdicts in found.items() if not verdicts <= {"ok", "none"}}
+    wrong = {(library, "batch norm") for library in (*PEERS, "torchgpipe")}
+    assert not_ok == wrong | {(library, "unequal micro-batches") for library in PEERS}
+    assert all(found[at] == {"wrong"} for at in wrong)
+    assert {*frame.loc[frame["scale"] == "gpu", "K"]} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("name", ["peers", "methods", "two_gpu_demo"])
+def test_a_run_beside_itself_is_as_fast_and_a_slowed_one_is_seen(reference, name):
+    """Without this no ratio of these experiments would say anything."""
+    controls = controls_frame(reference, name)
+    again, slowed = (controls[controls["control"] == kind] for kind in ("again", "slowed"))
+    assert again["step"].between(0.95, 1.05).all()
+    assert ((again["low"] <= 1) & (again["high"] >= 1)).mean() >= 0.9
+    assert slowed["step"].median() > 1.02, "slowed by 3 %"
+    assert slowed["step"].min() > 1

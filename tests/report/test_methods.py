@@ -1,0 +1,52 @@
+"""The methods side by side: what they send, and how long their schedules idle."""
+
+import pytest
+
+from experiments.methods import report as methods
+from experiments.methods.runs import SIMULATED_M, K
+from repro.paper import theory
+from repro.report.style import styled
+
+IDLE = {
+    "naive": 1 - 1 / K,
+    "gpipe": theory.bubble_over_total(K, SIMULATED_M),
+    "1f1b": theory.bubble_over_total(K, SIMULATED_M),
+    # Each of a rank's two stages takes half as long (arXiv:2104.04473, section 2.2).
+    "interleaved": (K - 1) / (2 * SIMULATED_M + K - 1),
+    # F, I and W take equally long (arXiv:2401.10241, Table 2).
+    "zero-bubble": (K - 1) / (3 * SIMULATED_M + K - 1),
+}
+
+
+def test_schedules_on_one_clock_idle_as_long_as_their_formulas_say(reference):
+    with styled():
+        figure = methods.on_one_clock(reference)
+        assert figure is not None
+        titles = [axes.get_title(loc="left").partition(";")[0] for axes in figure.axes]
+    assert titles == [f"{name}: {share:.1%} idle" for name, share in IDLE.items()]
+
+
+def test_what_is_counted_on_two_devices_is_what_is_measured(reference):
+    lines = methods.traffic(reference).data
+    assert len(lines) == 7
+    measured = lines[methods.ON_TWO].astype(float)
+    assert lines[methods.COUNTED_ON_TWO].tolist() == pytest.approx(measured.tolist(), rel=0.01)
+
+
+def test_rows_send_hardly_more_than_a_pipeline_but_for_gradients(reference):
+    tensor, channels, rows = methods.claims(reference)
+    assert {claim.verdict for claim in (tensor, channels, rows)} == {"reproduced"}
+    assert [value for value, *_ in rows.ours] == pytest.approx([1.60, 1.08], abs=0.005)
+    assert rows.why.startswith("1.08x without")
+    assert not tensor.why
+    assert [value for value, *_ in tensor.ours] == [168, 168], "its sums are of activations"
+
+
+def test_nothing_is_claimed_without_results(nothing):
+    assert [claim.verdict for claim in methods.claims(nothing)] == ["not tested here"] * 3
+
+
+def test_weights_are_late_in_pipedream_alone(reference):
+    lines = methods.side_by_side(reference).shown
+    assert set(lines.loc[lines["method"] == "pipedream", "updates late"]) == {"1"}
+    assert set(lines.loc[lines["method"] != "pipedream", "updates late"]) == {"0"}
