@@ -44,10 +44,9 @@ def over_micro_batches(frame: Frame) -> Figure:
     """A panel for each model, a line for each method."""
     rates = [[round_.throughputs for round_ in run.rounds] for run in frame["run"]]
     frame = with_interval(frame, RATE, map(interval_of_sets, rates)).sort_values("M")
-    models = frame["model"].unique()
+    models = [*frame.groupby("model", sort=False)]
     figure, panels = style.in_pairs(len(models), 2.9)
-    for axes, model in zip(panels, models, strict=True):
-        of_model = select(frame, model=model)
+    for axes, (model, of_model) in zip(panels, models, strict=True):
         for (K, method), runs in of_model.groupby(["K", "method"]):
             look = style.dots("measured", color=style.series_colour(K), **LOOKS[method])
             axes.errorbar(runs["M"], runs[RATE], error_bars(runs, RATE), **look)

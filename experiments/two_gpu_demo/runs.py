@@ -9,7 +9,6 @@ from repro.methods.named import fields_of
 
 NAME = "two_gpu_demo"
 ABOUT = read_about(__file__)
-
 METHODS = ("single", "naive", "gpipe")
 RESNET, TEXT = "timm:resnet50", "transformer"
 _SMALL_IMAGES: dict[str, Any] = {"image": 32, "num_classes": 10}
@@ -45,10 +44,8 @@ def experiment(
         checkpoint: which micro-batches are recomputed in the backward pass.
     """
     if K < 2:
-        raise ValueError(
-            f"K = {K}: naive model parallelism and GPipe need 2 devices or more; try K=2, beside "
-            "which one device is measured too"
-        )
+        need = "naive model parallelism and GPipe need 2 devices or more; try K=2"
+        raise ValueError(f"K = {K}: {need}")
     groups = []
     every = (1, 2) if scale in TINY else (1, 2, 4, 8, 16, 32)
     for model, (args, N, blocks) in SIZES[scale].items():

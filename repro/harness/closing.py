@@ -68,6 +68,7 @@ def closing(plan: Plan) -> list["RenderableType"]:
             parts += _fastest(members, results)
             parts += _narrower(members, results)
     parts += _controls(results, {run.id for run in plan.runs})
+    parts += [line for run in shown for line in _checks(run)]
     not_done = Counter(run.status for run in shown if not run.done)
     if not_done:
         counts = ", ".join(f"{number} x {status}" for status, number in not_done.items())
@@ -201,6 +202,13 @@ def _controls(results: Results, planned: set[str]) -> list[str]:
         f"  control, {words[control]}: step {', '.join(text.ratio(*each) for each in ratios)}"
         for control, ratios in found.items()
     ]
+
+
+def _checks(run: Run) -> list[str]:
+    """Whether a library trains as the unsplit model, where a run checks that."""
+    checks = run.newest.get("checks", {})
+    found = ", ".join(f"{name}: {check['verdict']}" for name, check in checks.items())
+    return [f"  {run.id}: {found}"] if found else []
 
 
 def _setting(spec: RunSpec, name: str) -> str:

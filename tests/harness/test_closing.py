@@ -12,7 +12,6 @@ from repro.harness.frame import runs_frame
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import load
 from repro.harness.spec import Experiment, controls
-from repro.report.tables import all_tables
 from repro.report.tables import rounds as rounds_table
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
@@ -65,10 +64,18 @@ def test_controls_stand_below_the_table_and_not_in_it(tmp_path: Path):
     assert len(rows) == 1 + 4
     results = load(tmp_path)
     assert len(runs_frame(results)) == 4
-    (table,) = (each for each in all_tables(results) if each.name == "tiny_controls")
-    assert table.data["control"].tolist() == ["again", "slowed"]
-    assert table.data["told apart"].tolist() == [False, False]
-    assert {run.spec.control for run in table.runs} == {"again", "slowed"}
+
+
+def test_a_check_ends_with_what_it_found(tmp_path: Path):
+    class Checking(Crew):
+        def measure(self, job: Job, deadline: float) -> Outcome:
+            found = {"gradients": "ok", "batch norm": "wrong"}
+            checks = {n: {"verdict": v, "value": None, "evidence": ""} for n, v in found.items()}
+            record = metrics(1.0, 2, task="check", checks=checks)
+            return Outcome("done", measured=Measured(record))
+
+    told = ended(tmp_path, experiment(spec(2, 4, task="check", trace=False)), Checking())
+    assert told.rstrip().endswith(": gradients: ok, batch norm: wrong")
 
 
 def test_it_says_how_many_more_blocks_a_narrower_interval_takes(tmp_path: Path):
