@@ -40,13 +40,3 @@ def test_rows_send_hardly_more_than_a_pipeline_but_for_gradients(reference):
     assert rows.why.startswith("1.08x without")
     assert not tensor.why
     assert [value for value, *_ in tensor.ours] == [168, 168], "its sums are of activations"
-
-
-def test_nothing_is_claimed_without_results(nothing):
-    assert [claim.verdict for claim in methods.claims(nothing)] == ["not tested here"] * 3
-
-
-def test_weights_are_late_in_pipedream_alone(reference):
-    lines = methods.side_by_side(reference).shown
-    assert set(lines.loc[lines["method"] == "pipedream", "updates late"]) == {"1"}
-    assert set(lines.loc[lines["method"] != "pipedream", "updates late"]) == {"0"}
