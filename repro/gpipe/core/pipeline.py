@@ -175,6 +175,9 @@ class Pipeline:
 
         self.layer_names = names(layers)
         self.held = self._build_stages(entries, seed, divide)
+        foreign = empty_foreign_layers(entries, self.balance, self.held.module)
+        if self.is_last:  # the loss follows the last stage, also where this rank has others
+            foreign.update(self.module[: -self.balance[-1]].modules())
         copies = None
         if self.replicas > 1:
             first = self.part * K + self.rank  # of the same part, in the first replica
@@ -187,7 +190,7 @@ class Pipeline:
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
             check_loss=check_loss,
-            foreign=empty_foreign_layers(entries, self.balance, self.held.module),
+            foreign=foreign,
         )
         self.engine.counts_metrics = self.part == 0
         self._clock_offset: float | None = None  # of this host, known after the first step
