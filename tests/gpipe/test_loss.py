@@ -366,6 +366,28 @@ def focal_or(loss_fn: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     return loss_fn(outputs, targets) * 1.0
 
 
+FORWARDS: list[int] = []
+
+
+class Noting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        FORWARDS.append(len(x))
+        return x
+
+
+@pytest.mark.parametrize("losses", [(Own(), Averaging()), (Averaging(), nn.MSELoss())])
+def test_losses_that_take_turns_are_known_after_their_first_step(losses: Any):
+    pipe = Pipeline([*model(), Noting()], 1, 4, device="cpu")
+    of_class: dict[Any, Any] = {Own: labels()}
+    counts = []
+    for loss_fn in losses * 3:
+        FORWARDS.clear()
+        pipe.train_step(random(N, 8), of_class.get(type(loss_fn), SOME), loss_fn)
+        counts.append(len(FORWARDS))
+    assert counts[2:] == [8] * 4  # F and R of each micro-batch
+    assert counts[1] > 8
+
+
 def test_a_step_that_is_not_finite_is_no_comparison():
     pipe, x = one_stage(), random(N, 8)
     with pytest.raises(FloatingPointError):

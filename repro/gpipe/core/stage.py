@@ -44,6 +44,7 @@ _Requiring = list[list[bool]]
 # Part of torch's message about a layer that writes to the stage's inputs.
 _WRITES_TO_LEAF = "leaf Variable that requires grad"
 _MOST_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
+_MOST_LOSSES = 8  # that are remembered; a loss may be made anew for every step
 _RUNS_AGAIN = "the next steps allow for it, so train_step can be called again"
 _OVERWRITES = (
     "a layer wrote to its stage's inputs in place, which none did when such inputs came first; "
@@ -131,7 +132,10 @@ class HeldStages:
         self._layers: dict[int, list[tuple[int, nn.Module]]] = {}
         self._before_plain: set[int] = set()  # layers behind which a plain one runs
         self._tree: object = None  # names, layers and all their submodules, as of the last step
-        # For each state of the modules: which of them train, and which parameters do.
+        # By the modules of the loss, as losses may take turns.
+        self._changing_with: dict[tuple[nn.Module, ...], Changing] = {}
+        self._loss_modules: tuple[nn.Module, ...] = ()
+        # For each loss and state of the modules: which of them train, and which parameters do.
         self._known_in_modes: dict[object, dict[object, _Known]] = {}
         self._known: dict[object, _Known] = {}
         self._call = 0  # evaluations between two steps have the number of the second
@@ -205,28 +209,34 @@ class HeldStages:
         if problem:
             self.problem = self.problem or f"step {self.step}: {problem}"
 
-    def _get_modes(self) -> tuple[bool, ...]:
+    def _get_modes(self) -> tuple[object, ...]:
         modes = [module.training for module in self.modules]
-        return (*modes, *[parameter.requires_grad for parameter in self.parameters])
+        modes += [parameter.requires_grad for parameter in self.parameters]
+        return (*self._loss_modules, *modes)
 
     def _follow(self) -> None:
         """From now on run the layers that `module` holds; the user may have replaced some."""
         self.modules = modules_of(self.module)
         self.parameters = parameters_of(self.modules)
-        of_loss = [] if self.loss_module is None else modules_of(self.loss_module)
-        tree = [*self.module._modules], [*self.module], self.modules, of_loss
-        if tree == self._tree:  # a module only equals itself
-            return
-        self._tree = tree
-        self._compiled = any(map(is_compiled, self.modules))
-        self.norms = [module for module in self.modules if isinstance(module, NORMS)]
-        if self.misfit:
-            return
-        layers = dict(zip(self.indices, self.module, strict=True))
-        self._layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
-        self._draws |= rng.declared(self.module)
-        self.changing = Changing(dict.fromkeys(self.modules + of_loss))
-        self._known_in_modes.clear()
+        tree = [*self.module._modules], [*self.module], self.modules
+        # A module only equals itself.
+        if tree != self._tree or len(self._changing_with) == _MOST_LOSSES:
+            self._tree = tree
+            self._changing_with.clear()
+            self._known_in_modes.clear()
+            self._compiled = any(map(is_compiled, self.modules))
+            self.norms = [module for module in self.modules if isinstance(module, NORMS)]
+            if not self.misfit:
+                layers = dict(zip(self.indices, self.module, strict=True))
+                self._layers = {
+                    stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()
+                }
+                self._draws |= rng.declared(self.module)
+        self._loss_modules = () if self.loss_module is None else (*modules_of(self.loss_module),)
+        if self._loss_modules not in self._changing_with:
+            modules = dict.fromkeys([*self.modules, *self._loss_modules])
+            self._changing_with[self._loss_modules] = Changing(modules)
+        self.changing = self._changing_with[self._loss_modules]
 
     # F.
 
