@@ -197,7 +197,7 @@ def _code_of(value: Any, depth: int = 4) -> object:
     elif isinstance(value, partial):
         held = [value.func, *value.args, *value.keywords.values()]
     elif not isinstance(value, type) and hasattr(value, "__dict__"):
-        held = [*vars(value).values()]
+        held = [*vars(value).values(), *vars(value).get("_modules", {}).values()]
     codes = (_code_of(each, depth - 1) for each in held)
     own = getattr(value, "__code__", value if isinstance(value, type) else type(value))
     return own, tuple(code for code in codes if code is not None)
