@@ -1,6 +1,7 @@
 """Losses whose terms are not the examples, against plain PyTorch on the whole mini-batch."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -384,6 +385,53 @@ def test_a_second_loss_with_the_code_of_the_first_is_compared(around: Any):
     pipe.train_step(x, SOME, around(Squares()))
     with pytest.raises(ValueError, match="cannot be split"):
         pipe.train_step(x, SOME, around(InfoNCE()))
+
+
+class Recentred(nn.Module):
+    """Computes with a buffer that moves from one micro-batch to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.register_buffer("mean", torch.zeros(CLASSES, dtype=torch.float64))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.mean = 0.5 * self.mean + outputs.detach().mean(0)
+        return functional.mse_loss(outputs - self.mean, targets)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("loss_fn", [Own(), Doubled(nn.MSELoss()), Recentred()])
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_a_compiled_loss_is_as_without_torch_compile(loss_fn: nn.Module, checkpoint: str):
+    targets = labels() if isinstance(loss_fn, Own) else SOME
+    losses = [deepcopy(loss_fn), torch.compile(deepcopy(loss_fn), backend="aot_eager")]
+    found = []
+    for each in losses:
+        pipe = one_stage(checkpoint=checkpoint)
+        found.append([pipe.train_step(random(N, 8), targets, each).loss for _ in range(3)])
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+def metrics_of_one() -> Any:
+    pipe = Pipeline(model(), 1, 4, 2, device="cpu")
+    x, y = random(N, 8, seed=7), labels()
+    loss_fn = Counting() if pipe.replica else nn.CrossEntropyLoss()
+    return [call(x, y, loss_fn).metrics.get("n") for call in (pipe.train_step, pipe.evaluate)]
+
+
+def test_metrics_of_one_replica_are_known_on_all():
+    assert launch(metrics_of_one, stages=2) == [[N, N]] * 2
+
+
+def test_leaves_of_a_loss_are_looked_at_behind_a_micro_batch_that_weighs_nothing():
+    foreign = torch.ones((), dtype=torch.float64, requires_grad=True)
+    loss_fn = Weighted(lambda o, t: functional.mse_loss(o, t) * foreign, lambda t: (t != 0).sum())
+    targets = SOME.clone()
+    targets[:4] = 0
+    with pytest.raises(ValueError, match="a layer or the loss uses a tensor of shape"):
+        one_stage().train_step(random(N, 8), targets, loss_fn)
 
 
 def test_a_step_that_is_not_finite_is_no_comparison():

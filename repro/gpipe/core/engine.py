@@ -167,6 +167,7 @@ class Engine:
         self._agree: Vote | None = None
         if self._is_last and not evaluate:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+            loss = getattr(loss, "_orig_mod", loss)  # of a compiled module
             self.held.loss_module = None
             # A loss of torch has no state, and may be made anew for each step.
             if isinstance(loss, nn.Module) and not type(loss).__module__.startswith("torch."):
