@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe.core.compare import moved_once
+from repro.gpipe.core.compare import statistics_moved_once
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
@@ -141,7 +141,7 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tup
     loss = 0.0
     parts, target_parts = (method.cut(setup.placed(tree)) for tree in (inputs, targets))
     shares = setup.shares(target_parts)
-    with moved_once(model):
+    with statistics_moved_once(model):
         for part, target, share in zip(parts, target_parts, shares, strict=True):
             part_of_loss = setup.loss(model(part), target) * share
             part_of_loss.backward()

@@ -20,7 +20,7 @@ from nccl_like import over
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, PipelineConfig, StepResult, Timeline, launch
-from repro.gpipe.core.compare import unsplit_step
+from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import flatten, split
 from repro.gpipe.exact import rng
@@ -135,7 +135,7 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
         mini_batches = [*zip(*(split(t, config.replicas) for t in batch), strict=True)]
         former = gradients_of(whole) if what.accumulates and step % 2 else {}
         given: Any = {"seed": SEED, "step": step, "order": order}
-        loss, problem = unsplit_step(
+        loss, problem = step_without_pipeline(
             whole, mini_batches, M, what.loss, region=lambda: regions(what), **given
         )
         assert not problem
@@ -154,7 +154,7 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
     with torch.no_grad():
         of_last = whole.eval(), mini_batches, M, what.loss
         given = {"seed": seed, "step": step, "order": (), "region": lambda: regions(what)}
-        evaluation, _ = unsplit_step(*of_last, **given)
+        evaluation, _ = step_without_pipeline(*of_last, **given)
     return Trained(losses, evaluation, initial, state, gradients)
 
 

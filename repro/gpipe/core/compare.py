@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -22,14 +23,14 @@ from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.loss import Loss, MeanLoss
 from repro.gpipe.core.loss_check import LossCheck, undone
 from repro.gpipe.core.microbatch import Tree, batch_size, map_leaves, split
+from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS, owns
 from repro.io.untrusted import short
 
-Verdict = Literal["same bits", "rounding", "different"]
-State = dict[str, Tensor | None]  # gradients or buffers by name, on the CPU
-_VERDICTS: tuple[Verdict, ...] = ("same bits", "rounding", "different")
+What = Literal["loss", "gradient", "buffer"]
+State = dict[tuple[What, str], Tensor | None]  # by kind and name, on the CPU
 # Relative to the largest number of a tensor, or to a thousandth of that of all: gradients before a
 # norm, say, are rounding alone.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -50,7 +51,7 @@ class Difference:
     """
 
     name: str
-    what: Literal["loss", "gradient", "buffer"]
+    what: What
     largest: float
     size: float
     verdict: Verdict
@@ -71,13 +72,11 @@ class Comparison:
     @property
     def verdict(self) -> Verdict:
         """The worst of all."""
-        if self.problem:
-            return "different"
-        return _VERDICTS[max(_VERDICTS.index(each.verdict) for each in self.differences)]
+        return "different" if self.problem else worst(each.verdict for each in self.differences)
 
     def __str__(self) -> str:
-        counts = [sum(d.verdict == v for d in self.differences) for v in _VERDICTS]
-        text = ", ".join(f"{n} {v}" for n, v in zip(counts, _VERDICTS, strict=True) if n)
+        counts = [sum(d.verdict == v for d in self.differences) for v in VERDICTS]
+        text = ", ".join(f"{n} {v}" for n, v in zip(counts, VERDICTS, strict=True) if n)
         lines = [f"pipeline and unsplit model: {text}"]
         for d in self.differences:
             if d.verdict != "same bits":
@@ -100,7 +99,7 @@ def compare(
     """
     held, everyone = engine.held, engine.everyone
     inputs = map_leaves(Tensor, Tensor.detach, inputs)
-    found, loss = _step_undone(engine, inputs, targets, loss_fn)
+    found = _trial_step(engine, inputs, targets, loss_fn)
     layers = dict(held.module.named_children())
     end = everyone.stages - 1  # the last rank of all compares
     problem = _unsendable(layers) if everyone.rank < end else ""
@@ -113,7 +112,7 @@ def compare(
         ranks = [*map(everyone.recv_object, range(end)), own]
         try:
             with undone(loss_fn):
-                outcome = _compared(engine, ranks, names, order, loss, loss_fn)
+                outcome = _compare_unsplit(engine, ranks, names, order, loss_fn)
         except (MemoryError, torch.OutOfMemoryError) as error:
             outcome = f"the unsplit model does not fit: {short(error, quote=False)}"
     outcome = everyone.all_gather(outcome)[-1]
@@ -122,10 +121,8 @@ def compare(
     return outcome
 
 
-def _step_undone(
-    engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss
-) -> tuple[tuple[State, State], float]:
-    """Gradients and buffers of this rank after a training step, and the loss."""
+def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> State:
+    """The loss, and gradients and buffers of this rank, after a training step."""
     step, check = engine.step, engine.check
     parameters = [*engine.held.module.parameters()]
     gradients = [parameter.grad for parameter in parameters]
@@ -135,34 +132,31 @@ def _step_undone(
             for parameter in parameters:
                 parameter.grad = None
             engine.train(inputs, targets, loss_fn, None, None, trace=False)
-            return _state_of(engine.held.module), engine.loss
+            return _state_of(engine.held.module, engine.loss)
     finally:
         engine.step, engine.check = step, check
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
 
 
-def _compared(
+def _compare_unsplit(
     engine: Engine,
-    ranks: Sequence[tuple[Tree, Tree, dict[str, nn.Module], tuple[State, State]]],
+    ranks: Sequence[tuple[Tree, Tree, dict[str, nn.Module], State]],
     names: Sequence[str],
     order: Sequence[int],
-    loss: float,
     loss_fn: Loss,
 ) -> Comparison:
     """Of what all ranks have sent, with the layers of the last replica."""
     held, stages = engine.held, engine.wire.stages
     layers: dict[str, nn.Module] = {}
-    gradients: State = {}
-    buffers: State = {}
-    for _, _, of_rank, (its_gradients, its_buffers) in ranks[-stages:]:
+    found: State = {}
+    for _, _, of_rank, state in ranks[-stages:]:
         layers |= of_rank
-        gradients |= its_gradients
-        buffers |= its_buffers
+        found |= state
     model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(held.device)
     given = zip(ranks[::stages], ranks[stages - 1 :: stages], strict=True)
     batches = [(engine.to_device(first[0]), engine.to_device(last[1])) for first, last in given]
-    plain, problem = unsplit_step(
+    loss, problem = step_without_pipeline(
         model,
         batches,
         len(order),
@@ -172,13 +166,10 @@ def _compared(
         order=order,
         region=lambda: held.region,
     )
-    losses = torch.tensor([loss, plain], dtype=torch.float64)
-    of_loss = _difference("loss", "loss", losses[0], losses[1])
-    others = _differences((gradients, buffers), _state_of(model))
-    return Comparison((of_loss, *others), problem)
+    return Comparison((*_differences(found, _state_of(model, loss)),), problem)
 
 
-def unsplit_step(
+def step_without_pipeline(
     model: nn.Sequential,
     batches: Sequence[tuple[Tree, Tree]],
     micro_batches: int,
@@ -195,7 +186,8 @@ def unsplit_step(
     layers and loss run in `region`. Running statistics of norms move once. Returned are the loss,
     and why it is not that of the mini-batch, or "".
     """
-    device = next((tensor.device for tensor in _tensors(model)), torch.device("cpu"))
+    tensors = chain(model.parameters(), model.buffers())
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     others = rng.other_sources()
     weights: list[float] = []
     for inputs, targets in batches:
@@ -203,7 +195,7 @@ def unsplit_step(
         MeanLoss(loss_fn, targets, *counts, lambda weight: weights.append(weight) or weight)
     total, problem = 0.0, ""
     gradients: dict[nn.Parameter, Tensor] = {}
-    with rng.preserved(device, others), moved_once(model):
+    with rng.preserved(device, others), statistics_moved_once(model):
         for replica, (inputs, targets) in enumerate(batches):
             check = LossCheck(device, always=True)
             counts = batch_size(inputs), micro_batches
@@ -236,7 +228,7 @@ def unsplit_step(
 
 
 @contextmanager
-def moved_once(model: nn.Module) -> Iterator[None]:
+def statistics_moved_once(model: nn.Module) -> Iterator[None]:
     """Let each norm's running statistics move by all that goes into it inside, at once."""
     names = "running_mean", "running_var", "num_batches_tracked"
     own = [m for m in model.modules() if m.training and owns(m, names[0])]
@@ -271,53 +263,34 @@ def moved_once(model: nn.Module) -> Iterator[None]:
             getattr(norm, name).copy_(old + factor * (new - old))
 
 
-def _state_of(module: nn.Module) -> tuple[State, State]:
-    """Copies of the gradients and the buffers, by name."""
-    gradients = {name: p.grad for name, p in module.named_parameters()}
-    return _copies(gradients), _copies(dict(module.named_buffers()))
+def _state_of(module: nn.Module, loss: float) -> State:
+    """The loss, and copies of the gradients and the buffers."""
+    state: State = {("loss", "loss"): torch.tensor(loss, dtype=torch.float64)}
+    state |= {("gradient", name): p.grad for name, p in module.named_parameters()}
+    state |= {("buffer", name): buffer for name, buffer in module.named_buffers()}
+    return {key: None if t is None else t.detach().cpu().clone() for key, t in state.items()}
 
 
-def _copies(of: Mapping[str, Tensor | None]) -> State:
-    return {name: None if t is None else t.detach().cpu().clone() for name, t in of.items()}
-
-
-def _differences(found: tuple[State, State], expected: tuple[State, State]) -> Iterator[Difference]:
-    """Of gradients and buffers; `found` has all that `expected` has."""
-    for what, ours, theirs in zip(("gradient", "buffer"), found, expected, strict=True):
-        largest = max((_largest(t) for t in theirs.values() if t is not None), default=0.0)
-        for name, plain in theirs.items():
-            yield _difference(name, what, ours[name], plain, largest)
-
-
-def _difference(
-    name: str, what: Any, ours: Tensor | None, plain: Tensor | None, largest: float = 0.0
-) -> Difference:
-    """Of one tensor, where the largest number of all like it is given."""
-    if ours is None or plain is None:
-        same = ours is plain
-        size = 0.0 if plain is None else _largest(plain)
-        verdict: Verdict = "same bits" if same else "different"
-        return Difference(name, what, 0.0 if same else math.nan, size, verdict)
-    size = _largest(plain)
-    wide = torch.complex128 if plain.is_complex() else torch.float64
-    apart = _largest(ours.to(wide) - plain.to(wide))
-    rounding = _ROUNDING.get(plain.dtype, _ROUNDING_OF_OTHERS)
-    if torch.equal(ours, plain):
-        verdict = "same bits"
-    elif apart <= rounding * max(size, _SMALL * largest):
-        verdict = "rounding"
-    else:
-        verdict = "different"
-    return Difference(name, what, apart, size, verdict)
+def _differences(found: State, expected: State) -> Iterator[Difference]:
+    """Of each tensor; `found` has all that `expected` has."""
+    sizes = {key: 0.0 if plain is None else _largest(plain) for key, plain in expected.items()}
+    of_kind: dict[What, float] = {}
+    for (what, _), size in sizes.items():
+        of_kind[what] = max(size, of_kind.get(what, 0.0))
+    for (what, name), plain in expected.items():
+        ours, size = found[what, name], sizes[what, name]
+        same_bits, distance, limit = ours is plain, 0.0 if ours is plain else math.nan, 0.0
+        if ours is not None and plain is not None:
+            wide = torch.complex128 if plain.is_complex() else torch.float64
+            same_bits, distance = torch.equal(ours, plain), _largest(ours.to(wide) - plain.to(wide))
+            rounding = _ROUNDING.get(plain.dtype, _ROUNDING_OF_OTHERS)
+            limit = rounding * max(size, _SMALL * of_kind[what])
+        word = verdict(same_bits=same_bits, distance=distance, limit=limit)
+        yield Difference(name, what, distance, size, word)
 
 
 def _largest(tensor: Tensor) -> float:
     return tensor.abs().max().item() if tensor.numel() else 0.0
-
-
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
 
 
 def _unsendable(layers: Mapping[str, nn.Module]) -> str:
