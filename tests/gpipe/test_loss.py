@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.gpipe import Pipeline, RefusedError, Weighted, launch
-from repro.gpipe.core.loss_check import undone
+from repro.gpipe.core.loss_check import state_preserved
 from repro.gpipe.core.loss_terms import terms_of
 from repro.gpipe.core.microbatch import map_leaves, split
 
@@ -387,6 +387,99 @@ def test_a_second_loss_with_the_code_of_the_first_is_compared(around: Any):
         pipe.train_step(x, SOME, around(InfoNCE()))
 
 
+class TimeFirst(nn.Module):
+    """Tokens of a sequence, of which each example has two times CLASSES numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (2, CLASSES)).transpose(0, 1)
+
+
+def of_times(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ((outputs - targets.T[..., None]) ** 2).mean() + outputs[0].abs().mean()
+
+
+@pytest.mark.parametrize(("examples", "M"), [(4, 4), (5, 2), (6, 2)])
+def test_outputs_with_time_first_are_joined_along_their_second_dimension(examples: int, M: int):
+    x, y = random(examples, 2 * CLASSES), random(examples, 2, seed=1)
+    pipe = Pipeline([TimeFirst()], 1, M, device="cpu")
+    loss = pipe.train_step(x.requires_grad_(), y, of_times).loss
+    assert loss == pytest.approx(of_times(TimeFirst()(x), y).item(), rel=1e-12)
+    with pytest.raises(ValueError, match="cannot be split"):
+        pipe.train_step(x, y, lambda o, t: of_times(o - o.mean(1, keepdim=True), t))
+
+
+class Masked(nn.Module):
+    """Its outputs have a mask beside them, which counts the terms of the loss."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:, :CLASSES], x[:, 0] > 0
+
+
+def masked_by_outputs(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    each = ((outputs[0] - targets) ** 2).mean(1)
+    return (each * outputs[1]).sum() / outputs[1].sum()
+
+
+def test_the_advice_on_a_mask_in_the_outputs_can_be_followed():
+    x = random(N, 8, seed=7).requires_grad_()
+    pipe = Pipeline([Masked()], 1, 4, device="cpu")
+    with pytest.raises(ValueError, match="a mask that counts them in the targets, not in the out"):
+        pipe.train_step(x, SOME, masked_by_outputs)
+
+    def of_targets(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
+        return masked_by_outputs((outputs[0], targets[1]), targets[0])
+
+    weighted = Weighted(of_targets, lambda targets: targets[1].sum())
+    found = pipe.train_step(x, (SOME, x[:, 0] > 0), weighted).loss
+    assert found == pytest.approx(masked_by_outputs(Masked()(x), SOME).item(), rel=1e-12)
+
+
+FORWARDS: list[int] = []
+
+
+class Noting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        FORWARDS.append(len(x))
+        return x
+
+
+@pytest.mark.parametrize("losses", [(Own(), Averaging()), (Averaging(), nn.MSELoss())])
+def test_losses_that_take_turns_are_known_after_their_first_step(losses: Any):
+    pipe = Pipeline([*model(), Noting()], 1, 4, device="cpu")
+    of_class: dict[Any, Any] = {Own: labels()}
+    counts = []
+    for loss_fn in losses * 3:
+        FORWARDS.clear()
+        pipe.train_step(random(N, 8), of_class.get(type(loss_fn), SOME), loss_fn)
+        counts.append(len(FORWARDS))
+    assert counts[2:] == [8] * 4  # F and R of each micro-batch
+    assert counts[1] > 8
+
+
+class OfTable(nn.Module):
+    """Reads targets from a table that it holds, and counts in a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.calls = SOME.clone(), torch.zeros(())
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        return functional.mse_loss(outputs, self.table[targets])
+
+
+def test_what_a_loss_reads_is_copied_in_its_first_step_alone(monkeypatch: pytest.MonkeyPatch):
+    pipe, loss_fn = one_stage(), OfTable()
+    step = partial(pipe.train_step, random(N, 8), torch.arange(N), loss_fn)
+    step()
+    copied: list[Tensor] = []
+    clone = Tensor.clone
+    monkeypatch.setattr(Tensor, "clone", lambda t, **k: copied.append(t) or clone(t, **k))
+    step()
+    assert not any(tensor is loss_fn.table for tensor in copied)
+    assert int(loss_fn.calls) == 8
+
+
 class Recentred(nn.Module):
     """Computes with a buffer that moves from one micro-batch to the next."""
 
@@ -503,7 +596,7 @@ def test_what_a_call_changes_is_put_back():
         return loss(outputs, targets)
 
     before = CALLS
-    with undone(inner):
+    with state_preserved(inner):
         inner(random(N, CLASSES), labels())
     assert (count, CALLS, loss.number, loss.list, loss.dict) == (0, before, 0, [], {})
     assert loss.tensor == 0

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from repro.gpipe.comm.message import copied
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.loss import Loss, MeanLoss
-from repro.gpipe.core.loss_check import LossCheck, undone
+from repro.gpipe.core.loss_check import LossCheck, state_preserved
 from repro.gpipe.core.microbatch import Tree, batch_size, map_leaves, split
 from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
@@ -111,7 +111,7 @@ def compare(
         own = inputs, targets, deepcopy(layers), found
         ranks = [*map(everyone.recv_object, range(end)), own]
         try:
-            with undone(loss_fn):
+            with state_preserved(loss_fn):
                 outcome = _compare_unsplit(engine, ranks, names, order, loss_fn)
         except (MemoryError, torch.OutOfMemoryError) as error:
             outcome = f"the unsplit model does not fit: {short(error, quote=False)}"
@@ -128,7 +128,7 @@ def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> S
     gradients = [parameter.grad for parameter in parameters]
     engine.check = None  # what it would refuse is to be shown
     try:
-        with undone(engine.held.module), undone(loss_fn):
+        with state_preserved(engine.held.module), state_preserved(loss_fn):
             for parameter in parameters:
                 parameter.grad = None
             engine.train(inputs, targets, loss_fn, None, None, trace=False)

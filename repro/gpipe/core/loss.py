@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -93,34 +92,25 @@ class MeanLoss:
                 raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
             self.parts = split(targets, micro_batches)
         counts = sizes(examples, micro_batches)
-        weights = [*map(float, counts)]
-        if isinstance(loss_fn, Weighted):
+        is_weighted = isinstance(loss_fn, Weighted)
+        terms = terms_of(loss_fn.loss if is_weighted else loss_fn, targets, self.parts)
+        weights, is_exact = [*map(float, counts)], terms is not None and terms.of_examples
+        if is_weighted:
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
-            terms = terms_of(loss_fn.loss, targets, self.parts)
-            known = terms is not None and not terms.summed and _are_alike(weights, terms.weights)
-        else:
-            terms = terms_of(loss_fn, targets, self.parts)
-            known = terms is not None
-            weights = terms.weights if terms is not None else weights
+            if terms is None or terms.summed or not _are_proportional(weights, terms.weights):
+                is_exact = False
+        elif terms is not None:
+            weights = terms.weights
         self._shares = _shares(weights, total)
-        if terms is not None and terms.summed and not isinstance(loss_fn, Weighted):
+        if terms is not None and terms.summed and not is_weighted:
             weights, self._shares = [], [1.0] * micro_batches
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
-        self._was_looked_at = False
-        is_certain = terms is not None and known and terms.apart
-        self._spare = check if micro_batches > 1 else None
-        self._begin = partial(self._begin_check, loss_fn, targets, counts, weights)
-        self._check: LossCheck | None = None
-        if self._spare is not None and (self._spare.always or not is_certain):
-            self._begin()
-
-    def _begin_check(
-        self, loss_fn: Loss, targets: Tree, counts: Sequence[int], weights: Sequence[float]
-    ) -> None:
-        if self._spare is not None:
-            self._check = self._spare
-            self._check.begin(loss_fn, targets, self.parts, counts, weights)
+        self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
+        self._check = check if micro_batches > 1 else None
+        if self._check is not None:
+            given = loss_fn, targets, self.parts, counts, weights
+            self._check.begin(*given, is_exact=is_exact)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -130,8 +120,6 @@ class MeanLoss:
                 f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
-        if self._check is None and _may_broadcast(outputs, self.parts[i]):
-            self._begin()
         if self._check is not None:
             self._check.keep(i, outputs)
         if self._shares[i] == 0:
@@ -154,9 +142,9 @@ class MeanLoss:
             self._check.losses[i] = loss.detach()
         self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
         self._loss_requires_gradient |= loss.requires_grad
-        if loss.requires_grad and not self._was_looked_at:  # all micro-batches have the same loss
-            self._was_looked_at = True
+        if loss.requires_grad and not self._leaves_are_own:
             refuse_foreign_leaves([loss], [*tensors, *self._parameters], ends)
+            self._leaves_are_own = True
         return loss * self._shares[i]
 
     def problem(self, region: Callable[[], AbstractContextManager[object]]) -> str:
@@ -167,12 +155,6 @@ class MeanLoss:
         """After the last backward: raise a ValueError if outputs had gradients and no loss did."""
         if self._outputs_require_gradient and not self._loss_requires_gradient:
             raise ValueError("loss_fn: no micro-batch's loss has a gradient; do not detach() it")
-
-
-def _may_broadcast(outputs: Tree, targets: Tree) -> bool:
-    """Whether numbers have another shape than those that they are compared with."""
-    both = [t for t in (outputs, targets) if isinstance(t, Tensor) and t.is_floating_point()]
-    return len(both) == 2 and both[0].shape != both[1].shape
 
 
 def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[float]:
@@ -188,8 +170,7 @@ def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[f
     return [weight / mini_batch_weight for weight in weights]
 
 
-def _are_alike(weights: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether they are the same but for a common factor."""
+def _are_proportional(weights: Sequence[float], others: Sequence[float]) -> bool:
     factor = sum(weights) / sum(others) if sum(others) else math.nan
     return all(math.isclose(a, b * factor) for a, b in zip(weights, others, strict=True))
 

@@ -26,10 +26,11 @@ from repro.io.untrusted import short
 
 _log = logging.getLogger(__name__)
 
-_MOST = 1000  # objects of a container that are looked into
+_MOST_MEMBERS = 1000  # of a container that are looked into
 # Relative, of two means of the same terms in another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
 _ROUNDING_OF_OTHERS = 2e-2
+_Region = Callable[[], AbstractContextManager[object]]  # what the loss runs in
 # Types of targets that are looked at; torch cannot compare some others.
 _COMPARABLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _COMPARABLE |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -40,14 +41,15 @@ class LossCheck:
 
     It is due in the first step of a loss with outputs of one form. It is due again in the first
     step whose micro-batches have unequal shares of targets that may mark the terms, such as those
-    of a mask or ignored labels; see `_unequal`. Or it is `always` due.
+    of a mask or ignored labels; see `_unequal_marks`. A loss that is known to be exact is compared
+    only if torch may broadcast its outputs. Or it is `always` due.
     """
 
     def __init__(self, device: torch.device, *, always: bool = False) -> None:
         self.always = always
         self._device = device
         self._passed: set[tuple[Any, ...]] = set()  # what was checked and is right
-        self._now: set[tuple[Any, ...]] = set()  # what this step shows for the first time
+        self._due: set[tuple[Any, ...]] = set()  # what this step shows for the first time
         self._outputs: dict[int, Tree] = {}
         self.losses: dict[int, Tensor] = {}
 
@@ -58,6 +60,8 @@ class LossCheck:
         parts: Sequence[Tree],
         sizes: Sequence[int],
         weights: Sequence[float],
+        *,
+        is_exact: bool,
     ) -> None:
         """Before the first micro-batch of a step.
 
@@ -65,21 +69,26 @@ class LossCheck:
         `weights` those in the mean; a sum has none.
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
-        self._sizes, self._weights = sizes, weights
-        self._code = _code_of(loss_fn)  # since a function may be made anew for each step
-        self._outputs, self.losses = {}, {}
-        passed = {key[1:] for key in self._passed if key[0] == self._code}
-        self._now = {(self._code, *which) for which in _unequal(targets, sizes, passed)}
+        self._sizes, self._weights, self._is_exact = sizes, weights, is_exact
+        self._outputs, self.losses, self._due = {}, {}, set()
 
     def keep(self, i: int, outputs: Tree) -> None:
         """Keep what the last layer made of micro-batch i, if a check is due."""
         if not self._outputs and not self.losses:
-            form = tuple((t.dtype, t.ndim) for t in flatten(outputs)[0])
-            self._now |= {(self._code, form)} - self._passed
-        if self._now:
+            may_differ = self.always or not self._is_exact
+            if may_differ or _may_broadcast(outputs, self._parts[i]):
+                self._due = self._find_due(outputs)
+        if self._due:
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
 
-    def problem(self, region: Callable[[], AbstractContextManager[object]]) -> str:
+    def _find_due(self, outputs: Tree) -> set[tuple[Any, ...]]:
+        code = _code_of(self._loss)  # since a function may be made anew for each step
+        passed = {key[1:] for key in self._passed if key[0] == code}
+        form = tuple((t.dtype, t.ndim) for t in flatten(outputs)[0])
+        marks = _unequal_marks(self._targets, self._sizes, passed)
+        return {(code, *mark) for mark in marks} | ({(code, form)} - self._passed)
+
+    def problem(self, region: _Region) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
 
         The loss runs in `region`. Whatever it changes is put back.
@@ -87,74 +96,77 @@ class LossCheck:
         count = len(self._parts)
         if len(self._outputs) < count:  # no check is due
             return ""
-        now, self._passed = self._now, self._passed | self._now
         outputs = [self._outputs[i] for i in range(count)]
-        last = next(reversed(self.losses), None)
         losses = [float(self.losses.get(i, 0.0)) for i in range(count)]
         self._outputs = {}
-        if last is None or not all(map(math.isfinite, losses)):
-            self._passed -= now  # such a step does not count
-            return ""
-        again = value = None
-        reason = "its outputs cannot be joined, or it draws random numbers"
-        for shared in (True, False):
-            whole = self._joined(outputs, shared=shared)
-            if whole is None:
-                continue
-            try:
-                with region():
-                    again = self._value(outputs[last], self._parts[last])
-                    value = self._value(whole, self._targets)
-                break
-            except Exception as error:  # it only fits micro-batches, or there is too little memory
-                reason = f"{type(error).__name__}: {short(error, quote=False)}"
-        if value is None or again is None:
-            _log.warning("loss_fn is not compared with that of the mini-batch: %s", reason)
-            return ""
+        if not self.losses or not all(map(math.isfinite, losses)):
+            return ""  # such a step does not count
+        problem = self._compare(outputs, losses, region)
+        if not problem:
+            self._passed |= self._due
+        return problem
+
+    def _compare(self, outputs: Sequence[Tree], losses: Sequence[float], region: _Region) -> str:
+        """Why the loss cannot be split; empty if it can, or if a warning says that it is unknown.
+
+        `outputs` and `losses` are those of the micro-batches.
+        """
+        last = next(reversed(self.losses))
         dtype = self.losses[last].dtype
-        tolerance = _ROUNDING.get(dtype, _ROUNDING_OF_OTHERS) * max(map(abs, [value, *losses]))
+        tolerance = _ROUNDING.get(dtype, _ROUNDING_OF_OTHERS) * max(map(abs, losses))
         # Terms that cancel leave the rounding of the terms.
         largest = max((_largest(t) for part in outputs for t in flatten(part)[0]), default=0.0)
         tolerance += 16 * torch.finfo(dtype).eps * largest
-        holds_state = abs(again - losses[last]) > tolerance
-        if holds_state and isinstance(self._loss, nn.Module):  # as a layer may
-            _log.warning("loss_fn is not compared with that of the mini-batch: it holds state")
-            return ""
-        pairs = zip(self._weights or [1.0] * count, losses, strict=True)
-        mean = sum(weight * loss for weight, loss in pairs) / (sum(self._weights) or 1.0)
-        if not holds_state and not abs(value - mean) > tolerance:
-            return ""
-        self._passed -= now
-        if holds_state:
+        again = self._value(outputs[last], self._parts[last], region)
+        if isinstance(again, str):
+            return _not_compared(again)
+        if abs(again - losses[last]) > tolerance:
+            if isinstance(self._loss, nn.Module):  # as a layer may
+                return _not_compared("it holds state")
             return (
                 f"loss_fn: it is {losses[last]:.6g} for a micro-batch, and {again:.6g} for the "
                 "same one again, so it holds state that each call moves; move that outside of it"
             )
+        pairs = zip(self._weights or [1.0] * len(losses), losses, strict=True)
+        mean = sum(weight * loss for weight, loss in pairs) / (sum(self._weights) or 1.0)
+        value: float | str = "its outputs cannot be joined"
+        for shared in (True, False):
+            whole = self._joined(outputs, shared=shared)
+            if whole is not None:
+                value = self._value(whole, self._targets, region)
+            if isinstance(value, float):
+                break
+        if isinstance(value, str):
+            return _not_compared(value)
+        if not abs(value - mean) > tolerance:
+            return ""
         return (
-            f"loss_fn: it is {value:.6g} for the mini-batch, and the mean over its {count} "
-            f"micro-batches is {mean:.6g}; if its terms are not the examples, give "
-            "Weighted(loss_fn, lambda targets: number of terms); if it compares examples with each "
-            "other it cannot be split: use micro_batches=1, or check_loss=False if that mean is "
-            "what you want"
+            f"loss_fn: it is {value:.6g} for the mini-batch, and the mean over its "
+            f"{len(losses)} micro-batches is {mean:.6g}; if its terms are not the examples, give "
+            "Weighted(loss_fn, lambda targets: number of terms), with a mask that counts them in "
+            "the targets, not in the outputs; if it compares examples with each other it cannot be "
+            "split: use micro_batches=1, or check_loss=False if that mean is what you want"
         )
 
     def _joined(self, parts: Sequence[Tree], *, shared: bool) -> Tree | None:
         """The outputs of all micro-batches together; None if they cannot be joined.
 
-        Tensors with a row for each example are joined. A number is taken for a mean over its
-        micro-batch. What is the same in all of them, such as a weight, is `shared`: taken once.
+        Tensors are joined along their dimension of the examples, the second one where the first one
+        is time, say. A number is taken for a mean over its micro-batch. What is the same in all of
+        them, such as a weight, is `shared`: taken once. Other rows than examples are joined too.
         """
         if len({repr(flatten(part)[1]) for part in parts}) > 1:
             return None
         made: list[Tensor] = []
         for tensors in zip(*(flatten(part)[0] for part in parts), strict=True):
-            first = tensors[0]
-            have_rows = first.ndim and all(t.shape[1:] == first.shape[1:] for t in tensors)
-            if have_rows and [len(t) for t in tensors] == [*self._sizes]:
-                made.append(torch.cat(tensors))
+            first, shapes = tensors[0], [tensor.shape for tensor in tensors]
+            alike = [n for n in range(first.ndim) if _differ_only_in(shapes, n)]
+            of_examples = [n for n in alike if [shape[n] for shape in shapes] == [*self._sizes]]
+            if of_examples:
+                made.append(torch.cat(tensors, of_examples[0]))
             elif shared and all(torch.equal(t, first) for t in tensors):
                 made.append(first)
-            elif have_rows:
+            elif 0 in alike:
                 made.append(torch.cat(tensors))
             elif first.ndim == 0 and self._weights:
                 weights = torch.tensor(self._weights, dtype=torch.float64, device=first.device)
@@ -164,18 +176,38 @@ class LossCheck:
                 return None
         return unflatten(made, flatten(parts[0])[1])
 
-    def _value(self, outputs: Tree, targets: Tree) -> float | None:
-        """The loss, without a trace; None if it draws random numbers."""
+    def _value(self, outputs: Tree, targets: Tree, region: _Region) -> float | str:
+        """The loss, without a trace, or why it cannot be compared."""
         others = rng.other_sources()
         sources = [*rng.torch_sources(self._device), *others.values()]
-        with torch.no_grad(), rng.preserved(self._device, others), undone(self._loss):
+        with torch.no_grad(), rng.preserved(self._device, others), state_preserved(self._loss):
             rng.reseed(0, self._device, others.values())
-            loss = self._loss(
-                map_leaves(Tensor, copied, outputs), map_leaves(Tensor, copied, targets)
-            )
+            try:
+                with region():
+                    loss = self._loss(
+                        map_leaves(Tensor, copied, outputs), map_leaves(Tensor, copied, targets)
+                    )
+                value = float(loss[0] if isinstance(loss, tuple) else loss)
+            except Exception as error:  # it only fits micro-batches, or there is too little memory
+                return f"{type(error).__name__}: {short(error, quote=False)}"
             if any(source.has_moved(0) for source in sources):
-                return None
-        return float(loss[0] if isinstance(loss, tuple) else loss)
+                return "it draws random numbers"
+        return value
+
+
+def _not_compared(reason: str) -> str:
+    _log.warning("loss_fn is not compared with that of the mini-batch: %s", reason)
+    return ""
+
+
+def _differ_only_in(shapes: Sequence[torch.Size], dimension: int) -> bool:
+    return len({(len(s), *s[:dimension], *s[dimension + 1 :]) for s in shapes}) == 1
+
+
+def _may_broadcast(outputs: Tree, targets: Tree) -> bool:
+    """Whether numbers have another shape than those that they are compared with."""
+    both = [t for t in (outputs, targets) if isinstance(t, Tensor) and t.is_floating_point()]
+    return len(both) == 2 and both[0].shape != both[1].shape
 
 
 def _largest(tensor: Tensor) -> float:
@@ -203,7 +235,7 @@ def _code_of(value: Any, depth: int = 4) -> object:
     return own, tuple(code for code in codes if code is not None)
 
 
-def _unequal(
+def _unequal_marks(
     targets: Tree, sizes: Sequence[int], passed: set[tuple[Any, ...]]
 ) -> Iterator[tuple[Any, ...]]:
     """What values the micro-batches have unequal shares of, of those that may mark terms.
@@ -233,11 +265,12 @@ def _unequal(
 
 
 @contextmanager
-def undone(function: Any, *, buffers: bool = True) -> Iterator[None]:
+def state_preserved(function: Any, *, again: bool = False) -> Iterator[None]:
     """Put back what calls of a loss or a module change: tensors, containers and variables.
 
-    Not parameters, nor `buffers` unless asked, and of objects only those of its own package; others
-    may have threads or files.
+    Not parameters, and of objects only those of its own package; others may have threads or files.
+    With `again`, the calls are those before, and buffers are copies. Then tensors that nothing has
+    ever written to, such as a table of data, need no copy.
     """
     package = _package(function)
     put_back: list[Callable[[], object]] = []
@@ -245,13 +278,16 @@ def undone(function: Any, *, buffers: bool = True) -> Iterator[None]:
     seen: dict[int, Any] = {}
     while todo:
         value = todo.popleft()
-        if id(value) not in seen:
-            seen[id(value)] = value
-            held, restorers = _contents(value, package)
-            if isinstance(value, nn.Module) and not buffers:
-                held = [each for each in held if each is not value._buffers]
-            todo += held
-            put_back += restorers
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if again and isinstance(value, Tensor) and not value.is_inference() and not value._version:
+            continue
+        held, restorers = _contents(value, package)
+        if again and isinstance(value, nn.Module):
+            held = [each for each in held if each is not value._buffers]
+        todo += held
+        put_back += restorers
     try:
         yield
     finally:
@@ -277,11 +313,11 @@ def _contents(value: Any, package: str) -> tuple[list[Any], list[Callable[[], ob
         return [], [partial(_copy_back, value, value._version, value.clone())]
     if isinstance(value, list | deque | set):
         restore = value.update if isinstance(value, set) else value.extend
-        return [*value][:_MOST], [value.clear, partial(restore, [*value])]
+        return [*value][:_MOST_MEMBERS], [value.clear, partial(restore, [*value])]
     if isinstance(value, tuple):
-        return [*value][:_MOST], []
+        return [*value][:_MOST_MEMBERS], []
     if isinstance(value, dict):
-        return [*value.values()][:_MOST], [value.clear, partial(value.update, {**value})]
+        return [*value.values()][:_MOST_MEMBERS], [value.clear, partial(value.update, {**value})]
     if isinstance(value, FunctionType):
         variables = value.__globals__
         named = {name: variables[name] for name in names_in(value.__code__) & variables.keys()}

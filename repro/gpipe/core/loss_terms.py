@@ -26,11 +26,11 @@ _TORCH = "torch."
 # Operations on the stand-in that only arrange its elements. An expression that has any other one
 # may join examples, as `outputs - outputs.mean(0)` does.
 _ARRANGES = {"view", "reshape", "flatten", "transpose", "permute", "mT", "contiguous", "float"}
-_STORES = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE", "IMPORT")
+_WRITES = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE", "IMPORT")
 # What a function asks of outputs that a stand-in would answer otherwise, or prints.
-_ASKS = {"isinstance", "hasattr", "getattr", "type", "print", "open", "compile"}
+_INSPECTIONS = {"isinstance", "hasattr", "getattr", "type", "print", "open", "compile"}
 # What functions of torch are named that draw random numbers.
-_DRAWS = re.compile(r".*(rand|dropout|gumbel).*|normal|poisson|bernoulli|multinomial")
+_RANDOM = re.compile(r".*(rand|dropout|gumbel).*|normal|poisson|bernoulli|multinomial")
 # Their optional weights are those of elements; a mean divides by their sum.
 _WEIGHT_OF_ELEMENTS = ("mse_loss", "l1_loss")
 
@@ -42,49 +42,49 @@ class Terms:
     Attributes:
         weights: of each micro-batch, the divisor of its mean loss.
         summed: whether the loss is a sum, so that nothing is divided.
-        apart: whether each term is known to be of one example.
+        of_examples: whether each term is known to be of one example.
     """
 
     weights: list[float]
     summed: bool
-    apart: bool
+    of_examples: bool
 
 
 class _StandIn:
     """Takes the place of outputs; every operation on it gives another one."""
 
-    def __init__(self, *, apart: bool = True) -> None:
-        self.apart = apart
+    def __init__(self, *, of_examples: bool = True) -> None:
+        self.of_examples = of_examples
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by torch in place of a function that gets a stand-in."""
         if "reduction" in _parameters(func).parameters:
             return _Loss.of(func, args, kwargs or {})
-        apart = getattr(func, "__name__", "") in _ARRANGES
+        of_examples = getattr(func, "__name__", "") in _ARRANGES
         given = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, _StandIn)]
-        return _StandIn(apart=apart and all(each.apart for each in given))
+        return _StandIn(of_examples=of_examples and all(each.of_examples for each in given))
 
     def __getattr__(self, name: str) -> "_StandIn":
         if name.startswith("__"):
             raise AttributeError(name)
-        return _StandIn(apart=self.apart and name in _ARRANGES)
+        return _StandIn(of_examples=self.of_examples and name in _ARRANGES)
 
     def __call__(self, *args: Any, **kwargs: Any) -> "_StandIn":
         return self
 
     def __getitem__(self, key: object) -> "_StandIn":
-        return _StandIn(apart=self.apart and not isinstance(key, _StandIn))
+        return _StandIn(of_examples=self.of_examples and not isinstance(key, _StandIn))
 
     __iter__ = None  # else Python would ask for one item after the other, without an end
 
-    def _joined(self, *_: object) -> "_StandIn":
-        return _StandIn(apart=False)
+    def _combined(self, *_: object) -> "_StandIn":
+        return _StandIn(of_examples=False)
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _joined
-    __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = __neg__ = _joined
-    __lt__ = __le__ = __gt__ = __ge__ = _joined
-    __eq__ = __ne__ = _joined  # pyright: ignore[reportAssignmentType]
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _combined
+    __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = __neg__ = _combined
+    __lt__ = __le__ = __gt__ = __ge__ = _combined
+    __eq__ = __ne__ = _combined  # pyright: ignore[reportAssignmentType]
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -100,11 +100,11 @@ class _Loss(_StandIn):
         target: Tensor | None,
         *,
         summed: bool,
-        apart: bool,
+        of_examples: bool,
         weighted: bool = False,
         factor: float = 1.0,
     ) -> None:
-        super().__init__(apart=apart)
+        super().__init__(of_examples=of_examples)
         self.divisor, self.target, self.summed = divisor, target, summed
         self.weighted, self.factor = weighted, factor
 
@@ -117,24 +117,24 @@ class _Loss(_StandIn):
         legacy = of.get("size_average") is not None or of.get("reduce") is not None
         target = of.get("target_lengths" if func.__name__ == "ctc_loss" else "target")
         if legacy or not (summed or of["reduction"] in ("mean", "batchmean")):
-            return _StandIn(apart=False)
-        apart = all(value.apart for value in of.values() if isinstance(value, _StandIn))
+            return _StandIn(of_examples=False)
+        of_examples = all(value.of_examples for value in of.values() if isinstance(value, _StandIn))
         if summed:
             own = target if isinstance(target, Tensor) else None
-            return cls(1.0, own, summed=True, apart=apart)
+            return cls(1.0, own, summed=True, of_examples=of_examples)
         if not isinstance(target, Tensor):
-            return _StandIn(apart=False)
+            return _StandIn(of_examples=False)
         divisor, weighted = _divisor(func.__name__, of, target), of.get("weight") is not None
-        return cls(divisor, target, summed=False, apart=apart, weighted=weighted)
+        return cls(divisor, target, summed=False, of_examples=of_examples, weighted=weighted)
 
     def _times(self, factor: object) -> _StandIn:
         if not isinstance(factor, int | float):
-            return self._joined()
-        kept = {"summed": self.summed, "apart": self.apart, "weighted": self.weighted}
+            return self._combined()
+        kept = {"summed": self.summed, "of_examples": self.of_examples, "weighted": self.weighted}
         return _Loss(self.divisor, self.target, factor=self.factor * factor, **kept)
 
     def __truediv__(self, divisor: Any) -> _StandIn:
-        return self._times(1 / divisor) if isinstance(divisor, int | float) else self._joined()
+        return self._times(1 / divisor) if isinstance(divisor, int | float) else self._combined()
 
     __mul__ = __rmul__ = _times
 
@@ -159,22 +159,22 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
     `parts` are the targets of the micro-batches, `targets` those of the mini-batch.
     """
     loss_fn = getattr(loss_fn, "_orig_mod", loss_fn)  # of a compiled module
-    if not _is_pure(loss_fn, set()):
+    if not _is_readable(loss_fn, set()):
         return None
-    whole = _tried(loss_fn, targets)
+    whole = _called_with_stand_in(loss_fn, targets)
     if whole is None:
         return None
     given = flatten(targets)[0]
     # A target that is computed from the targets may join examples.
     memory = {tensor.untyped_storage().data_ptr() for tensor in given}
     if whole.target is None or whole.target.untyped_storage().data_ptr() not in memory:
-        whole.apart = False
+        whole.of_examples = False
     is_plain = not (whole.summed or whole.weighted) and whole.factor == 1 and len(given) == 1
     if is_plain and float(whole.divisor) == given[0].numel():
         # Each element of the targets is a term, as nearly always: micro-batches need no look.
         sizes = [float(part.numel()) for of_part in parts for part in flatten(of_part)[0]]
-        return Terms(sizes, summed=False, apart=whole.apart)
-    found = [_tried(loss_fn, part) for part in parts]
+        return Terms(sizes, summed=False, of_examples=whole.of_examples)
+    found = [_called_with_stand_in(loss_fn, part) for part in parts]
     weights: list[float] = []
     for each in found:
         if each is None or (each.summed, each.factor) != (whole.summed, whole.factor):
@@ -183,10 +183,10 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
     # A loss of sums is split as it is. The terms of a mean must be those of the mini-batch.
     if not whole.summed and not math.isclose(sum(weights), float(whole.divisor), rel_tol=1e-4):
         return None
-    return Terms(weights, whole.summed, whole.apart)
+    return Terms(weights, whole.summed, whole.of_examples)
 
 
-def _tried(loss_fn: Any, targets: Tree) -> _Loss | None:
+def _called_with_stand_in(loss_fn: Any, targets: Tree) -> _Loss | None:
     try:
         found = loss_fn(_StandIn(), targets)
     except Exception:  # it looks at the outputs, or at what the stand-in does not have
@@ -196,7 +196,7 @@ def _tried(loss_fn: Any, targets: Tree) -> _Loss | None:
     return found if isinstance(found, _Loss) else None
 
 
-def _is_pure(value: Any, seen: set[int]) -> bool:
+def _is_readable(value: Any, seen: set[int]) -> bool:
     """Whether calling it changes nothing, and it names nothing but torch's and constants."""
     if id(value) in seen:
         return True
@@ -212,21 +212,21 @@ def _is_pure(value: Any, seen: set[int]) -> bool:
         if type(value).__module__ == "torch.nn.modules.loss":
             return True
         forward = type(value).forward
-        named = _stores(forward.__code__)[1] if isinstance(forward, FunctionType) else ()
+        named = _effects(forward.__code__)[1] if isinstance(forward, FunctionType) else ()
         parts = [getattr(value, name) for name in named if hasattr(value, name)]
         return isinstance(forward, FunctionType) and all(
-            _is_pure(part, seen) for part in [forward, *parts]
+            _is_readable(part, seen) for part in [forward, *parts]
         )
     if isinstance(value, partial):
         parts = [value.func, *value.args, *value.keywords.values()]
-        return all(_is_pure(part, seen) for part in parts)
+        return all(_is_readable(part, seen) for part in parts)
     if not isinstance(value, FunctionType):
         of_torch = f"{getattr(value, '__module__', None)}.".startswith(_TORCH)
         return of_torch and not isinstance(value, torch.Generator)
     if value.__module__ == "torch.nn.functional":
         return True
-    stores, names = _stores(value.__code__)
-    if stores:
+    writes, names = _effects(value.__code__)
+    if writes:
         return False
     parts = [value.__globals__[n] for n in names if n in value.__globals__]
     parts += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
@@ -234,21 +234,21 @@ def _is_pure(value: Any, seen: set[int]) -> bool:
         parts += [cell.cell_contents for cell in value.__closure__ or ()]
     except ValueError:  # a name that is not set yet
         return False
-    return all(_is_pure(part, seen) for part in parts)
+    return all(_is_readable(part, seen) for part in parts)
 
 
 @lru_cache(maxsize=256)
-def _stores(code: CodeType) -> tuple[bool, tuple[str, ...]]:
+def _effects(code: CodeType) -> tuple[bool, tuple[str, ...]]:
     """Whether code writes to anything but its own variables, and the names that it uses."""
-    inner = [_stores(each) for each in code.co_consts if isinstance(each, CodeType)]
+    inner = [_effects(each) for each in code.co_consts if isinstance(each, CodeType)]
     names = {*code.co_names}.union(*(of for _, of in inner))
     writes = any(
-        each.opname.startswith(_STORES) or (each.opname == "BINARY_OP" and "=" in each.argrepr)
+        each.opname.startswith(_WRITES) or (each.opname == "BINARY_OP" and "=" in each.argrepr)
         for each in dis.get_instructions(code)
     )
     in_place = any(name.endswith("_") and not name.endswith("__") for name in names)
-    draws = any(map(_DRAWS.fullmatch, names))
-    writes |= in_place or draws or any(of for of, _ in inner) or bool(names & _ASKS)
+    draws = any(map(_RANDOM.fullmatch, names))
+    writes |= in_place or draws or any(of for of, _ in inner) or bool(names & _INSPECTIONS)
     return writes, tuple(sorted(names))
 
 

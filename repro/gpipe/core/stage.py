@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.message import Forms, Message, copied, settle_gradients
 from repro.gpipe.core.layers import is_compiled, modules_of, more_than_a_sequence, parameters_of
-from repro.gpipe.core.loss_check import undone
+from repro.gpipe.core.loss_check import state_preserved
 from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
 from repro.gpipe.core.ownership import refuse_foreign_leaves
 from repro.gpipe.errors import is_refusal
@@ -356,8 +356,8 @@ class HeldStages:
         with torch.enable_grad(), as_before(saved.buffers):
             value, requiring = self._run(cell, saved)
             outputs, _ = flatten(value)
-            # What a module counts in F is not counted once more; its buffers are copies here.
-            with undone(self.loss_module, buffers=False):
+            # What a module counts in F is not counted once more.
+            with state_preserved(self.loss_module, again=True):
                 loss = self._loss_of(cell, value, saved.seeds[-1], saved)
         twice = [loss] if loss is not None and self.loss_module is not None else []
         self._compare(cell, saved, [*outputs, *twice], requiring)
