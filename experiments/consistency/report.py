@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT, ROUNDING
+from repro.gpipe.core.verdict import verdict, worst
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
@@ -18,20 +19,22 @@ from repro.report.style import model_name
 from repro.report.table import Cell, Table
 
 NORMS = {"amoebanet-b": "batch norm", "translation": "layer norm"}
-WITHOUT = "translation"  # batch norm
 
 
 def tables(results: Results) -> list[Table]:
     lines = []
-    every = pairs(results)
-    for (where, model, change), seeds in every.groupby(["where", "model", "change"], sort=False):
+    by_change = pairs(results).groupby(["where", "model", "change"], sort=False)
+    for (where, model, change), seeds in by_change:
         line: dict[str, Any] = {"where": where}
         line["model"] = Cell(model, f"{model_name(model)}, {NORMS[model]}")
         line |= {"change": change, "seeds": len(seeds)}
         same = int(seeds["identical"].sum())
         line["identical"] = Cell(same, f"{same} of {len(seeds)}")
         line |= estimated("relative distance", mean_interval(list(seeds["distance"])))
-        lines.append(line | {"verdict": finding(seeds, every)})
+        # Another K is the paper's claim; of other changes the table says how far they agree.
+        of_paper = seeds["K"].iloc[0] > 1
+        found = _claim(model, seeds).verdict if of_paper else worst(seeds["agreement"])
+        lines.append(line | {"verdict": found})
     forms = {"relative distance": lambda value: f"{value:.1e}" if value else "0"}
     return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms, base_M=BASE_M)]
 
@@ -59,7 +62,8 @@ def pairs(results: Results) -> Frame:
     """A line for each training beside the usual one with its seed, and how far the two are apart.
 
     `identical` says that all losses, weights and buffers are the same, bit for bit; `distance` is
-    the norm of the differences of weights over that of the weights.
+    the norm of the differences of weights over that of the weights; `agreement` is the word for
+    both that `Pipeline.compare` has.
     """
     frame = runs_frame(results, NAME, done=True)
     repeated = frame["scale"].isin(REPEATED_AT) & (frame["group"] == "stages")
@@ -87,27 +91,7 @@ def _change(run: Mapping[str, Any]) -> str:
 
 
 def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:
-    return {
-        "identical": base.loss == other.loss and base.digest == other.digest,
-        "distance": math.dist(base.weights, other.weights) / math.hypot(*base.weights),
-    }
-
-
-def finding(seeds: Frame, every: Frame) -> str:
-    """The verdict on a line with another K, and of other changes what they show."""
-    first, all_identical = seeds.iloc[0], bool(seeds["identical"].all())
-    if first["again"]:
-        return "repeatable" if all_identical else "not repeatable"
-    if first["nudged"]:
-        return "a control"
-    if first["D"] > 1:
-        return f"{'' if seeds['distance'].max() <= LIMIT else 'not '}within {LIMIT:g}"
-    if first["K"] > 1:
-        return _claim(first["model"], seeds).verdict
-    if first["model"] == WITHOUT:
-        return "without batch norm"
-    without = select(every, where=first["where"], model=WITHOUT, change=first["change"])
-    _, low, _ = mean_interval(list(seeds["distance"]))
-    _, _, high = mean_interval(list(without["distance"]))
-    # False for intervals that are NaN, of too few seeds.
-    return "batch norm makes M matter" if low > high else "not shown at this size"
+    same_bits = base.loss == other.loss and base.digest == other.digest
+    distance = math.dist(base.weights, other.weights) / math.hypot(*base.weights)
+    agreement = verdict(same_bits=same_bits, distance=distance, limit=LIMIT)
+    return {"distance": distance, "agreement": agreement, "identical": same_bits}

@@ -9,36 +9,42 @@ from repro.harness.frame import Frame, controls_frame, ratio_of, runs_frame, sel
 from repro.harness.results import Results, Run
 from repro.harness.spec import ON_CPU
 from repro.report.claim import Estimate
-from repro.report.framed import RATIO, framed, or_status, with_interval
+from repro.report.framed import RATIO, Form, framed, in_two, with_interval
 from repro.report.style import model_name
-from repro.report.table import Table
+from repro.report.table import EMPTY, Table
 
 OVER, NOISE = "ours over peer", "A/A"
+FORMS: dict[str, Form] = {OVER: RATIO, NOISE: RATIO}
 TRANSPORTS = ("auto", "gloo")  # through which ours sends
 POINT = ["where", "group", "schedule", "M"]  # A/A judges the points of one group and M
 
 
 def tables(results: Results) -> list[Table]:
-    """A line for each run of a peer and each transport of ours that stands beside it."""
+    """A line for each run of a peer whose M has an A/A; the csv has all, by transport of ours."""
     frame = runs_frame(results, NAME, task="train")
     peers = frame[frame["library"] != "repro"]
     lines = pd.concat([beside(results, peers, transport) for transport in TRANSPORTS])
     lines = with_noise(results, lines.sort_index(kind="stable"))
     estimates = (estimates_of(lines, column) for column in (OVER, NOISE))
-    table = pd.DataFrame(
+    long = pd.DataFrame(
         {
-            "run": lines["run"],
             "where": lines["where"],
             "peer": lines["library"],
             "step": [step_name(run) for run in lines["run"]],
             "ours sends through": lines["ours sends through"],
-            OVER: or_status(lines, OVER),
-            **lines.filter(like=f"{OVER}: "),
+            **lines.filter(like=OVER),
             **lines.filter(like=NOISE),
             "verdict": [verdict(*each) for each in zip(*estimates, strict=True)],
         }
     )
-    return [framed(results, NAME, table, ABOUT, forms={OVER: RATIO, NOISE: RATIO})]
+    texts, _ = in_two(long[long[NOISE].notna() & long[OVER].notna()], forms=FORMS)
+    texts[OVER] += ", " + texts["verdict"]
+    point = ["where", "peer", "step", NOISE]
+    table = texts[point].drop_duplicates()
+    for transport, of in texts.groupby("ours sends through", sort=False):
+        column = of.set_index(point)[OVER].rename(f"through {transport}")
+        table = table.join(column, on=point)
+    return [framed(results, NAME, table.fillna(EMPTY), ABOUT, data=long)]
 
 
 def beside(results: Results, peers: Frame, transport: str) -> Frame:

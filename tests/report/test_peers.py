@@ -47,8 +47,9 @@ def test_a_point_is_judged_by_the_a_a_of_its_own_group_and_m(reference):
 def test_ours_stands_over_its_own_transport_and_over_gloo(reference):
     (table,) = peers.tables(reference)
     lines = table.shown[table.shown["where"] == "laptop on intel-xeon-2c"]
-    both = lines.groupby(["peer", "step"])["ours sends through"].agg(list)
-    assert [*both] == [["shared memory", "gloo"]] * len(both)
+    assert len(lines) == 69
+    for column in ("through shared memory", "through gloo"):
+        assert lines[column].str.contains("faster|within noise|slower").all()
 
 
 def test_each_m_has_an_a_a_and_each_point_has_ours_over_gloo_beside_it():
