@@ -1,197 +1,304 @@
-"""Table 1: the largest model that fits, quoted beside counted at the same size and measured small.
+"""Table 1: the printed sizes and the largest that fit, counted at the paper's size.
 
 The paper's memory cells are sums over all accelerators: 12 bytes a parameter, and peak activations.
 """
 
-from collections.abc import Iterator, Mapping
-from math import isnan
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from experiments.table1 import figures as drawn
-from experiments.table1 import fits
-from experiments.table1.accountings import accountings
-from experiments.table1.claims import evidence  # noqa: F401
-from experiments.table1.fits import COLUMN, as_printed, short
-from experiments.table1.laws import laws
-from experiments.table1.runs import ABOUT as ABOUT  # the page finds its words here
-from experiments.table1.runs import ACCOUNTINGS, CAPPED, DECIMAL_16G, NAME, OPTIMIZER
-from repro.harness.frame import Frame, select
-from repro.harness.results import Results
-from repro.harness.spec import UNLIMITED_MEMORY
-from repro.report.compare import beside_paper
-from repro.report.declared import Shown
+from experiments.table1 import runs as plan
+from experiments.table1.runs import ABOUT, NAME, size_of
+from repro.harness.results import Results, Run
+from repro.harness.schema import CutModel, Fitted
+from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
+from repro.paper.numbers import Quoted, table1, torchgpipe
+from repro.report import style
+from repro.report.claim import Claim, Estimate, number
+from repro.report.compare import beside_paper, rows_of
 from repro.report.figures import Picture
-from repro.report.table import EMPTY, Table
+from repro.report.framed import RANGE, Form, estimated, framed, text_of
+from repro.report.table import EMPTY, Cell, Table
 
-BASE = "Pipeline-1"  # the column that others are divided by
-# The printed size is the largest one if no size with more than this many times its parameters
-# trains. Fixed before anything was measured.
-LARGER = 1.1
-INFERRED_FROM = "transformer"  # whose printed activations favour M and the two slots
-SHOWN = Shown(
-    NAME,
-    "model | column | largest quoted | largest counted | parameters quoted | parameters "
-    "counted | largest why",
-    figure="table1_kinds",
-)
+UNITS = {"amoebanet-d": ("GB", 10**9), "transformer": ("GiB", 2**30)}  # of memory in Table 1
+# Half a unit of the last digit is what rounding takes, and the paper cuts digits off too: it prints
+# 542M for 542.7M.
+DIGITS = 1.5
+CELL = 0.10  # share of a printed number by which ours may differ
+COUNTED = 1.0  # percent by which counted bytes may differ from the allocator's
+REASONS = {  # beside the verdict on a claim
+    "parameters of AmoebaNet-D Pipeline-8, (72, 512)": "misprinted beside it: 12 bytes each are "
+    "21.6 GB and not 24.62, and 1.8B are 22 times 82M and not 25 times as in section 3",
+    "parameters of Transformer Naive-1, L=3": "with Pipeline-1 it gave the constants of its size",
+    "parameters of Transformer Pipeline-1, L=13": "with Naive-1 it gave the constants of its size",
+    "peak activations of Transformer Naive-1, L=3": "misprinted: swapped with the 11.7 GiB of "
+    "parameters, as 12 bytes x 282.2M are 3.15 GiB",
+}
+KINDS = {
+    "boundary": "boundary inputs kept",
+    "activations": "inside the micro-batch being differentiated",
+    "messages": "messages and buffers",  # buffers have the same colour
+}
+HIGHEST = 2  # times a device's memory: higher bars are cut off, with their number
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of Table 1, and ours with each reading; nothing unless all were counted."""
+
+    paper: Quoted
+    sizes: dict[str, CutModel]  # the printed size
+    searches: dict[str, Fitted]  # for the largest
+
+    @property
+    def size(self) -> str:
+        return _size_text(size_of(self.paper))
+
+    @property
+    def name(self) -> str:
+        return f"{style.model_name(self.paper.model)} {self.paper.name}, {self.size}"
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """By definition of the model: the paper has none of AmoebaNet-D, and torchgpipe another."""
+        ours = {}
+        if self.sizes:
+            ours["the authors' code"] = float(self.sizes[plan.SHOWN].parameters)
+            for row in torchgpipe("amoebanetd_memory"):
+                if row.name.endswith(self.size):
+                    ours["torchgpipe's code"] = float(row.values["parameters"])
+        return ours
+
+    @property
+    def activations(self) -> dict[str, float]:
+        """All but the 12 bytes of each parameter, over all stages, in `UNITS`.
+
+        With one slot the 12 bytes are weights, gradients and mean square. With two they are
+        weights, mean square and momentum, and gradients are activations.
+        """
+        totals = {}
+        for reading, cut in self.sizes.items():
+            kinds = ["parameters", "optimizer"] + ["gradients"] * reading.startswith("one slot")
+            kept = [stage.total - sum(map(stage.bytes_of, kinds)) for stage in cut.stages]
+            totals[reading] = sum(kept) / UNITS[self.paper.model][1]
+        return totals
+
+    @property
+    def most_parameters(self) -> dict[str, float]:
+        return {
+            reading: float(fit.largest.parameters) if fit.largest else 0.0
+            for reading, fit in self.searches.items()
+        }
 
 
 def tables(results: Results) -> list[Table]:
-    made = [allocator_check(results), measured_at_size(results)]
     if not beside_paper(results, NAME):
-        return made
-    of_paper = [main(results), accountings(results), memory(results)]
-    return [*of_paper, varied(results), laws(results), *made]
+        return []
+    runs = rows_of(results, NAME)
+    lines = []
+    for column in _columns(results):
+        line = {"column": column.name, "parameters paper": column.paper.parameters}
+        line["parameters counted"] = _spread(column.parameters)[0]
+        line["activations paper"] = column.paper.peak_activation_gb
+        line |= estimated("activations counted", _spread(column.activations))
+        line |= estimated("largest counted", _spread(column.most_parameters))
+        line["largest counted"] = _with_size(column)
+        line["trained on a GPU"] = _on_a_gpu(runs, column.paper)
+        lines.append(line)
+    forms: dict[str, Form] = {"parameters paper": _short, "parameters counted": _short}
+    ranges = ("activations counted", "largest counted")
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms, ranges=ranges)]
+
+
+def claims(results: Results) -> Iterator[Claim]:
+    """Three of each column, those of the largest model first, and one about counting."""
+    for column in reversed(_columns(results)):
+        paper, of_transformer = column.paper, column.paper.model == "transformer"
+        yield _claim(
+            "Table 1, sizes",
+            f"parameters of {column.name}",
+            column.parameters,
+            paper.parameters,
+            DIGITS * paper.parameters_digit,
+            fitted=of_transformer and paper.accelerators == 1,
+        )
+        yield _claim(
+            "Table 1, memory",
+            f"peak activations of {column.name}",
+            column.activations,
+            paper.peak_activation_gb,
+            CELL * paper.peak_activation_gb,
+            unit=UNITS[paper.model][0],
+            fitted=of_transformer,  # by the reading that is shown
+        )
+        yield _claim(
+            "Table 1, largest",
+            f"parameters of the largest, {column.name}",
+            column.most_parameters,
+            paper.parameters,
+            CELL * paper.parameters,
+        )
+    yield _allocator_claim(results)
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    if beside_paper(results, NAME):
-        yield "kinds", drawn.kinds(results), {}
+    columns = [column for column in _columns(results) if column.sizes]
+    if columns and beside_paper(results, NAME):
+        yield "kinds", _kinds(columns), {}
 
 
-def main(results: Results) -> Table:
-    paper = fits.printed().set_index(COLUMN)
-    found = fits.all_fits(results)
-    counted = fits.favoured(found).set_index(COLUMN)
-    sizes, searches = select(counted, is_printed=True), select(counted, given=False)
-    small = select(found, fidelity="measured", given=False)
-    small = small.loc[~small["group"].str.endswith(CAPPED)].drop_duplicates(COLUMN)
-    small = small.set_index(COLUMN)
-    paper["K"] = paper["accelerators"]
-    stages = pd.concat([paper[["K"]], small[["K"]]]).reset_index().drop_duplicates(COLUMN)
-    lines = stages.sort_values(["model", "K", "column"]).loc[:, COLUMN]
-    largest = searches["parameters"].dropna()
-    # How much of a device's memory the printed size takes, where it is not the largest.
-    fate = {True: "does not fit", False: "leaves room"}
-    why = sizes["share"].map(lambda share: f"printed size {fate[share > 1]} ({share:.0%})")
-    columns = {
-        "largest quoted": paper["quoted"],
-        "largest counted": searches["size"],
-        "largest measured, small": small["size"],
-        "largest why": why.mask(paper["quoted"].eq(searches["size"]), "as printed"),
-        "parameters quoted": paper["parameters"].map(as_printed),
-        "parameters counted": largest.map(short),
-    }
-    for name, parameters in (("quoted", paper["parameters"]), ("counted", largest)):
-        over_base = parameters.div(parameters.xs(BASE, level="column"), level="model")
-        # A smaller model has none.
-        shown = over_base.loc[over_base >= 1].map("{:.1f}x".format)
-        columns[f"parameters over {BASE}'s {name}"] = shown
-    table = lines.join(pd.DataFrame(columns), on=COLUMN).fillna(EMPTY)
-    return fits.table_of(results, NAME, table)
+def _columns(results: Results) -> list[Column]:
+    runs = rows_of(results, NAME, fidelity="counted", status="done")
+    columns = []
+    for paper in table1():
+        printed = _fits_of(runs, plan.counted(paper, size_of(paper)))
+        # A size that does not fit is the next one up.
+        sizes = {name: cut for name, fit in printed.items() if (cut := fit.largest or fit.next)}
+        columns.append(Column(paper, sizes, _fits_of(runs, plan.counted(paper, {}))))
+    return columns
 
 
-def memory(results: Results) -> Table:
-    sizes = fits.favoured(fits.counted_sizes(results))
-    unit = sizes["model"].map(lambda model: fits.UNITS[model][1])
-    quoted, counted = sizes["parameters_quoted"], sizes["cut"].map(lambda cut: cut.parameters)
-    # Where the two memory cells of a column are printed in each other's place, the activations, and
-    # not the parameter memory, are 12 bytes a parameter.
-    cells = sizes[["parameter_memory_gb", "peak_activation_gb"]]
-    off = (cells.mul(unit / quoted / fits.BYTES_PER_PARAMETER, axis="index") - 1).abs() < 0.01
-    swapped = off["peak_activation_gb"] & ~off["parameter_memory_gb"]
-    of_parameters = cells["parameter_memory_gb"].mask(swapped, cells["peak_activation_gb"])
-    totals = sizes["cut"].map(lambda cut: [stage.total for stage in cut.stages])
-    table = sizes[COLUMN].assign(size=sizes["quoted"])
-    table["parameters quoted"] = quoted.map(as_printed)
-    table["parameters counted"] = counted.map("{:,}".format)
-    table["12 bytes each quoted"] = sizes["parameter_memory_gb"].map("{:g}".format)
-    table["12 bytes each counted"] = _in_units(sizes, fits.BYTES_PER_PARAMETER * counted)
-    table["bytes of a parameter quoted"] = (of_parameters * unit / quoted).map("{:.1f}".format)
-    table["fullest stage counted"] = _in_units(sizes, totals.map(max))
-    table["emptiest stage counted"] = _in_units(sizes, totals.map(min))
-    return fits.table_of(results, f"{NAME}_memory", table)
+def _fits_of(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> dict[str, Fitted]:
+    """What was found for each spec; nothing unless all were run."""
+    fits = {}
+    for name, spec in specs.items():
+        found = [Fitted.model_validate(run.fit) for run in runs if run.spec == spec]
+        if not found:
+            return {}
+        fits[name] = found[0]
+    return fits
 
 
-def _in_units(sizes: Frame, counts: Frame) -> list[str]:
-    units = [fits.UNITS[model] for model in sizes["model"]]
-    return [f"{size / unit:.2f} {name}" for size, (name, unit) in zip(counts, units, strict=True)]
+def _on_a_gpu(runs: Sequence[Run], paper: Quoted) -> str:
+    """How training the printed size went, and the largest size that trains."""
+    words = []
+    for run in runs:
+        if run.spec == plan.trained(paper) and run.status.startswith("oom"):
+            words.append("out of memory")
+        if run.spec == plan.trained(paper) and run.done:
+            words.append("out of memory" if run.size == "nothing fits" else "trains")
+        if run.spec == plan.searched(paper) and run.done:
+            words.append(f"largest {run.size}")
+    return ", ".join(dict.fromkeys(words)) or EMPTY
 
 
-def varied(results: Results) -> Table:
-    """The largest model against what is not printed: attention, N of Naive-1, the unit of 16 G."""
-    frame = select(fits.all_fits(results), fidelity="counted", given=False)
-    is_favoured = frame["reading"].isin(fits.FAVOURED) | (frame["memory"] == DECIMAL_16G)
-    lines = []
-    for fit in frame.loc[is_favoured].itertuples():
-        slots, passes = fit.reading.split(", ")
-        others = "" if slots == ACCOUNTINGS[OPTIMIZER] else f", {slots}"
-        more = f": {short(fit.parameters)}" if fit.largest else ""
-        setting = f"N={fit.N}, {passes}{others}{fit.unprinted}"
-        lines.append([fit.model, setting, fit.K, fit.size + more])
-    long = pd.DataFrame(lines, columns=["model", "setting", "K", "size"])
-    table = long.pivot_table("size", ["model", "setting"], "K", aggfunc="first", sort=False)
-    table = table.sort_index(axis="columns").add_prefix("K=").reset_index()
-    return fits.table_of(results, f"{NAME}_varied", table.fillna(EMPTY))
+def _claim(
+    exhibit: str, what: str, ours: Mapping[str, float], paper: float, off: float, **more: Any
+) -> Claim:
+    """One that was counted at the paper's size, with each setting that the paper leaves open."""
+    why = [REASONS[what]] if what in REASONS else []
+    agree = [setting for setting, value in ours.items() if abs(value - paper) <= off]
+    if 0 < len(agree) < len(ours):
+        why.append(f"agrees only with {' and with '.join(agree)}")
+    estimates = [number(value) for value in ours.values()]
+    return Claim(exhibit, what, estimates, "counted", paper, off, why="; ".join(why), **more)
 
 
-def allocator_check(results: Results) -> Table:
-    """Each stage of the sizes that were trained: bytes counted, and by the allocator's events."""
-    trained = select(fits.all_fits(results), fidelity="measured", memory=UNLIMITED_MEMORY)
-    lines = [
-        [fit.model, fit.K, fit.M, fit.remat, stage, counted, *tried.allocator_bytes[stage][:2]]
-        for fit in trained.itertuples()
-        for tried in fit.fit.tried
-        for stage, counted in enumerate(tried.counted_bytes if tried.allocator_bytes else ())
+def _allocator_claim(results: Results) -> Claim:
+    """Of all stages that were trained the one whose bytes differ most from the counted ones."""
+    done = rows_of(results, NAME, fidelity="measured", status="done")
+    printed = [plan.trained(paper) for paper in table1()]
+    on_gpu = _off([run for run in done if run.spec in printed])
+    on_cpu = _off([run for run in done if run.spec.memory == UNLIMITED_MEMORY])
+    return Claim(
+        "Table 1, counted bytes",
+        "counted bytes of a stage against those of its allocator, at worst",
+        [number(max(off)) for off in (on_gpu, on_cpu) if off],
+        "measured",
+        most=COUNTED,
+        unit="%",
+        why=f"{len(on_gpu)} stages of printed sizes on a GPU, {len(on_cpu)} of small ones on a CPU",
+    )
+
+
+def _off(runs: Sequence[Run]) -> list[float]:
+    """Percent by which the counted bytes of each stage differ from those of its tensors."""
+    sizes = [size for run in runs for size in Fitted.model_validate(run.fit).tried]
+    return [
+        100 * abs(stage_bytes / tensors - 1)
+        for size in sizes
+        if size.allocator_bytes
+        for stage_bytes, (tensors, *_) in zip(size.counted_bytes, size.allocator_bytes, strict=True)
     ]
-    columns = ["model", "K", "M", "checkpoint", "stage", "counted", "tensors", "allocated"]
-    stages = pd.DataFrame(lines, columns=columns)
-    # `tensors` is without, `allocated` with the workspace of kernels.
-    workspace = stages["allocated"] - stages["tensors"]
-    table = stages[columns[:5]]
-    sizes = {"counted": stages["counted"], "measured": stages["tensors"]}
-    for name, size in (sizes | {"kernels' workspace": workspace}).items():
-        table[f"{name}, KiB"] = (size / 1024).map("{:,.1f}".format)
-    over = stages["counted"] / stages["tensors"]
-    table["counted over measured"] = over.map("{:.4f}".format)
-    return fits.table_of(results, f"{NAME}_check", table)
 
 
-def measured_at_size(results: Results) -> Table:
-    """The paper's own sizes, measured: stages of 8 GB or 16 GiB that share one GPU."""
-    frame = fits.all_fits(results)
-    frame = frame.loc[frame["group"].str.endswith(CAPPED)]
-    place = ["machine", "scale", *COLUMN]
-    searches = select(frame, given=False).loc[:, [*place, "size", "parameters"]]
-    paper = fits.printed().loc[:, [*COLUMN, "quoted", "parameters"]]
-    columns = paper.merge(select(frame, given=True), on=COLUMN, suffixes=("_quoted", ""))
-    columns = columns.merge(searches, how="left", on=place, suffixes=("", "_largest"))
-    lines = columns.to_dict("records")
-    table = columns.loc[:, ["where", *COLUMN]]
-    table["printed size tried"] = columns["quoted"]
-    table["printed size measured"] = [_fate(line) for line in lines]
-    table["largest quoted"] = columns["parameters_quoted"].map(as_printed)
-    table["largest measured"] = [_largest(line) for line in lines]
-    table["verdict"] = [verdict(line) for line in lines]
-    return fits.table_of(results, f"{NAME}_gpu", table)
+def _with_size(column: Column) -> Cell:
+    """`L=118, 6.073B (4.865B to 7.685B)`."""
+    value, low, high = _spread(column.most_parameters)
+    shown = next(iter(column.searches.values()), None)
+    if shown is None or shown.largest is None:
+        return Cell(value, "none" if shown else EMPTY)
+    text = text_of(_short, value, low, high, RANGE)
+    return Cell(value, f"{_size_text(shown.largest.args)}, {text}", low, high)
 
 
-def _fate(line: Mapping[str, Any]) -> str:
-    if line["largest"]:
-        return "trains"
-    reasons = [tried.reason for tried in line["fit"].tried if tried.status == "oom"]
-    return f"runs out: {reasons[0].split(':')[0]}" if reasons else EMPTY
+def _spread(values: Mapping[str, float]) -> Estimate:
+    """With the first setting, which is shown, and the least and the most of several."""
+    if len(values) < 2:
+        return number(next(iter(values.values()), nan))
+    return next(iter(values.values())), min(values.values()), max(values.values())
 
 
-def _largest(line: Mapping[str, Any]) -> str:
-    parameters = line["parameters_largest"]
-    return EMPTY if isnan(parameters) else f"{short(parameters)}: {line['size_largest']}"
+def _size_text(args: Mapping[str, Any]) -> str:
+    return f"({args['L']}, {args['D']})" if "D" in args else f"L={args['L']}"
 
 
-def verdict(line: Mapping[str, Any]) -> str:
-    """What the measurement says about the printed size.
+def _short(parameters: float) -> str:
+    """`82M`, `1.053B`."""
+    scale, letter = (1e9, "B") if parameters >= 1e9 else (1e6, "M")
+    return f"{parameters / scale:.4g}{letter}"
 
-    M and the optimizer's slots were inferred from the cells of one model, for which agreement is a
-    fit. The search varies D of AmoebaNet-D at the printed L only.
-    """
-    if not line["largest"]:
-        return "not reproduced: runs out of memory"
-    if isnan(line["parameters_largest"]) or line["column"] == "Naive-1":
-        return "consistent: trains"
-    if line["parameters_largest"] > LARGER * line["parameters_quoted"]:
-        return "consistent: trains, but larger ones do too"
-    if line["model"] == INFERRED_FROM:
-        return "fitted: the largest that trains"
-    return "reproduced with what is inferred"
+
+def _kinds(columns: Sequence[Column]) -> Figure:
+    """A panel for each model: the memory of each stage of the printed sizes, by kind."""
+    models = [*dict.fromkeys(column.paper.model for column in columns)]
+    figure, axes = style.grid(len(models), 1, 3.4)
+    for (panel,), model in zip(axes, models, strict=True):
+        _stacked(panel, model, [column for column in columns if column.paper.model == model])
+    shown = [kind for kind in style.MEMORY if kind != "buffers"]
+    handles = [Patch(color=style.MEMORY[kind], label=KINDS.get(kind, kind)) for kind in shown]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    return figure
+
+
+def _stacked(axes: Axes, model: str, columns: Sequence[Column]) -> None:
+    """A bar for each stage; of more than eight for the first, a middle and the last."""
+    name, unit = UNITS[model]
+    memory, M = plan.MEMORY[model] / unit, plan.READINGS[plan.SHOWN]["M"]
+    top = HIGHEST * memory
+    bars = []  # place, label and stage of each
+    x = 0.0
+    for column in columns:
+        stages = column.sizes[plan.SHOWN].stages
+        K = len(stages)
+        shown = [*range(K)] if K <= 8 else [0, K // 2, K - 1]
+        bars += [
+            (x + i, str(stage) if K > 1 else "", stages[stage]) for i, stage in enumerate(shown)
+        ]
+        words, middle = f"{column.paper.name}\n{column.size}", x + (len(shown) - 1) / 2
+        axes.text(middle, -0.1 * top, words, fontsize=8, ha="center", va="top")
+        x += len(shown) + 0.8
+    places, labels, stages = zip(*bars, strict=True)
+    filled = [0.0] * len(stages)
+    for kind, colour in style.MEMORY.items():
+        edge = style.SOFT if colour == style.IDLE else "none"
+        heights = [stage.bytes_of(kind) / unit for stage in stages]
+        axes.bar(places, heights, 0.85, filled, color=colour, edgecolor=edge, linewidth=0.3)
+        filled = [below + height for below, height in zip(filled, heights, strict=True)]
+    for place, height in zip(places, filled, strict=True):
+        if height > top:
+            text = f"{height:.0f}\n{name}"
+            axes.text(place, 0.98 * top, text, fontsize=8, ha="center", va="top")
+    style.ticks(axes, places, labels)
+    axes.set_ylim(0, top)
+    axes.axhline(memory, color=style.THEORY, linewidth=1, linestyle="--")
+    axes.text(x - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
+    title = f"{style.model_name(model)}, the paper's sizes; N={plan.N_OF[model]}, M={M}"
+    axes.set(title=f"{title}; stages below", ylabel=f"{name} at the stage's peak, counted")
+    axes.grid(axis="x", visible=False)

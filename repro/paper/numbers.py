@@ -85,11 +85,9 @@ def _rows(table: str, kind: type[Row]) -> list[Row]:
 table1 = partial(_rows, "table1", Quoted)
 """Maximum model size (section 3); M is not printed for this table.
 
-Memory is the sum over all accelerators, in GB as printed. Where the last digit of `parameters` is a
-0, `parameters_digit` is its unit, else None.
+Memory is the sum over all accelerators, in GB as printed. `parameters_digit` is the unit of the
+last printed digit of `parameters`.
 """
-table1_claims = partial(_rows, "table1_claims", Quoted)
-"""The ratios of section 3 about Table 1: 25x, 2.7x, 298x, over the parameters of a column."""
 table2 = partial(_rows, "table2", Quoted)
 """Throughput on TPUs, normalised to K=2, M=1; the paper's batch differs between cells."""
 table3 = partial(_rows, "table3", Quoted)

@@ -11,8 +11,6 @@ Table 2 (Transformer, M=32, within 1.3 %) and its breakdown (4.1 % bubble). With
 re-materialization R = 0, and both are the same.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 Form = Literal["plain", "early"]
@@ -48,34 +46,3 @@ def speedup_over_k1(K: int, M: int, form: Form) -> float:
 def speedup_over_k2m1(K: int, M: int, form: Form) -> float:
     """Table 2's normalisation at one fixed N: throughput over that of K=2, M=1."""
     return speedup_over_k1(K, M, form) / speedup_over_k1(2, 1, form)
-
-
-@dataclass(frozen=True)
-class MemoryLaw:
-    """A published law for the peak activations of a stage: a sum of terms with unknown constants.
-
-    Attributes:
-        terms: (K, M, N) -> the terms, at a constant number of layers L.
-    """
-
-    name: str  # the law as written
-    source: str  # who states it
-    recomputes: bool  # whether it holds with re-materialization
-    terms: Callable[[float, float, float], tuple[float, ...]]
-
-
-MEMORY_LAWS = (
-    MemoryLaw("N + (L/K)(N/M)", "the paper, section 2.3", True, lambda K, M, N: (N, N / (K * M))),
-    MemoryLaw(
-        "(L/K)(N/M)",
-        "without the term O(N), as some summaries have it",
-        True,
-        lambda K, M, N: (N / (K * M),),
-    ),
-    MemoryLaw(
-        "N L/K",
-        "without re-materialization; the paper's O(N L) at K=1",
-        False,
-        lambda K, M, N: (N / K,),
-    ),
-)

@@ -1,39 +1,102 @@
-"""Table 1: what a measurement on a GPU shows, and which reading explains the printed cells."""
+"""Table 1: readings of the 12 bytes, what follows from runs that are missing or differ."""
 
-from math import nan
+from dataclasses import replace
 
-import pandas as pd
 import pytest
+from recorded import changed_runs
 
-from experiments.table1.accountings import READINGS, favoured_reading
-from experiments.table1.report import verdict as verdict_of
+from experiments.table1 import report
+from experiments.table1.report import Column, claims, tables
+from experiments.table1.runs import READINGS, searched, trained
+from repro.harness.results import Results, Run
+from repro.harness.schema import CutModel
+from repro.paper.numbers import table1
+
+AT_2, NAIVE = "AmoebaNet-D Pipeline-2, (18, 544)", "AmoebaNet-D Naive-1, (18, 208)"
+(PAPER_AT_2,) = [row for row in table1() if (row.model, row.accelerators) == ("amoebanet-d", 2)]
+
+
+def verdicts(results: Results) -> dict[str, str]:
+    return {claim.what: claim.verdict for claim in claims(results)}
+
+
+def on_a_gpu(results: Results) -> dict[str, str]:
+    shown = tables(results)[0].shown
+    return dict(zip(shown["column"], shown["trained on a GPU"], strict=True))
+
+
+def with_fit(run: Run, **changed: object) -> Run:
+    """A run whose newest record has another answer."""
+    round_ = run.rounds[-1]
+    values = {**round_.values, "fit": {**round_.values["fit"], **changed}}
+    return replace(run, rounds=(*run.rounds[:-1], replace(round_, values=values)))
+
+
+def test_gradients_are_activations_where_the_12_bytes_are_two_slots():
+    gb = 10**9
+    kinds = {"parameters": gb, "gradients": gb, "optimizer": 2 * gb, "activations": 5 * gb}
+    stages = [{"at": "B0", "total": 9 * gb, **kinds}] * 2
+    cut = {"args": {}, "parameters": 1, "fullest": 9 * gb, "balance": [1, 1], "stages": stages}
+    sizes = dict.fromkeys(READINGS, CutModel.model_validate(cut))
+    activations = Column(PAPER_AT_2, sizes, {}).activations
+    assert activations == {name: 12 if name.startswith("two") else 10 for name in READINGS}
+
+
+def test_every_reading_is_recorded(reference: Results):
+    """A changed spec would lose its run."""
+    for column in report._columns(reference):
+        readings = 1 if column.paper.name == "Naive-1" else 4
+        assert len(column.sizes) == len(column.searches) == readings
+
+
+def test_a_column_is_not_judged_by_some_of_its_readings(reference: Results):
+    def without(run: Run) -> Run:
+        is_one = run.spec.optimizer == "rmsprop" and run.spec.memory == 8000 * 10**6
+        return replace(run, status="planned", rounds=()) if is_one else run
+
+    words = verdicts(changed_runs(reference, without))
+    assert words[f"parameters of {AT_2}"] == "not tested here"
+    assert words[f"peak activations of {AT_2}"] == "not tested here"
+    assert words[f"peak activations of {NAIVE}"] == "not reproduced"  # it has one reading
+
+
+def test_a_size_with_other_parameters_is_not_reproduced(reference: Results):
+    def fewer(run: Run) -> Run:
+        if run.experiment != "table1" or not run.done or run.spec.fidelity != "counted":
+            return run
+        largest = run.rounds[-1].values["fit"]["largest"]
+        return with_fit(run, largest=largest and largest | {"parameters": 10**9})
+
+    what = "parameters of Transformer Pipeline-8, L=103"
+    assert verdicts(reference)[what] == "reproduced"
+    assert verdicts(changed_runs(reference, fewer))[what] == "not reproduced"
+
+
+def test_a_stage_that_holds_more_than_counted_is_not_reproduced(reference: Results):
+    def more(run: Run) -> Run:
+        if run.experiment != "table1" or not run.done or run.spec.fidelity != "measured":
+            return run
+        tried = [
+            each | {"counted_bytes": [int(0.98 * count) for count in each["counted_bytes"]]}
+            for each in run.rounds[-1].values["fit"]["tried"]
+        ]
+        return with_fit(run, tried=tried)
+
+    assert [*verdicts(reference).values()][-1] == "reproduced"
+    assert [*verdicts(changed_runs(reference, more)).values()][-1] == "not reproduced"
 
 
 @pytest.mark.parametrize(
-    ("model", "trains", "largest", "verdict"),
+    ("change", "words"),
     [
-        ("amoebanet-d", True, 320e6, "reproduced with what is inferred"),
-        ("amoebanet-d", True, 400e6, "consistent: trains, but larger ones do too"),
-        ("amoebanet-d", True, nan, "consistent: trains"),
-        ("amoebanet-d", False, 320e6, "not reproduced: runs out of memory"),
-        ("transformer", True, 320e6, "fitted: the largest that trains"),
+        (lambda run: run, "trains"),
+        (lambda run: with_fit(run, largest=None), "out of memory"),
+        (lambda run: replace(run, status="oom(stage 1)", rounds=()), "out of memory"),
+        (lambda run: replace(run, status="interrupted", rounds=()), "-"),
+        (lambda run: replace(run, spec=searched(PAPER_AT_2)), "largest D=544"),  # as if it was one
     ],
 )
-def test_the_verdict_follows_from_what_trained(model, trains, largest, verdict):
-    line = {"model": model, "column": "Pipeline-1", "parameters_quoted": 318e6}
-    assert verdict_of(line | {"largest": trains, "parameters_largest": largest}) == verdict
-
-
-@pytest.mark.parametrize(
-    ("off", "text"),
-    [
-        ((0.2, -0.4, 0.3, -0.11), "No reading is within 10% of every printed cell of AmoebaNet-D."),
-        ((0.01, -0.4, 0.3, -0.5), "one slot, M=16 is favoured by its median difference of 1.0%."),
-        ((0.01, -0.4, 0.3, -0.2), "M is not identified, since the nearest is M=16 with one slot"),
-        ((0.01,), "Not every reading has been counted."),
-    ],
-)
-def test_a_favoured_reading_follows_its_numbers(off, text):
-    lines = [("amoebanet-d", "Pipeline-1", *pair) for pair in zip(READINGS, off, strict=False)]
-    columns = ["model", "column", "reading", "difference"]
-    assert text in favoured_reading(pd.DataFrame(lines, columns=columns))
+def test_what_a_gpu_showed(reference: Results, change, words: str):
+    printed = trained(PAPER_AT_2)
+    changed = changed_runs(reference, lambda run: change(run) if run.spec == printed else run)
+    assert on_a_gpu(changed)[AT_2] == words
