@@ -1,140 +1,110 @@
-"""How far the cost model is off: predicted beside published and measured steps and memory."""
+"""How far the cost model is off: predicted beside published and measured steps, a line a source."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from math import expm1, isnan, nan
+from math import ceil, expm1, log1p, nan
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from experiments.costs.cells import SOURCES, cells
-from experiments.costs.error import BARS, bars
-from experiments.costs.iterations import ITERATIONS, PREDICTIONS, errors
-from experiments.costs.layers import LAYERS, OFF, OFF_SHEET, SHARE, layers
-from experiments.costs.runs import ABOUT, GPU, NAME, lingvo_memory, torchgpipe_memory
-from repro.harness.error_bars import off
-from repro.harness.frame import runs_frame, select
-from repro.harness.results import GIB, Results
-from repro.report.declared import Shown
+from experiments.advise.report import predicted
+from experiments.costs.runs import ABOUT, NAME, PUBLISHED
+from repro.costs.error_bars import CALIBRATED, DATA_SHEET
+from repro.harness.frame import Frame, runs_frame, select
+from repro.harness.results import Results, Run
+from repro.harness.spec import TINY
+from repro.paper import theory
 from repro.report.framed import framed
 from repro.report.style import model_name
-from repro.report.table import Cell, Table
+from repro.report.table import Table
 
-GB = 10**9
-THROUGHPUT, RATIO = "error (%) throughput", "error (%) ratio"
-TEXTBOOK = "error (%) ratio, textbook"
-ERRORS = {THROUGHPUT: "absolute", RATIO: "ratio", TEXTBOOK: "textbook"}
-QUOTED, COUNTED = "activations (GiB) quoted", "activations (GiB) counted"
-SHOWN = Shown(
-    NAME,
-    f"source | model | {THROUGHPUT} | {RATIO} | {TEXTBOOK}",
-    lines={"model": ("median error", "worst error")},
-)
+LINGVO = "lingvo-v100"
+SOURCES = {
+    "torchgpipe-amoebanet-d": "torchgpipe, AmoebaNet-D on P40",
+    "torchgpipe-resnet101": "torchgpipe, ResNet-101 on P40",
+    "torchgpipe-unet": "torchgpipe, U-Net on P40",
+    LINGVO: "Lingvo, Transformer on V100",
+}
+ALL = "all published"
 
 
 def tables(results: Results) -> list[Table]:
-    return [
-        speed(results),
-        ranges(results),
-        single_layers(results),
-        iterations(results),
-        memory(results),
-    ]
+    frame = steps(results)
+    published, timed = (select(frame, durations=kind) for kind in (DATA_SHEET, CALIBRATED))
+    sources = [*published.groupby("source", sort=False), (ALL, published)]
+    sources += [*timed.groupby("source", sort=False)]
+    lines = [{"source": source, **_summary(of)} for source, of in sources if len(of)]
+    table = framed(results, NAME, pd.DataFrame(lines), ABOUT)
+    return [replace(table, runs=[*frame["run"]])]
 
 
-def speed(results: Results) -> Table:
-    every = cells(results)
-    parts = [_summaries("all", every.loc[every["source"] != "rehearsal"])]
-    for letter, source in reversed(SOURCES.items()):
-        of_source = select(every, source=letter)
-        parts = [_cells(source, of_source), _summaries(source, of_source), *parts]
-    table = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()])
-    forms = {f"examples/s {fidelity}": ".1f" for fidelity in ("quoted", "measured", "simulated")}
-    return framed(results, NAME, table, ABOUT, forms=forms)
+def steps(results: Results) -> Frame:
+    """A line for each step that is published or measured, and predicted.
+
+    Errors are predicted over real throughput, minus 1, medians over rounds: `step`; `ratio`, of the
+    ratio to the first step of the same source; and `textbook`, the same of D K M / (M + K - 1),
+    which knows neither layers nor devices. The first step has no ratio.
+    """
+    columns = ["durations", "source", "series", "id", "run", "round", "step", "textbook"]
+    frame = pd.DataFrame([*_published(results), *_timed(results)], columns=columns)
+    quotients, in_round = frame[["step", "textbook"]], frame.groupby(["series", "round"])
+    over_first = quotients / in_round[["step", "textbook"]].transform("first")
+    over_first = over_first[in_round.cumcount() > 0] - 1
+    # Lingvo published throughput over that of one GPU, in no unit.
+    frame["step"] = (frame["step"] - 1).mask(frame["source"] == SOURCES[LINGVO])
+    frame["ratio"], frame["textbook"] = over_first["step"], over_first["textbook"]
+    of_step = frame.groupby(["durations", "source", "series", "id"], sort=False)
+    medians = of_step[["step", "ratio", "textbook"]].median()
+    return medians.join(of_step["run"].first()).reset_index()
 
 
-def ranges(results: Results) -> Table:
-    """The ranges that simulated numbers of other tables have, by setting."""
-    frame = bars(results)
-    forms = dict.fromkeys(frame.columns[2:], ".0f")
-    return framed(results, BARS, frame, ABOUT, forms=forms)
+def _published(results: Results) -> Iterator[tuple[Any, ...]]:
+    runs = runs_frame(results, NAME, fidelity="simulated", done=True)["run"]
+    for group, of in PUBLISHED.items():
+        for index, (spec, real) in enumerate(of()):
+            run = next((run for run in runs if run.spec == spec), None)
+            if run is not None:
+                of_run = DATA_SHEET, SOURCES[group], group, index, run, "published"
+                # Lingvo's model grows with K.
+                formula = _textbook(run) / (run.K if group == LINGVO else 1)
+                yield *of_run, run.throughput / real, formula / real
 
 
-def single_layers(results: Results) -> Table:
-    """How far the curve of efficiency is off where it was fitted, and a data sheet beside it."""
-    form = dict.fromkeys((OFF, OFF_SHEET), "+.0f") | {SHARE: ".2f"}
-    forms = form | dict.fromkeys(("F (ms)", "R (ms)", "B (ms)"), ".1f")
-    return framed(results, LAYERS, layers(results), ABOUT, forms=forms)
+def _timed(results: Results) -> Iterator[tuple[Any, ...]]:
+    """Steps of this experiment and of `advise`; older ones by fitted devices have no such step."""
+    for run in runs_frame(results, NAME, "advise", task="train", done=True)["run"]:
+        tiny = ", tiny" if run.scale in TINY else ""
+        source = f"layers timed here, {model_name(run.model)}{tiny}"
+        for round_ in run.rounds:
+            seconds = predicted(round_, run.D)
+            if seconds is not None:
+                of_run = CALIBRATED, source, (run.place, run.model), run.id, run, round_.name
+                yield *of_run, round_.step_s / seconds, _textbook(run) / round_.throughput
 
 
-def iterations(results: Results) -> Table:
-    """How far predicted iterations of vTrain are off, by part; beside two simpler predictions."""
-    frame = errors()
-    forms = dict.fromkeys(frame.columns[3:], ".1f")
-    origin = f"Frozen in predictions/{PREDICTIONS.name}."
-    table = framed(results, ITERATIONS, frame, ABOUT, forms=forms, origin=origin)
-    return replace(table, of_file=True)
+def _textbook(run: Run) -> float:
+    return run.D * theory.speedup_over_k1(run.K, run.M, "plain")
 
 
-def _cells(source: str, frame: pd.DataFrame) -> pd.DataFrame:
-    has_unit, is_published = frame["source"] != "b", frame["fidelity"] == "simulated"
-    both_rules = frame["group"].astype(str).str.endswith(GPU)
-    table = pd.DataFrame({"source": source}, frame.index)
-    if frame.empty:
-        return table
-    table["model"] = frame["model"].map(model_name) + (", " + frame["remat"]).where(both_rules, "")
-    for name in "KMN":
-        table[name] = frame[name].astype(object)
-    table["run"] = frame["run"]
-    table["examples/s quoted"] = frame["real"].where(has_unit & is_published)
-    table["examples/s measured"] = frame["real"].where(has_unit & ~is_published)
-    table["examples/s simulated"] = frame["predicted"]
-    for column, name in ERRORS.items():
-        table[column] = [_percent(error, "+.0f") for error in frame[name]]
-    table.loc[frame["is_base"].astype(bool), RATIO] = Cell(text="base")
-    return table
+def _summary(frame: Frame) -> dict[str, float]:
+    ratio, textbook, step = (sizes(frame[name]) for name in ("ratio", "textbook", "step"))
+    in_percent = {
+        "ratio (%) median": median(ratio) if ratio else nan,
+        "ratio (%) nine of ten": nine_of_ten(ratio),
+        "ratio (%) worst": max(ratio, default=nan),
+        "textbook (%) median": median(textbook) if textbook else nan,
+        "step (%) nine of ten": nine_of_ten(step),
+    }
+    return {"steps": len(frame)} | {name: 100 * expm1(size) for name, size in in_percent.items()}
 
 
-def _summaries(source: str, frame: pd.DataFrame) -> pd.DataFrame:
-    sizes = {column: frame[name].dropna().map(off) for column, name in ERRORS.items()}
-    if not any(map(len, sizes.values())):
-        return pd.DataFrame()
-    lines = []
-    for which, of_sizes in {"median": pd.Series.median, "worst": pd.Series.max}.items():
-        line: dict[str, Any] = {"source": source, "model": f"{which} error"}
-        for column, of in sizes.items():
-            line[column] = _percent(expm1(of_sizes(of)), ".0f")
-        lines.append(line)
-    return pd.DataFrame(lines)
+def sizes(errors: pd.Series) -> list[float]:
+    """The sizes of errors; half as fast and twice as fast are equally wrong."""
+    return [abs(log1p(error)) for error in errors.dropna()]
 
 
-def _percent(error: float, form: str) -> Cell:
-    return Cell() if isnan(error) else Cell(100 * error, format(100 * error, form))
-
-
-def memory(results: Results) -> Table:
-    """Counted memory beside torchgpipe's table, and whether Lingvo's settings fit."""
-    recorded = list(runs_frame(results, NAME, done=True)["run"])
-    lines = []
-    published = [*torchgpipe_memory(), *((spec, {}) for spec in lingvo_memory())]
-    for spec, quoted in published:
-        for run in (run for run in recorded if run.spec == spec):
-            activations = quoted.get("peak_activation_gib") or nan
-            counted = sum(run.peak_gib_per_stage) - (quoted.get("model_memory_gib") or nan)
-            modelled = run.rounds[-1].modelled
-            fullest, device = run.peak_gib_max * GIB, (modelled and modelled.memory) or nan
-            sizes = [f"{name}={spec.model_args[name]}" for name in "LD" if name in spec.model_args]
-            line = {
-                "source": "torchgpipe" if quoted else "Lingvo",
-                "model": ", ".join([model_name(run.model), *sizes]),
-                "K": run.K,
-                "optimizer": spec.optimizer,
-                QUOTED: activations,
-                COUNTED: counted,
-                "error (%)": 100 * (counted / activations - 1),
-                "fullest stage (GB) counted": fullest / GB,
-                "device (GB)": device / GB,
-                "fits": "yes" if fullest <= device else "no",
-            }
-            lines.append(line)
-    forms = {"error (%)": "+.0f", "device (GB)": ".0f"}
-    return framed(results, "costs_memory", pd.DataFrame(lines), ABOUT, forms=forms)
+def nine_of_ten(sizes: Iterable[float]) -> float:
+    """The smallest that nine of ten, or more, do not exceed; NaN of none."""
+    ordered = sorted(sizes)
+    return ordered[ceil(0.9 * len(ordered)) - 1] if ordered else nan
