@@ -89,11 +89,11 @@ def test_with_the_extra_the_commands_have_experiments_and_files(wheel: Path, tmp
     for runs in ROOT.glob("experiments/*/runs.py"):
         assert re.search(rf"(?m)^ *{runs.parent.name} ", listed)
 
-    place = "amd-epyc-2c/laptop/costs"
-    shutil.copytree(REFERENCE / place, tmp_path / "results" / place)
+    for place in ("amd-epyc-2c/laptop/costs", "amd-epyc-2c/laptop/advise"):
+        shutil.copytree(REFERENCE / place, tmp_path / "results" / place)
     output(commands / "repro", "report", folder=tmp_path)
-    made = (tmp_path / "plots/costs_iterations.csv").read_text(encoding="utf-8")
-    assert made == (ROOT / "plots/reference/costs_iterations.csv").read_text(encoding="utf-8")
+    made = (tmp_path / "plots/costs.csv").read_text(encoding="utf-8")
+    assert made == (ROOT / "plots/reference/costs.csv").read_text(encoding="utf-8")
 
     # Errors of predictions are known, and a user's own folder `experiments` is not hidden.
     (tmp_path / "experiments").mkdir()

@@ -133,5 +133,5 @@ def torchgpipe(name: str) -> list[Peer]:
 
 
 def lingvo(name: str) -> list[Peer]:
-    """What Lingvo says of its own GPipe: `lingvo("throughput")`, `lingvo("memory")`."""
+    """What Lingvo says of its own GPipe: `lingvo("throughput")`."""
     return _rows(f"lingvo_{name}", Peer)
