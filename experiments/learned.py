@@ -1,41 +1,26 @@
-"""What the experiments that train models to a quality share: arms, learning rates, comparisons.
+"""What the experiments that train models to a quality share: arms, learning rates, translation.
 
-An arm is a way to train. These rules hold for all of them; `docs/notes/trainings.md` names those
-that are younger than some of the results:
-
-- Each arm has the learning rate, out of those it tries, with the lowest mean validation loss over
-  the tuning seeds; where the edge of the grid wins, the grid is extended. An arm with another rate,
-  or one at an edge, counts for nothing. Controls have the rate of the arm that they are held
-  against. Test data decides nothing.
-- A run keeps the weights of the lowest of its `VALIDATIONS` validation losses.
-- In Table 4 the validation error stands for that loss: with few images the loss from scratch is
-  lowest at first, while the error still falls. A fall by one image in the mean over seeds is none.
-- The rate falls exponentially to less than a hundredth, so that trainings come to rest. In Table 5
-  it does so from the start; in the others, which were tuned later, after half of the updates.
-- An arm has converged if the lowest validation loss falls by less than `STILL` over the last fifth
-  of the updates, in the mean over seeds. Under a falling rate that says that it is at rest, and not
-  that longer trainings end alike. It has not if most seeds keep the weights of their first
-  validation, since an earlier one might have been lower.
-- An arm of which any language is above `SATURATED` BLEU has nothing left to gain.
-- A comparison is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
-- A claim counts only if all five seeds have its arms, every rate of the plan was tried, its arms
-  have converged, and the controls of the experiment show what they must.
+An arm is a way to train. It has the learning rate, out of those it tries, with the lowest mean
+validation loss over the tuning seeds; where the edge of the grid wins, the grid is extended. A
+control has the rate of the arm that it is compared with. Test data decides nothing. A run keeps the
+weights of the lowest of its `VALIDATIONS` validation losses. In Table 4 the validation error stands
+for that loss: from scratch, with few images, the loss is lowest at first, while the error still
+falls. How arms are compared is in `experiments.compared`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from repro.harness.spec import ON_CPU, SIZES_AT, Group, RunSpec, Scale
-from repro.train.recipe import Recipe
+from repro.data.languages import LANGUAGES
+from repro.harness.spec import ON_CPU, SIZES_AT, Group, RunSpec, Scale, Training
+from repro.paper.numbers import translation_models
+from repro.train.recipe import Recipe, translation
 
 LEARN: dict[str, Any] = {"task": "learn", "balance": "parameters", "trace": False}
 # Seeds of the runs that a table shows, and of those that choose a learning rate.
 SEEDS: dict[Scale, Sequence[int]] = {"smoke": [0], "laptop": [0], "overnight": [*range(5)]}
 TUNING_SEEDS = (100, 101)
 VALIDATIONS = 20
-STILL = 0.02
-ONE_IMAGE = 0.003  # what it adds to a validation error, of 357 digits or 400 symbols, rounded up
-SATURATED = 95.0
 Sizes = TypeVar("Sizes")  # of a scale
 
 
@@ -50,7 +35,7 @@ def at(scale: Scale, sizes: Mapping[Scale, Sizes]) -> Sizes:
 
 
 def to_rest(recipe: Recipe, steps: int, *, stable: bool = True) -> Recipe:
-    """The recipe with a rate that falls at every hundredth of the updates.
+    """The recipe with a rate that falls at every hundredth of the updates, to come to rest.
 
     It stays at its peak for half of them and then falls by 20 %, or it falls by 6 % from the start.
     """
@@ -71,11 +56,6 @@ class Arm(NamedTuple):
     rate: float | None = None  # the chosen one; None: that of the run
     tried: Sequence[float] = ()
     others: Sequence[RunSpec] = ()  # with another dropout, which tuning tried too
-
-    @property
-    def name(self) -> str:
-        assert self.run.training is not None
-        return self.run.training.arm
 
     def trainings(self, seeds: Iterable[int]) -> list[RunSpec]:
         return [_with(self.run, seed, self.rate) for seed in seeds]
@@ -109,3 +89,101 @@ def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
     if scale == "overnight":
         runs = {"tuning": [run for arm in arms for run in arm.tuning()]} | runs
     return tuple(Group(name=name, runs=tuple(of)) for name, of in runs.items())
+
+
+# ---- Translation: languages, and models T(L, H, A) of them into English ----
+
+TOY = tuple(f"toy:{name}" for name in LANGUAGES)
+# OPUS-100, without the five languages that have no test set: an, dz, hy, mn, yo.
+_OPUS = (
+    "af am ar as az be bg bn br bs ca cs cy da de el eo es et eu fa fi fr fy ga gd gl gu ha he hi "
+    "hr hu id ig is it ja ka kk km kn ko ku ky li lt lv mg mk ml mr ms mt my nb ne nl nn no oc or "
+    "pa pl ps pt ro ru rw se sh si sk sl sq sr sv ta te tg th tk tr tt ug uk ur uz vi wa xh yi zh "
+    "zu"
+)
+OPUS = tuple(f"opus100:{code}-en" for code in _OPUS.split())
+# Sub-words and tokens of a sentence: nearly every word of a toy language is one token.
+_ONE_LANGUAGE: dict[str, Any] = {"V": 1200, "S": 20, "T": 20}
+_ALL_LANGUAGES: dict[str, Any] = {"V": 3000, "S": 32, "T": 24}
+_PAPER: dict[str, Any] = {"V": 64000, "S": 128, "T": 128}  # which states V alone
+TEMPERATURE = 5.0  # the paper does not state it
+
+
+class Size(NamedTuple):
+    """T(L, H, A): L encoder and L decoder layers, feed-forward width H, A heads."""
+
+    L: int
+    H: int
+    A: int
+
+    def __str__(self) -> str:
+        return f"T({self.L}, {self.H}, {self.A})"
+
+
+# Small ones: the second, which is wide, and the third, which is deep, have as many parameters.
+SIZES = (Size(1, 32, 1), Size(1, 128, 4), Size(2, 64, 2), Size(2, 256, 4))
+# The paper's, of which the same holds, with the number of partitions; that of the first is ours.
+PAPER_CUTS = [(Size(row.L, row.H, row.A), row.partitions or 1) for row in translation_models()]
+TRANSFORMER_BIG = Size(6, 4096, 16)  # of the Transformer's authors; the paper names it
+
+
+def training_run(
+    scale: Scale,
+    size: Size,
+    languages: tuple[str, ...],
+    *,
+    arm: str,
+    N: int,
+    steps: int,
+    decode: int,
+    data: Mapping[str, Any] | None = None,
+    many: bool = False,
+    dropout: float | None = None,
+    stops: bool = False,
+    K: int = 1,
+    M: int = 1,
+) -> RunSpec:
+    """One translation model of some languages into English; `decode` test sentences of each.
+
+    Args:
+        data: further fields of `TranslationTask`, on a CPU.
+        dropout: where it is not the model's own.
+        stops: whether it keeps the weights of its lowest validation loss on GPUs too.
+        many: on a CPU, whether it has the sub-words of all toy languages, and a rate that stays at
+            its peak at first.
+    """
+    more: dict[str, Any] = {}
+    if scale in ON_CPU:
+        # The rate is the arm's.
+        warmed_up = translation(lr=1.0, warm_up=min(100, steps // 10))
+        recipe = to_rest(warmed_up, steps, stable=many)
+        tokens = _ALL_LANGUAGES if many else _ONE_LANGUAGE
+        width = {"d": 64, "head_dim": 16}
+        more |= data or {}
+        if many:
+            more |= {"vocabulary_of": [*TOY], "vocabulary_pairs": 8000}
+    else:
+        recipe, tokens, width = translation(), _PAPER, {"d": 1024}
+    model: dict[str, Any] = {**size._asdict(), **width, **tokens}
+    if dropout is not None:
+        model["dropout"] = dropout
+    if len(languages) > 1:
+        more["temperature"] = TEMPERATURE
+    return RunSpec(
+        **LEARN,
+        model="translation",
+        model_args=model,
+        K=K,
+        M=M,
+        N=N,
+        steps=steps,
+        checkpoint=recompute(scale),
+        training=Training(
+            data=languages,
+            data_args={"vocabulary": tokens["V"], "S": tokens["S"], "T": tokens["T"], **more},
+            recipe=recipe.model_dump(),
+            decode=decode,
+            arm=arm,
+            validations=min(VALIDATIONS, steps) if scale in ON_CPU or stops else 0,
+        ),
+    )

@@ -1,7 +1,7 @@
 """Figure 1 (arXiv:1811.06965v5): quality against parameters, and a power law through it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import exp, isnan, nan
+from math import exp, isnan, log10, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -10,26 +10,36 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import compared
-from experiments.compared import Compared, Comparison, over
-from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, SHUFFLED, SIZES_OF, arm_of, arms
-from experiments.figure3 import runs as figure3
-from experiments.figure3.report import controls
-from experiments.learned import at
-from experiments.translation import SIZES, size_of
-from repro.claims.all_claims import cell_id
-from repro.claims.claim import Evidence
+from experiments.compared import Gain
+from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, PARTS, SHUFFLED, TRIED, arm_of
+from experiments.figure3 import report as figure3
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results
-from repro.harness.spec import ON_CPU
-from repro.paper.numbers import figure
+from repro.paper.numbers import figure, translation_models
+from repro.report.claim import Claim, number
 from repro.report.compare import beside_paper
-from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.style import FIDELITIES, dots, grid, legend, plain_log_ticks
+from repro.report.framed import error_bars, estimated, framed, with_interval
+from repro.report.style import FIDELITIES, dots, grid
 from repro.report.table import Table
 
-SHOWN = Shown(f"{NAME}_laws")
-IMAGES, TRANSLATION = f"{NAME}a/exponent", f"{NAME}b/exponent"  # claims
+EXHIBIT = "Figure 1, size"
+IMAGES, FLOPS = "images, D = 8, 12, 16, 24", "images, at about equal FLOPs"
+TRANSLATION = "translation, the four sizes of Figure 3"
+# Models -> arms; FLOPs grow with the square of the width.
+ARMS = {
+    IMAGES: [arm_of(D) for D in TRIED],
+    "images, a half of the updates": [arm_of(D, 2) for D in TRIED],
+    "images, a quarter of the updates": [arm_of(D, 4) for D in TRIED],
+    FLOPS: [arm_of(D, part) for D, part in zip(TRIED, PARTS, strict=False)],
+}
+# Printed number of parameters -> the unit of its last digit.
+UNITS = {400e6: 1e6, 1.3e9: 0.1e9, 3e9: 1e9, 6e9: 1e9}
+# Where the name of a point is, in points of print from it: below, or for some on the left.
+_BELOW, _ABOVE = (4, -9), (-4, 5)
+_NAMES_AT = dict.fromkeys(["AmoebaNet-C (6, 228)", "AmoebaNet-B (18, 512)"], _ABOVE)
+_NAMES_AT |= dict.fromkeys(["T(24, 8192, 16)", "T(64, 16384, 32)", "T(1, 128, 4)"], _ABOVE)
+_NAMES_AT["NASNet-A"] = (-5, -3)
 
 
 class PowerLaw(NamedTuple):
@@ -39,148 +49,180 @@ class PowerLaw(NamedTuple):
     a: float
 
 
-def power_law(points: Frame) -> PowerLaw:
-    """By least squares on the logarithms of `parameters` and `y`; NaN where there is no fit."""
-    if len(points) < 2 or not (points["y"] > 0).all():
+def power_law(parameters: Sequence[float], y: Sequence[float]) -> PowerLaw:
+    """By least squares on the logarithms; NaN where there is no fit."""
+    if len(y) < 2 or min(y) <= 0:
         return PowerLaw(nan, nan)
-    slope, at_one = np.polyfit(np.log(points["parameters"]), np.log(points["y"]), 1)
+    slope, at_one = np.polyfit(np.log([*parameters]), np.log([*y]), 1)
     return PowerLaw(float(slope), exp(at_one))
 
 
-def _points(name: str, unit: float) -> Frame:
-    points = pd.DataFrame([(unit * point.x, point.y) for point in figure(name)])
-    return points.set_axis(["parameters", "y"], axis=1)
-
-
-# The paper's points: errors in percent, and BLEU.
-_ERRORS = _points(f"{NAME}a", 1e6).assign(y=lambda points: 100 * (1 - points["y"]))
-_BLEU = _points(f"{NAME}b", 1e9)
-
-
-def exponent(
-    parameters: Frame, arms: Sequence[str], *, accuracy: bool = False
-) -> Callable[[Frame], float]:
+def exponent(runs: Frame, arms: Sequence[str], top: float) -> Callable[[Frame], float]:
     """Of the qualities of one seed: by which power of the size these arms get better.
 
-    Losses, and errors in place of accuracies, fall with the size, and BLEU rises.
+    Losses, and errors in place of accuracies, fall with the size. BLEU rises: its `top` is 0.
     """
+    sizes = runs.groupby("arm")["parameters"].first()
 
-    def b(quality: Frame) -> float:
-        values = quality.loc[[*arms]].mean(axis=1)
+    def b(of_seed: Frame) -> float:
+        values = of_seed.loc[[*arms]].mean(axis=1)
         is_loss = bool((values <= 0).all())  # larger qualities are better
-        y = -values if is_loss else 100 - values if accuracy else values
-        law = power_law(pd.DataFrame({"parameters": parameters[[*arms]], "y": y}))
-        return -law.b if is_loss or accuracy else law.b
+        y = -values if is_loss else abs(top - values)
+        law = power_law(sizes[[*arms]], y)
+        return -law.b if is_loss or top else law.b
 
     return b
 
 
-def of_images(runs: Frame) -> list[Comparison]:
-    """Of the image models of one place."""
-    scale = runs["scale"].iloc[0]
-    of, parameters = at(scale, SIZES_OF), runs.groupby("arm")["parameters"].first()
-    widths = [*of.rates]
-
-    def law(text: str, arms: Sequence[str], claim: str = "") -> Comparison:
-        return Comparison(text, arms, exponent(parameters, arms, accuracy=True), claim)
-
-    usual = [arm_of(D) for D in widths]
-    found = [law("error = a P^-b", usual, IMAGES)]
-    found += [
-        law(f"error, after 1/{part} of the updates", [arm_of(D, part) for D in widths])
-        for part in of.parts[1:]
-    ]
-    if len(of.parts) > 2:
-        # FLOPs grow with the square of the width.
-        equal = [arm_of(D, part) for D, part in zip(widths, of.parts, strict=False)]
-        found.append(law("error, at about equal FLOPs", equal))
-    if scale in ON_CPU:
-        noisy = [arm_of(D, shuffled=SHUFFLED) for D in widths]
-        steep, flat = (exponent(parameters, arms, accuracy=True) for arms in (usual, noisy))
-        text = "b, minus that with shuffled labels in 30 % of the classes"
-        flattened = Comparison(
-            text, [*usual, *noisy], lambda q: steep(q) - flat(q), control="something"
-        )
-        small, large = (arm_of(D, shuffled=1.0) for D in NOISE_WIDTHS)
-        found += [flattened, over(large, small, control="no gain")]
-    return found
+def laws(runs: Frame, texts: Frame) -> dict[str, Gain]:
+    """Models -> their exponent."""
+    found = {
+        models: compared.compared(runs, "accuracy", arms, exponent(runs, arms, 100))
+        for models, arms in ARMS.items()
+    }
+    sizes = figure3.SIZED
+    return found | {TRANSLATION: compared.compared(texts, "bleu", sizes, exponent(texts, sizes, 0))}
 
 
-def of_translation(runs: Frame) -> list[Comparison]:
-    """Of the models of all languages, whose runs are Figure 3's."""
-    parameters = runs.groupby("arm")["parameters"].first()
-    sizes = [str(size) for size in SIZES]
-    law = Comparison("BLEU = a P^b", sizes, exponent(parameters, sizes), TRANSLATION)
-    return [law, *controls()]
+def _controls_of(runs: Frame) -> str:
+    """Shuffled labels flatten the law; of labels that are all shuffled no width learns more."""
+    usual, noisy = ARMS[IMAGES], [arm_of(D, shuffled=SHUFFLED) for D in TRIED]
+    steep, flat = (exponent(runs, arms, 100) for arms in (usual, noisy))
+    flattened = compared.compared(
+        runs, "accuracy", [*usual, *noisy], lambda of_seed: steep(of_seed) - flat(of_seed)
+    )
+    small, large = ([arm_of(D, shuffled=1.0)] for D in NOISE_WIDTHS)
+    wider = compared.gain(runs, "accuracy", large, small)
+    return compared.failing(
+        [
+            ("the law over that with 30 % shuffled labels", flattened, "be better"),
+            ("a wider model on shuffled labels", wider, "not be better"),
+        ]
+    )
 
 
-def comparisons_of(results: Results) -> dict[str, list[Compared]]:
-    found = compared.of_places(results, NAME, arms, of_images, "accuracy")
-    texts = compared.of_places(results, figure3.NAME, figure3.arms, of_translation, "bleu")
-    for where, every in texts.items():
-        found.setdefault(where, []).extend(each for each in every if each.comparison.claim)
-    return found
+def _printed(name: str, unit: float) -> Frame:
+    """The paper's points: names, parameters, and accuracy in percent or BLEU."""
+    points = [(point.series.replace(",", ", "), unit * point.x, point.y) for point in figure(name)]
+    return pd.DataFrame(points, columns=["name", "parameters", "y"])
+
+
+def _halves() -> tuple[Frame, Frame]:
+    images = _printed(f"{NAME}a", 1e6)
+    return images.assign(y=100 * images["y"]), _printed(f"{NAME}b", 1e9)
+
+
+def _trained(results: Results) -> tuple[Frame, Frame]:
+    return compared.trained(results, NAME), compared.trained(results, figure3.NAME)
 
 
 def tables(results: Results) -> list[Table]:
-    frame, found = compared.arms_frame(results, NAME), comparisons_of(results)
-    quoted = {IMAGES: -power_law(_ERRORS).b, TRANSLATION: power_law(_BLEU).b}
-    return [
-        compared.comparisons_table(results, f"{NAME}_laws", found, ABOUT, "b", quoted),
-        compared.arms_table(results, NAME, frame, ABOUT, parameters="parameters", updates="steps"),
+    images, texts = _halves()
+    paper = {
+        IMAGES: -power_law(images["parameters"], 100 - images["y"]).b,
+        TRANSLATION: power_law(texts["parameters"], texts["y"]).b,
+    }
+    verdicts = {judged.what: judged.verdict for judged in claims(results)}
+    lines = [
+        {"models": models, "seeds": found.seeds}
+        | estimated("exponent", found.quality)
+        | {
+            "paper": paper.get(models, nan),
+            "verdict": verdicts.get(f"exponent of quality over parameters, {models}", nan),
+        }
+        for models, found in laws(*_trained(results)).items()
+        if found.seeds
     ]
+    forms = dict.fromkeys(["exponent", "paper"], ".3f")
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
 
 
-def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> the mean of the exponents of the seeds, or parameters."""
-    yield from compared.claims_of(comparisons_of(results))
-    for run in runs_frame(results, NAME, task="fit", done=True).to_dict("records"):
-        ours, args = run["record"].fit.largest.parameters, run["model_args"]
-        claim, about = "table4/parameters", {}
-        if run["model"] == "translation":
-            claim = cell_id(f"{NAME}b", str(size_of(run["spec"])).replace(" ", ""), "parameters")
-            fewer = {"two tables of embeddings": [ours - args["V"] * args["d"]]}
-            about = {"setting": "three tables of embeddings", "others": fewer}
-        yield claim, Evidence(ours, "counted", (run["id"],), papers_size=True, **about)
+def claims(results: Results) -> Iterator[Claim]:
+    runs, texts = _trained(results)
+    found = laws(runs, texts)
+    flops, low, high = found[FLOPS].quality
+    why = f"at about equal FLOPs, with rates for all updates: {flops:.2f} [{low:.2f}, {high:.2f}]"
+    why = "" if isnan(low) else why
+    for models, controls, reason in (
+        (IMAGES, _controls_of(runs), why),
+        (TRANSLATION, figure3.controls_of(texts), "most parameters are embeddings, of one size"),
+    ):
+        yield compared.claim(
+            EXHIBIT,
+            f"exponent of quality over parameters, {models}",
+            found[models],
+            controls,
+            why=reason,
+        )
+    yield from _of_sizes(results)
+
+
+def _of_sizes(results: Results) -> Iterator[Claim]:
+    """Parameters with three tables of embeddings, as ours has, and with two."""
+    counted = runs_frame(results, NAME, task="fit", model="translation", done=True)
+    found = {}
+    for args, record in zip(counted["model_args"], counted["record"], strict=True):
+        three = record.fit.largest.parameters
+        found[args["L"], args["H"], args["A"]] = (three, three - args["V"] * args["d"])
+    for row in translation_models():
+        of_size = found.get((row.L, row.H, row.A), ())
+        yield Claim(
+            EXHIBIT,
+            f"parameters of T({row.L}, {row.H}, {row.A})",
+            [*map(number, of_size)],
+            "counted",
+            paper=row.parameters,
+            off=1.5 * UNITS[row.parameters],
+            why="; ".join(f"{two / 1e6:.1f}M with two tables of embeddings" for two in of_size[1:]),
+        )
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    frame = compared.arms_frame(results, NAME)
-    frame = frame[~frame["tuning"]]
-    widths = [arm for arm in frame["arm"].unique() if "," not in arm]
-    yield "curves", compared.curves(frame, {"images": widths}), {}
-    texts = compared.arms_frame(results, figure3.NAME)
-    texts = texts[~texts["tuning"] & texts["arm"].isin([str(size) for size in SIZES])]
+    runs, texts = _trained(results)
+    images, translation = _halves()
     halves = {
-        "(a) images: error (%)": (frame[frame["arm"].isin(widths)], "metrics.accuracy", _ERRORS),
-        "(b) translation: BLEU": (texts, "metrics.bleu", _BLEU),
+        "(a) images, accuracy (%)": (_measured(runs, ARMS[IMAGES], "accuracy"), images),
+        "(b) translation, BLEU": (_measured(texts, figure3.SIZED, "bleu"), translation),
     }
     halves = {title: half for title, half in halves.items() if len(half[0])}
     if halves:
         yield "sizes", _drawn(halves, beside_paper(results, NAME)), {}
 
 
-def _drawn(halves: Mapping[str, tuple[Frame, str, Frame]], quoting: bool) -> Figure:
-    page, (panels,) = grid(1, len(halves), 3.3)
-    for axes, (title, (runs, metric, printed)) in zip(panels, halves.items(), strict=True):
-        by_size = compared.main_place(runs).groupby("parameters")[metric]
-        means = by_size.mean().rename("y").reset_index()
-        if metric == "metrics.accuracy":
-            means["y"] = 100 - means["y"]
-        _draw(axes, "measured", means)
-        if quoting:
-            _draw(axes, "quoted", printed)
-        axes.set(title=title, xlabel="parameters P", xscale="log", yscale="log")
-        plain_log_ticks(axes.yaxis)
-    fidelities = ["quoted", "measured"] if quoting else ["measured"]
-    legend(page, fidelities, ("power law", "-"), coloured=True)
+def _measured(runs: Frame, arms: Sequence[str], metric: str) -> Frame:
+    arms = [arm for arm in arms if arm in {*runs["arm"]}]
+    parameters = runs.groupby("arm")["parameters"].first() if arms else {}
+    points = pd.DataFrame({"name": arms, "parameters": [parameters[arm] for arm in arms]})
+    return with_interval(points, "y", [compared.mean(runs, arm, metric) for arm in arms])
+
+
+def _drawn(halves: Mapping[str, tuple[Frame, Frame]], quoting: bool) -> Figure:
+    """Measured beside quoted, on axes of as many points and as many decades."""
+    page, rows = grid(len(halves), 1 + quoting, 2.9)
+    for row, (title, points) in zip(rows, halves.items(), strict=True):
+        decades = [log10(each["parameters"].max() / each["parameters"].min()) for each in points]
+        for axes, fidelity, each in zip(row, ("measured", "quoted"), points, strict=False):
+            axes.sharey(row[0])
+            _draw(axes, fidelity, each, 100 if "accuracy" in title else 0)
+            middle = (each["parameters"].max() * each["parameters"].min()) ** 0.5
+            ends = 10 ** (max(decades) / 2 + 0.4)
+            axes.set_xlim(middle / ends, middle * ends)
+            axes.set(title=f"{title}: {fidelity}", xlabel="parameters")
     return page
 
 
-def _draw(axes: Axes, fidelity: str, points: Frame) -> None:
-    look = dots(fidelity, markersize=4.5, label=fidelity)
-    axes.plot(points["parameters"], points["y"], **look)
-    law = power_law(points)
+def _draw(axes: Axes, fidelity: str, points: Frame, top: float) -> None:
+    """Points with names and intervals, and the power law through them."""
+    axes.set_xscale("log")
+    bars = error_bars(points, "y") if "y: low" in points else None
+    look = dots(fidelity, markersize=4.5)
+    axes.errorbar(points["parameters"], points["y"], bars, capsize=2.5, **look)
+    axes.margins(y=0.1)
+    for name, x, y in points[["name", "parameters", "y"]].itertuples(index=False):
+        away = _NAMES_AT.get(name, _BELOW)
+        side = "left" if away[0] > 0 else "right"
+        axes.annotate(name, (x, y), away, textcoords="offset points", fontsize=7, ha=side)
+    law = power_law(points["parameters"], abs(top - points["y"]))
     if not isnan(law.b):
-        ends = np.array([points["parameters"].min(), points["parameters"].max()])
-        axes.plot(ends, law.a * ends**law.b, color=FIDELITIES[fidelity], linewidth=1.1)
+        ends = np.geomspace(points["parameters"].min(), points["parameters"].max())
+        axes.plot(ends, abs(top - law.a * ends**law.b), color=FIDELITIES[fidelity], linewidth=1.1)

@@ -6,8 +6,7 @@ The translation models are those of Figure 3, whose runs both figures read.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from experiments.learned import LEARN, VALIDATIONS, Arm, groups_of, recompute, to_rest
-from experiments.translation import PAPER_SIZES
+from experiments.learned import LEARN, PAPER_CUTS, VALIDATIONS, Arm, groups_of, recompute, to_rest
 from repro.data.registry import DATA
 from repro.harness.about import read_about
 from repro.harness.spec import (
@@ -24,7 +23,6 @@ from repro.harness.spec import (
 from repro.train.recipe import Recipe, imagenet
 
 NAME = "figure1"
-COUNTS = "counts"  # group
 # Controls: training labels that are shuffled in a share of the classes, which flattens the law, and
 # in all of them, of which no width learns anything.
 SHUFFLED = 0.3
@@ -37,19 +35,22 @@ _IMAGES = DATA["imagenet"].examples[0]
 ABOUT = read_about(__file__)
 
 
+PARTS = (1, 2, 4)  # of the updates at scale overnight: all, a half, a quarter
+
+
 class Sizes(NamedTuple):
     rates: dict[int, float]  # filters D of AmoebaNet-B -> learning rate, chosen by the tuning runs
     N: int
     steps: int
-    parts: tuple[int, ...]  # of the updates, each a training of its own: all, a half, a quarter
+    parts: tuple[int, ...] = (1,)  # of the updates, each a training of its own
 
 
 # The paper trained (18, 512) for 100 epochs; its other points are from other papers.
 SIZES_OF: dict[Scale, Sizes] = {
-    "smoke": Sizes({8: 0.005, 16: 0.005}, 32, 4, (1,)),
-    "laptop": Sizes({8: 0.01, 12: 0.01, 16: 0.01, 24: 0.01}, 64, 600, (1,)),
-    "overnight": Sizes({8: 0.005, 12: 0.01, 16: 0.005, 24: 0.01}, 64, 2000, (1, 2, 4)),
-    "paper": Sizes(dict.fromkeys((64, 128, 256, 512), 0.0), 256, 100 * _IMAGES // 256, (1,)),
+    "smoke": Sizes({8: 0.005, 16: 0.005}, 32, 4),
+    "laptop": Sizes({8: 0.01, 12: 0.01, 16: 0.01, 24: 0.01}, 64, 600),
+    "overnight": Sizes({8: 0.005, 12: 0.01, 16: 0.005, 24: 0.01}, 64, 2000, PARTS),
+    "paper": Sizes(dict.fromkeys((64, 128, 256, 512), 0.0), 256, 100 * _IMAGES // 256),
 }
 SIZES_OF["node"] = SIZES_OF["paper"]
 
@@ -111,7 +112,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     multilingual models of 0.4 to 6 billion parameters. Read off the picture.
     """
     on_cpu = scale in ON_CPU
-    counts = () if scale in TINY else (Group(name=COUNTS, runs=_counts()),)
+    counts = () if scale in TINY else (Group(name="counts", runs=_counts()),)
     return Experiment(
         **ABOUT.of_experiment,
         paper="Figure 1",
@@ -126,6 +127,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _counts() -> tuple[RunSpec, ...]:
     alike: dict[str, Any] = {"task": "fit", "fidelity": "counted", "balance": "memory", "K": 1}
     alike |= {"M": 1, "N": 1, "memory": UNLIMITED_MEMORY}
-    sizes = [{**size._asdict(), "d": 1024, "V": 64000} for size in PAPER_SIZES]
+    sizes = [{**size._asdict(), "d": 1024, "V": 64000} for size, _ in PAPER_CUTS]
     images = RunSpec(model="amoebanet-b", model_args={"L": 18, "D": 512}, **alike)
     return (images, *sweep(model="translation", model_args=sizes, **alike))

@@ -1,207 +1,151 @@
-"""Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines by tier, and its claims."""
+"""Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines, and what is said of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import compared
-from experiments.compared import Compared, Comparison, over
-from experiments.figure3 import runs as plan
-from experiments.figure3.runs import ABOUT, NAME, alone
-from experiments.translation import PAPER_SIZES, SIZES, TOY
-from repro.claims.claim import Evidence
+from experiments.compared import Gain, gain, qualities
+from experiments.figure3.runs import ABOUT, HALF, NAME, ORDER, alone
+from experiments.learned import SIZES, TOY
 from repro.harness.frame import Frame
 from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
 from repro.paper.numbers import figure
+from repro.report.claim import Claim
 from repro.report.compare import beside_paper
-from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import estimated, framed
-from repro.report.style import SOFT, dots, grid, series_colour
+from repro.report.framed import error_bars, estimated, framed, with_interval
+from repro.report.style import SOFT, dots, grid
 from repro.report.table import Table
 
-SHOWN = Shown(f"{NAME}_claims")
-TIERS = ("high", "middle", "low")  # thirds of the languages, by their data
-ALL = "all"
-SIZE, TRANSFER, RICH = f"{NAME}/size", f"{NAME}/transfer", f"{NAME}/rich"  # claims
-_BY_SIZE = [str(size) for size in SIZES]  # arms, small ones first
-_SMALLEST = _BY_SIZE[0]
-# What is compared -> the claim, and the weights in its sum over places of sizes, and over tiers.
-_DEPTH = {plan.DEEP: 1, plan.WIDE: -1}
-_SUMS: dict[str, tuple[str, dict[int, int], dict[str, int]]] = {
-    "size: largest minus smallest": (SIZE, {-1: 1, 0: -1}, {ALL: 1}),
-    "size: largest minus deep": ("", {-1: 1, plan.DEEP: -1}, {ALL: 1}),
-    "transfer: gain of the largest over the baselines, low tier minus high tier": (
-        TRANSFER,
-        {-1: 1},
-        {"low": 1, "high": -1},
-    ),
-    "depth: deep minus wide, low tier": ("figure3/depth", _DEPTH, {"low": 1}),
-    "depth: deep minus wide, high tier": (RICH, _DEPTH, {"high": 1}),
-    "returns: smallest to deep minus deep to largest": (
-        "figure3/returns",
-        {plan.DEEP: 2, 0: -1, -1: -1},
-        {ALL: 1},
-    ),
-    "who gains from size: largest minus smallest, high tier minus low tier": (
-        "figure3/who",
-        {-1: 1, 0: -1},
-        {"high": 1, "low": -1},
-    ),
+EXHIBIT = "Figure 3, languages"
+TIERS, ALL = ("high", "middle", "low"), "all"  # thirds of the languages, by their data
+SIZED = [str(size) for size in SIZES]  # arms, small ones first
+ARMS = [*SIZED, *map(alone, TOY)]
+WIDE, DEEP = 1, 2  # places among the sizes of the two with as many parameters
+_DEPTH = {DEEP: 1, WIDE: -1}
+RICH = "deep minus wide, high tier: alike"
+# What is claimed -> the weights in its sum over places of sizes, and over tiers. It is above 0, but
+# for `RICH`, which the paper calls alike: within half a point of BLEU, whatever the loss.
+SUMS: dict[str, tuple[dict[int, int], dict[str, int]]] = {
+    "largest minus smallest": ({-1: 1, 0: -1}, {ALL: 1}),
+    "largest over bilingual, low tier minus high tier": ({-1: 1}, {"low": 1, "high": -1}),
+    "deep minus wide, low tier": (_DEPTH, {"low": 1}),
+    RICH: (_DEPTH, {"high": 1}),
+    "smallest to deep minus deep to largest": ({DEEP: 2, 0: -1, -1: -1}, {ALL: 1}),
+    "largest minus smallest, high tier minus low tier": ({-1: 1, 0: -1}, {"high": 1, "low": -1}),
 }
-
-
-def weighted(sizes: Mapping[int, int], tiers: Mapping[str, int], by: Frame) -> float:
-    """A sum over a frame like that of `in_tiers`."""
-    terms = product(sizes.items(), tiers.items())
-    return float(sum(a * b * by[tier].iloc[size] for (size, a), (tier, b) in terms))
-
-
-def is_over_baselines(sizes: Mapping[int, int]) -> bool:
-    """Whether a sum needs them: a difference of two sizes has each baseline in both."""
-    return sum(sizes.values()) != 0
-
-
-def difference(sizes: Mapping[int, int], tiers: Mapping[str, int], quality: Frame) -> float:
-    by = gains(quality) if is_over_baselines(sizes) else in_tiers(quality)
-    return weighted(sizes, tiers, by)
-
-
-def in_tiers(quality: Frame) -> Frame:
-    """Of one seed: a line for each size, a column for each tier and for all languages."""
-    found = quality.reindex(_BY_SIZE)[[*TOY]]
-    tiers = found.T.groupby([tier_of(language) for language in TOY]).mean().T
-    return tiers.assign(**{ALL: found.mean(axis=1)})
+# Lines of the figure: of the paper's smallest, wide, deep, larger and largest size, and of ours.
+_LINES = (":", "-.", "--", (0, (8, 1)), "-")
+_OURS = (":", "-.", "--", "-")
 
 
 def gains(quality: Frame) -> Frame:
-    """The same, over the baseline of each language."""
-    own = pd.Series({language: quality.loc[alone(language), language] for language in TOY})
-    return in_tiers(quality[[*TOY]] - own)
+    """Of one seed: each size's quality for each language over that of a model of its own."""
+    return quality.loc[SIZED] - [quality.loc[alone(name), name] for name in quality.columns]
 
 
-def tier_of(language: str) -> str:
-    return TIERS[TOY.index(language) * len(TIERS) // len(TOY)]
+def in_tiers(found: Frame) -> Frame:
+    """Of such gains: a line for each size, a column for each tier and for all languages."""
+    tiers = found.T.groupby([TIERS[TOY.index(name) * len(TIERS) // len(TOY)] for name in found])
+    return tiers.mean().T.assign(**{ALL: found.mean(axis=1)})
 
 
-def comparisons(_runs: Frame) -> list[Comparison]:
-    found = []
-    for text, (claim, sizes, tiers) in _SUMS.items():
-        arms = [_BY_SIZE[size] for size in sizes]
-        arms += map(alone, TOY) if is_over_baselines(sizes) else []
-        of_seed = partial(difference, sizes, tiers)
-        # Alike is held against a margin of BLEU, which says nothing of losses.
-        found.append(Comparison(text, arms, of_seed, claim, by_loss=claim != RICH))
-
-    def of_common_words(quality: Frame) -> float:
-        poor = [language for language in TOY if tier_of(language) == "low"]
-        return (quality.loc[_SMALLEST, poor] - quality.loc[plan.UNRELATED, poor]).mean()
-
-    text = "common words: smallest over the same without them, low tier"
-    return [*found, Comparison(text, [_SMALLEST, plan.UNRELATED], of_common_words), *controls()]
+def weighted(what: str, by: Frame) -> float:
+    """A sum of `SUMS` over a frame like that of `in_tiers`."""
+    terms = product(*(weights.items() for weights in SUMS[what]))
+    return float(sum(a * b * by[tier].iloc[size] for (size, a), (tier, b) in terms))
 
 
-def controls() -> list[Comparison]:
-    return [
-        over(plan.ORDER, _SMALLEST, control="nothing"),
-        over(_SMALLEST, plan.HALF, control="something"),
-    ]
+def gain_of(runs: Frame, what: str) -> Gain:
+    return compared.compared(
+        runs, "bleu", ARMS, lambda quality: weighted(what, in_tiers(gains(quality)))
+    )
+
+
+def controls_of(runs: Frame) -> str:
+    """Why no claim about these models counts; empty if the controls hold."""
+    smallest = SIZED[:1]
+    return compared.failing(
+        [
+            (ORDER, gain(runs, "bleu", [ORDER], smallest), "be alike"),
+            (f"more than {HALF}", gain(runs, "bleu", smallest, [HALF]), "be better"),
+        ]
+    )
 
 
 def tables(results: Results) -> list[Table]:
-    frame = compared.arms_frame(results, NAME)
-    printed = printed_gains()
-    quoted = {claim: weighted(sizes, of, printed) for claim, sizes, of in _SUMS.values() if claim}
-    found = comparisons_of(results)
-    return [
-        compared.comparisons_table(results, f"{NAME}_claims", found, ABOUT, "BLEU", quoted),
-        compared.arms_table(
-            results, f"{NAME}_arms", frame, ABOUT, updates="steps", parameters="parameters"
-        ),
-        tiers(results, frame),
-    ]
+    runs = compared.trained(results, NAME)
+    lines = []
+    for judged in claims(results):
+        found = gain_of(runs, judged.what)
+        if found.seeds:
+            line: dict[str, Any] = {"claim": judged.what, "seeds": found.seeds}
+            line |= estimated("BLEU", found.quality) | estimated("gain in loss", found.loss)
+            paper = weighted(judged.what, printed_gains())
+            lines.append(line | {"paper": paper, "verdict": judged.verdict})
+    forms = {"gain in loss": ".3f"}
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
 
 
-def comparisons_of(results: Results) -> dict[str, list[Compared]]:
-    return compared.of_places(results, NAME, plan.arms, comparisons, "bleu")
+def claims(results: Results) -> Iterator[Claim]:
+    runs = compared.trained(results, NAME)
+    controls = controls_of(runs)
+    for what in SUMS:
+        alike = 0.5 if what == RICH else None
+        found = gain_of(runs, what)
+        yield compared.claim(EXHIBIT, what, found, controls, unit="BLEU", alike=alike)
 
 
-def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> the mean difference in BLEU over seeds."""
-    return compared.claims_of(comparisons_of(results))
-
-
-def printed_points() -> Frame:
-    return pd.DataFrame([vars(point) for point in figure(NAME)])
+def printed_points() -> dict[str, Frame]:
+    """The paper's sizes, each with its points."""
+    points = pd.DataFrame([vars(point) for point in figure(NAME)])
+    by_size = points.groupby("series", sort=False)
+    return {str(size).replace(",", ", "): of_size for size, of_size in by_size}
 
 
 def printed_gains() -> Frame:
-    """Mean gain of the paper's points by size and tier, a third of its six groups of languages."""
+    """Like `in_tiers`, of the paper: a tier is a third of its six groups of languages."""
     points = printed_points()
-    third = points["x"].rank(method="dense").sub(1) // 2
-    points["tier"] = [TIERS[int(place)] for place in third]
-    found = points.pivot_table(index="series", columns="tier", values="y")
-    found = found.loc[[str(size).replace(" ", "") for size in PAPER_SIZES]]
-    return found.assign(**{ALL: found.mean(axis=1)})
-
-
-def gains_of_seeds(frame: Frame) -> dict[str, list[Frame]]:
-    """Place -> the gains in BLEU of each seed that has all arms."""
-    return {
-        where: seeds
-        for where, runs in frame[~frame["tuning"]].groupby("where", sort=False)
-        if (seeds := [*map(gains, compared.qualities(runs, "bleu", [*_BY_SIZE, *map(alone, TOY)]))])
-    }
-
-
-def tiers(results: Results, frame: Frame) -> Table:
-    """Gain over the baselines for each tier and size; the paper's sizes are other ones."""
-    lines = []
-    for where, seeds in gains_of_seeds(frame).items():
-        for tier in TIERS:
-            for size in _BY_SIZE:
-                values = [float(seed.loc[size, tier]) for seed in seeds]
-                line: dict[str, Any] = {"where": where, "tier": tier, "size": size}
-                lines.append(line | estimated("measured gain", mean_interval(values)))
-    return framed(results, NAME, pd.DataFrame(lines), ABOUT)
+    found = pd.DataFrame([[*of_size["y"]] for of_size in points.values()], index=[*points])
+    tiers = {tier: found.iloc[:, 2 * n : 2 * n + 2].mean(axis=1) for n, tier in enumerate(TIERS)}
+    return pd.DataFrame({**tiers, ALL: found.mean(axis=1)})
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    frame = compared.arms_frame(results, NAME)
-    panels = {"all languages": _BY_SIZE, "baselines": [*map(alone, TOY)]}
-    yield "curves", compared.curves(frame, panels), {}
-    if seeds := max(gains_of_seeds(frame).values(), key=len, default=[]):
-        yield "gains", _drawn(seeds, quoting=beside_paper(results, NAME)), {}
+    runs = compared.trained(results, NAME)
+    seeds = [*map(gains, qualities(runs, "bleu", ARMS))]
+    if seeds:
+        yield "gains", _drawn(seeds, beside_paper(results, NAME)), {}
 
 
-def _drawn(seeds: Sequence[Frame], *, quoting: bool) -> Figure:
-    page, (panels,) = grid(1, 2 if quoting else 1, 3.4)
-    mean: Frame = sum(seeds[1:], seeds[0]) / len(seeds)
-    of_tiers = {size: (range(len(TIERS)), mean.loc[size, [*TIERS]]) for size in mean.index}
-    _draw(panels[0], "measured", of_tiers)
-    panels[0].set(title="measured, toy languages", ylabel="BLEU over bilingual")
-    panels[0].set_xticks(range(len(TIERS)), [f"{tier} tier" for tier in TIERS])
+def _drawn(seeds: Sequence[Frame], quoting: bool) -> Figure:
+    page, (panels,) = grid(1, 2 if quoting else 1, 3.6)
+    for number, (size, line) in enumerate(zip(SIZED, _OURS, strict=True)):
+        found = [mean_interval([seed.loc[size, name] for seed in seeds]) for name in TOY]
+        # Beside each other, so that no interval covers another.
+        points = pd.DataFrame({"x": np.arange(len(TOY)) + 0.08 * (number - 1.5)})
+        points = with_interval(points, "y", found)
+        look = _look("measured", size, line)
+        panels[0].errorbar(points["x"], points["y"], error_bars(points, "y"), capsize=2, **look)
+    panels[0].set_xticks(range(len(TOY)), [name.removeprefix("toy:") for name in TOY])
+    panels[0].set(title="measured: toy languages", ylabel="BLEU over bilingual")
     if quoting:
-        theirs = {
-            str(series): (of_size["x"] + 1, of_size["y"])
-            for series, of_size in printed_points().groupby("series", sort=False)
-        }
-        _draw(panels[1], "quoted", theirs)
-        panels[1].set(title="quoted", xlabel="language, by decreasing data")
+        panels[1].sharey(panels[0])
+        for line, (size, points) in zip(_LINES, printed_points().items(), strict=True):
+            panels[1].plot(points["x"] + 1, points["y"], **_look("quoted", size, line))
+        panels[1].set(title="quoted: the paper's 102 languages")
+    for axes in panels:
+        axes.axhline(0, color=SOFT, linewidth=0.9)
+        axes.set_xlabel("language, by decreasing data")
+        axes.legend(loc="upper left", handlelength=3.2)
     return page
 
 
-def _draw(axes: Axes, fidelity: str, lines: Mapping[str, Any]) -> None:
-    for number, (size, (xs, ys)) in enumerate(lines.items()):
-        colour = series_colour(2 ** (1.2 * number))
-        axes.plot(xs, ys, **dots(fidelity, linestyle="-", markersize=4.5, label=size, color=colour))
-    axes.axhline(0, color=SOFT, linewidth=0.9)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.4 * (high - low))
-    axes.legend(loc="upper left", handlelength=1.2, ncols=2)
+def _look(fidelity: str, size: str, line: Any) -> dict[str, Any]:
+    return dots(fidelity, linestyle=line, markersize=4.0, linewidth=1.2, label=size)

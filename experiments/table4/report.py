@@ -1,123 +1,119 @@
 """Table 4 (arXiv:1811.06965v5): fine-tuned accuracy beside training from scratch, and the paper's.
 
-None of the tasks on a CPU is a data set of the paper, so its numbers stand in a table of their own.
+None of the tasks on a CPU is a data set of the paper, so its numbers have lines of their own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from math import nan
 from typing import Any
 
 import pandas as pd
 
 from experiments import compared
-from experiments.compared import Compared, Comparison, Control, over
+from experiments.compared import Gain, claim, gain
 from experiments.table4 import runs as plan
-from experiments.table4.runs import ABOUT, NAME, SCRATCH, TASKS, TUNED, arm_of
-from repro.claims.all_claims import cell_id
-from repro.claims.claim import Evidence
+from experiments.table4.runs import ABOUT, FEWEST, MOST, NAME, NOISE, SCRATCH, TASKS, TUNED, arm_of
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
 from repro.paper.numbers import table4
+from repro.report.claim import Claim, Estimate, number
 from repro.report.compare import beside_paper
-from repro.report.declared import Shown
 from repro.report.figures import Picture
-from repro.report.framed import Estimate, estimated, framed
+from repro.report.framed import estimated, framed
 from repro.report.table import Cell, Table
 
-PRETRAINING = "ImageNet-2012"  # of the paper
-SHOWN = Shown(NAME)
+EXHIBIT, PRETRAINING, PARAMETERS = "Table 4, images", "ImageNet-2012", 557e6
 _SMALL, _LARGE = plan.WIDTHS
+# Column of the table -> way and width.
+COLUMNS = {
+    "from scratch (%)": (SCRATCH, _LARGE),
+    f"fine-tuned, D={_SMALL} (%)": (TUNED, _SMALL),
+    "fine-tuned (%)": (TUNED, _LARGE),
+}
+# What is compared in the mean over tasks -> the better and the worse way, each with its width.
+TRANSFER, SOURCE = "fine-tuning over from scratch, D=16", "D=16 over D=8, fine-tuned"
+GAINS = {
+    TRANSFER: ((TUNED, _LARGE), (SCRATCH, _LARGE)),
+    SOURCE: ((TUNED, _LARGE), (TUNED, _SMALL)),
+    "D=16 over D=8, from scratch": ((SCRATCH, _LARGE), (SCRATCH, _SMALL)),
+}
 
 
 def tables(results: Results) -> list[Table]:
-    frame = compared.arms_frame(results, NAME)
-    made = [
-        compared.comparisons_table(results, NAME, comparisons_of(results), ABOUT, "points"),
-        compared.arms_table(results, f"{NAME}_arms", frame, ABOUT, updates="steps"),
-    ]
-    return [*made, of_paper(results)] if beside_paper(results, NAME) else made
+    """A line for each task, for each mean gain, and for each data set of the paper."""
+    runs = compared.trained(results, NAME)
+    lines: list[dict[str, Any]] = []
+    if len(runs):
+        for task in TASKS:
+            line: dict[str, Any] = {"task or data set": task}
+            for column, (way, D) in COLUMNS.items():
+                accuracy = compared.mean(runs, arm_of(task, way, D), "accuracy")
+                line |= estimated(column, accuracy)
+            lines.append(line | estimated("gain", _gain(runs, *GAINS[TRANSFER], task).quality))
+        verdicts = {judged.what: judged.verdict for judged in _of_tasks(runs)}
+        for text, ways in GAINS.items():
+            line = {"task or data set": f"mean of all: {text}"}
+            line |= estimated("gain", _gain(runs, *ways).quality)
+            lines.append(line | {"paper": nan, "verdict": verdicts.get(text, nan)})
+    if beside_paper(results, NAME):
+        *_, top1 = claims(results)
+        lines += [_of_paper(results, row) for row in table4()]
+        lines[-len(table4())]["verdict"] = top1.verdict
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT)]
 
 
-def comparisons_of(results: Results) -> dict[str, list[Compared]]:
-    return compared.of_places(results, NAME, plan.arms, comparisons, "accuracy")
+def _of_paper(results: Results, row: Any) -> dict[str, Any]:
+    before = f", before {row.previous_best:.1f}{' *' if row.starred else ''}"
+    line = {"task or data set": row.dataset}
+    line |= estimated("fine-tuned (%)", _on_paper_data(results, row.dataset))
+    return line | {"paper": Cell(row.accuracy, f"{row.accuracy:.1f}{before}")}
 
 
-def comparisons(_runs: Frame) -> list[Comparison]:
-    """Fine-tuning against from scratch, in the mean over tasks and for each; and the controls."""
-    fine, scratch = (TUNED, _LARGE), (SCRATCH, _LARGE)
-    return [
-        _of_tasks(fine, scratch, f"{NAME}/transfer"),
-        *(
-            over(arm_of(task, *fine), arm_of(task, *scratch), text=f"the same, {task}")
-            for task in TASKS
-        ),
-        _of_tasks(fine, (TUNED, _SMALL), f"{NAME}/source"),
-        _of_tasks(scratch, (SCRATCH, _SMALL)),
-        _of_tasks((TUNED, _SMALL), (plan.LONG, _SMALL), tasks=[plan.FEWEST]),
-        _of_tasks((plan.NOISE, _SMALL), (SCRATCH, _SMALL), control="no gain"),
-        over(arm_of(plan.FEWEST, TUNED), arm_of(plan.FEWEST, SCRATCH), control="something"),
-    ]
-
-
-def _of_tasks(
-    better: tuple[str, int],
-    worse: tuple[str, int],
-    claim: str = "",
-    *,
-    control: Control = "",
-    tasks: Sequence[str] = tuple(TASKS),
-) -> Comparison:
-    """Two ways, each with a width, in the mean over tasks."""
-    firsts, seconds = ([arm_of(task, *way) for task in tasks] for way in (better, worse))
-
-    def difference(quality: Frame) -> float:
-        return float(quality.loc[firsts].to_numpy().mean() - quality.loc[seconds].to_numpy().mean())
-
-    text = " over ".join(f"{way}, D={D}" for way, D in (better, worse))
-    text += f", {len(tasks)} of {len(TASKS)} tasks" * (len(tasks) < len(TASKS))
-    return Comparison(text, [*firsts, *seconds], difference, claim, control)
-
-
-def of_paper(results: Results) -> Table:
+def _on_paper_data(results: Results, dataset: str) -> Estimate:
+    """The accuracy in percent at scale paper, where one pretraining serves all data sets."""
     at_size = runs_frame(results, NAME, done=True, scale="paper")
-    lines = []
-    for row in table4():
-        previous = f"{row.previous_best:.1f}{' *' if row.starred else ''}"
-        line: dict[str, Any] = {
-            "data set": row.dataset,
-            "training images": row.train,
-            "test images": row.test,
-            "classes": row.classes,
-            "quoted GPipe": row.accuracy,
-            "quoted previous best": Cell(row.previous_best, previous),
-        }
-        if len(at_size):
-            line |= estimated("measured ours (%)", on_paper_data(at_size, row.dataset))
-        lines.append(line)
-    forms = {"quoted GPipe": ".1f"}
-    return framed(results, "table4_paper", pd.DataFrame(lines), ABOUT, forms=forms)
-
-
-def on_paper_data(at_size: Frame, dataset: str) -> Estimate:
+    if not len(at_size):
+        return mean_interval([])
     if dataset == PRETRAINING:
-        # One pretraining serves all data sets and seeds.
-        shares = at_size["metrics.pretraining accuracy"].head(1)
-    else:
-        shares = select(at_size, group=plan.TRANSFER[dataset])["metrics.accuracy"]
-    return mean_interval(list(100 * shares))
+        return number(100 * at_size["metrics.pretraining accuracy"].iloc[0])
+    return mean_interval([*100 * select(at_size, group=plan.TRANSFER[dataset])["metrics.accuracy"]])
 
 
-def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    at_size = runs_frame(results, NAME, done=True, scale="paper")
-    for row in table4() if len(at_size) else ():
-        mean, low, high = on_paper_data(at_size, row.dataset)
-        runs = tuple(at_size["id"])
-        ours = Evidence(mean, "measured", runs, low, high, papers_size=True)
-        yield cell_id(NAME, row.dataset), ours
-    yield from compared.claims_of(comparisons_of(results))
+def _gain(runs: Frame, better: tuple[str, int], worse: tuple[str, int], *tasks: str) -> Gain:
+    """Points of accuracy, in the mean over these tasks, or over all."""
+    tasks = tasks or (*TASKS,)
+    arms = [[arm_of(task, *way) for task in tasks] for way in (better, worse)]
+    return gain(runs, "accuracy", *arms)
+
+
+def _of_tasks(runs: Frame) -> Iterator[Claim]:
+    fine, scratch = (TUNED, _SMALL), (SCRATCH, _SMALL)
+    controls = compared.failing(
+        [
+            (NOISE, _gain(runs, (NOISE, _SMALL), scratch), "not be better"),
+            (f"fine-tuning, {FEWEST}", _gain(runs, fine, scratch, FEWEST), "be better"),
+        ]
+    )
+    for text in (TRANSFER, SOURCE):
+        yield claim(EXHIBIT, text, _gain(runs, *GAINS[text]), controls, unit="points")
+
+
+def claims(results: Results) -> Iterator[Claim]:
+    yield from _of_tasks(compared.trained(results, NAME))
+    counted = runs_frame(results, "figure1", task="fit", model="amoebanet-b", done=True)
+    ours = [number(record.fit.largest.parameters) for record in counted["record"]]
+    what = "parameters of AmoebaNet-B (18, 512)"
+    yield Claim(EXHIBIT, what, ours, "counted", paper=PARAMETERS, off=1.5e6)
+    why = "needs ImageNet and 4 GPUs"
+    what, top1 = "top-1 accuracy on ImageNet", _on_paper_data(results, PRETRAINING)
+    printed = {"paper": table4()[0].accuracy, "off": 0.5, "unit": "%"}
+    yield Claim(EXHIBIT, what, [top1], "measured", **printed, why=why)
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    ways = (TUNED, SCRATCH, plan.LONG)
-    panels = {task: [arm_of(task, way) for way in ways] for task in (plan.FEWEST, plan.MOST)}
-    yield "curves", compared.curves(compared.arms_frame(results, NAME), panels), {}
+    panels = {
+        task: {arm_of(task, way, _SMALL): way for way in (SCRATCH, TUNED)}
+        for task in (FEWEST, MOST)
+    }
+    yield "curves", compared.curves(compared.trained(results, NAME), panels), {}

@@ -1,69 +1,88 @@
 """Table 5 (arXiv:1811.06965v5): what a larger batch gains, under three protocols."""
 
 from collections.abc import Iterator
+from itertools import pairwise
+from math import isnan
+from typing import Any
+
+import pandas as pd
 
 from experiments import compared
-from experiments.compared import Compared, Comparison, over
+from experiments.compared import Gain, gain
 from experiments.learned import at
-from experiments.table5 import runs as plan
-from experiments.table5.runs import ABOUT, END, HALF, NAME, ORDER, PAIRS, SIZES_OF, UPDATES, arm_of
-from repro.claims.claim import Evidence
+from experiments.table5.runs import ABOUT, HALF, NAME, NS, ORDER, PLAN, UPDATES, arm_of
 from repro.harness.frame import Frame
 from repro.harness.results import Results
-from repro.harness.spec import ON_CPU
 from repro.paper.numbers import table5
-from repro.report.declared import Shown
+from repro.report.claim import Claim
+from repro.report.compare import beside_paper
 from repro.report.figures import Picture
+from repro.report.framed import estimated, framed
 from repro.report.table import Table
 
-SHOWN = Shown(f"{NAME}_gains")
-
-
-def comparisons(runs: Frame) -> list[Comparison]:
-    """The largest batch against the smallest under each protocol, and the controls."""
-    scale = runs["scale"].iloc[0]
-    of = at(scale, SIZES_OF)
-    smallest, *_, largest = of.Ns
-    of_pairs = arm_of(PAIRS if scale in ON_CPU else UPDATES, smallest)
-    pairs = {UPDATES: arm_of(UPDATES, smallest), END: arm_of(END, smallest), PAIRS: of_pairs}
-    every = [
-        over(arm_of(protocol, largest), worse, f"{NAME}/{protocol}")
-        for protocol, worse in pairs.items()
-    ]
-    # The same arm with twice the updates.
-    every.append(over(arm_of(END, smallest), of_pairs))
-    if scale in ON_CPU:
-        usual = arm_of(UPDATES, of.base)
-        every += [over(ORDER, usual, control="nothing"), over(usual, HALF, control="something")]
-    return every
-
-
-def comparisons_of(results: Results) -> dict[str, list[Compared]]:
-    return compared.of_places(results, NAME, plan.arms, comparisons, "bleu")
+EXHIBIT = "Table 5, batch size"
 
 
 def tables(results: Results) -> list[Table]:
-    frame = compared.arms_frame(results, NAME)
-    smallest, *_, largest = sorted(table5(), key=lambda size: size.batch_tokens)
-    # The paper says nothing of equal pairs.
-    gain: float = largest.bleu - smallest.bleu
-    quoted = dict.fromkeys([f"{NAME}/{UPDATES}", f"{NAME}/{END}"], gain)
-    found = comparisons_of(results)
-    return [
-        compared.comparisons_table(results, f"{NAME}_gains", found, ABOUT, "BLEU", quoted),
-        compared.arms_table(results, NAME, frame, ABOUT, N="N", updates="steps"),
-    ]
+    """The paper's line, then one for each protocol; both steps to a larger batch stand apart."""
+    runs = compared.trained(results, NAME)
+    if not len(runs):
+        return []
+    Ns = _batches(runs)
+    steps = {f"N={more} minus N={less}": (less, more) for less, more in pairwise(Ns)}
+    lines: list[dict[str, Any]] = []
+    if beside_paper(results, NAME):
+        bleu = [size.bleu for size in table5()]
+        line = {"protocol": "the paper, 260K to 4M tokens"}
+        line |= {f"N={N}": value for N, value in zip(Ns, bleu, strict=True)}
+        line |= {name: b - a for name, (a, b) in zip(steps, pairwise(bleu), strict=True)}
+        lines.append(line)
+    for protocol, judged in zip(PLAN, _of_protocols(runs), strict=True):
+        line = {"protocol": protocol}
+        for N in Ns:
+            line |= estimated(f"N={N}", compared.mean(runs, arm_of(protocol, N), "bleu"))
+        for name, (less, more) in steps.items():
+            line |= estimated(name, _gain(runs, protocol, less, more).quality)
+        lines.append(line | {"verdict": judged.verdict})
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT)]
 
 
-def evidence(results: Results) -> Iterator[tuple[str, Evidence]]:
-    """Claim id -> how much more BLEU the largest batch has than the smallest."""
-    return compared.claims_of(comparisons_of(results))
+def _batches(runs: Frame) -> tuple[int, ...]:
+    return at(runs["scale"].iloc[0] if len(runs) else "overnight", NS)
+
+
+def _gain(runs: Frame, protocol: str, less: int, more: int) -> Gain:
+    return gain(runs, "bleu", [arm_of(protocol, more)], [arm_of(protocol, less)])
+
+
+def _of_protocols(runs: Frame) -> Iterator[Claim]:
+    smallest, middle, largest = _batches(runs)
+    usual = [arm_of(UPDATES, middle)]
+    controls = compared.failing(
+        [
+            (ORDER, gain(runs, "bleu", [ORDER], usual), "be alike"),
+            (f"more than {HALF}", gain(runs, "bleu", usual, [HALF]), "be better"),
+        ]
+    )
+    for protocol in PLAN:
+        found = _gain(runs, protocol, smallest, largest)
+        step, low, high = _gain(runs, protocol, middle, largest).quality
+        alone = f"N={largest} minus N={middle} alone: {step:.2f} [{low:.2f}, {high:.2f}]"
+        what = f"the largest batch has more BLEU than the smallest, {protocol}"
+        why = "" if isnan(low) else alone
+        yield compared.claim(EXHIBIT, what, found, controls, unit="BLEU", why=why)
+
+
+def claims(results: Results) -> Iterator[Claim]:
+    yield from _of_protocols(compared.trained(results, NAME))
+    what = "BLEU of German to English, 4M tokens a batch"
+    why = "needs WMT14, a Transformer Big and 4 GPUs"
+    yield Claim(EXHIBIT, what, [], "measured", paper=table5()[-1].bleu, off=0.5, why=why)
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    frame = compared.arms_frame(results, NAME)
+    runs = compared.trained(results, NAME)
     panels = {
-        protocol: [arm for arm in frame["arm"].unique() if arm.startswith(protocol)]
-        for protocol in (UPDATES, PAIRS, END)
+        protocol: {arm_of(protocol, N): f"N={N}" for N in _batches(runs)} for protocol in PLAN
     }
-    yield "curves", compared.curves(frame, panels), {}
+    yield "curves", compared.curves(runs, panels), {}
