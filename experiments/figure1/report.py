@@ -62,9 +62,9 @@ def exponent(runs: Frame, arms: Sequence[str], top: float) -> Callable[[Frame], 
 
     Losses, and errors in place of accuracies, fall with the size. BLEU rises: its `top` is 0.
     """
-    sizes = runs.groupby("arm")["parameters"].first()
 
     def b(of_seed: Frame) -> float:
+        sizes = runs.groupby("arm")["parameters"].first()
         values = of_seed.loc[[*arms]].mean(axis=1)
         is_loss = bool((values <= 0).all())  # larger qualities are better
         y = -values if is_loss else abs(top - values)
@@ -128,7 +128,7 @@ def tables(results: Results) -> list[Table]:
         | estimated("exponent", found.quality)
         | {
             "paper": paper.get(models, nan),
-            "verdict": verdicts.get(f"exponent of quality over parameters, {models}", nan),
+            "verdict": verdicts.get(f"exponent of quality over parameters: {models}", nan),
         }
         for models, found in laws(*_trained(results)).items()
         if found.seeds
@@ -149,7 +149,7 @@ def claims(results: Results) -> Iterator[Claim]:
     ):
         yield compared.claim(
             EXHIBIT,
-            f"exponent of quality over parameters, {models}",
+            f"exponent of quality over parameters: {models}",
             found[models],
             controls,
             why=reason,
