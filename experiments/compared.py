@@ -37,9 +37,9 @@ LINES = ("-", "--", ":", "-.")
 
 
 def trained(results: Results, experiment: str) -> Frame:
-    """A line for each finished training of an arm with a test seed, at the place with most seeds.
+    """A line of `runs_frame` for each arm and test seed, at the place with most seeds.
 
-    It is that of `runs_frame` with the arm; accuracies are in percent.
+    Accuracies are in percent. Of trainings that an older plan calls the same the last one counts.
     """
     frame = runs_frame(results, experiment, task="learn", done=True)
     trainings = [spec.training for spec in frame["spec"]]
@@ -47,7 +47,7 @@ def trained(results: Results, experiment: str) -> Frame:
         arm=[training.arm for training in trainings],
         is_test=[training.arm != "" and not training.tuning for training in trainings],
     )
-    frame = select(frame, is_test=True)
+    frame = select(frame, is_test=True).drop_duplicates(["where", "arm", "seed"], keep="last")
     if "metrics.accuracy" in frame:
         frame["metrics.accuracy"] *= 100
     seeds = frame.groupby("where", sort=False)["seed"].nunique()

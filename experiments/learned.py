@@ -139,7 +139,6 @@ def training_run(
     data: Mapping[str, Any] | None = None,
     many: bool = False,
     dropout: float | None = None,
-    stops: bool = False,
     K: int = 1,
     M: int = 1,
 ) -> RunSpec:
@@ -148,7 +147,6 @@ def training_run(
     Args:
         data: further fields of `TranslationTask`, on a CPU.
         dropout: where it is not the model's own.
-        stops: whether it keeps the weights of its lowest validation loss on GPUs too.
         many: on a CPU, whether it has the sub-words of all toy languages, and a rate that stays at
             its peak at first.
     """
@@ -184,6 +182,6 @@ def training_run(
             recipe=recipe.model_dump(),
             decode=decode,
             arm=arm,
-            validations=min(VALIDATIONS, steps) if scale in ON_CPU or stops else 0,
+            validations=min(VALIDATIONS, steps),
         ),
     )

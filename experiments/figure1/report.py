@@ -26,6 +26,7 @@ from repro.report.table import Table
 EXHIBIT = "Figure 1, size"
 IMAGES, FLOPS = "images, D = 8, 12, 16, 24", "images, at about equal FLOPs"
 TRANSLATION = "translation, the four sizes of Figure 3"
+OF_PARAMETERS = "quality grows with parameters, exponent: "
 # Models -> arms; FLOPs grow with the square of the width.
 ARMS = {
     IMAGES: [arm_of(D) for D in TRIED],
@@ -101,15 +102,13 @@ def _controls_of(runs: Frame) -> str:
     )
 
 
-def _printed(name: str, unit: float) -> Frame:
-    """The paper's points: names, parameters, and accuracy in percent or BLEU."""
-    points = [(point.series.replace(",", ", "), unit * point.x, point.y) for point in figure(name)]
-    return pd.DataFrame(points, columns=["name", "parameters", "y"])
-
-
-def _halves() -> tuple[Frame, Frame]:
-    images = _printed(f"{NAME}a", 1e6)
-    return images.assign(y=100 * images["y"]), _printed(f"{NAME}b", 1e9)
+def _printed() -> list[Frame]:
+    """Both panels of the paper: names, parameters, and accuracy in percent or BLEU."""
+    panels = []
+    for name, x, y in ((f"{NAME}a", 1e6, 100), (f"{NAME}b", 1e9, 1)):
+        points = [(each.series.replace(",", ", "), x * each.x, y * each.y) for each in figure(name)]
+        panels.append(pd.DataFrame(points, columns=["name", "parameters", "y"]))
+    return panels
 
 
 def _trained(results: Results) -> tuple[Frame, Frame]:
@@ -117,22 +116,18 @@ def _trained(results: Results) -> tuple[Frame, Frame]:
 
 
 def tables(results: Results) -> list[Table]:
-    images, texts = _halves()
+    images, texts = _printed()
     paper = {
         IMAGES: -power_law(images["parameters"], 100 - images["y"]).b,
         TRANSLATION: power_law(texts["parameters"], texts["y"]).b,
     }
     verdicts = {judged.what: judged.verdict for judged in claims(results)}
-    lines = [
-        {"models": models, "seeds": found.seeds}
-        | estimated("exponent", found.quality)
-        | {
-            "paper": paper.get(models, nan),
-            "verdict": verdicts.get(f"exponent of quality over parameters: {models}", nan),
-        }
-        for models, found in laws(*_trained(results)).items()
-        if found.seeds
-    ]
+    lines = []
+    for models, found in laws(*_trained(results)).items():
+        if found.seeds:
+            line = {"models": models, "seeds": found.seeds} | estimated("exponent", found.quality)
+            verdict = verdicts.get(OF_PARAMETERS + models, nan)
+            lines.append(line | {"paper": paper.get(models, nan), "verdict": verdict})
     forms = dict.fromkeys(["exponent", "paper"], ".3f")
     return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
 
@@ -140,20 +135,15 @@ def tables(results: Results) -> list[Table]:
 def claims(results: Results) -> Iterator[Claim]:
     runs, texts = _trained(results)
     found = laws(runs, texts)
-    flops, low, high = found[FLOPS].quality
-    why = f"at about equal FLOPs, with rates for all updates: {flops:.2f} [{low:.2f}, {high:.2f}]"
-    why = "" if isnan(low) else why
-    for models, controls, reason in (
-        (IMAGES, _controls_of(runs), why),
-        (TRANSLATION, figure3.controls_of(texts), "most parameters are embeddings, of one size"),
+    b, low, high = found[FLOPS].quality
+    flops = f"at about equal FLOPs, with rates for all updates: {b:.2f} [{low:.2f}, {high:.2f}]"
+    embeddings = "most parameters are embeddings, of one size"
+    for models, controls, why in (
+        (IMAGES, _controls_of(runs), "" if isnan(low) else flops),
+        (TRANSLATION, figure3.controls_of(texts), embeddings),
     ):
-        yield compared.claim(
-            EXHIBIT,
-            f"exponent of quality over parameters: {models}",
-            found[models],
-            controls,
-            why=reason,
-        )
+        what = OF_PARAMETERS + models
+        yield compared.claim(EXHIBIT, what, found[models], controls, why=why)
     yield from _of_sizes(results)
 
 
@@ -179,7 +169,7 @@ def _of_sizes(results: Results) -> Iterator[Claim]:
 
 def figures(results: Results) -> Iterator[Picture]:
     runs, texts = _trained(results)
-    images, translation = _halves()
+    images, translation = _printed()
     halves = {
         "(a) images, accuracy (%)": (_measured(runs, ARMS[IMAGES], "accuracy"), images),
         "(b) translation, BLEU": (_measured(texts, figure3.SIZED, "bleu"), translation),

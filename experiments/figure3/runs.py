@@ -59,8 +59,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
         for size, K in PAPER_CUTS:
             yield Arm(run(size, OPUS, arm=str(size), steps=of.steps, K=K))
         for language in OPUS:
-            own = {"arm": alone(language), "steps": of.own_steps, "stops": True}
-            yield Arm(run(TRANSFORMER_BIG, (language,), **own))
+            yield Arm(run(TRANSFORMER_BIG, (language,), arm=alone(language), steps=of.own_steps))
         return
     for size, rate in zip(SIZES, RATES, strict=True):
         yield Arm(run(size, TOY, arm=str(size), steps=of.steps), rate, beside(rate))

@@ -38,18 +38,11 @@ TASKS = {
 # shuffled labels, a control.
 TUNED, SCRATCH, NOISE = "fine-tuned", "from scratch", "from noise"
 WIDTHS = (8, 16)  # of the source models; the last way has the first
-
-
-class Sizes(NamedTuple):
-    before: int  # updates of the pretraining
-    after: int  # and on the task
-    ways: tuple[str, ...]
-
-
-SIZES_OF: dict[Scale, Sizes] = {
-    "smoke": Sizes(4, 4, (TUNED, SCRATCH)),
-    "laptop": Sizes(500, 120, (TUNED, SCRATCH)),
-    "overnight": Sizes(2000, 500, (TUNED, SCRATCH, NOISE)),
+# Updates of the pretraining, and on a task.
+UPDATES: dict[Scale, tuple[int, int]] = {
+    "smoke": (4, 4),
+    "laptop": (500, 120),
+    "overnight": (2000, 500),
 }
 N = 64
 # Chosen by the tuning runs, for each task and width: of fine-tuning and from scratch.
@@ -112,25 +105,27 @@ def arm_of(task: str, way: str, D: int) -> str:
 
 def arms(scale: Scale) -> Iterator[Arm]:
     """Each task by each way, for each width."""
-    of, smallest = SIZES_OF[scale], min(WIDTHS)
+    before, after = UPDATES[scale]
     for D in WIDTHS:
         # As Figure 1 trains this width on the same images.
-        source = small_training("glyphs", {}, of.before, FIGURE1[scale].rates[D])
-        source = source.model_copy(update={"steps": of.before})
-        # True validation labels would stop it where it has learnt least.
-        noise = source.model_copy(update={"data_args": {"shuffled": 1.0}, "validations": 0})
-        begins = {TUNED: source, SCRATCH: None, **({NOISE: noise} if smallest == D else {})}
+        source = small_training("glyphs", {}, before, FIGURE1[scale].rates[D])
+        source = source.model_copy(update={"steps": before})
+        begins = {TUNED: source, SCRATCH: None}
+        if scale == "overnight" and WIDTHS[0] == D:
+            # True validation labels would stop it where it has learnt least.
+            changed = {"data_args": {"shuffled": 1.0}, "validations": 0}
+            begins[NOISE] = source.model_copy(update=changed)
         for task, (data, outputs, data_args, longer) in TASKS.items():
-            for way in (way for way in of.ways if way in begins):
-                steps = longer * of.after
-                arm = {"arm": arm_of(task, way, D), "pretraining": begins[way], "by_error": True}
+            for way, pretraining in begins.items():
+                steps = longer * after
+                arm = {"arm": arm_of(task, way, D), "pretraining": pretraining, "by_error": True}
                 training = small_training(data, data_args, steps).model_copy(update=arm)
                 size = {**SMALL, "D": D, "num_classes": outputs}
                 fields: Any = {"model_args": size, "steps": steps, "training": training}
                 run = RunSpec(**ALIKE, **fields, K=1, M=1, N=N, checkpoint="never")
                 rate = RATES[task][D][way != TUNED]
                 tried = beside(rate) if way != NOISE else []
-                tried += HIGHER.get(task, []) if (way, D) == (TUNED, smallest) else []
+                tried += HIGHER.get(task, []) if (way, D) == (TUNED, WIDTHS[0]) else []
                 yield Arm(run, rate, tried)
 
 
