@@ -29,16 +29,19 @@ SIZED = [str(size) for size in SIZES]  # arms, small ones first
 ARMS = [*SIZED, *map(alone, TOY)]
 WIDE, DEEP = 1, 2  # places among the sizes of the two with as many parameters
 _DEPTH = {DEEP: 1, WIDE: -1}
-RICH = "deep minus wide, high tier: alike"
+RICH = "depth: deep minus wide, high tier, alike"
 # What is claimed -> the weights in its sum over places of sizes, and over tiers. It is above 0, but
 # for `RICH`, which the paper calls alike: within half a point of BLEU, whatever the loss.
 SUMS: dict[str, tuple[dict[int, int], dict[str, int]]] = {
-    "largest minus smallest": ({-1: 1, 0: -1}, {ALL: 1}),
-    "largest over bilingual, low tier minus high tier": ({-1: 1}, {"low": 1, "high": -1}),
-    "deep minus wide, low tier": (_DEPTH, {"low": 1}),
+    "size: largest minus smallest": ({-1: 1, 0: -1}, {ALL: 1}),
+    "transfer: largest over bilingual, low tier minus high tier": ({-1: 1}, {"low": 1, "high": -1}),
+    "depth: deep minus wide, low tier": (_DEPTH, {"low": 1}),
     RICH: (_DEPTH, {"high": 1}),
-    "smallest to deep minus deep to largest": ({DEEP: 2, 0: -1, -1: -1}, {ALL: 1}),
-    "largest minus smallest, high tier minus low tier": ({-1: 1, 0: -1}, {"high": 1, "low": -1}),
+    "returns: smallest to deep minus deep to largest": ({DEEP: 2, 0: -1, -1: -1}, {ALL: 1}),
+    "who gains: largest minus smallest, high tier minus low tier": (
+        {-1: 1, 0: -1},
+        {"high": 1, "low": -1},
+    ),
 }
 # Lines of the figure: of the paper's smallest, wide, deep, larger and largest size, and of ours.
 _LINES = (":", "-.", "--", (0, (8, 1)), "-")
