@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.consistency.runs import ABOUT, BASE_M, LIMIT, MODELS, NAME, REPEATED_AT, ROUNDING
+from experiments.consistency.runs import (
+    ABOUT,
+    BASE_M,
+    LIMIT,
+    MODELS,
+    NAME,
+    REPEATED_AT,
+    ROUNDING,
+    TO_THE_END,
+)
 from repro.gpipe.core.verdict import verdict, worst
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
@@ -69,7 +78,8 @@ def pairs(results: Results) -> Frame:
     repeated = frame["scale"].isin(REPEATED_AT) & (frame["group"] == "stages")
     frame["again"] = repeated & (frame["transport"] == "auto")
     usual_lr = [MODELS[model]["training"].recipe["lr"] for model in frame["model"]]
-    frame["nudged"] = np.array([each.recipe["lr"] for each in frame["training"]]) != usual_lr
+    rates = np.array([each.recipe["lr"] for each in frame["training"]])
+    frame["nudged"] = (rates != usual_lr) & (frame["group"] == "stages")
     usual = select(frame, K=1, D=1, M=BASE_M, again=False, nudged=False)
     alike = ["where", "model", "group", "seed"]
     frame = frame.merge(usual[[*alike, "id", "record"]], on=alike, suffixes=("", " of base"))
@@ -87,7 +97,9 @@ def _change(run: Mapping[str, Any]) -> str:
         return f"learning rate x (1 + {ROUNDING:g})"
     if run["D"] > 1:
         return f"D={run['D']} with M={run['M']}"
-    return f"K={run['K']}" if run["K"] > 1 else f"M={run['M']}, no dropout"
+    if run["K"] == 1:
+        return f"M={run['M']}, no dropout"
+    return f"K={run['K']}" + ", a whole training" * (run["group"] == TO_THE_END)
 
 
 def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:

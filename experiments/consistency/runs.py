@@ -3,11 +3,13 @@
 from itertools import product
 from typing import Any, NamedTuple
 
-from experiments.learned import LEARN
+from experiments.learned import LEARN, Arm
+from experiments.table5 import runs as table5
 from repro.harness.about import read_about
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, Training
 
 NAME = "consistency"
+TO_THE_END = "to-the-end"  # a group
 BASE_M = 4  # micro-batches in all that other runs are compared with
 
 
@@ -70,25 +72,42 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
     Runs with several K or D have dropout and batch norm. D=2 with M micro-batches a replica is
     compared with D=1 and 2M, which cuts the same mini-batch into the same micro-batches, and so is
-    a control, which differs by a rounding alone. At scale gpu all stages share one GPU.
+    a control, which differs by a rounding alone. At scale gpu all stages share one GPU. At scale
+    overnight a whole training of Table 5 ends with the same bits, or not.
     """
+    if scale == "overnight":
+        groups = (Group(name=TO_THE_END, runs=_to_the_end()),)
+    else:
+        groups = _groups(scale)
+    return Experiment(
+        **ABOUT.of_experiment,
+        paper="sec. 7",
+        neurips="sec. 7",
+        needs="any machine; one GPU at scale gpu",
+        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 1.1, "overnight": 5, "gpu": 2.7},
+        rounds=1,
+        groups=groups,
+    )
+
+
+def _to_the_end() -> tuple[RunSpec, ...]:
+    """One of Table 5's trainings, of all its 2000 updates, for K=1 and K=2."""
+    (training,) = Arm(table5.run("overnight", TO_THE_END, N, 2000), 0.008).trainings([0])
+    weights = training.training.model_copy(update={"weights": WEIGHTS})
+    same = {"M": BASE_M, "training": weights}
+    return tuple(training.model_copy(update=same | {"K": K}) for K in (1, 2))
+
+
+def _groups(scale: Scale) -> tuple[Group, ...]:
     _, other_Ms, (few, many), _ = SIZES[scale]
     stages = [run for seed in range(few) for model in MODELS for run in _stages(scale, model, seed)]
     micro_batches = [
         _run(scale, model, M=M, seed=seed, dropout=0.0)
         for seed, model, M in product(range(many), MODELS, (BASE_M, *other_Ms))
     ]
-    return Experiment(
-        **ABOUT.of_experiment,
-        paper="sec. 7",
-        neurips="sec. 7",
-        needs="any machine; one GPU at scale gpu",
-        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 1.1, "gpu": 2.7},
-        rounds=1,
-        groups=(
-            Group(name="stages", runs=tuple(stages)),
-            Group(name="micro-batches", runs=tuple(micro_batches)),
-        ),
+    return (
+        Group(name="stages", runs=tuple(stages)),
+        Group(name="micro-batches", runs=tuple(micro_batches)),
     )
 
 
