@@ -93,8 +93,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _to_the_end() -> tuple[RunSpec, ...]:
     """One of Table 5's trainings, of all its 2000 updates, for K=1 and K=2."""
     (training,) = Arm(table5.run("overnight", TO_THE_END, N, 2000), 0.008).trainings([0])
-    weights = training.training.model_copy(update={"weights": WEIGHTS})
-    same = {"M": BASE_M, "training": weights}
+    assert training.training
+    recorded = training.training.model_copy(update={"weights": WEIGHTS})
+    same = {"M": BASE_M, "training": recorded}
     return tuple(training.model_copy(update=same | {"K": K}) for K in (1, 2))
 
 

@@ -50,9 +50,7 @@ def main(arguments: list[str]) -> int:
 
 def show_verdicts(plots: Path) -> None:
     """One row for each exhibit of the paper; nothing if no result stands beside its numbers."""
-    rows = [
-        dict(zip(("exhibit", "paper", "ours", "verdict"), (row.name, *row.cells[2:4], row.verdict)))
-        for row in verdicts.written(plots)
-    ]
+    columns = ("exhibit", "claim", "paper", "ours", "fidelity", "verdict")
+    rows = [dict(zip(columns, row.cells, strict=True)) for row in verdicts.written(plots)]
     if rows:
         tell({"verdicts": rows, "every claim": plots / f"{verdicts.NAME}.md"})

@@ -122,11 +122,6 @@ def figure(name: str) -> list[Quoted]:
     return _rows(name, Quoted)
 
 
-def figure_axes(name: str) -> tuple[str, str]:
-    """Descriptions of x and y of `figure(name)`, with their units."""
-    return _numbers()[name]["x"], _numbers()[name]["y"]
-
-
 def torchgpipe(name: str) -> list[Peer]:
     """One of torchgpipe's published benchmarks, e.g. `torchgpipe("amoebanetd_speed")`."""
     return _rows(f"torchgpipe_{name}", Peer)

@@ -41,8 +41,3 @@ def bubble(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float 
 def speedup_over_k1(K: int, M: int, form: Form) -> float:
     """Speedup over one stage at the same N and M; at 1:1:2 KM/(M+K-1), early 4KM/(4M+3(K-1))."""
     return K * M * step_time(1, 1, form) / step_time(K, M, form)
-
-
-def speedup_over_k2m1(K: int, M: int, form: Form) -> float:
-    """Table 2's normalisation at one fixed N: throughput over that of K=2, M=1."""
-    return speedup_over_k1(K, M, form) / speedup_over_k1(2, 1, form)

@@ -8,7 +8,7 @@ and so does a `Cell`, whose text is not that of its number.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from math import inf, isnan, nan
+from math import isnan, nan
 from typing import Any
 
 import pandas as pd
@@ -16,9 +16,9 @@ import pandas as pd
 from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame, ratios
 from repro.harness.results import Results
+from repro.report.claim import Estimate
 from repro.report.compare import beside_paper
 from repro.report.compare import of_paper as papers
-from repro.report.claim import Estimate
 from repro.report.style import PARTS, model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
@@ -137,19 +137,6 @@ def error_bars(frame: Frame, column: str) -> list[pd.Series]:
     value = frame[column]
     ends = (value - frame[column + LOW], frame[column + HIGH] - value)
     return [end.fillna(0) for end in ends]
-
-
-def in_ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f}"
-
-
-def met_or_missed(value: float, *, at_least: float = -inf, at_most: float = inf) -> str:
-    """A goal, and whether a number meets it: `at most 4: missed by 0.5`."""
-    goal = f"at most {at_most:g}" if at_least == -inf else f"at least {at_least:g}"
-    missed_by = max(at_least - value, value - at_most)
-    if isnan(value):
-        return f"{goal}: {NOT_RUN}"
-    return f"{goal}: met" if missed_by <= 0 else f"{goal}: missed by {missed_by:.2g}"
 
 
 def _cell(

@@ -1,8 +1,8 @@
 """One self-contained page from recorded results, with its tables and figures as files beside it.
 
-The first screen has a line for each exhibit of the paper. A section for each experiment follows, then
-what the words mean, every claim, and the machines. A page of results that are not compared with the
-paper begins with the experiments. The same results give the same
+The first screen has a line for each exhibit of the paper. A section for each experiment follows,
+then what the words mean, every claim, and the machines. A page of results that are not compared
+with the paper begins with the experiments. The same results give the same
 bytes.
 """
 
@@ -23,7 +23,6 @@ from repro.report.sections import as_text, repeated, sections_of, with_code
 from repro.report.style import FIDELITIES, ink, model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds, runs
-
 
 
 def write(results_dir: Path, plots_dir: Path) -> Path:

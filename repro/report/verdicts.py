@@ -78,12 +78,12 @@ def claims_of(results: Results) -> dict[str, list[Claim]]:
     compared = without_tiny(results)
     runs = [run for run in compared.runs if beside_paper(compared, run.experiment)]
     judged = replace(compared, runs=runs)
-    reports = {name: report_of(name) for name in ORDER}
-    return {
-        name: [*report.claims(judged)]
-        for name, report in reports.items()
-        if hasattr(report, "claims")
-    }
+    found = {}
+    for name in ORDER:
+        report = report_of(name)
+        if report is not None and hasattr(report, "claims"):
+            found[name] = [*report.claims(judged)]
+    return found
 
 
 def lines_of(claims: Iterable[Claim]) -> list[dict[str, str]]:

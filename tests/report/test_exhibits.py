@@ -68,4 +68,3 @@ def test_nothing_of_the_paper_stands_beside_a_tiny_scale(tmp_path, reference, mo
     monkeypatch.setattr(figures, "save", save)
     for one in figures.draw_all(tiny, tmp_path):
         assert "quoted" not in f"{labels[one.stem.name]} {one.caption}".lower(), one.stem.name
-

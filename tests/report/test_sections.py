@@ -13,6 +13,7 @@ from repro.report.declared import report_of
 from repro.report.sections import sections_of
 from repro.report.tables import all_tables
 
+
 def test_a_missing_training_is_named_by_its_arm_and_seed(reference):
     runs = [run for run in reference.by_experiment["table5"] if run.spec.seed in (0, 100)]
     planned = [replace(run, status="planned") for run in runs if run.scale == "overnight"]

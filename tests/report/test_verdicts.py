@@ -1,4 +1,4 @@
-"""The verdicts of recorded results: tampered data change them, and README has those of the reference."""
+"""The verdicts of recorded results: tampered data change them, and README has them."""
 
 from collections.abc import Callable
 from dataclasses import replace
