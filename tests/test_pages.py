@@ -20,7 +20,6 @@ MARKED = [
     for mark in MARK.finditer(text)
 ]
 PLACES = tomllib.loads((ROOT / "docs/numbers.toml").read_text(encoding="utf-8"))
-NAME = re.compile(r"([a-z]\w*)\.(\w+)")  # of a number in a formula
 
 
 def cells(line: str) -> list[str]:
@@ -40,11 +39,6 @@ def texts(table: str, name: str) -> list[str]:
     place = PLACES[table][name]
     if table == "by_hand":
         return [place]
-    if table == "formulas":
-        value = eval(
-            NAME.sub(lambda other: re.sub(r"[^\d.-]", "", texts(*other.groups())[-1]), place)
-        )
-        return [f"{value:.{digits}f}" for digits in (2, 1, 0)]
     keys, column = place.split(": ", 1)
     if table == "records":
         value = json.loads((ROOT / "results/reference" / keys).read_text(encoding="utf-8"))
@@ -70,7 +64,6 @@ def test_a_number_is_the_one_that_its_mark_names(page, before, table, name):
 
 def test_marks_and_places_belong_together():
     used = {(table, name) for _, _, table, name in MARKED}
-    used.update(NAME.findall(" ".join(PLACES["formulas"].values())))
     assert used == {(table, name) for table, names in PLACES.items() for name in names}
     for page, text in TEXTS.items():
         assert "<!--" not in MARK.sub("", text), f"{page}: a mark that is not checked"
