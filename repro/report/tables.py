@@ -74,7 +74,6 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
         "differs in": told_apart(frame, ("model", "D", "N", "remat", "fidelity", "where")),
         "throughput": or_status(frame, "throughput"),
         **frame.filter(like=over),
-        "idle/total": frame["idle_over_total"],
         "peak MiB": 1024 * frame["peak_gib_max"],
     }
     forms: dict[str, Form] = {over: RATIO}
