@@ -41,7 +41,7 @@ def opened(browser: Any, path: Path, width: int, scheme: str = "light") -> tuple
 def test_nothing_is_wider_than_the_screen_and_links_lead(browser, path, width, scheme):
     tab, problems = opened(browser, path, width, scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    links = "[...document.querySelectorAll('.toc a, .verdicts a')].map(a => a.hash.slice(1))"
+    links = "[...document.querySelectorAll('.toc a, .exhibits a')].map(a => a.hash.slice(1))"
     for target in dict.fromkeys(tab.evaluate(links)):
         tab.evaluate("target => { location.hash = target }", target)
         place = "target => document.getElementById(target).getBoundingClientRect().top"
@@ -65,7 +65,7 @@ def test_nothing_is_wider_than_the_screen_and_links_lead(browser, path, width, s
 def test_the_first_screen_says_what_holds(browser, path):
     tab, _ = opened(browser, path, 1280)
     rows = tab.evaluate(
-        "[...document.querySelectorAll('.verdicts tbody tr')].map(row => "
+        "[...document.querySelectorAll('.exhibits tbody tr')].map(row => "
         "({text: row.innerText, verdict: row.querySelector('.verdict').title, "
         "end: row.getBoundingClientRect().bottom}))"
     )

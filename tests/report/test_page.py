@@ -26,7 +26,7 @@ def test_the_page_follows_its_order(modelled, tmp_path):
     words = [
         "Nothing here was measured on a GPU.",
         "Bars below, a part for each claim",
-        '<table class="verdicts">',
+        '<table class="exhibits">',
         '<section id="player">',
         '<section id="table2">',
         "How does throughput grow with K and M?",
