@@ -8,6 +8,7 @@ Such a file has
   claim without a result of ours is there too.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +27,19 @@ ORDER = (
 )
 
 
+def in_order(experiments: Iterable[str]) -> list[str]:
+    return [*dict.fromkeys([*ORDER, *sorted(experiments)])]
+
+
+def with_report() -> set[str]:
+    return {path.parent.name for path in HOME.glob("*/report.py")}
+
+
 def report_of(experiment: str) -> ModuleType | None:
     # Names come from recorded results, so only one of these is ever imported.
-    known = {path.parent.name for path in HOME.glob("*/report.py")}
-    return import_module(f"experiments.{experiment}.report") if experiment in known else None
+    if experiment not in with_report():
+        return None
+    return import_module(f"experiments.{experiment}.report")
 
 
 def words_of(results: Results, experiment: str) -> About | PlanEvent:

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from repro.harness.results import Results, Run, on_a_busy_machine
 from repro.harness.spec import ON_CPU
 from repro.report.claim import Claim
-from repro.report.declared import ORDER, words_of
+from repro.report.declared import in_order, words_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import Table
@@ -30,7 +30,7 @@ def sections_of(
 ) -> list[dict[str, Any]]:
     once = repeated(results)
     sections = []
-    for name in dict.fromkeys([*ORDER, *results.by_experiment]):
+    for name in in_order(results.by_experiment):
         if name not in results.by_experiment:
             continue
         listing, words = results.listings[name], words_of(results, name)

@@ -15,7 +15,7 @@ from repro.harness.results import Results
 from repro.io.untrusted import LARGE, read_text
 from repro.report.claim import HOLDING, MODELLED, WORDS, Claim, Word
 from repro.report.compare import beside_paper, without_tiny
-from repro.report.declared import ORDER, report_of
+from repro.report.declared import in_order, report_of, with_report
 from repro.report.framed import INTERVAL, RANGE, in_two
 from repro.report.table import EMPTY, Table, unguarded
 from repro.report.texts import TABLES
@@ -79,7 +79,7 @@ def claims_of(results: Results) -> dict[str, list[Claim]]:
     runs = [run for run in compared.runs if beside_paper(compared, run.experiment)]
     judged = replace(compared, runs=runs)
     found = {}
-    for name in ORDER:
+    for name in in_order(with_report()):
         report = report_of(name)
         if report is not None and hasattr(report, "claims"):
             found[name] = [*report.claims(judged)]

@@ -34,12 +34,18 @@ import pandas as pd
 
 from repro.harness.about import read_about
 from repro.harness.frame import runs_frame
+from repro.report.claim import Claim, number
 from repro.report.framed import framed
 
 
 def tables(results):
     frame = runs_frame(results, "toy").groupby("K", as_index=False).size()
     return [framed(results, "toy_runs", frame, read_about(__file__))]
+
+
+def claims(results):
+    runs = runs_frame(results, "toy")
+    yield Claim("Section 9", "runs", [number(len(runs))], "counted", paper=6)
 """
 ABOUT = """# Toy
 
@@ -51,7 +57,7 @@ All of them.
 """
 
 
-def test_a_folder_is_enough_for_a_table(tmp_path, monkeypatch):
+def test_a_folder_is_enough_for_a_table_and_a_claim(tmp_path, monkeypatch):
     folder = tmp_path / "home/toy"
     folder.mkdir(parents=True)
     (folder / "report.py").write_text(RUNS_ALONE)
@@ -67,6 +73,8 @@ def test_a_folder_is_enough_for_a_table(tmp_path, monkeypatch):
     assert made["toy_runs"].shown["size"].tolist() == ["2"] * 3
     assert made["toy_runs"].title == "Runs by K"
     assert "toy_points" not in made
+    line = made["verdicts"].shown.iloc[-1]
+    assert line.to_list()[:6] == ["Section 9", "runs", "6", "6", "counted", "reproduced"]
 
 
 @pytest.mark.parametrize("name", ["", "mine", "sweep", "..", "table2.why", "table2/../table1"])
