@@ -1,5 +1,6 @@
 """Table 2 of arXiv:1811.06965v5: normalised training throughput against K and M."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from repro.harness import sizes
@@ -8,20 +9,22 @@ from repro.harness.spec import Experiment, Group, Scale, sweep
 
 NAME = "table2"
 # Mini-batch N of what is measured.
-AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
-TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 64, "node": 32, "paper": 32}
+N: dict[str, dict[Scale, int]] = {
+    "amoebanet-d": {"smoke": 32, "laptop": 128, "node": 128, "paper": 128},
+    "transformer": {"smoke": 32, "laptop": 64, "node": 32, "paper": 32},
+}
+SIZES = {"amoebanet-d": sizes.AMOEBANET, "transformer": sizes.TRANSFORMER}
 # What is simulated: the device, and its memory, which the largest N that fits fills.
 TPUS: dict[str, dict[str, Any]] = {
     "amoebanet-d": {"profile": "tpu-v2", "memory": 8 * 10**9},
     "transformer": {"profile": "tpu-v3", "memory": 16 * 2**30},
 }
-LARGEST: dict[Scale, int] = {"smoke": 64, "laptop": 4096, "node": 4096, "paper": 4096}
 KS, MS = [2, 4, 8], [1, 4, 32]
 # Other cuts of the layers than ours by time. The paper describes the minimum variance of the
 # stages' costs, and Lingvo's code has the cumulative share.
-BY_FLOPS: dict[str, dict[str, Any]] = {
-    "share": {"balance": "flops", "partitioner": "cumulative-share"},
-    "variance": {"balance": "flops", "partitioner": "minimum-variance"},
+BY_FLOPS: dict[str, dict[str, Any]] = {  # by the ends of their groups' names
+    "-share": {"balance": "flops", "partitioner": "cumulative-share"},
+    "-variance": {"balance": "flops", "partitioner": "minimum-variance"},
 }
 CUTS = {None: "time", "cumulative-share": "share", "minimum-variance": "variance"}  # their names
 ABOUT = read_about(__file__)
@@ -47,37 +50,25 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     )
 
 
-def _measured(scale: Scale) -> list[Group]:
+def _measured(scale: Scale) -> Iterator[Group]:
     cells: dict[str, Any] = {"K": [1, *KS], "M": MS, **sizes.in_blocks(scale, 12)}
-    models = (
-        ("amoebanet-d", sizes.AMOEBANET[scale], AMOEBANET_N[scale]),
-        ("transformer", sizes.TRANSFORMER[scale], TRANSFORMER_N[scale]),
-    )
-    groups = []
-    for model, args, N in models:
-        runs = sweep(model=model, model_args=args, N=N, **cells)
+    for model, args in SIZES.items():
+        runs = sweep(model=model, model_args=args[scale], N=N[model][scale], **cells)
         controlled = next(run for run in runs if (run.K, run.M) == (2, 4))
-        groups.append(Group(name=model, runs=(*runs, *sizes.controls_at(scale, controlled))))
-    return groups
+        yield Group(name=model, runs=(*runs, *sizes.controls_at(scale, controlled)))
 
 
-def _simulated(scale: Scale) -> list[Group]:
+def _simulated(scale: Scale) -> Iterator[Group]:
     """Every cell with the largest mini-batch that fits it, under each cut and each width."""
-    amoebanet, transformer = sizes.MODELLED_AMOEBANET[scale], sizes.MODELLED_TRANSFORMER[scale]
-    narrow = sizes.NARROW[scale]
-    settings: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
-        ("transformer", "-narrow", narrow, {}),
-        ("transformer", "", transformer, {}),
-    ]
-    if scale != "smoke":  # AmoebaNet-D's take a minute
-        settings.append(("amoebanet-d", "", amoebanet, {}))
-    for name, cut in BY_FLOPS.items():
-        settings.append(("transformer", f"-narrow-{name}", narrow, cut | {"trace": False}))
-        if scale != "smoke":
-            settings.append(("amoebanet-d", f"-{name}", amoebanet, cut))
-    groups = []
-    for model, name, args, cut in settings:
-        given = {"model": model, "model_args": args, "N": LARGEST[scale], **TPUS[model], **cut}
-        given |= {"optimizer": "rmsprop", "fidelity": "simulated"}
-        groups.append(Group(name=f"{model}{name}-by-memory", runs=sweep(**given, K=KS, M=MS)))
-    return groups
+    cells: dict[str, Any] = {"K": KS, "M": MS, "N": 64 if scale == "smoke" else 4096}
+    cells |= {"optimizer": "rmsprop", "fidelity": "simulated"}
+    of_transformer = {"model": "transformer", **TPUS["transformer"], **cells}
+    args = sizes.MODELLED_TRANSFORMER[scale]
+    yield Group(name="transformer-by-memory", runs=sweep(model_args=args, **of_transformer))
+    for name, cut in [("", {}), *BY_FLOPS.items()]:
+        given = {"model_args": sizes.NARROW[scale], **of_transformer, **cut, "trace": not cut}
+        yield Group(name=f"transformer-narrow{name}-by-memory", runs=sweep(**given))
+        if scale != "smoke":  # AmoebaNet-D's take a minute
+            given = {"model": "amoebanet-d", "model_args": sizes.MODELLED_AMOEBANET[scale]}
+            given |= {**TPUS["amoebanet-d"], **cells, **cut}
+            yield Group(name=f"amoebanet-d{name}-by-memory", runs=sweep(**given))

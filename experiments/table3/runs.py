@@ -1,5 +1,6 @@
 """Table 3 of arXiv:1811.06965v5: throughput on GPUs without a fast interconnect."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from experiments.table2.runs import BY_FLOPS
@@ -16,7 +17,6 @@ MODELS: dict[str, tuple[dict[str, Any], int, float]] = {
     "transformer": ({"L": 24}, 32, 0.05),
 }
 SMALL = {"amoebanet-d": sizes.AMOEBANET, "transformer": sizes.TRANSFORMER}
-THROTTLED_N = 32
 # Bytes per second between two stages on the CPU; None: shared memory as it is.
 SPEEDS: dict[Scale, tuple[float | None, ...]] = {
     "smoke": (None, 1e7),
@@ -33,8 +33,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     layers. Not stated: the P100's memory, the mini-batch, image size, sequence length, the
     Transformer's widths, how layers are cut.
     """
-    groups = [] if scale in TINY else _modelled()
-    groups += _throttled(scale) if scale in SPEEDS else _measured(scale)
+    modelled = () if scale in TINY else _modelled()
+    measured = _throttled(scale) if scale in SPEEDS else _measured(scale)
     return Experiment(
         **ABOUT.of_experiment,
         paper="Table 3",
@@ -43,43 +43,37 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         minutes={"smoke": 0.3, "laptop": 2.3, "node": 10, "paper": 10},
         version=3,
         rounds=sizes.sets(scale),
-        groups=tuple(groups),
+        groups=(*modelled, *measured),
     )
 
 
-def _modelled() -> list[Group]:
-    groups = []
+def _modelled() -> Iterator[Group]:
     for model, (args, N, stretch) in MODELS.items():
         given: dict[str, Any] = {"model": model, "model_args": args, "N": N, "M": M}
         given |= {"profile": DEVICE, "optimizer": "rmsprop"}
         runs = sweep(**given, K=KS, fidelity="simulated")
         for cut in BY_FLOPS.values():
             runs += sweep(**given, **cut, K=KS, fidelity="simulated", trace=False)
-        groups.append(Group(name=f"{model}-simulated", runs=runs, rounds=1))
+        # Waits hardly differ from round to round.
+        yield Group(name=f"{model}-simulated", runs=runs, rounds=1)
         given |= {"fidelity": "emulated", "steps": 1}
         runs = tuple(RunSpec(**given, K=K, stretch=sizes.stretched(stretch, K, M)) for K in KS)
-        # Waits hardly differ from round to round.
-        groups.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
-    return groups
+        yield Group(name=f"{model}-emulated", runs=runs, rounds=1)
 
 
-def _measured(scale: Scale) -> list[Group]:
+def _measured(scale: Scale) -> Iterator[Group]:
     """The table's own cells, on GPUs that talk through pinned host memory."""
-    groups = []
     for model, (args, N, _) in MODELS.items():
         given = {"model": model, "model_args": args, "N": N, "M": M, "K": [1, *KS]}
         runs = sweep(**given, transport="gloo", **sizes.in_blocks(scale, 10))
-        groups.append(Group(name=model, runs=runs))
-    return groups
+        yield Group(name=model, runs=runs)
 
 
-def _throttled(scale: Scale) -> list[Group]:
+def _throttled(scale: Scale) -> Iterator[Group]:
     """A small model at K=2 whose link is slowed down, or not."""
     links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS[scale]]
-    groups = []
     for model, args in SMALL.items():
-        given = {"model": model, "model_args": args[scale], "N": THROTTLED_N, "K": 2, "M": M}
+        given = {"model": model, "model_args": args[scale], "N": 32, "K": 2, "M": M}
         runs = sweep(**given, link=links, **sizes.in_blocks(scale, 10))
         runs += sizes.controls_at(scale, runs[0])
-        groups.append(Group(name=f"{model}-throttled", runs=runs))
-    return groups
+        yield Group(name=f"{model}-throttled", runs=runs)
