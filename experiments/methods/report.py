@@ -49,7 +49,7 @@ def side_by_side(results: Results) -> Table:
     table = table.join(frame.filter(like=f"{OVER_ONE}: "))
     table[PEAK], table[SENT] = 1024 * frame["peak_gib_max"], frame[SENT]
     table["idle/total"] = frame["idle_over_total"]
-    late = [max(newest(run, "staleness") or [0]) for run in frame["run"]]
+    late = [max(first(run, "staleness") or [0]) for run in frame["run"]]
     table["updates late"] = frame["step_s"].where(~frame["done"], late)
     forms: dict[str, Form] = {OVER_ONE: RATIO, SENT: ".2f", "updates late": ".0f"}
     return framed(results, NAME, table, ABOUT, forms=forms, marks=MARKS)
@@ -79,7 +79,7 @@ def claims(results: Results) -> Iterator[Claim]:
             ours, least = ([*lines[name]] for name in (OVER_GPIPE, BUT_GRADIENTS))
             why = ""
             if ours != least:
-                undivided = newest(lines["run"].iloc[0], "undivided")
+                undivided = first(lines["run"].iloc[0], "undivided")
                 why = f"{least[0]:.2f}x without sums of gradients, which a pipeline does not send; "
                 why += f"{undivided:.0%} of the products are not divided"
             yield Claim(
@@ -96,19 +96,19 @@ def claims(results: Results) -> Iterator[Claim]:
 def recorded(results: Results, groups: str | tuple[str, ...]) -> Frame:
     """The runs of these groups, with the MiB that the process sends which sends most."""
     frame = runs_frame(results, NAME, group=groups)
-    return frame.assign(**{SENT: [most_sent(run) for run in frame["run"]]})
+    return frame.assign(**{SENT: frame["run"].map(most_sent)})
 
 
 def most_sent(run: Run, leaving_out: str = "") -> float:
-    """In a step, but for one kind of what is sent."""
-    processes = newest(run, "sent_bytes") or []
+    """MiB in a step, but for one kind of what is sent."""
+    processes = first(run, "sent_bytes") or []
     sizes = [sum(n for kind, n in of.items() if kind != leaving_out) for of in processes]
     return max(sizes, default=nan) / MIB
 
 
-def newest(run: Run, field: str) -> Any:
-    found = (getattr(round_.record, field, None) for round_ in reversed(run.rounds))
-    return next((value for value in found if value is not None), None)
+def first(run: Run, field: str) -> Any:
+    """Of a run's first round; what never differs is not recorded again."""
+    return run.rounds[0].values.get(field) if run.rounds else None
 
 
 def at_paper_size(results: Results) -> Frame:
@@ -130,8 +130,7 @@ def figures(results: Results) -> Iterator[Picture]:
 
 def on_one_clock(results: Results) -> Figure | None:
     frame = runs_frame(results, NAME, group=plan.SCHEDULES, M=SIMULATED_M, remat="never", done=True)
-    runs = dict(zip(frame["method"], frame["run"], strict=True))
-    steps = {name: results.timeline(runs[name]) for name in plan.PIPELINES if name in runs}
+    steps = dict(zip(frame["method"], map(results.timeline, frame["run"]), strict=True))
     timelines = {name: step for name, step in steps.items() if step is not None}
     if "gpipe" not in timelines:
         return None

@@ -35,7 +35,6 @@ class Sizes(NamedTuple):
     resnet: tuple[str, dict[str, Any]]
     batch: tuple[int, int]  # N and M of the Transformer
     images: tuple[int, int]  # of the image models
-    blocks: int
 
 
 _SMALL_IMAGES: dict[str, Any] = {"image": 32, "num_classes": 10}
@@ -48,10 +47,10 @@ _FOR_16_GB = {"L": 12, "d": 1024, "H": 4096, "heads": 16, "T": 128}
 _IMAGES_FOR_16_GB = {"L": 6, "D": 128, "image": 128}
 _T, _A = TRANSFORMER, AMOEBANET
 SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes(_T["smoke"], _A["smoke"], _RESNET18, (8, 2), (8, 2), 1),
-    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4), 15),
-    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8), 15),
-    "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8), 15),
+    "smoke": Sizes(_T["smoke"], _A["smoke"], _RESNET18, (8, 2), (8, 2)),
+    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4)),
+    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8)),
+    "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8)),
 }
 
 # One layer is half a stage, so that an interleaved schedule has two stages on each rank.
@@ -71,45 +70,37 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     memory of a whole model on each device, all-reduces inside each layer, and stale weights.
     Section 2.3: GPipe sends only the activations at the boundaries of stages.
     """
-    size = SIZES[scale]
-    given = {"batch": size.batch, "model": "transformer", **in_blocks(scale, size.blocks)}
-    # Without dropout, whose random numbers differ in each method.
-    transformer = partial(_run, **given, model_args={**size.transformer, "dropout": 0.0})
-    groups = [
-        [
-            transformer("single", 1),
-            *(
-                transformer(name, 2)
-                for name in (*ON_TWO, "zero1", "zero2", *DIVIDED["transformer"])
-            ),
-            *(
-                transformer(name, devices, checkpoint=checkpoint)
-                for name, devices in (("single", 1), ("gpipe", 2))
-                for checkpoint in ("except_last", "always")
-            ),
-        ]
-    ]
-    for model, args in (("amoebanet-d", size.amoebanet), size.resnet):
-        # A step of ResNet-50 takes as long as several of the other models.
-        blocks = size.blocks if model == "amoebanet-d" else size.blocks // 3 or 1
-        given = {"batch": size.images, "model": model, **in_blocks(scale, blocks)}
-        images = partial(_run, **given, model_args=args)
-        names = (*ON_TWO, *DIVIDED.get(model, ()))
-        groups.append([images("single", 1), *(images(name, 2) for name in names)])
-    for runs in groups:
-        ours = [run for run in runs if run.library == "repro" and run.K == 2]
-        runs += controls_at(scale, next(run for run in ours if run.schedule == "gpipe"))
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",
         minutes={"smoke": 1.5, "laptop": 12, "node": 40, "paper": 40},
         rounds=sets(scale),
-        groups=(
-            *(Group(name=name, runs=tuple(runs)) for name, runs in zip(WORK, groups, strict=True)),
-            Group(name=SCHEDULES, runs=_schedules()),
-            *_traffic(scale),
-        ),
+        groups=(*_work(scale), Group(name=SCHEDULES, runs=_schedules()), *_traffic(scale)),
     )
+
+
+def _work(scale: Scale) -> Iterator[Group]:
+    size = SIZES[scale]
+    # Without dropout, whose random numbers differ in each method.
+    transformer = "transformer", {**size.transformer, "dropout": 0.0}
+    sharded = ("zero1", "zero2", *DIVIDED["transformer"])
+    settings = zip(
+        WORK,
+        (transformer, ("amoebanet-d", size.amoebanet), size.resnet),
+        (size.batch, size.images, size.images),
+        (15, 15, 5),  # blocks: a step of ResNet-50 takes as long as several of the other models
+        (sharded, DIVIDED["amoebanet-d"], ()),
+        strict=True,
+    )
+    for group, (model, args), batch, blocks, more in settings:
+        given = {"batch": batch, "model": model, "model_args": args, **in_blocks(scale, blocks)}
+        run = partial(_run, **given)
+        runs = [run("single", 1), *(run(name, 2) for name in (*ON_TWO, *more))]
+        if group == "transformer":
+            for checkpoint in ("except_last", "always"):
+                runs += [run("single", 1, checkpoint=checkpoint)]
+                runs += [run("gpipe", 2, checkpoint=checkpoint)]
+        yield Group(name=group, runs=(*runs, *controls_at(scale, run("gpipe", 2))))
 
 
 def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> RunSpec:
