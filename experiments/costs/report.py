@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.advise.report import predicted
-from experiments.costs.runs import ABOUT, NAME, PUBLISHED
+from experiments.costs.runs import ABOUT, NAME, PUBLISHED, SOURCE_ON_V100
 from repro.costs.error_bars import CALIBRATED, DATA_SHEET
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
@@ -19,20 +19,11 @@ from repro.report.framed import framed
 from repro.report.style import model_name
 from repro.report.table import Table
 
-LINGVO = "lingvo-v100"
-SOURCES = {
-    "torchgpipe-amoebanet-d": "torchgpipe, AmoebaNet-D on P40",
-    "torchgpipe-resnet101": "torchgpipe, ResNet-101 on P40",
-    "torchgpipe-unet": "torchgpipe, U-Net on P40",
-    LINGVO: "Lingvo, Transformer on V100",
-}
-ALL = "all published"
-
 
 def tables(results: Results) -> list[Table]:
     frame = steps(results)
     published, timed = (select(frame, durations=kind) for kind in (DATA_SHEET, CALIBRATED))
-    sources = [*published.groupby("source", sort=False), (ALL, published)]
+    sources = [*published.groupby("source", sort=False), ("all published", published)]
     sources += [*timed.groupby("source", sort=False)]
     lines = [{"source": source, **_summary(of)} for source, of in sources if len(of)]
     table = framed(results, NAME, pd.DataFrame(lines), ABOUT)
@@ -52,7 +43,7 @@ def steps(results: Results) -> Frame:
     over_first = quotients / in_round[["step", "textbook"]].transform("first")
     over_first = over_first[in_round.cumcount() > 0] - 1
     # Lingvo published throughput over that of one GPU, in no unit.
-    frame["step"] = (frame["step"] - 1).mask(frame["source"] == SOURCES[LINGVO])
+    frame["step"] = (frame["step"] - 1).mask(frame["source"] == SOURCE_ON_V100)
     frame["ratio"], frame["textbook"] = over_first["step"], over_first["textbook"]
     of_step = frame.groupby(["durations", "source", "series", "id"], sort=False)
     medians = of_step[["step", "ratio", "textbook"]].median()
@@ -61,13 +52,13 @@ def steps(results: Results) -> Frame:
 
 def _published(results: Results) -> Iterator[tuple[Any, ...]]:
     runs = runs_frame(results, NAME, fidelity="simulated", done=True)["run"]
-    for group, of in PUBLISHED.items():
+    for source, of in PUBLISHED.values():
         for index, (spec, real) in enumerate(of()):
             run = next((run for run in runs if run.spec == spec), None)
             if run is not None:
-                of_run = DATA_SHEET, SOURCES[group], group, index, run, "published"
+                of_run = DATA_SHEET, source, source, index, run, "published"
                 # Lingvo's model grows with K.
-                formula = _textbook(run) / (run.K if group == LINGVO else 1)
+                formula = _textbook(run) / (run.K if source == SOURCE_ON_V100 else 1)
                 yield *of_run, run.throughput / real, formula / real
 
 

@@ -12,6 +12,7 @@ from repro.paper.numbers import lingvo, torchgpipe
 
 NAME = "costs"
 ABOUT = read_about(__file__)
+SOURCE_ON_V100 = "Lingvo, Transformer on V100"
 LAYERS_ON_A_V100 = 8  # of a Transformer, in Lingvo's comment on weak scaling
 LINGVO: dict[str, Any] = {"d": 2048, "H": 8192, "heads": 16, "V": 32000, "T": 1024}
 SMALLEST = 3  # examples of the smallest micro-batch that is timed
@@ -29,7 +30,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     on Tesla P40, Lingvo's comment on its GPipe language model, and steps of K=2 measured here with
     their layers timed in the same round. Scale smoke leaves the published ones out.
     """
-    published = {} if scale == "smoke" else {name: of() for name, of in PUBLISHED.items()}
+    published = {} if scale == "smoke" else PUBLISHED
     timed = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
     return Experiment(
         **ABOUT.of_experiment,
@@ -38,8 +39,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         rounds=sets(scale),
         groups=(
             *(
-                Group(name=name, runs=tuple(spec for spec, _ in of))
-                for name, of in published.items()
+                Group(name=name, runs=tuple(spec for spec, _ in steps()))
+                for name, (_, steps) in published.items()
             ),
             *(_timed(model, args, scale) for model, args in timed.items()),
         ),
@@ -55,9 +56,7 @@ def _timed(model: str, args: dict[str, Any], scale: Scale) -> Group:
     return Group(name=model, runs=(timed, *sweep(M=Ms, N=N, **common, **in_blocks(scale, 8))))
 
 
-def _of_torchgpipe(
-    name: str, model: str, args: dict[str, Any], **changed: Any
-) -> Iterator[Published]:
+def _of_torchgpipe(name: str, model: str, **changed: Any) -> Iterator[Published]:
     """Simulated runs with torchgpipe's samples/s; ratios are over the first."""
     for peer in torchgpipe(name):
         # Some of its benchmarks leave the rule at torchgpipe's default.
@@ -66,8 +65,10 @@ def _of_torchgpipe(
         assert peer.N is not None
         fields: dict[str, Any] = {"K": peer.K or 1, "M": M, "N": M * round(peer.N / M)}
         fields |= {"checkpoint": rule, "balance": peer.balance or "time", "profile": "p40"}
-        spec = RunSpec(model=model, model_args=args, **SIMULATED, **fields | changed)
-        yield spec, peer.values["samples_per_s"] or nan
+        yield (
+            RunSpec(model=model, **SIMULATED, **fields | changed),
+            peer.values["samples_per_s"] or nan,
+        )
 
 
 def _of_lingvo() -> Iterator[Published]:
@@ -87,14 +88,21 @@ def _of_lingvo() -> Iterator[Published]:
         yield spec, peer.values["per_gpu"] or nan
 
 
-# Group -> its runs with what was published.
+# Group -> the source, and its runs with what was published.
 PUBLISHED = {
-    "torchgpipe-amoebanet-d": partial(
-        _of_torchgpipe, "amoebanetd_speed", "amoebanet-d", {"L": 18, "D": 256, "image": 224}
+    "torchgpipe-amoebanet-d": (
+        "torchgpipe, AmoebaNet-D on P40",
+        partial(
+            _of_torchgpipe,
+            "amoebanetd_speed",
+            "amoebanet-d",
+            model_args={"L": 18, "D": 256, "image": 224},
+        ),
     ),
-    "torchgpipe-resnet101": partial(
-        _of_torchgpipe, "resnet101_speed", "timm:resnet101", {}, balance="time"
+    "torchgpipe-resnet101": (
+        "torchgpipe, ResNet-101 on P40",
+        partial(_of_torchgpipe, "resnet101_speed", "timm:resnet101", balance="time"),
     ),
-    "torchgpipe-unet": partial(_of_torchgpipe, "unet_speed", "unet", {}),
-    "lingvo-v100": _of_lingvo,
+    "torchgpipe-unet": ("torchgpipe, U-Net on P40", partial(_of_torchgpipe, "unet_speed", "unet")),
+    "lingvo-v100": (SOURCE_ON_V100, _of_lingvo),
 }

@@ -9,12 +9,11 @@ from repro.harness.frame import Frame, controls_frame, ratio_of, runs_frame, sel
 from repro.harness.results import Results, Run
 from repro.harness.spec import ON_CPU
 from repro.report.claim import Estimate
-from repro.report.framed import RATIO, Form, framed, in_two, with_interval
+from repro.report.framed import RATIO, framed, in_two, with_interval
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 
 OVER, NOISE = "ours over peer", "A/A"
-FORMS: dict[str, Form] = {OVER: RATIO, NOISE: RATIO}
 TRANSPORTS = ("auto", "gloo")  # through which ours sends
 POINT = ["where", "group", "schedule", "M"]  # A/A judges the points of one group and M
 
@@ -37,7 +36,8 @@ def tables(results: Results) -> list[Table]:
             "verdict": [verdict(*each) for each in zip(*estimates, strict=True)],
         }
     )
-    texts, _ = in_two(long[long[NOISE].notna() & long[OVER].notna()], forms=FORMS)
+    judged = long[long[NOISE].notna() & long[OVER].notna()]
+    texts, _ = in_two(judged, forms={OVER: RATIO, NOISE: RATIO})
     texts[OVER] += ", " + texts["verdict"]
     point = ["where", "peer", "step", NOISE]
     table = texts[point].drop_duplicates()

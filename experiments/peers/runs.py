@@ -1,5 +1,6 @@
 """Our pipeline beside other libraries that train with the same schedule."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
@@ -38,7 +39,6 @@ SIZES: dict[Scale, Sizes] = {
     "node": Sizes(_A["node"], _T["node"], (128, 128, 128), (_MS,) * 3, (0.01, 8, (4, 32))),
 }
 SIZES["paper"] = SIZES["node"]
-BLOCKS = {"amoebanet-d": 10, "transformer": 10}  # of the encoder, whose steps are longer, fewer
 ENCODER = "import:repro.methods.encoder:encoder"
 # Schedule of ours -> the peers that have it.
 PEERS: dict[ScheduleName, list[str]] = {
@@ -47,7 +47,6 @@ PEERS: dict[ScheduleName, list[str]] = {
     "interleaved-1f1b": ["torch-interleaved"],
 }
 PER_RANK = {"interleaved-1f1b": 2}  # stages
-RULES = ("always", "never")  # which micro-batches are recomputed
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
@@ -63,14 +62,10 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     if scale in SIZES_AT:
         groups = [Group(name="checks", runs=_shared_checks())]
     else:
-        size = SIZES[scale]
-        models = ("amoebanet-d", "transformer", ENCODER)
-        args = (size.amoebanet, size.transformer, {})
-        sizes = zip(models, args, size.N, size.Ms, strict=True)
         groups = [
             Group(name="checks", runs=_checks()),
-            *(_speed(*each, schedule, scale) for each in sizes for schedule in PEERS),
-            Group(name="known-durations", runs=_known(*size.known, scale)),
+            *_speed(scale),
+            Group(name="known-durations", runs=_known(*SIZES[scale].known, scale)),
         ]
     return Experiment(
         **ABOUT.of_experiment,
@@ -102,20 +97,19 @@ def _shared_checks() -> tuple[RunSpec, ...]:
     return amoebanet + sweep(model="transformer", model_args=TRANSFORMER["smoke"], **common)
 
 
-def _speed(
-    model: str,
-    args: dict[str, Any],
-    N: int,
-    Ms: tuple[int, ...],
-    schedule: ScheduleName,
-    scale: Scale,
-) -> Group:
-    K = 2
-    common: dict[str, Any] = {"model": model, "model_args": args, "K": K, "N": N}
-    common |= in_blocks(scale, BLOCKS.get(model, 8))
-    Ms = tuple(M if schedule == "gpipe" else max(M, K) for M in Ms)
-    runs = [run for M in Ms for run in _beside(schedule, scale, RULES, M=M, **common)]
-    return Group(name=f"{slug(model.rpartition(':')[2])}-{schedule}", runs=tuple(runs))
+def _speed(scale: Scale) -> Iterator[Group]:
+    size = SIZES[scale]
+    models = {"amoebanet-d": size.amoebanet, "transformer": size.transformer, ENCODER: {}}
+    for (model, args), N, Ms in zip(models.items(), size.N, size.Ms, strict=True):
+        common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "N": N}
+        # Steps of the encoder are longer.
+        common |= in_blocks(scale, 8 if model == ENCODER else 10)
+        common |= {"checkpoint": ["always", "never"]}
+        for schedule in PEERS:
+            at = Ms if schedule == "gpipe" else [max(M, 2) for M in Ms]
+            runs = [run for M in at for run in _beside(schedule, scale, M=M, **common)]
+            name = f"{slug(model.rpartition(':')[2])}-{schedule}"
+            yield Group(name=name, runs=tuple(runs))
 
 
 def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec, ...]:
@@ -131,15 +125,12 @@ def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec
     return tuple(run for beside in runs for run in beside)
 
 
-def _beside(
-    schedule: ScheduleName, scale: Scale, rules: tuple[str, ...] = ("always",), **common: Any
-) -> tuple[RunSpec, ...]:
+def _beside(schedule: ScheduleName, scale: Scale, **common: Any) -> tuple[RunSpec, ...]:
     """Ours and the peers at one M, and ours again by the last rule, whose steps are the shortest.
 
     On CPUs the peers use gloo, so ours is there over gloo too, besides shared memory.
     """
     common |= {"schedule": schedule, "stages_per_rank": PER_RANK.get(schedule), "trace": False}
-    common |= {"checkpoint": [*rules]}
     ours = sweep(**common)
     over_gloo = sweep(transport="gloo", **common) if scale in ON_CPU else ()
     again = controls_at(scale, ours[-1])[:1]
