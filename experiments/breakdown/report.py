@@ -7,7 +7,6 @@ the pie's own bubble, so that row is fitted and proves nothing.
 from collections.abc import Iterator
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.breakdown.runs import ABOUT, MEASURED, MODELLED, NAME, OPEN_MS, K, M
@@ -114,27 +113,19 @@ def figure(results: Results) -> Figure | None:
         percents = {part: 100 * line[part] for part in _ORDER}
         bars.append((f"{line['fidelity']}{size}: {line['name']}", percents))
     drawn, ((axes,),) = style.grid(1, 1, 0.9 + 0.34 * len(bars))
-    stack(axes, bars)
-    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}")
-    style.legend_below(drawn, axes)
-    return drawn
-
-
-def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
-    """One horizontal bar of parts in percent for each (name, parts), the first on top.
-
-    A part below 0, as imbalance can be, is drawn back over the one before it.
-    """
     left = [0.0] * len(bars)
     for part, colour in style.PARTS.items():
-        shares = [parts.get(part, 0.0) for _, parts in bars]
-        drawn = axes.barh(range(len(bars)), shares, left=left, **style.part_look(part))
+        # A part below 0, as imbalance can be, is drawn back over the one before it.
+        widths = [parts.get(part, 0.0) for _, parts in bars]
+        boxes = axes.barh(range(len(bars)), widths, left=left, **style.part_look(part))
         # A narrow part has no room for its number.
-        numbers = [f"{share:.0f}" if share >= 4 else "" for share in shares]
+        numbers = [f"{share:.0f}" if share >= 4 else "" for share in widths]
         look = {"fontsize": 8.5, "color": style.ink(colour)}
         behind = {"facecolor": colour, "edgecolor": "none", "pad": 1}  # on a hatched part
-        axes.bar_label(drawn, numbers, label_type="center", bbox=behind, **look)
-        left = [before + share for before, share in zip(left, shares, strict=True)]
+        axes.bar_label(boxes, numbers, label_type="center", bbox=behind, **look)
+        left = [before + share for before, share in zip(left, widths, strict=True)]
     style.rows_of_names(axes, [name for name, _ in bars])
-    axes.set_xlim(0, 100)
+    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}", xlim=(0, 100))
     axes.grid(visible=False)
+    style.legend_below(drawn, axes)
+    return drawn

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from experiments.consistency.runs import (
@@ -75,31 +74,28 @@ def pairs(results: Results) -> Frame:
     both that `Pipeline.compare` has.
     """
     frame = runs_frame(results, NAME, done=True)
-    repeated = frame["scale"].isin(REPEATED_AT) & (frame["group"] == "stages")
-    frame["again"] = repeated & (frame["transport"] == "auto")
-    usual_lr = [MODELS[model]["training"].recipe["lr"] for model in frame["model"]]
-    rates = np.array([each.recipe["lr"] for each in frame["training"]])
-    frame["nudged"] = (rates != usual_lr) & (frame["group"] == "stages")
-    usual = select(frame, K=1, D=1, M=BASE_M, again=False, nudged=False)
-    alike = ["where", "model", "group", "seed"]
-    frame = frame.merge(usual[[*alike, "id", "record"]], on=alike, suffixes=("", " of base"))
-    frame = frame[frame["id"] != frame["id of base"]].sort_values("model", kind="stable")
     frame["change"] = [_change(line) for line in frame.to_dict("records")]
+    alike = ["where", "model", "group", "seed"]
+    usual = select(frame, change="")[[*alike, "record"]]
+    frame = frame[frame["change"] != ""].merge(usual, on=alike, suffixes=("", " of base"))
+    frame = frame.sort_values("model", kind="stable")
     records = zip(frame["record of base"], frame["record"], strict=True)
     apart = pd.DataFrame([_apart(*both) for both in records], index=frame.index)
     return pd.concat([frame, apart], axis=1)
 
 
 def _change(run: Mapping[str, Any]) -> str:
-    if run["again"]:
-        return "the same once more"
-    if run["nudged"]:
-        return f"learning rate x (1 + {ROUNDING:g})"
+    """What tells a training from the usual one with its seed; empty of the usual one."""
+    if run["group"] == "stages":
+        if run["scale"] in REPEATED_AT and run["transport"] == "auto":
+            return "the same once more"
+        if run["training"].recipe["lr"] != MODELS[run["model"]]["training"].recipe["lr"]:
+            return f"learning rate x (1 + {ROUNDING:g})"
     if run["D"] > 1:
         return f"D={run['D']} with M={run['M']}"
-    if run["K"] == 1:
-        return f"M={run['M']}, no dropout"
-    return f"K={run['K']}" + ", a whole training" * (run["group"] == TO_THE_END)
+    if run["K"] > 1:
+        return f"K={run['K']}" + ", a whole training" * (run["group"] == TO_THE_END)
+    return f"M={run['M']}, no dropout" if run["M"] != BASE_M else ""
 
 
 def _apart(base: LearnRound, other: LearnRound) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from repro.report.framed import error_bars, framed, with_interval
 from repro.report.table import Table
 
 STEP, OVERHEAD, OVER_BARE = "step (ms) emulated", "overhead (%)", "over the bare loop"
-_STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
+_STYLES = {"gloo": "--", "shm": "-"}
 
 
 def timed(results: Results, group: str) -> Frame:
@@ -48,10 +48,10 @@ def tables(results: Results) -> list[Table]:
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    yield "overhead", figure(results), {}
+    yield "overhead", over_message_size(results), {}
 
 
-def figure(results: Results) -> Figure | None:
+def over_message_size(results: Results) -> Figure | None:
     """Overhead against the size of messages, a line for each transport."""
     frame = timed(results, MESSAGE_SIZE)
     if not len(frame):
