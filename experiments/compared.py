@@ -19,6 +19,7 @@ from math import inf, isnan, nan
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.learned import SEEDS
@@ -32,8 +33,8 @@ from repro.report.style import FIDELITIES, grid, plain_log_ticks
 STILL = 0.02
 ONE_IMAGE = 0.003  # what it adds to a validation error, of 357 digits or 400 symbols, rounded up
 SATURATED = 95.0
-# Lines of a figure, whose colour is that of their fidelity: the largest model or batch first.
-LINES = ("-", "--", ":", "-.")
+# Lines of a panel, whose colour is that of their fidelity.
+LINES = ("-", "--", ":")
 
 
 def trained(results: Results, experiment: str) -> Frame:
@@ -77,7 +78,7 @@ def compared(
         [float(difference(of_seed)) for of_seed in qualities(runs, name, arms)]
         for name in (metric, "loss")
     )
-    needed = len(SEEDS["overnight"])
+    needed = len(SEEDS)
     doubts = [f"{len(quality)} of {needed} seeds" * (len(quality) < needed)] if quality else []
     doubts += [doubt_of(arm, select(runs, arm=arm)) for arm in arms if quality]
     doubt = next(filter(None, doubts), "")
@@ -189,23 +190,18 @@ def curves(runs: Frame, panels: Mapping[str, dict[str, str]]) -> Figure | None:
 
     A panel has arm -> what it is called, at most as many as `LINES`.
     """
-    arms = {*runs["arm"]}
-    panels = {title: of for title, of in panels.items() if arms & of.keys()}
-    if not panels:
+    if not len(runs):
         return None
     page, (row,) = grid(1, len(panels), 2.8)
-    for axes, (title, of) in zip(row, panels.items(), strict=True):
+    for axes, (title, labels) in zip(row, panels.items(), strict=True):
         axes.sharey(row[0])
-        styles = dict(zip(reversed(of), LINES, strict=False))
-        for arm, label in of.items():
-            records = [*select(runs, arm=arm)["record"]]
-            if records:
-                means = [fmean(each) for each in zip(*map(losses_of, records), strict=True)]
-                look: dict[str, Any] = {"linestyle": styles[arm], "label": label}
-                look["color"] = FIDELITIES["measured"]
-                axes.plot([*map(int, records[0].validation)], means, **look)
+        for linestyle, (arm, label) in zip(LINES, labels.items(), strict=False):
+            validations = [record.validation for record in select(runs, arm=arm)["record"]]
+            means = pd.DataFrame(validations, dtype=float).mean()
+            look: dict[str, Any] = {"linestyle": linestyle, "label": label}
+            axes.plot([*map(int, means.index)], means, color=FIDELITIES["measured"], **look)
         axes.set(title=title, xlabel="updates", yscale="log")
-        axes.legend(fontsize="small", loc="best", frameon=True, edgecolor="none")
+        axes.legend(fontsize="small", frameon=True, edgecolor="none")
     plain_log_ticks(row[0].yaxis)
     by_error = any(spec.training.by_error for spec in runs["spec"])
     row[0].set_ylabel(f"validation {'error' if by_error else 'loss'}")

@@ -9,29 +9,22 @@ falls. How arms are compared is in `experiments.compared`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from repro.data.languages import LANGUAGES
-from repro.harness.spec import ON_CPU, SIZES_AT, Group, RunSpec, Scale, Training
+from repro.harness.spec import ON_CPU, Group, RunSpec, Scale, Training
 from repro.paper.numbers import translation_models
 from repro.train.recipe import Recipe, translation
 
 LEARN: dict[str, Any] = {"task": "learn", "balance": "parameters", "trace": False}
-# Seeds of the runs that a table shows, and of those that choose a learning rate.
-SEEDS: dict[Scale, Sequence[int]] = {"smoke": [0], "laptop": [0], "overnight": [*range(5)]}
-TUNING_SEEDS = (100, 101)
+# Seeds at scale overnight, of the runs that a table shows and of those that choose a learning rate.
+SEEDS, TUNING_SEEDS = (0, 1, 2, 3, 4), (100, 101)
 VALIDATIONS = 20
-Sizes = TypeVar("Sizes")  # of a scale
 
 
 def recompute(scale: Scale) -> Literal["always", "never"]:
     """Small models keep their activations: the same bits of the weights, in less time."""
     return "never" if scale in ON_CPU else "always"
-
-
-def at(scale: Scale, sizes: Mapping[Scale, Sizes]) -> Sizes:
-    """The sizes of a scale, or of the one whose sizes it takes."""
-    return sizes[scale if scale in sizes else SIZES_AT[scale]]
 
 
 def to_rest(recipe: Recipe, steps: int, *, stable: bool = True) -> Recipe:
@@ -81,7 +74,7 @@ def _with(run: RunSpec, seed: int, rate: float | None, **changed: Any) -> RunSpe
 
 def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
     """The runs of the arms; at scale overnight those that choose the rates stand before them."""
-    seeds = SEEDS.get(scale, [0])
+    seeds = SEEDS if scale == "overnight" else SEEDS[:1]
     # Two seeds of an arm side by side take as long, and what each begins with is made once.
     pairs = [seeds[start : start + 2] for start in range(0, len(seeds), 2)]
     trainings = [run for pair in pairs for arm in arms for run in arm.trainings(pair)]

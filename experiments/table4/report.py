@@ -113,7 +113,7 @@ def claims(results: Results) -> Iterator[Claim]:
 
 def figures(results: Results) -> Iterator[Picture]:
     panels = {
-        task: {arm_of(task, way, _SMALL): way for way in (SCRATCH, TUNED)}
+        task: {arm_of(task, way, _SMALL): way for way in (TUNED, SCRATCH)}
         for task in (FEWEST, MOST)
     }
     yield "curves", compared.curves(compared.trained(results, NAME), panels), {}

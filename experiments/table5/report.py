@@ -9,7 +9,6 @@ import pandas as pd
 
 from experiments import compared
 from experiments.compared import Gain, gain
-from experiments.learned import at
 from experiments.table5.runs import ABOUT, HALF, NAME, NS, ORDER, PLAN, UPDATES, arm_of
 from repro.harness.frame import Frame
 from repro.harness.results import Results
@@ -47,8 +46,8 @@ def tables(results: Results) -> list[Table]:
     return [framed(results, NAME, pd.DataFrame(lines), ABOUT)]
 
 
-def _batches(runs: Frame) -> tuple[int, ...]:
-    return at(runs["scale"].iloc[0] if len(runs) else "overnight", NS)
+def _batches(runs: Frame) -> tuple[int, int, int]:
+    return NS[runs["scale"].iloc[0] if len(runs) else "overnight"]
 
 
 def _gain(runs: Frame, protocol: str, less: int, more: int) -> Gain:
@@ -82,7 +81,6 @@ def claims(results: Results) -> Iterator[Claim]:
 
 def figures(results: Results) -> Iterator[Picture]:
     runs = compared.trained(results, NAME)
-    panels = {
-        protocol: {arm_of(protocol, N): f"N={N}" for N in _batches(runs)} for protocol in PLAN
-    }
+    Ns = _batches(runs)[::-1]
+    panels = {protocol: {arm_of(protocol, N): f"N={N}" for N in Ns} for protocol in PLAN}
     yield "curves", compared.curves(runs, panels), {}

@@ -5,20 +5,15 @@ from typing import Any
 
 from experiments.learned import TRANSFORMER_BIG, Arm, Size, groups_of, training_run
 from repro.harness.about import read_about
-from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale
+from repro.harness.spec import ON_CPU, SCALES, TINY, Experiment, RunSpec, Scale
 
 NAME = "table5"
 UPDATES, END, PAIRS = "equal updates", "to convergence", "equal pairs"  # protocols
 ORDER, HALF = "another order", "half of the updates"  # controls, both with the second N
 # Sentence pairs of a mini-batch. The paper's 260K, 1M and 4M tokens are 2048, 8192 and 32768
 # sentences of 128 tokens.
-NS: dict[Scale, tuple[int, ...]] = {
-    "smoke": (4, 16, 64),
-    "laptop": (8, 32, 128),
-    "overnight": (8, 32, 128),
-    "paper": (2048, 8192, 32768),
-}
-NS["node"] = NS["paper"]
+NS: dict[Scale, tuple[int, int, int]] = dict.fromkeys(SCALES, (2048, 8192, 32768))
+NS |= dict.fromkeys(TINY, (4, 16, 64)) | dict.fromkeys(("laptop", "overnight"), (8, 32, 128))
 DECODED: dict[Scale, int] = {"smoke": 8, "laptop": 100, "overnight": 500}
 # Of the updates at scale overnight.
 SHARE: dict[Scale, float] = {"smoke": 1 / 500, "laptop": 0.15, "overnight": 1.0}

@@ -115,7 +115,7 @@ def test_recorded_rates_are_the_best_of_all_that_the_plan_tries_and_none_is_the_
     done = {_key(run.spec): run for run in reference.by_experiment[name] if run.done}
     tuned = 0
     for arm in import_module(f"experiments.{name}.runs").arms("overnight"):
-        assert all(_key(spec) in done for spec in arm.trainings(learned.SEEDS["overnight"]))
+        assert all(_key(spec) in done for spec in arm.trainings(learned.SEEDS))
         losses: dict[tuple[float, float], list[float]] = {}
         for spec in arm.tuning():
             setting = spec.model_args.get("dropout", 0.0), spec.training.recipe["lr"]
