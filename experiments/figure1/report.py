@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import exp, isnan, log10, nan
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from experiments import compared
 from experiments.compared import Gain
 from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, PARTS, SHUFFLED, TRIED, arm_of
 from experiments.figure3 import report as figure3
-from repro.harness.frame import Frame, runs_frame
+from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.paper.numbers import figure, translation_models
 from repro.report.claim import Claim, number
@@ -36,26 +35,18 @@ ARMS = {
 }
 # Printed number of parameters -> the unit of its last digit.
 UNITS = {400e6: 1e6, 1.3e9: 0.1e9, 3e9: 1e9, 6e9: 1e9}
-# Where the name of a point is, in points of print from it: below, or for some on the left.
-_BELOW, _ABOVE = (4, -9), (-4, 5)
-_NAMES_AT = dict.fromkeys(["AmoebaNet-C (6, 228)", "AmoebaNet-B (18, 512)"], _ABOVE)
-_NAMES_AT |= dict.fromkeys(["T(24, 8192, 16)", "T(64, 16384, 32)", "T(1, 128, 4)"], _ABOVE)
-_NAMES_AT["NASNet-A"] = (-5, -3)
+# Points whose name is on their left and how far above, so that names do not overlap; others' is
+# on their right and below.
+LEFT = {"AmoebaNet-C (6, 228)": 5, "AmoebaNet-B (18, 512)": 5, "NASNet-A": -3}
+LEFT |= {"T(24, 8192, 16)": 5, "T(64, 16384, 32)": 5, "T(1, 128, 4)": 5}
 
 
-class PowerLaw(NamedTuple):
-    """y = a P^b."""
-
-    b: float
-    a: float
-
-
-def power_law(parameters: Sequence[float], y: Sequence[float]) -> PowerLaw:
-    """By least squares on the logarithms; NaN where there is no fit."""
+def power_law(parameters: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """The b and a of y = a P^b, by least squares on the logarithms; NaN where there is no fit."""
     if len(y) < 2 or min(y) <= 0:
-        return PowerLaw(nan, nan)
-    slope, at_one = np.polyfit(np.log([*parameters]), np.log([*y]), 1)
-    return PowerLaw(float(slope), exp(at_one))
+        return nan, nan
+    b, at_one = np.polyfit(np.log([*parameters]), np.log([*y]), 1)
+    return float(b), exp(at_one)
 
 
 def exponent(runs: Frame, arms: Sequence[str], top: float) -> Callable[[Frame], float]:
@@ -63,16 +54,15 @@ def exponent(runs: Frame, arms: Sequence[str], top: float) -> Callable[[Frame], 
 
     Losses, and errors in place of accuracies, fall with the size. BLEU rises: its `top` is 0.
     """
+    sizes = runs.groupby("arm")["parameters"].first() if len(runs) else {}
 
-    def b(of_seed: Frame) -> float:
-        sizes = runs.groupby("arm")["parameters"].first()
+    def better(of_seed: Frame) -> float:
         values = of_seed.loc[[*arms]].mean(axis=1)
         is_loss = bool((values <= 0).all())  # larger qualities are better
-        y = -values if is_loss else abs(top - values)
-        law = power_law(sizes[[*arms]], y)
-        return -law.b if is_loss or top else law.b
+        b, _ = power_law(sizes[[*arms]], -values if is_loss else abs(top - values))
+        return -b if is_loss or top else b
 
-    return b
+    return better
 
 
 def laws(runs: Frame, texts: Frame) -> dict[str, Gain]:
@@ -118,8 +108,8 @@ def _trained(results: Results) -> tuple[Frame, Frame]:
 def tables(results: Results) -> list[Table]:
     images, texts = _printed()
     paper = {
-        IMAGES: -power_law(images["parameters"], 100 - images["y"]).b,
-        TRANSLATION: power_law(texts["parameters"], texts["y"]).b,
+        IMAGES: -power_law(images["parameters"], 100 - images["y"])[0],
+        TRANSLATION: power_law(texts["parameters"], texts["y"])[0],
     }
     verdicts = {judged.what: judged.verdict for judged in claims(results)}
     lines = []
@@ -180,10 +170,8 @@ def figures(results: Results) -> Iterator[Picture]:
 
 
 def _measured(runs: Frame, arms: Sequence[str], metric: str) -> Frame:
-    arms = [arm for arm in arms if arm in {*runs["arm"]}]
-    parameters = runs.groupby("arm")["parameters"].first() if arms else {}
-    points = pd.DataFrame({"name": arms, "parameters": [parameters[arm] for arm in arms]})
-    return with_interval(points, "y", [compared.mean(runs, arm, metric) for arm in arms])
+    points = select(runs, arm=[*arms]).drop_duplicates("arm").rename(columns={"arm": "name"})
+    return with_interval(points, "y", [compared.mean(runs, arm, metric) for arm in points["name"]])
 
 
 def _drawn(halves: Mapping[str, tuple[Frame, Frame]], quoting: bool) -> Figure:
@@ -209,10 +197,8 @@ def _draw(axes: Axes, fidelity: str, points: Frame, top: float) -> None:
     axes.errorbar(points["parameters"], points["y"], bars, capsize=2.5, **look)
     axes.margins(y=0.1)
     for name, x, y in points[["name", "parameters", "y"]].itertuples(index=False):
-        away = _NAMES_AT.get(name, _BELOW)
-        side = "left" if away[0] > 0 else "right"
+        away, side = ((-4, LEFT[name]), "right") if name in LEFT else ((4, -9), "left")
         axes.annotate(name, (x, y), away, textcoords="offset points", fontsize=7, ha=side)
-    law = power_law(points["parameters"], abs(top - points["y"]))
-    if not isnan(law.b):
-        ends = np.geomspace(points["parameters"].min(), points["parameters"].max())
-        axes.plot(ends, abs(top - law.a * ends**law.b), color=FIDELITIES[fidelity], linewidth=1.1)
+    b, a = power_law(points["parameters"], abs(top - points["y"]))
+    sizes = np.geomspace(points["parameters"].min(), points["parameters"].max())
+    axes.plot(sizes, abs(top - a * sizes**b), color=FIDELITIES[fidelity], linewidth=1.1)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -131,11 +130,10 @@ def _drawn(seeds: Sequence[Frame], quoting: bool) -> Figure:
     page, (panels,) = grid(1, 2 if quoting else 1, 3.6)
     for number, (size, line) in enumerate(zip(SIZED, _OURS, strict=True)):
         found = [mean_interval([seed.loc[size, name] for seed in seeds]) for name in TOY]
+        points = with_interval(pd.DataFrame(index=range(len(TOY))), "y", found)
         # Beside each other, so that no interval covers another.
-        points = pd.DataFrame({"x": np.arange(len(TOY)) + 0.08 * (number - 1.5)})
-        points = with_interval(points, "y", found)
-        look = _look("measured", size, line)
-        panels[0].errorbar(points["x"], points["y"], error_bars(points, "y"), capsize=2, **look)
+        xs, look = points.index + 0.08 * (number - 1.5), _look("measured", size, line)
+        panels[0].errorbar(xs, points["y"], error_bars(points, "y"), capsize=2, **look)
     panels[0].set_xticks(range(len(TOY)), [name.removeprefix("toy:") for name in TOY])
     panels[0].set(title="measured: toy languages", ylabel="BLEU over bilingual")
     if quoting:
