@@ -3,9 +3,8 @@
 An arm is a way to train. It has the learning rate, out of those it tries, with the lowest mean
 validation loss over the tuning seeds; where the edge of the grid wins, the grid is extended. A
 control has the rate of the arm that it is compared with. Test data decides nothing. A run keeps the
-weights of the lowest of its `VALIDATIONS` validation losses. In Table 4 the validation error stands
-for that loss: from scratch, with few images, the loss is lowest at first, while the error still
-falls. How arms are compared is in `experiments.compared`.
+weights of the lowest of its `VALIDATIONS` validation losses; in Table 4 the error stands for the
+loss. How arms are compared is in `experiments.compared`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -129,7 +128,7 @@ def training_run(
     N: int,
     steps: int,
     decode: int,
-    data: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any],
     many: bool = False,
     dropout: float | None = None,
     K: int = 1,
@@ -138,23 +137,19 @@ def training_run(
     """One translation model of some languages into English; `decode` test sentences of each.
 
     Args:
-        data: further fields of `TranslationTask`, on a CPU.
+        data: further fields of `TranslationTask`, on a CPU alone.
         dropout: where it is not the model's own.
         many: on a CPU, whether it has the sub-words of all toy languages, and a rate that stays at
             its peak at first.
     """
-    more: dict[str, Any] = {}
+    recipe, tokens, width, more = translation(), _PAPER, {"d": 1024}, {}
     if scale in ON_CPU:
         # The rate is the arm's.
         warmed_up = translation(lr=1.0, warm_up=min(100, steps // 10))
         recipe = to_rest(warmed_up, steps, stable=many)
         tokens = _ALL_LANGUAGES if many else _ONE_LANGUAGE
         width = {"d": 64, "head_dim": 16}
-        more |= data or {}
-        if many:
-            more |= {"vocabulary_of": [*TOY], "vocabulary_pairs": 8000}
-    else:
-        recipe, tokens, width = translation(), _PAPER, {"d": 1024}
+        more = {**data, "vocabulary_of": [*TOY], "vocabulary_pairs": 8000} if many else {**data}
     model: dict[str, Any] = {**size._asdict(), **width, **tokens}
     if dropout is not None:
         model["dropout"] = dropout

@@ -32,10 +32,8 @@ TRIED = {8: (0.0025, 0.005, 0.01), 12: (0.005, 0.01, 0.02)}
 TRIED |= {16: TRIED[8], 24: TRIED[12]}
 SMALL: dict[str, Any] = {"L": 3, "image": 16, "bn_momentum": 0.1}  # AmoebaNet-B on a CPU
 _IMAGES = DATA["imagenet"].examples[0]
-ABOUT = read_about(__file__)
-
-
 PARTS = (1, 2, 4)  # of the updates at scale overnight: all, a half, a quarter
+ABOUT = read_about(__file__)
 
 
 class Sizes(NamedTuple):
