@@ -235,7 +235,7 @@ def _with_size(column: Column) -> Cell:
     if shown is None or shown.largest is None:
         return Cell(value, "none" if shown else EMPTY)
     text = text_of(_short, value, low, high, RANGE)
-    return Cell(value, f"{_size_text(shown.largest.args)}, {text}", low, high)
+    return Cell(value, f"{_size_text(shown.largest.args)}, {text}")
 
 
 def _spread(values: Mapping[str, float]) -> Estimate:

@@ -64,10 +64,7 @@ def tables(results: Results) -> list[Table]:
         known = [f"{theirs[model, K, M]:.2f}" for K in of_line["K"] if (model, K, M) in theirs]
         line["torchgpipe"] = ", ".join(known) or EMPTY
         lines.append(line)
-    table = framed(
-        results, NAME, pd.DataFrame(lines), ABOUT, data=_long(ours, beside), of_paper=["torchgpipe"]
-    )
-    return [table]
+    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, data=_long(ours, beside))]
 
 
 def _of_torchgpipe() -> dict[tuple[str, int, int], float]:

@@ -5,7 +5,6 @@ fidelity, and a colour the number of devices.
 """
 
 from collections.abc import Sequence
-from functools import cache
 from math import nan
 from typing import Any
 
@@ -15,13 +14,12 @@ from matplotlib.figure import Figure
 
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
-from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.frame import Frame, runs_frame
+from repro.harness.frame import Frame, ratios, runs_frame
 from repro.harness.results import Results, Run
 from repro.harness.spec import PLAIN
 from repro.paper import theory
 from repro.report.compare import told_apart
-from repro.report.framed import error_bars, with_ratio
+from repro.report.framed import error_bars, with_interval
 from repro.report.style import MARKERS, grid, legend, model_name, over_m, series_colour
 
 OVER_PLAIN, OVER_ONE = "over plain training", "over one device"
@@ -31,27 +29,17 @@ _BASES: dict[str, dict[str, Any]] = {OVER_PLAIN: PLAIN, OVER_ONE: {"K": 1, "sche
 _SETTINGS = ("N", "remat", "fidelity", "where")
 
 
-@cache
-def ideal(K: int, M: int, schedule: str, remat: str) -> Timeline | None:
-    """This schedule with F:R:B = 1:1:2, equal stages and free messages.
-
-    None if it is not ours, or if its ranks hold several stages, whose number is not named here. For
-    "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never,
-    the plain one.
-    """
-    if schedule not in SCHEDULES or SCHEDULES[schedule].interleaved:
-        return None
-    return replay(
-        make_schedule(schedule, K, M, remat), lambda action: theory.UNIT_COSTS[action.kind]
-    )
-
-
 def ideal_of(run: Run) -> tuple[float, float]:
-    """Speed-up over plain training and idle share of the ideal; NaN if that is not known."""
-    ours = run.library == "repro" and run.spec.devices == run.K
-    timeline = ideal(run.K, run.M, run.schedule, run.remat) if ours else None
-    if timeline is None:
+    """Speed-up over plain training and idle share with F:R:B = 1:1:2 and free messages.
+
+    NaN if the schedule is not ours, or if its ranks hold several stages. For "gpipe" with
+    re-materialization always the step is `paper.theory`'s early form; with never, the plain one.
+    """
+    ours = run.library == "repro" and run.spec.devices == run.K and run.schedule in SCHEDULES
+    if not ours or SCHEDULES[run.schedule].interleaved:
         return nan, nan
+    schedule = make_schedule(run.schedule, run.K, run.M, run.remat)
+    timeline = replay(schedule, lambda action: theory.UNIT_COSTS[action.kind])
     plain = run.K * run.M * (theory.UNIT_COSTS["F"] + theory.UNIT_COSTS["B"])
     return plain / timeline.step_time, timeline.idle_over_total
 
@@ -61,7 +49,8 @@ def timed_runs(results: Results, experiment: str, over: str = OVER_PLAIN) -> Fra
     frame = runs_frame(results, experiment, task="train")
     # Where nothing fits, N is 0 and nothing was timed; nor where processes shared devices.
     frame = frame[(frame["N"] > 0) & frame["shared"].isna()]
-    return with_ratio(results, frame, over, **_BASES[over])
+    estimates = ratios(results, frame, **_BASES[over]).to_numpy().tolist()
+    return with_interval(frame, over, estimates)
 
 
 def sweep(frame: Frame, most: int) -> Figure | None:

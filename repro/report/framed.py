@@ -1,9 +1,8 @@
 """Tables made from pandas frames: one column of a frame is one column of the csv file.
 
-A reader sees the same columns but for those that are hidden. `X: low` and `X: high` are the ends of
-the interval of the column X, which shows them. What a number looks like follows from its column's
-name, in `FORMS`, unless the table says otherwise. A text in a column of numbers stands as it is,
-and so does a `Cell`, whose text is not that of its number.
+`X: low` and `X: high` are the ends of the interval of the column X, which shows them. What a number
+looks like follows from its column's name, in `FORMS`, unless the table says otherwise. A text in a
+column of numbers stands as it is, and so does a `Cell`, whose text is not that of its number.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from repro.harness.about import NO_INTERVAL, About
-from repro.harness.frame import Frame, ratios
+from repro.harness.frame import Frame
 from repro.harness.results import Results
 from repro.report.claim import Estimate
 from repro.report.compare import beside_paper
@@ -31,7 +30,11 @@ FORMS: tuple[tuple[str, Form], ...] = (
     (r"idle/total|\bshare\b|\btransfer\b", ".1%"),
     (r"", ".2f"),
 )
-OF_PAPER = ("paper", "verdict")  # columns that stand only beside results that are compared with it
+OF_PAPER = [
+    "paper",
+    "torchgpipe",
+    "verdict",
+]  # columns that stand only beside results that are compared with it
 LOW, HIGH = ": low", ": high"
 # Behind a number: the ends of its 95 % interval, or of the range within which nine of ten simulated
 # numbers of its setting were right.
@@ -51,15 +54,13 @@ def framed(
     forms: Mapping[str, Form] | None = None,
     ranges: Collection[str] = (),
     data: Frame | None = None,
-    of_paper: Collection[str] = OF_PAPER,
-    keep_where: bool = False,
     **values: object,
 ) -> Table:
     """The table of a frame, with the title and note that `about` has under its name.
 
-    A column `where` is left out where all lines are of one place, but for `keep_where`, and columns
-    `of_paper` where the paper's numbers do not stand beside. A column `run` has the runs that the
-    lines are of, for the table's origin, and is not shown.
+    A column `where` is left out where all lines are of one place, and columns `OF_PAPER` where the
+    paper's numbers do not stand beside. A column `run` has the runs that the lines are of, for the
+    table's origin, and is not shown.
 
     Args:
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
@@ -70,10 +71,10 @@ def framed(
     words = about.words[name].filled(**values)
     runs = list(frame["run"].dropna()) if "run" in frame else []
     frame = frame.drop(columns="run", errors="ignore")
-    if "where" in frame and not keep_where and len(set(frame["where"])) < 2:
+    if "where" in frame and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
     if about.experiment in papers(results) and not beside_paper(results, about.experiment):
-        frame = frame.drop(columns=[*of_paper], errors="ignore")
+        frame = frame.drop(columns=OF_PAPER, errors="ignore")
     shown, own = in_two(frame, forms=forms, ranges=ranges)
     data = own if data is None else data.astype(object)
     return Table(name, words.title, words.note, shown, data, about.experiment, runs)
@@ -83,27 +84,22 @@ def in_two(
     frame: Frame, *, forms: Mapping[str, Form] | None = None, ranges: Collection[str] = ()
 ) -> tuple[Frame, Frame]:
     """What a reader sees of a frame, and what the csv file holds of it."""
-    names = [*map(str, frame.columns)]
-    intervals = {name: (name + LOW, name + HIGH) for name in names if name + LOW in names}
-    of_intervals = {end for pair in intervals.values() for end in pair}
     shown, data = {}, {}
-    for column in (name for name in names if name not in of_intervals):
+    for column in (name for name in frame if not name.endswith((LOW, HIGH))):
         named = next(form for pattern, form in FORMS if re.search(pattern, column))
         form = (forms or {}).get(column, named)
-        interval = intervals.get(column, ())
+        ends = [end for end in (column + LOW, column + HIGH) if end in frame]
         around = RANGE if column in ranges else INTERVAL
-        lines = frame[[column, *interval]].itertuples(index=False)
-        cells = [_cell(form, *line, around=around) for line in lines]
-        data[column] = [cell.value for cell in cells]
-        for end, values in zip(interval, ("low", "high"), strict=False):
-            data[end] = [getattr(cell, values) for cell in cells]
-        shown[column] = [cell.text for cell in cells]
+        lines = frame[[column, *ends]].itertuples(index=False)
+        shown[column] = [text_of(form, *line, around=around) for line in lines]
+        data[column] = [cell.value if isinstance(cell, Cell) else cell for cell in frame[column]]
+        data |= {end: [*frame[end]] for end in ends}
     return pd.DataFrame(shown, dtype=object), pd.DataFrame(data, dtype=object)
 
 
 def or_status(frame: Frame, column: str) -> pd.Series:
     """A column of `runs_frame`; where a run is not done, readers see its status, such as `oom`."""
-    missing = frame["status"].replace("planned", NOT_RUN).map(lambda status: Cell(text=status))
+    missing = frame["status"].replace("planned", NOT_RUN).map(lambda status: Cell(nan, status))
     no_run = frame["status"].isna()
     return frame[column].astype(object).where(no_run | (frame["status"] == "done"), missing)
 
@@ -116,11 +112,6 @@ def with_interval(frame: Frame, column: str, estimates: Iterable[Estimate]) -> F
     """The frame with a column of medians or means, and those of the ends of their intervals."""
     names = [column, column + LOW, column + HIGH]
     return frame.assign(**pd.DataFrame([*estimates], index=frame.index, columns=names))
-
-
-def with_ratio(results: Results, frame: Frame, column: str, **changed: Any) -> Frame:
-    """A frame of runs with throughput over that of each one's baseline, see `frame.ratios`."""
-    return with_interval(frame, column, ratios(results, frame, **changed).to_numpy().tolist())
 
 
 def with_parts(frame: Frame) -> Frame:
@@ -139,21 +130,13 @@ def error_bars(frame: Frame, column: str) -> list[pd.Series]:
     return [end.fillna(0) for end in ends]
 
 
-def _cell(
-    form: Form, value: Any, low: float = nan, high: float = nan, around: str = INTERVAL
-) -> Cell:
-    if isinstance(value, Cell):
-        return value
-    if value is None or value != value:  # NaN
-        return Cell()
-    if hasattr(value, "item"):
-        value = value.item()  # a number of numpy's
-    return Cell(value, text_of(form, value, low, high, around), low, high)
-
-
 def text_of(
     form: Form, value: Any, low: float = nan, high: float = nan, around: str = INTERVAL
 ) -> str:
+    if isinstance(value, Cell):
+        return value.text
+    if value is None or value != value:  # NaN
+        return EMPTY
     if form == RATIO and value == low == high == 1:
         return "1 (baseline)"
     text = in_form(form, value)
@@ -165,10 +148,12 @@ def text_of(
 
 
 def in_form(form: Form, value: Any) -> str:
+    if hasattr(value, "item"):
+        value = value.item()  # a number of numpy's
     if callable(form):
         return form(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, float):
         return str(value)
-    return EMPTY if isnan(value) else format(value, ".2f" if form == RATIO else form)
+    return format(value, ".2f" if form == RATIO else form)

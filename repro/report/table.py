@@ -1,4 +1,4 @@
-"""A table as two frames, texts for readers and values for the csv file; and its four renderers."""
+"""A table as two frames, texts for readers and values for the csv file."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from itertools import groupby
-from math import isnan, nan
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,8 @@ _MISSING = re.compile(
 
 @dataclass(frozen=True)
 class Cell:
-    value: Any = nan  # a number or text for the csv file
-    text: str = EMPTY  # what a reader sees
-    low: float = nan
-    high: float = nan
+    value: Any  # a number or text for the csv file
+    text: str  # what a reader sees
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class Table:
     """One table of the report; a reader sees `shown`, the csv file holds `data`.
 
     In `data` an interval has two columns more. `runs` are those that its lines hold, empty for
-    those of the whole experiment. With `of_file` the lines are of a file that `origin` names, and
-    of no run. Else `origin` says what was run, and which commits and machines recorded it where
+    those of the whole experiment. `origin` says which commits and machines recorded them, where
     they differ: below the note in files, on the page below the section.
     """
 
@@ -57,7 +54,6 @@ class Table:
     experiment: str = ""
     runs: Sequence[Run] = ()
     origin: str = ""
-    of_file: bool = False
 
     @property
     def missing(self) -> bool:
@@ -131,12 +127,6 @@ def guarded(value: Any) -> Any:
 
 def unguarded(text: str) -> str:
     return text[1:] if guarded(text[1:]) == text else text
-
-
-def memory(gib: float) -> str:
-    """`23 GiB`; below one in MiB; one more digit where there are few."""
-    size, unit = (gib, "GiB") if gib >= 1 else (1024 * gib, "MiB")
-    return f"{size:.{0 if size >= 10 else 1}f} {unit}"
 
 
 def _csv_cell(value: Any) -> Any:

@@ -37,15 +37,13 @@ def with_origin(results: Results, table: Table) -> Table:
     """The table, with its origin where its rows are not of one commit and machine.
 
     It also says how many runs were measured in turn, not step against step. A table whose lines
-    name no runs has the commits of its experiment, unless it is of a file.
+    name no runs has the commits of its experiment.
     """
-    if table.of_file:
-        return table
     every = origins(table.runs or results.by_experiment.get(table.experiment, []))
     recorded = f"Recorded with {'; '.join(every)}." if len(every) > 1 else ""
     in_turn = sum(run.in_turn for run in table.runs)
     alone = f"{in_turn} of {len(table.runs)} runs were measured in turn." if in_turn else ""
-    return replace(table, origin=" ".join(filter(None, (table.origin, recorded, alone))))
+    return replace(table, origin=" ".join(filter(None, (recorded, alone))))
 
 
 def origins(runs: Sequence[Run]) -> list[str]:

@@ -49,7 +49,6 @@ def test_numbers_of_the_paper_and_a_single_place_are_left_out(modelled):
     table = framed(modelled, "a", frame, about, n=2, data=frame[["paper"]])
     assert (table.title, table.names) == ("Of 2", ["ours", "paper"])
     assert list(table.data) == ["paper"]
-    assert framed(modelled, "a", frame, about, keep_where=True, n=2).names[0] == "where"
     tiny = changed_runs(modelled, lambda run: at_scale(run, "smoke"))
     assert framed(tiny, "a", frame, about, n=2).names == ["ours"]
     assert framed(modelled, "a", pd.DataFrame(), about, n=2).missing
