@@ -8,7 +8,7 @@ import tyro
 
 from repro.cli.answers import tell
 from repro.cli.options import parse
-from repro.harness.results import load_beside
+from repro.harness.results import Results, load_beside, load_recorded
 from repro.report import page, verdicts
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
@@ -42,15 +42,17 @@ def main(arguments: list[str]) -> int:
         print(f"wrote {page.write(*REFERENCE)}")
         print(f"wrote {page.animate(*REFERENCE)}")
     else:
-        written = page.write(options.results, options.plots)
-        show_verdicts(options.plots)
+        results = load_recorded(options.results)
+        written = page.write_loaded(results, options.plots)
+        show_verdicts(results, options.plots)
         print(f"open {written}")
     return 0
 
 
-def show_verdicts(plots: Path) -> None:
+def show_verdicts(results: Results, plots: Path) -> None:
     """One row for each exhibit of the paper; nothing if no result stands beside its numbers."""
     columns = ("exhibit", "claim", "paper", "ours", "fidelity", "verdict")
-    rows = [dict(zip(columns, row.cells, strict=True)) for row in verdicts.written(plots)]
+    exhibits = verdicts.exhibits(verdicts.all_lines(results))
+    rows = [dict(zip(columns, exhibit.cells, strict=True)) for exhibit in exhibits]
     if rows:
         tell({"verdicts": rows, "every claim": plots / f"{verdicts.NAME}.md"})

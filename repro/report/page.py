@@ -40,7 +40,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
     claims = verdicts.claims_of(results)
-    rows = verdicts.written(plots_dir)
+    rows = verdicts.exhibits(verdicts.all_lines(results))
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
     sections = sections_of(results, tables, drawn, traces, claims if rows else {})
@@ -81,7 +81,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
 def write_tables(results: Results, plots_dir: Path) -> list[Table]:
     """Write every table of these results, runs.csv and rounds.csv."""
     tables = all_tables(results)
-    # The command prints the verdicts: those of an earlier report must not stay.
+    # Verdicts of an earlier report must not stay where this one has none.
     for kind in ("csv", "md"):
         (plots_dir / f"{verdicts.NAME}.{kind}").unlink(missing_ok=True)
     for table in tables:

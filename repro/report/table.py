@@ -125,10 +125,6 @@ def guarded(value: Any) -> Any:
     return f"'{text}" if text.startswith(_FORMULA) and not _ARITHMETIC.fullmatch(text) else text
 
 
-def unguarded(text: str) -> str:
-    return text[1:] if guarded(text[1:]) == text else text
-
-
 def _csv_cell(value: Any) -> Any:
     """A list as text, an unknown number as nothing, ten digits of others; never a formula."""
     if isinstance(value, (list, tuple)):

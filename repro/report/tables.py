@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,7 @@ from repro.report.compare import fidelities, link_name, told_apart, without_tiny
 from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import report_of
 from repro.report.framed import MARKS, RATIO, Form, in_two, or_status
-from repro.report.table import EMPTY, Cell, Table
+from repro.report.table import Cell, Table
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -25,8 +24,7 @@ def all_tables(results: Results) -> list[Table]:
             tables += report.tables(compared)
         else:
             tables.append(points(results, name))
-    lines = verdicts.lines_of(chain.from_iterable(verdicts.claims_of(results).values()))
-    if any(line["ours"] != EMPTY for line in lines):
+    if lines := verdicts.all_lines(results):
         tables.append(verdicts.table(lines))
     tables = [with_origin(results, table) for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is two files of that name

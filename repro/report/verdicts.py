@@ -1,27 +1,23 @@
 """Every claim of the paper with its verdict, as a table, and a line for each exhibit."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from csv import DictReader
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from io import StringIO
+from itertools import chain
 from math import isinf, isnan
-from pathlib import Path
 
 import pandas as pd
 
 from repro.harness.results import Results
-from repro.io.untrusted import LARGE, read_text
 from repro.report.claim import HOLDING, MODELLED, WORDS, Claim, Word
 from repro.report.compare import beside_paper, without_tiny
 from repro.report.declared import in_order, report_of, with_report
 from repro.report.framed import INTERVAL, RANGE, in_two
-from repro.report.table import EMPTY, Table, unguarded
+from repro.report.table import EMPTY, Table
 from repro.report.texts import TABLES
 
 NAME = "verdicts"
-WRITTEN = f"{NAME}.csv"  # the table in a folder of plots
 COLUMNS = ("exhibit", "claim", "paper", "ours", "fidelity", "verdict", "why")
 Counts = list[tuple[Word, int]]  # verdict -> claims that have it, the best verdict first
 Line = Mapping[str, str]  # of the table
@@ -86,7 +82,7 @@ def claims_of(results: Results) -> dict[str, list[Claim]]:
     return found
 
 
-def lines_of(claims: Iterable[Claim]) -> list[dict[str, str]]:
+def lines_of(claims: Iterable[Claim]) -> list[Line]:
     return [dict(zip(COLUMNS, _cells(claim), strict=True)) for claim in claims]
 
 
@@ -102,20 +98,14 @@ def summed(rows: Iterable[Exhibit]) -> Counts:
     return [(word, counter[word]) for word in WORDS if word in counter]
 
 
-def written(plots_dir: Path) -> list[Exhibit]:
-    """The verdicts that `repro report` wrote into a folder; none if it has none."""
-    path = plots_dir / WRITTEN
-    if not path.exists():
-        return []
-    text = StringIO(read_text(path, LARGE, within=plots_dir), newline="")
-    return exhibits(
-        {name: unguarded(cell) for name, cell in row.items()} for row in DictReader(text)
-    )
+def all_lines(results: Results) -> list[Line]:
+    """Of every claim; none if these results have no number to compare with the paper."""
+    lines = lines_of(chain.from_iterable(claims_of(results).values()))
+    return lines if any(line["ours"] != EMPTY for line in lines) else []
 
 
-def table(lines: list[dict[str, str]]) -> Table:
-    frame = pd.DataFrame(lines, columns=[*COLUMNS], dtype=object)
-    return Table(NAME, *TABLES[NAME], *in_two(frame))
+def table(lines: Sequence[Line]) -> Table:
+    return Table(NAME, *TABLES[NAME], *in_two(pd.DataFrame(lines, dtype=object)))
 
 
 def _cells(claim: Claim) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from recorded import at_scale, changed_runs
 
 from repro.harness.about import About, Words
 from repro.report.framed import RATIO, framed, in_two
-from repro.report.table import Cell, Table, csv_text, unguarded
+from repro.report.table import Cell, Table, csv_text
 
 
 def toy(title: str = "Toy", note: str = "", **columns: object) -> Table:
@@ -73,5 +73,4 @@ def test_no_cell_of_a_csv_file_is_a_formula():
     head, *lines = [line[0] for line in csv.reader(io.StringIO(text, newline=""))]
     assert head == "'=name"
     assert lines[:7] == [f"'{formula}" for formula in formulas]
-    assert [unguarded(line) for line in lines[:7]] == formulas
     assert lines[7:] == [*("" if cell is None else str(cell) for cell in others), "'=1;2", "a\n=1"]
