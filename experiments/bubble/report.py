@@ -13,7 +13,7 @@ from repro.paper import theory
 from repro.report.claim import Claim, Fidelity, number
 from repro.report.figures import Picture
 from repro.report.framed import framed, or_status, with_parts
-from repro.report.style import KINDS, SOFT, THEORY, dots, in_pairs, legend, over_m
+from repro.report.style import KINDS, SOFT, THEORY, dots, in_pairs, legend_below, over_m
 from repro.report.table import Table
 
 KS = (2, 4, 8)  # of the paper's tables
@@ -80,8 +80,7 @@ def curves(frame: Frame) -> Figure | None:
     figure, panels = in_pairs(len(Ks), 2.7)
     for axes, K in zip(panels, Ks, strict=True):
         _panel(axes, K, select(frame, K=K))
-    theories = ("plain: (K-1)/(M+K-1)", "--"), ("ideal: recomputes early", ":")
-    legend(figure, set(frame["fidelity"]), *theories, coloured=True)
+    legend_below(figure, *panels)
     return figure
 
 
@@ -90,12 +89,15 @@ def _panel(axes: Axes, K: int, runs: Frame) -> None:
     dense = [M for M in range(Ms[0], Ms[-1] + 1) if M <= 16 or M % 4 == 0]
     plain = [100 * theory.bubble_over_total(K, M) for M in dense]
     early = [100 * theory.bubble(K, M, "early") for M in dense]
-    axes.plot(dense, plain, "--", color=THEORY, linewidth=1.1)
-    axes.plot(dense, early, ":", color=THEORY, linewidth=1.4)
+    theory_look: dict[str, Any] = {"color": THEORY, "linewidth": 1.1}
+    axes.plot(dense, plain, "--", label="plain: (K-1)/(M+K-1)", **theory_look)
+    axes.plot(dense, early, ":", label="ideal: recomputes early", **theory_look)
     for fidelity, size in _SIZES.items():
         points = select(runs, fidelity=fidelity)
+        if points.empty:  # has no place in the legend
+            continue
         look = dots(fidelity, markersize=size)
-        axes.plot(points["M"], 100 * points["idle"], **look)
+        axes.plot(points["M"], 100 * points["idle"], **look, label=fidelity)
         if fidelity == "measured":
             axes.plot(points["M"], 100 * points["bubble"], **look, markerfacecolor="white")
     axes.axvline(4 * K, color=SOFT, linewidth=0.9, zorder=1)

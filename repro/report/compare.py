@@ -14,12 +14,11 @@ from repro.report.style import MARKERS, model_name
 def rows_of(results: Results, experiment: str = "", **wanted: Any) -> list[Run]:
     """The runs with these attributes, without controls."""
     runs = results.by_experiment.get(experiment, []) if experiment else results.runs
-    return matching((run for run in runs if not run.spec.control), **wanted)
-
-
-def matching(runs: Iterable[Run], **wanted: Any) -> list[Run]:
     return [
-        run for run in runs if all(getattr(run, name) == value for name, value in wanted.items())
+        run
+        for run in runs
+        if not run.spec.control
+        if all(getattr(run, name) == value for name, value in wanted.items())
     ]
 
 

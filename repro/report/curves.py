@@ -1,7 +1,7 @@
 """One figure for any sweep: speed-up, idle share and peak memory over M, a line for each K.
 
 A line without markers is the ideal of the same schedule, which is made here. A marker tells the
-fidelity, and a colour the number of devices.
+fidelity, as the title does, and a colour the number of devices.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from repro.harness.spec import PLAIN
 from repro.paper import theory
 from repro.report.compare import told_apart
 from repro.report.framed import error_bars, with_interval
-from repro.report.style import MARKERS, grid, legend, model_name, over_m, series_colour
+from repro.report.style import MARKERS, grid, model_name, over_m, series_colour
 
 OVER_PLAIN, OVER_ONE = "over plain training", "over one device"
 # What a run is divided by, as the fields in which that run differs.
 _BASES: dict[str, dict[str, Any]] = {OVER_PLAIN: PLAIN, OVER_ONE: {"K": 1, "schedule": "gpipe"}}
 # Beside K and M, what makes another row of panels.
-_SETTINGS = ("N", "remat", "fidelity", "where")
+_SETTINGS = ("N", "remat", "where")
 
 
 def ideal_of(run: Run) -> tuple[float, float]:
@@ -63,7 +63,7 @@ def sweep(frame: Frame, most: int) -> Figure | None:
     frame = frame.assign(setting=told_apart(frame, _SETTINGS))
     # One stage belongs to each pipeline, and is no row of its own.
     frame["way"] = frame["method"].mask(frame["method"] == "single", frame["schedule"])
-    groups = [of for _, of in frame.groupby(["model", "way", "setting"], sort=False)]
+    groups = [of for _, of in frame.groupby(["model", "way", "fidelity", "setting"], sort=False)]
     rows = [of for of in groups if of["devices"].max() > 1]
     rows = sorted(rows, key=len, reverse=True)[:most]
     if not rows:
@@ -75,7 +75,6 @@ def sweep(frame: Frame, most: int) -> Figure | None:
         top = max(axes.get_ylim()[1] for axes in column)
         for axes in column:
             axes.set_ylim(0, top)
-    legend(figure, {fidelity for of in rows for fidelity in of["fidelity"]}, ("ideal", ":"))
     return figure
 
 
@@ -93,7 +92,7 @@ def _over_m(panels: Sequence[Axes], frame: Frame) -> None:
         idle.plot(runs["M"], 100 * runs["idle_over_total"], **look)
         peak.plot(runs["M"], 1024 * runs["peak_gib_max"], **look)
     first = frame.iloc[0]
-    names = model_name(first["model"]), first["way"], first["setting"]
+    names = model_name(first["model"]), first["way"], first["fidelity"], first["setting"]
     speedup.set(title=", ".join(filter(None, names)), ylabel="speed-up over plain")
     speedup.legend(loc="best", handlelength=1.2)
     idle.set(ylabel="idle/total (%)")

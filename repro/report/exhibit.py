@@ -18,7 +18,7 @@ from repro.harness.results import Results, Run
 from repro.paper import numbers, theory
 from repro.report import style
 from repro.report.claim import MODELLED, Claim, Estimate
-from repro.report.framed import INTERVAL, RANGE
+from repro.report.framed import INTERVAL, RANGE, lengths
 from repro.report.table import NOT_RUN
 
 CELL = ["model", "K", "M"]
@@ -137,7 +137,7 @@ def _panel(axes: Axes, cells: Frame, ours: Frame, smaller: Sequence[Frame]) -> N
     for place, fidelity in enumerate(names, start=1):
         found = _of_cells(cells, select(ours, fidelity=fidelity))
         look: dict[str, Any] = {"color": style.FIDELITIES[fidelity], "label": fidelity}
-        look |= {"yerr": _lengths(found), "error_kw": style.MODEL_ERROR}
+        look |= {"yerr": lengths(*(found[end] for end in ENDS)), "error_kw": style.MODEL_ERROR}
         axes.bar(xs + place * width, found["ratio"], width, **look)
     middle = xs + width * len(names) / 2
     ends = (xs - width / 2, xs + width * (len(names) + 0.5))
@@ -146,7 +146,7 @@ def _panel(axes: Axes, cells: Frame, ours: Frame, smaller: Sequence[Frame]) -> N
     for of_place in smaller:
         found = _of_cells(cells, of_place)
         look = style.dots("measured", markerfacecolor="white", capsize=2, label=label)
-        axes.errorbar(middle, found["ratio"], _lengths(found), **look)
+        axes.errorbar(middle, found["ratio"], lengths(*(found[end] for end in ENDS)), **look)
         label = None  # once in the legend
     labels = [f"K={K}\nM={M}" for K, M in zip(cells["K"], cells["M"], strict=True)]
     style.ticks(axes, [*middle], labels)
@@ -156,9 +156,3 @@ def _panel(axes: Axes, cells: Frame, ours: Frame, smaller: Sequence[Frame]) -> N
 def _of_cells(cells: Frame, ours: Frame) -> Frame:
     """A line for each cell, with the first of ours."""
     return cells[CELL].merge(ours.drop_duplicates(CELL)[[*CELL, *ENDS]], how="left", on=CELL)
-
-
-def _lengths(found: Frame) -> list[pd.Series]:
-    """For matplotlib: how far the ends are from the ratio, 0 without any."""
-    ends = (found["ratio"] - found["low"], found["high"] - found["ratio"])
-    return [end.fillna(0) for end in ends]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from repro.harness.results import Results
 from repro.report import curves
-from repro.report.compare import matching, rows_of, without_tiny
+from repro.report.compare import rows_of, without_tiny
 from repro.report.declared import report_of, words_of
 from repro.report.style import save, styled
 from repro.report.texts import FIGURES
@@ -64,10 +64,9 @@ def figures(results: Results, experiment: str) -> Iterator[Picture]:
 
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:
-    runs = rows_of(results, status="done")
     paths = {}
-    for experiment in dict.fromkeys(run.experiment for run in runs):
-        trace = results.chrome_trace(matching(runs, experiment=experiment))
+    for experiment in results.by_experiment:
+        trace = results.chrome_trace(rows_of(results, experiment, status="done"))
         if trace["traceEvents"]:
             paths[experiment] = directory / f"{experiment}.trace.json"
             paths[experiment].write_text(json.dumps(trace), encoding="utf-8")

@@ -125,9 +125,11 @@ def with_parts(frame: Frame) -> Frame:
 
 def error_bars(frame: Frame, column: str) -> list[pd.Series]:
     """For matplotlib: how far the ends of a column's intervals are from it; 0 without one."""
-    value = frame[column]
-    ends = (value - frame[column + LOW], frame[column + HIGH] - value)
-    return [end.fillna(0) for end in ends]
+    return lengths(frame[column], frame[column + LOW], frame[column + HIGH])
+
+
+def lengths(value: pd.Series, low: pd.Series, high: pd.Series) -> list[pd.Series]:
+    return [(value - low).fillna(0), (high - value).fillna(0)]
 
 
 def text_of(

@@ -23,7 +23,7 @@ _PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its
 
 
 def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Figure:
-    """Steps under each other on one clock, in ms; `fidelity` is empty if titles tell it."""
+    """Steps under each other on one clock, in ms."""
     # Title, axis and legend of one or two ranks need more room than their rows.
     heights = [max(1.6, 0.55 + 0.36 * step.ranks) for _, step in steps]
     figure, axes = grid(len(steps), 1, heights)
@@ -33,7 +33,7 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
         boxes(panel, step, longest)
         idle = f"{1e3 * step.step_time:,.0f} ms, {step.idle_over_total:.1%} idle"
         panel.set_title(f"{title}: {idle}" if title else idle)
-    axes[-1][0].set_xlabel(f"time (ms), {fidelity}" if fidelity else "time (ms)")
+    axes[-1][0].set_xlabel(f"time (ms), {fidelity}")
     legend(figure, [step for _, step in steps])
     return figure
 
@@ -157,24 +157,17 @@ def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60)
 
 def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.ranks), dpi=95)
-    axes.set_title(title)
-    axes.set_xlabel("time (ms)")
+    axes.set(title=title, xlabel="time (ms)")
     boxes(axes, timeline)
     legend(figure, [timeline])
-    # What is still to come lies under a cover for each rank, which becomes shorter.
-    whole = 1e3 * timeline.step_time
-    covers = [
-        Rectangle((0, rank - _HEIGHT / 2), whole, _HEIGHT, facecolor=IDLE, zorder=4)
-        for rank in range(timeline.ranks)
-    ]
-    for cover in covers:
-        axes.add_patch(cover)
+    _, *drawn = axes.patches  # all but the bands
     now = axes.axvline(0, color=QUOTED, linewidth=1.5, zorder=5)
     images = []
     for frame in range(frames + 1):
-        time = whole * frame / frames
-        for cover in covers:
-            cover.set(x=time, width=whole - time)
+        time = 1e3 * timeline.step_time * frame / frames
+        past = Rectangle((0, -0.5), time, timeline.ranks, transform=axes.transData)
+        for artist in (*drawn, *axes.texts):
+            artist.set(clip_path=past, clip_on=True)
         now.set_xdata([time] * 2)
         now.set_visible(frame < frames)
         figure.canvas.draw()

@@ -2,8 +2,7 @@
 
 The first screen has a line for each exhibit of the paper. A section for each experiment follows,
 then what the words mean, every claim, and the machines. A page of results that are not compared
-with the paper begins with the experiments. The same results give the same
-bytes.
+with the paper begins with the experiments. The same results give the same bytes.
 """
 
 from collections import Counter
@@ -26,7 +25,7 @@ from repro.report.tables import all_tables, origins, rounds, runs
 
 
 def write(results_dir: Path, plots_dir: Path) -> Path:
-    """Write tables (csv, md, tex), figures (png, svg) and report.html; return the page's path.
+    """Write tables (csv, md), figures (png, svg) and report.html; return the page's path.
 
     Raises:
         ValueError: if nothing is recorded in `results_dir`, or there is a link in either folder.
@@ -113,11 +112,7 @@ def _banner(results: Results) -> list[str]:
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:
-    """Draw the README's picture, pipeline.gif: one measured step of Table 2's AmoebaNet-D.
-
-    Raises:
-        ValueError: if no such timeline is recorded.
-    """
+    """Draw the README's picture, pipeline.gif: one measured step of Table 2's AmoebaNet-D."""
     timeline, title = pictured_step(load(results_dir))
     return gantt.gantt_gif(timeline, plots_dir / "pipeline.gif", title)
 

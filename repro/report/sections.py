@@ -18,8 +18,6 @@ from repro.report.table import Table
 from repro.report.tables import origins
 from repro.report.verdicts import exhibits, lines_of, summed
 
-MOST_SIZES = 6  # of one model that a section lists
-
 
 def sections_of(
     results: Results,
@@ -55,7 +53,6 @@ def sections_of(
                 "figures": [figure for figure in drawn if figure.experiment == name],
                 "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
                 "deviations": [line for line in words.deviations if line not in once],
-                "sizes": _sizes(runs),
                 "missing": _missing(runs),
                 "commands": _commands(results, name),
                 "origins": origins(runs),
@@ -86,20 +83,6 @@ def _commands(results: Results, name: str) -> list[str]:
         for command in journal.about.commands or [name]
     ]
     return list(dict.fromkeys(commands))
-
-
-def _sizes(runs: list[Run]) -> list[str]:
-    sentences = []
-    for model in dict.fromkeys(run.model for run in runs):
-        specs = [run.spec for run in runs if run.model == model]
-        sizes = dict.fromkeys(
-            f"{as_text(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
-        )
-        listed = [*sizes][:MOST_SIZES]
-        if more := len(sizes) - len(listed):
-            listed.append(f"and {more} more, all in runs.csv")
-        sentences.append(f"{model_name(model)} here: {' / '.join(listed)}.")
-    return sentences
 
 
 def _missing(runs: list[Run]) -> list[str]:

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 # Each colour has one meaning in all figures, and on the page. Kinds of work and the quoted numbers
@@ -63,7 +62,6 @@ _HATCHES = {"imbalance": "////", "transfer": "xxxx"}
 PART_NAMES = {"setup": "set-up"}  # in legends; the others are called what they are
 MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
 MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^", "counted": "v"}
-# Where a colour tells K or M, the marker alone tells the fidelity.
 FIDELITIES = {
     "quoted": "#D55E00",
     "measured": "#222222",
@@ -146,27 +144,13 @@ def over_m(axes: Axes, Ms: Iterable[int]) -> None:
     ticks(axes, sorted(set(Ms)))
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
-
-
-def legend(
-    figure: Figure, fidelities: Iterable[str], *theory: tuple[str, str], coloured: bool = False
-) -> None:
-    """One legend under the figure: a marker for each fidelity, a line style for each theory.
-
-    Markers are grey where a colour tells K or M, and `coloured` where it tells the fidelity.
-    """
-    grey = KINDS["U"]
-    handles = []
-    for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
-        colour = FIDELITIES[name] if coloured or name == "quoted" else grey
-        handles.append(Line2D([], [], linestyle="", marker=MARKERS[name], label=name, color=colour))
-    for words, style in theory:
-        look: dict[str, Any] = {"linestyle": style, "linewidth": 1.1, "color": grey}
-        handles.append(Line2D([], [], label=words, **look))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+def legend_below(figure: Figure, *panels: Axes) -> None:
+    """One legend under the figure, which has each label of its panels once."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        found, labels = axes.get_legend_handles_labels()
+        handles = dict(zip(labels, found, strict=True)) | handles
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=len(handles))
 
 
 @contextmanager

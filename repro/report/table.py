@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
-from itertools import groupby
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from markupsafe import Markup
 
 from repro.harness.frame import Frame
 from repro.harness.results import Run
-from repro.report.texts import FIDELITIES
 
 NOT_RUN = "not run"
 EMPTY = "-"
@@ -83,8 +81,12 @@ class Table:
     def html(self) -> Markup:
         """The texts as a table element: intervals small, missing cells grey, texts to the left."""
         are_texts = [_is_text(self.shown.iloc[:, i]) for i in range(len(self.names))]
-        lines = [f'<table class="{escape(self.name)}">', "<thead>"]
-        lines += [*_html_head(self.names, are_texts), "</thead>", "<tbody>"]
+        heads = [
+            f"<th{' class=text' * is_text}>{escape(name)}</th>"
+            for name, is_text in zip(self.names, are_texts, strict=True)
+        ]
+        lines = [f'<table class="{escape(self.name)}">']
+        lines += [f"<thead><tr>{''.join(heads)}</tr></thead>", "<tbody>"]
         for line in self.shown.to_numpy():
             cells = [_html_cell(*cell) for cell in zip(line, are_texts, strict=True)]
             lines.append(f"<tr>{''.join(cells)}</tr>")
@@ -146,25 +148,6 @@ def _is_text(cells: Sequence[str]) -> bool:
     present = [cell for cell in cells if cell and not _MISSING.fullmatch(cell)]
     texts = [cell for cell in present if 2 * sum(map(str.isalpha, cell)) > len(cell)]
     return 0 < len(present) <= 2 * len(texts)
-
-
-def _html_head(names: Sequence[str], are_texts: Sequence[bool]) -> list[str]:
-    """A row of names; what follows a fidelity in them stands below it, in a second row."""
-    pairs = []
-    for name in names:
-        first, _, rest = name.partition(" ")
-        pairs.append((first, rest) if first in FIDELITIES and rest else ("", name))
-    rows = []
-    if any(group for group, _ in pairs):
-        groups = [(name, len([*of])) for name, of in groupby(group for group, _ in pairs)]
-        rows.append([f'<th colspan="{count}">{escape(name)}</th>' for name, count in groups])
-    rows.append(
-        [
-            f"<th{' class=text' * is_text}>{escape(name)}</th>"
-            for (_, name), is_text in zip(pairs, are_texts, strict=True)
-        ]
-    )
-    return [f"<tr>{''.join(cells)}</tr>" for cells in rows]
 
 
 def _html_cell(text: str, is_text: bool) -> str:

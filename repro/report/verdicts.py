@@ -18,7 +18,6 @@ from repro.report.table import EMPTY, Table
 from repro.report.texts import TABLES
 
 NAME = "verdicts"
-COLUMNS = ("exhibit", "claim", "paper", "ours", "fidelity", "verdict", "why")
 Counts = list[tuple[Word, int]]  # verdict -> claims that have it, the best verdict first
 Line = Mapping[str, str]  # of the table
 
@@ -83,7 +82,7 @@ def claims_of(results: Results) -> dict[str, list[Claim]]:
 
 
 def lines_of(claims: Iterable[Claim]) -> list[Line]:
-    return [dict(zip(COLUMNS, _cells(claim), strict=True)) for claim in claims]
+    return [_line(claim) for claim in claims]
 
 
 def exhibits(lines: Iterable[Line]) -> list[Exhibit]:
@@ -108,7 +107,7 @@ def table(lines: Sequence[Line]) -> Table:
     return Table(NAME, *TABLES[NAME], *in_two(pd.DataFrame(lines, dtype=object)))
 
 
-def _cells(claim: Claim) -> tuple[str, ...]:
+def _line(claim: Claim) -> Line:
     ours = next((each for each in claim.ours if not isnan(each[0])), None)
     text = EMPTY
     if ours is not None:
@@ -117,16 +116,15 @@ def _cells(claim: Claim) -> tuple[str, ...]:
         if not isnan(low + high):
             around = RANGE if claim.fidelity in MODELLED else INTERVAL
             text += around.format(_number(low), _number(high))
-    reasons = "; ".join(filter(None, (claim.doubt, claim.why)))
-    return (
-        claim.exhibit,
-        claim.what,
-        _printed(claim),
-        text,
-        claim.fidelity,
-        claim.verdict,
-        reasons,
-    )
+    return {
+        "exhibit": claim.exhibit,
+        "claim": claim.what,
+        "paper": _printed(claim),
+        "ours": text,
+        "fidelity": claim.fidelity,
+        "verdict": claim.verdict,
+        "why": "; ".join(filter(None, (claim.doubt, claim.why))),
+    }
 
 
 def _printed(claim: Claim) -> str:
