@@ -37,7 +37,7 @@ LINES = {
     "harness": 7300,
     "experiments": 6900,
     "cli": 2400,
-    "report": 2300,
+    "report": 1900,
     "costs": 2000,
     "methods": 2500,
     "models": 1600,

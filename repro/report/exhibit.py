@@ -18,7 +18,7 @@ from repro.harness.results import Results, Run
 from repro.paper import numbers, theory
 from repro.report import style
 from repro.report.claim import MODELLED, Claim, Estimate
-from repro.report.framed import INTERVAL, RANGE, lengths
+from repro.report.framed import RANGE, lengths, text_of
 from repro.report.table import NOT_RUN
 
 CELL = ["model", "K", "M"]
@@ -39,11 +39,6 @@ def printed(name: str) -> Frame:
     return frame.sort_values(CELL, ignore_index=True)
 
 
-def ranged(value: float) -> Estimate:
-    """A modelled ratio and its range: nine of ten published ratios were predicted within it."""
-    return value, value / RATIO, value * RATIO
-
-
 def over(results: Results, frame: Frame, alike: Sequence[str], **base: Any) -> Frame:
     """The runs with their `ENDS` over the run that has the fields of `base` and is alike in others.
 
@@ -62,7 +57,9 @@ def _over(results: Results, run: Run, base: Run) -> Estimate:
     if run is base and run.done:
         return 1.0, nan, nan
     if run.fidelity in MODELLED:
-        return ranged(run.throughput / base.throughput)
+        # Nine of ten published ratios were predicted within this range.
+        ratio = run.throughput / base.throughput
+        return ratio, ratio / RATIO, ratio * RATIO
     return ratio_of(results, run, base)
 
 
@@ -71,12 +68,9 @@ def first_text(frame: Frame) -> str:
     if frame.empty:
         return NOT_RUN
     line = frame.iloc[0]
-    text = f"{line['ratio']:.2f}"
-    if isnan(line["low"]):
-        return text
-    if line["fidelity"] in MODELLED:
-        return text + RANGE.format(f"{line['low']:#.2g}", f"{line['high']:#.2g}")
-    return text + INTERVAL.format(f"{line['low']:.2f}", f"{line['high']:.2f}")
+    if line["fidelity"] not in MODELLED or isnan(line["low"]):
+        return text_of(".2f", *line[ENDS])
+    return f"{line['ratio']:.2f}" + RANGE.format(f"{line['low']:#.2g}", f"{line['high']:#.2g}")
 
 
 def claims_on(name: str, ours: Frame, exhibit: str, what: str, why: str) -> dict[Any, Claim]:

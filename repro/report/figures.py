@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,12 +42,15 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     results = without_tiny(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
+    pictures: Iterable[Picture]
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             if report := report_of(experiment):
                 pictures = report.figures(results) if hasattr(report, "figures") else ()
             else:
-                pictures = figures(results, experiment)
+                runs = curves.timed_runs(results, experiment)
+                sweep = curves.sweep(runs[runs["done"]], MOST)
+                pictures = [("sweep", sweep, {"most": MOST})]
             words = FIGURES | getattr(words_of(results, experiment), "words", {})
             for name, figure, values in pictures:
                 if figure is not None:
@@ -55,12 +58,6 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
                     save(figure, stem, text.title)
                     drawn.append(Drawn(stem, experiment, text.title, text.note))
     return drawn
-
-
-def figures(results: Results, experiment: str) -> Iterator[Picture]:
-    """The figure of an experiment without a report."""
-    runs = curves.timed_runs(results, experiment)
-    yield "sweep", curves.sweep(runs[runs["done"]], MOST), {"most": MOST}
 
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:

@@ -39,8 +39,13 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
 
 
 def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
-    with styled(), io.BytesIO() as buffer:
-        draw(title, [("", timeline)], fidelity).savefig(buffer, format="png", dpi=80)
+    with styled():
+        return _image(draw(title, [("", timeline)], fidelity), 80)
+
+
+def _image(figure: Figure, dpi: int) -> Image.Image:
+    with io.BytesIO() as buffer:
+        figure.savefig(buffer, format="png", dpi=dpi)
         return Image.open(buffer).copy()
 
 
@@ -94,9 +99,9 @@ def _write(axes: Axes, timeline: Timeline, length: float) -> None:
     # With several stages on a rank, the row does not tell the stage, and most boxes are narrow.
     labels = _labels(axes, timeline, length) if timeline.stages_per_rank == 1 else {}
     for span in timeline.spans:
-        form, size = labels.get(span.kind, ("", 0))
-        text = form.format(span.kind, span.stage, span.micro_batch)
-        if text:
+        if span.kind in labels:
+            form, size = labels[span.kind]
+            text = form.format(span.kind, span.stage, span.micro_batch)
             middle = 1e3 * ((span.start + span.end) / 2 - timeline.start)
             label = axes.text(middle, span.stage, text, ha="center", fontsize=size, linespacing=0.9)
             label.set(va="center", color=ink(KINDS[span.kind]))
@@ -118,12 +123,13 @@ def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[st
     in_two_lines = ("${}$\n{},{}", 6.5, 6 + 4 * digits)
     with_index = [("${}_{{{},{}}}$", 9.5, 16 + 4 * digits), in_two_lines, ("{2}", 8, 7 * digits)]
     chosen = {}
-    for kind in {span.kind for span in timeline.spans}:
+    for kind in {span.kind for span in timeline.spans} & {*WORK}:
         lengths = sorted(span.seconds for span in timeline.spans if span.kind == kind)
         room = lengths[len(lengths) // 4] * points_per_second
         labels = without_index if last == 0 or kind == "U" else with_index
         fitting = [(form, size) for form, size, needed in labels if needed < room]
-        chosen[kind] = fitting[0] if fitting and kind in WORK else ("", 8)
+        if fitting:
+            chosen[kind] = fitting[0]
     return chosen
 
 
@@ -139,7 +145,6 @@ def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60)
     """An animated gif of one step: boxes appear as time sweeps over them, then it rests."""
     with styled():
         images = _sweep(timeline, title, frames)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # The frame in the middle has every colour, the moving line's too.
     palette = images[len(images) // 2].quantize(64)
     first, *others = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
@@ -156,7 +161,7 @@ def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60)
 
 
 def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.ranks), dpi=95)
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.ranks))
     axes.set(title=title, xlabel="time (ms)")
     boxes(axes, timeline)
     legend(figure, [timeline])
@@ -170,8 +175,5 @@ def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
             artist.set(clip_path=past, clip_on=True)
         now.set_xdata([time] * 2)
         now.set_visible(frame < frames)
-        figure.canvas.draw()
-        width, height = figure.canvas.get_width_height()
-        data = figure.canvas.buffer_rgba()  # type: ignore[attr-defined]  # agg's canvas has it
-        images.append(Image.frombuffer("RGBA", (width, height), bytes(data)).convert("RGB"))
+        images.append(_image(figure, 95).convert("RGB"))
     return images

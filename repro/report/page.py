@@ -118,10 +118,7 @@ def animate(results_dir: Path, plots_dir: Path) -> Path:
 
 
 def pictured_step(results: Results) -> tuple[Timeline, str]:
-    """The step of the README's picture and its title: of M=4, the one with the most stages.
-
-    Only a measured step counts. README's caption says "measured", and Table 2 has simulated
-    steps of more stages.
+    """The step of the README's picture and its title: the measured one of M=4 with the most stages.
 
     Raises:
         ValueError: if no such timeline is recorded.

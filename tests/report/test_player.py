@@ -142,5 +142,5 @@ def test_text_from_results_cannot_leave_its_place_and_nothing_is_fetched(results
     monkeypatch.setattr(module, "model_name", lambda _: "</script><img src=x>")
     html = player(results)
     assert "<img" not in html
-    assert "\\u003c/script>" in html
+    assert "\\u003c/script\\u003e" in html
     assert not re.search(r"https?:|//[a-z]+\.|\bimport\b|fetch\(|url\(", html)

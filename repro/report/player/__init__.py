@@ -4,7 +4,6 @@ The page has no library and no network. `schedules.js` and `replay.js` are the s
 clock of `repro.gpipe.schedule` again, in JavaScript; `tests/report/test_player.py` compares both.
 """
 
-import json
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ def player(results: Results) -> Markup:
         HOME / "player.html.j2",
         css=Markup((HOME / "player.css").read_text(encoding="utf-8")),
         script=Markup(script(SCRIPTS)),
-        data=_json(data),
+        data=data,
         schedules=[(name, text) for name, (text, _) in SCHEDULES.items()],
         checkpoints=CHECKPOINTS,
         measured=[
@@ -53,6 +52,7 @@ def rendered(template: Path, **values: Any) -> Markup:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "sort_keys": True}
     return Markup(environment.get_template(template.name).render(values))
 
 
@@ -102,9 +102,3 @@ def _plain(results: Results, run: Run, timeline: Timeline) -> dict[str, Any]:
         "v": timeline.stages_per_rank,
         "spans": spans,
     }
-
-
-def _json(value: Any) -> Markup:
-    """JSON that can stand inside a script element."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
-    return Markup(text.replace("<", "\\u003c"))
