@@ -85,7 +85,7 @@ class Table:
             f"<th{' class=text' * is_text}>{escape(name)}</th>"
             for name, is_text in zip(self.names, are_texts, strict=True)
         ]
-        lines = [f'<table class="{escape(self.name)}">']
+        lines = [f'<table class="table-{escape(self.name)}">']
         lines += [f"<thead><tr>{''.join(heads)}</tr></thead>", "<tbody>"]
         for line in self.shown.to_numpy():
             cells = [_html_cell(*cell) for cell in zip(line, are_texts, strict=True)]
