@@ -408,6 +408,39 @@ def test_outputs_with_time_first_are_joined_along_their_second_dimension(example
         pipe.train_step(x, y, lambda o, t: of_times(o - o.mean(1, keepdim=True), t))
 
 
+class WithWeight(nn.Module):
+    """Its outputs have a weight beside them, with as many columns as a micro-batch has examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(random(5, 4, seed=3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.weight
+
+
+def decayed(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    return ((outputs[0] - targets) ** 2).mean() + (outputs[1] ** 2).sum()
+
+
+class Tokens(nn.Module):
+    """Two rows for each example, with as many columns as a micro-batch has examples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(-1, 4)
+
+
+def entropy(outputs: Tensor, _: Tensor) -> Tensor:
+    return -(outputs.softmax(1) * outputs.log_softmax(1)).sum(1).mean()
+
+
+@pytest.mark.parametrize(("layer", "loss_fn"), [(WithWeight(), decayed), (Tokens(), entropy)])
+def test_columns_as_many_as_examples_are_not_taken_for_them(layer: nn.Module, loss_fn: Any):
+    x = random(16, 8).requires_grad_()
+    loss = Pipeline([layer], 1, 4, device="cpu").train_step(x, random(16, 8, seed=1), loss_fn).loss
+    assert loss == pytest.approx(loss_fn(layer(x), random(16, 8, seed=1)).item(), rel=1e-12)
+
+
 class Masked(nn.Module):
     """Its outputs have a mask beside them, which counts the terms of the loss."""
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import product
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -129,17 +130,22 @@ class LossCheck:
             )
         pairs = zip(self._weights or [1.0] * len(losses), losses, strict=True)
         mean = sum(weight * loss for weight, loss in pairs) / (sum(self._weights) or 1.0)
-        value: float | str = "its outputs cannot be joined"
-        for shared in (True, False):
-            whole = self._joined(outputs, shared=shared)
-            if whole is not None:
-                value = self._value(whole, self._targets, region)
-            if isinstance(value, float):
-                break
-        if isinstance(value, str):
-            return _not_compared(value)
-        if not abs(value - mean) > tolerance:
-            return ""
+        found: list[float] = []
+        reason = "its outputs cannot be joined"
+        for shared, rows_first in product((True, False), repeat=2):
+            whole = self._joined(outputs, shared=shared, rows_first=rows_first)
+            if whole is None:
+                continue
+            value = self._value(whole, self._targets, region)
+            if isinstance(value, str):
+                reason = value
+            elif abs(value - mean) > tolerance:
+                found.append(value)
+            else:
+                return ""
+        if not found:
+            return _not_compared(reason)
+        value = found[0]
         return (
             f"loss_fn: it is {value:.6g} for the mini-batch, and the mean over its "
             f"{len(losses)} micro-batches is {mean:.6g}; if its terms are not the examples, give "
@@ -148,12 +154,13 @@ class LossCheck:
             "split: use micro_batches=1, or check_loss=False if that mean is what you want"
         )
 
-    def _joined(self, parts: Sequence[Tree], *, shared: bool) -> Tree | None:
+    def _joined(self, parts: Sequence[Tree], *, shared: bool, rows_first: bool) -> Tree | None:
         """The outputs of all micro-batches together; None if they cannot be joined.
 
-        Tensors are joined along their dimension of the examples, the second one where the first one
-        is time, say. A number is taken for a mean over its micro-batch. What is the same in all of
-        them, such as a weight, is `shared`: taken once. Other rows than examples are joined too.
+        Tensors are joined along their dimension of the examples. That is the first one, or a later
+        one where the first is time, say; but the first with `rows_first`, as for tokens of all
+        examples. A number is taken for a mean over its micro-batch. What is the same in all of them,
+        such as a weight, is `shared`: taken once.
         """
         if len({repr(flatten(part)[1]) for part in parts}) > 1:
             return None
@@ -162,12 +169,14 @@ class LossCheck:
             first, shapes = tensors[0], [tensor.shape for tensor in tensors]
             alike = [n for n in range(first.ndim) if _differ_only_in(shapes, n)]
             of_examples = [n for n in alike if [shape[n] for shape in shapes] == [*self._sizes]]
-            if of_examples:
-                made.append(torch.cat(tensors, of_examples[0]))
+            if 0 in of_examples:
+                made.append(torch.cat(tensors))
             elif shared and all(torch.equal(t, first) for t in tensors):
                 made.append(first)
-            elif 0 in alike:
+            elif 0 in alike and (rows_first or not of_examples):
                 made.append(torch.cat(tensors))
+            elif of_examples:
+                made.append(torch.cat(tensors, of_examples[0]))
             elif first.ndim == 0 and self._weights:
                 weights = torch.tensor(self._weights, dtype=torch.float64, device=first.device)
                 mean = (torch.stack(tensors) * weights).sum() / weights.sum()
