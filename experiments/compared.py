@@ -177,7 +177,7 @@ def claim(
         "measured",
         paper=nan if alike is None else 0.0,
         off=alike or 0.0,
-        least=0.0,
+        least=0.0 if alike is None else -inf,
         unit=unit,
         smaller=True,
         doubt=next(filter(None, doubts), "") if found.seeds else "",

@@ -60,10 +60,6 @@ def claims(results: Results) -> Iterator[Claim]:
         for most in NEGLIGIBLE:
             what = f"bubble is negligible, read as at most {most} %, {at}"
             yield Claim("Section 2.3, bubble", what, most=most, **alike)
-        plain = 100 * theory.bubble_over_total(K, 4 * K)
-        yield Claim(
-            "Section 3.1, bubble", f"bubble is below (K-1)/(M+K-1), {at}", most=plain, **alike
-        )
 
 
 def figures(results: Results) -> Iterator[Picture]:

@@ -31,7 +31,7 @@ UNITS = {"amoebanet-d": ("GB", 10**9), "transformer": ("GiB", 2**30)}  # of memo
 # 542M for 542.7M.
 DIGITS = 1.5
 CELL = 0.10  # share of a printed number by which ours may differ
-COUNTED = 1.0  # percent by which counted bytes may differ from the allocator's
+COUNTED = 1.0  # percent by which counted bytes may differ from those of tensors
 REASONS = {  # beside the verdict on a claim
     "parameters of AmoebaNet-D Pipeline-8, (72, 512)": "misprinted beside it: 12 bytes each are "
     "21.6 GB and not 24.62, and 1.8B are 22 times 82M and not 25 times as in section 3",
@@ -208,7 +208,7 @@ def _allocator_claim(results: Results) -> Claim:
     on_cpu = _off([run for run in done if run.spec.memory == UNLIMITED_MEMORY])
     return Claim(
         "Table 1, counted bytes",
-        "counted bytes of a stage against those of its allocator, at worst",
+        "counted bytes of a stage against those of its tensors, at worst",
         [number(max(off)) for off in (on_gpu, on_cpu) if off],
         "measured",
         most=COUNTED,

@@ -10,9 +10,10 @@ prints and *a list* of ours: one number for each setting that the paper leaves o
 | of smaller models, a 95 % interval over seeds | trend              | not reproduced |
 
 With some settings, or if an interval crosses what agrees, it is *cannot tell*; also if a setting
-was inferred from the printed number itself. Without a number, or if a control failed or a training
-did not converge, it is *not tested here*. A modelled number has a range, and agrees with a printed
-number that lies in it. How wide the range is stands beside, so that *consistent* can be weighed.
+has no result (a number that is NaN), or was inferred from the printed number itself. Without any
+number, or if a control failed or a training did not converge, it is *not tested here*. A modelled
+number has a range, and agrees with a printed number that lies in it. How wide the range is stands
+beside, so that *consistent* can be weighed.
 """
 
 from collections.abc import Sequence
@@ -57,13 +58,17 @@ class Claim:
     doubt: str = ""  # why ours says nothing: a failed control, a training that did not converge
     why: str = ""  # behind the verdict: what was varied, fitted, or is misprinted
 
+    def __post_init__(self) -> None:
+        limits = -inf < self.least or self.most < inf
+        assert limits == isnan(self.paper), f"{self.what}: a printed number, or a limit"
+
     @property
     def verdict(self) -> Word:
         known = [each for each in self.ours if not isnan(each[0])]
-        without_seeds = self.smaller and any(isnan(low) for _, low, _ in known)
-        if not known or self.doubt or without_seeds:
+        without_seeds = any(isnan(low) or isnan(high) for _, low, high in known)
+        if not known or self.doubt or (self.smaller and without_seeds):
             return "not tested here"
-        found = {self._agrees(*each) for each in known}
+        found = {self._agrees(*each) for each in self.ours}
         if found == {False}:
             return "not reproduced"
         if found != {True} or self.fitted:
@@ -73,8 +78,10 @@ class Claim:
         return "consistent" if self.fidelity in MODELLED else "reproduced"
 
     def _agrees(self, value: float, low: float, high: float) -> bool | None:
-        """Whether a number of ours agrees; None if its interval crosses what agrees."""
-        if isnan(low + high):
+        """Whether a number of ours agrees; None if it is NaN, or its interval crosses what does."""
+        if isnan(value):
+            return None
+        if isnan(low) or isnan(high):
             low = high = value
         if isnan(self.paper):
             inside, outside = self.least < low and high <= self.most, high <= self.least

@@ -4,7 +4,7 @@ Their frames have a line for each run. `setting` is what of it the paper does no
 `low` and `high` are its throughput over a base run's, with the ends of its range or interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import Any
 
@@ -17,7 +17,7 @@ from repro.harness.frame import Frame, ratio_of, select
 from repro.harness.results import Results, Run
 from repro.paper import numbers, theory
 from repro.report import style
-from repro.report.claim import MODELLED, Claim, Estimate
+from repro.report.claim import MODELLED, Claim, Estimate, number
 from repro.report.framed import RANGE, lengths, text_of
 from repro.report.table import NOT_RUN
 
@@ -73,25 +73,32 @@ def first_text(frame: Frame) -> str:
     return f"{line['ratio']:.2f}" + RANGE.format(f"{line['low']:#.2g}", f"{line['high']:#.2g}")
 
 
-def claims_on(name: str, ours: Frame, exhibit: str, what: str, why: str) -> dict[Any, Claim]:
+def claims_on(
+    name: str, ours: Frame, exhibit: str, what: str, why: str, settings: Mapping[str, Sequence[str]]
+) -> dict[Any, Claim]:
     """Model, K and M of each cell of a table that does not print 1 -> its claim, the largest first.
 
-    What was measured counts before what was simulated, and of that every setting. The texts have
-    {model}, {K} and {M}; `why` says what the settings are.
+    What was measured counts before what was simulated, and of that every setting. Those in
+    `settings` of the model need a result. The texts have {model}, {K} and {M}; `why` says what the
+    settings are.
     """
     claims = {}
     cells = printed(name).query("paper != 1").sort_values(CELL, ascending=[True, False, False])
     for model, K, M, paper in cells[[*CELL, "paper"]].itertuples(index=False):
         of_cell = select(ours, model=model, K=K, M=M)
         measured = select(of_cell, fidelity="measured")
-        best = select(of_cell, fidelity="simulated") if measured.empty else measured
+        simulated = select(of_cell, fidelity="simulated").dropna(subset="ratio")
+        best = simulated if measured.empty else measured
+        ratios = [*best[ENDS].itertuples(index=False, name=None)]
+        if measured.empty:
+            ratios += [number(nan)] * len({*settings[model]} - {*best["setting"]})
         inside = best.loc[best["low"].le(paper) & best["high"].ge(paper), "setting"]
         alone = f"; in the range of {' and '.join(inside)} alone" * (0 < len(inside) < len(best))
         words = {"model": style.model_name(model), "K": K, "M": M}
         claims[model, K, M] = Claim(
             exhibit.format(**words),
             what.format(**words),
-            [*best[ENDS].itertuples(index=False, name=None)],
+            ratios,
             "simulated" if measured.empty else "measured",
             paper=paper,
             off=0.0 if measured.empty else CLOSE * paper,

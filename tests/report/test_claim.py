@@ -1,6 +1,6 @@
 """The rule of verdicts, as a table of cases."""
 
-from math import nan
+from math import inf, nan
 
 import pytest
 
@@ -37,10 +37,19 @@ INSIDE, OUTSIDE, CROSSING = (2.0, 1.9, 2.1), (3.0, 2.9, 3.1), (2.0, 0.9, 3.1)
         # Nothing that could be compared.
         ([], {"paper": 2.0}, "not tested here"),
         ([number(nan)], {"paper": 2.0}, "not tested here"),
-        ([number(nan), number(2.0)], {"paper": 2.0}, "reproduced"),
+        ([number(nan), number(2.0)], {"paper": 2.0}, "cannot tell"),
+        ([number(nan), number(3.0)], {"paper": 2.0}, "cannot tell"),
+        ([(2.0, 1.0, nan)], {"least": 0.0, "smaller": True}, "not tested here"),
+        ([(2.0, -inf, inf)], {"least": 0.0}, "cannot tell"),
         ([number(2.0)], {"least": 0.0, "smaller": True}, "not tested here"),
         ([INSIDE], {"least": 0.0, "smaller": True, "doubt": "a control fails"}, "not tested here"),
     ],
 )
 def test_the_rule(ours, given, verdict):
     assert Claim("Table 9", "speed", ours, **{"fidelity": "measured", **given}).verdict == verdict
+
+
+@pytest.mark.parametrize("given", [{}, {"paper": nan}, {"paper": 2.0, "most": 3.0}])
+def test_a_claim_without_a_printed_number_or_a_limit_is_refused(given):
+    with pytest.raises(AssertionError, match="speed: a printed number, or a limit"):
+        Claim("Table 9", "speed", [number(2.0)], "measured", **given)

@@ -31,15 +31,13 @@ def with_shares(run: Run, shares: Mapping[str, float]) -> Run:
     return replace(run, rounds=tuple(rounds))
 
 
-@pytest.mark.parametrize(
-    ("share", "holding"), [(0.04, [5, 10, 11]), (0.07, [10, 11]), (0.105, [11]), (0.2, [])]
-)
+@pytest.mark.parametrize(("share", "holding"), [(0.04, [5, 10]), (0.07, [10]), (0.105, [])])
 def test_the_bubble_is_judged_and_not_all_idle_time(reference, share, holding):
     results = changed_runs(reference, lambda run: with_shares(run, {"bubble": share}))
     claims = [*bubble.claims(results)]
-    at_k2 = [int(claim.most) for claim in claims[:3] if claim.verdict == "reproduced"]
+    at_k2 = [int(claim.most) for claim in claims[:2] if claim.verdict == "reproduced"]
     assert at_k2 == holding
-    assert {claim.fidelity for claim in claims[3:]} == {"emulated"}, "as K=4 and 8 need devices"
+    assert {claim.fidelity for claim in claims[2:]} == {"emulated"}, "as K=4 and 8 need devices"
     (table,) = bubble.tables(results)
     (line,) = table.data[table.data["K"] == 2].to_dict("records")
     assert (line["measured bubble"], line["measured idle"]) == (
@@ -51,7 +49,7 @@ def test_the_bubble_is_judged_and_not_all_idle_time(reference, share, holding):
 def test_steps_with_a_slow_stage_or_late_recompute_are_passed_over(reference):
     """They lie in recorded journals, four of them at K=4, M=16."""
     at_k4 = [claim for claim in bubble.claims(reference) if "K=4" in claim.what]
-    assert [len(claim.ours) for claim in at_k4] == [1, 1, 1]
+    assert [len(claim.ours) for claim in at_k4] == [1, 1]
     simulated = bubble.steps(reference).query("fidelity == 'simulated' and M == 4 * K")
     assert [*simulated["idle"]] == pytest.approx([*simulated["theory early"]])
 

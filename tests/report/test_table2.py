@@ -103,3 +103,11 @@ def test_a_smaller_model_in_table_3_is_not_judged(reference):
     shown = table3.tables(results)[0].shown
     assert {*shown["simulated"]} == {"not run"}
     assert "not run" not in {*shown["emulated"]}
+
+
+@pytest.mark.parametrize("cut", [None, "minimum-variance", "cumulative-share"])
+@pytest.mark.parametrize("report", [table2, table3])
+def test_a_cut_without_results_leaves_no_claim_that_holds(reference, report, cut):
+    runs = [run for run in reference.runs if run.spec.partitioner != cut]
+    verdicts = {claim.verdict for claim in report.claims(replace(reference, runs=runs))}
+    assert verdicts == {"cannot tell"}

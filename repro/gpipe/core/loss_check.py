@@ -159,8 +159,8 @@ class LossCheck:
 
         Tensors are joined along their dimension of the examples. That is the first one, or a later
         one where the first is time, say; but the first with `rows_first`, as for tokens of all
-        examples. A number is taken for a mean over its micro-batch. What is the same in all of them,
-        such as a weight, is `shared`: taken once.
+        examples. A number is taken for a mean over its micro-batch. What is the same in all of
+        them, such as a weight, is `shared`: taken once.
         """
         if len({repr(flatten(part)[1]) for part in parts}) > 1:
             return None
