@@ -57,9 +57,10 @@ def origins(runs: Sequence[Run]) -> list[str]:
 
 
 def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
-    """One line a run: throughput, that over plain training or one device, idle share and memory.
+    """One line a run: throughput, that over plain training or one device, and memory.
 
-    Settings beside the method, K and M stand in one column, as far as they tell runs apart.
+    Settings beside the method, K and M stand in one column, as far as they tell runs apart. The csv
+    file has them all, and the idle share, which the figure shows.
     """
     frame = timed_runs(results, experiment, over)
     frame["throughput"] = [
@@ -74,7 +75,8 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     }
     forms: dict[str, Form] = {over: RATIO}
     shown, data = in_two(pd.DataFrame(columns), forms=forms)
-    settings = frame[["id", "model", "D", "N", "remat", "fidelity", "machine"]]
+    settings = frame[["id", "model", "D", "N", "remat", "fidelity", "machine", "idle_over_total"]]
+    settings = settings.rename(columns={"idle_over_total": "idle/total"})
     data = pd.concat([settings.reset_index(drop=True), data], axis=1)
     constant = [name for name in shown if name != "throughput" and shown[name].nunique() < 2]
     title = f"{experiment}: one line a run"

@@ -1,6 +1,8 @@
 """Fixtures: a results folder with known numbers, an empty one, and a browser."""
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +70,14 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip("needs chromium on the PATH")
     with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        own = {
+            **os.environ,
+            "HOME": tempfile.gettempdir(),
+            "XDG_CONFIG_HOME": "",
+            "XDG_CACHE_HOME": "",
+        }
+        started = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox"], env=own
+        )
         yield started
         started.close()
