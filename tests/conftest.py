@@ -21,7 +21,11 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 FOLDER = Path(tempfile.mkdtemp(prefix="t-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 tempfile.tempdir = str(FOLDER)
-os.environ.update(dict.fromkeys(("TMPDIR", "MPLCONFIGDIR", "HF_DATASETS_CACHE"), str(FOLDER)))
+# W&B's service writes a log into the user's cache. What uv has downloaded is found all the same.
+_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+os.environ.setdefault("UV_CACHE_DIR", f"{_CACHE}/uv")
+_PLACES = "TMPDIR", "MPLCONFIGDIR", "HF_DATASETS_CACHE", "XDG_CACHE_HOME"
+os.environ.update(dict.fromkeys(_PLACES, str(FOLDER)))
 
 
 @pytest.fixture(scope="session", autouse=True)
