@@ -12,7 +12,7 @@ from typing import Any
 FILE = Path(__file__).with_suffix(".json")
 # Where the durations of layers come from.
 DATA_SHEET, CALIBRATED = "data sheet", "calibration"
-UNKNOWN = "not known: no step by such a profile has been held against a measured one"
+UNKNOWN = "not known: no step by such a profile has been compared with a measured one"
 _KNOWN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 # Nine of ten published ratios of two steps were predicted within 1 / RATIO and RATIO times theirs.
 RATIO: float = _KNOWN["ratio"]["factor"]

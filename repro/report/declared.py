@@ -28,10 +28,12 @@ ORDER = (
 
 
 def in_order(experiments: Iterable[str]) -> list[str]:
+    """All of `ORDER`, then the others of these by name."""
     return [*dict.fromkeys([*ORDER, *sorted(experiments)])]
 
 
 def with_report() -> set[str]:
+    """The experiments that have a report of their own."""
     return {path.parent.name for path in HOME.glob("*/report.py")}
 
 

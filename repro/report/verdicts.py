@@ -69,7 +69,7 @@ class Exhibit:
 
 @lru_cache(maxsize=1)
 def claims_of(results: Results) -> dict[str, list[Claim]]:
-    """The claims of each experiment that has some. Tiny runs are never held against one."""
+    """The claims of each experiment that has some. Tiny runs are never compared with one."""
     compared = without_tiny(results)
     runs = [run for run in compared.runs if beside_paper(compared, run.experiment)]
     judged = replace(compared, runs=runs)
