@@ -37,7 +37,8 @@ ARMS = {
 UNITS = {400e6: 1e6, 1.3e9: 0.1e9, 3e9: 1e9, 6e9: 1e9}
 # Points whose name is on their left and how far above, so that names do not overlap; others' is
 # on their right and below.
-LEFT = {"AmoebaNet-C (6, 228)": 9, "AmoebaNet-B (18, 512)": 14, "NASNet-A": -3, "ResNet-152": -14}
+LEFT = {"AmoebaNet-C (6, 228)": 9, "AmoebaNet-B (18, 512)": 14, "NASNet-A": -3}
+LEFT |= {"ResNet-152": -14, "Inception-v3": 7}
 LEFT |= {"T(24, 8192, 16)": 5, "T(64, 16384, 32)": 5, "T(1, 128, 4)": 5}
 
 
