@@ -59,6 +59,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = tmp_path / HOME
     made.mkdir()
     monkeypatch.setenv("HOME", str(made))
+    for elsewhere in ("HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(elsewhere, raising=False)
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
