@@ -26,6 +26,7 @@ from repro.gpipe.core.microbatch import flatten, split
 from repro.gpipe.exact import rng
 
 SEED = 7
+SCALER: dict[str, Any] = {"init_scale": 2.0**17, "growth_interval": 2}
 Case = tuple[str | int, PipelineConfig]  # the name of a model, or the number of a random one
 CPU = torch.device("cpu")
 
@@ -34,7 +35,7 @@ CPU = torch.device("cpu")
 class Trained:
     """What came of a training: of one process, of all of them, or of plain PyTorch."""
 
-    losses: list[float]  # of the steps
+    losses: list[float]  # of the steps; behind each, a clipped norm or the scale of the loss
     evaluation: float  # the loss after them
     initial: dict[str, Tensor]  # the state before the first step
     state: dict[str, Tensor]  # and after the last one
@@ -44,7 +45,7 @@ class Trained:
 
 def regions(what: Model) -> Any:
     """What the user's loop is inside of."""
-    return torch.autocast("cpu", dtype=torch.bfloat16) if what.autocast else nullcontext()
+    return torch.autocast("cpu", dtype=what.autocast) if what.autocast else nullcontext()
 
 
 def model(name: str | int) -> Model:
@@ -69,16 +70,16 @@ def optimizer_of(
     return what.optimizer(parameters) if parameters else None
 
 
-def diverges(losses: list[float]) -> bool:
+def diverges(first: float, last: float) -> bool:
     """Whether training ends here, since later steps would be inf in plain PyTorch too."""
-    return losses[-1] > 30 * max(losses[0], 1.0)
+    return last > 30 * max(first, 1.0)
 
 
-def loss_of_step(pipe: Pipeline, *step: Any) -> StepResult:
+def loss_of_step(pipe: Pipeline, *step: Any, **more: Any) -> StepResult:
     """Once more where the step was refused because a layer has changed."""
     for _ in range(4):
         try:
-            return pipe.train_step(*step, trace=True)
+            return pipe.train_step(*step, trace=True, **more)
         except ValueError as error:
             if "can be called again" not in str(error):
                 raise
@@ -93,22 +94,28 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
         pipe = Pipeline(what.layers, config, transport=transport, device=device, seed=SEED)
         initial = snapshot(pipe.module)
         optimizer = optimizer_of(what, pipe.module)
+        scaler = pipe.grad_scaler(**SCALER) if what.scaled else None
         losses, result, x, y = [], None, None, None
         for step, (inputs, targets) in enumerate(what.batches):
             what.prepare(step, pipe.module)
             optimizer = optimizer_of(what, pipe.module, optimizer)
             x, y = (split(t, config.replicas)[pipe.replica] for t in (inputs, targets))
             before = [t.clone() for t in flatten(x)[0]]
-            if what.accumulates and step % 2 == 0:
+            own_loop = what.accumulates or what.clip is not None
+            if own_loop and (step % 2 == 0 or not what.accumulates):
                 pipe.module.zero_grad()
-            used = None if what.accumulates else optimizer
-            result = loss_of_step(pipe, x, y, what.loss, used)
+            used = None if own_loop else optimizer
+            result = loss_of_step(pipe, x, y, what.loss, used, scaler=scaler)
             losses.append(result.loss)
-            if what.accumulates and step % 2 == 1 and optimizer is not None:
+            losses += [] if scaler is None else [scaler.get_scale()]
+            if what.clip is not None:
+                losses.append(pipe.clip_grad_norm_(*what.clip).item())
+            if own_loop and optimizer is not None and (step % 2 or not what.accumulates):
                 optimizer.step()
-            assert torch.is_autocast_enabled("cpu") == what.autocast, "the user's region was left"
+            in_region = torch.is_autocast_enabled("cpu")
+            assert in_region == (what.autocast is not None), "the user's region was left"
             assert all(map(torch.equal, before, flatten(x)[0])), "the user's inputs were changed"
-            if diverges(losses):
+            if diverges(losses[0], result.loss):
                 break
         gradients, state = gradients_of(pipe.module), snapshot(pipe.module)
         evaluation = pipe.evaluate(x, y, what.loss).loss
@@ -127,6 +134,7 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
     # GPipe's backwards add up gradients from the last micro-batch to the first.
     order = range(M)[::-1] if config.schedule.startswith("gpipe") else range(M)
     optimizer = optimizer_of(what, whole)
+    scaler = torch.amp.GradScaler("cpu", enabled=what.scaled, **SCALER)
     losses: list[float] = []
     mini_batches: list[Any] = []
     for step, batch in enumerate(what.batches):
@@ -136,17 +144,29 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
         former = gradients_of(whole) if what.accumulates and step % 2 else {}
         given: Any = {"seed": SEED, "step": step, "order": order}
         loss, problem = step_without_pipeline(
-            whole, mini_batches, M, what.loss, region=lambda: regions(what), **given
+            whole,
+            mini_batches,
+            M,
+            lambda outputs, targets: scaler.scale(what.loss(outputs, targets)),
+            region=lambda: regions(what),
+            **given,
         )
         assert not problem
+        loss /= scaler.get_scale()
         losses.append(loss)
         for key, parameter in whole.named_parameters():
             if (before := former.get(key)) is not None:
                 added = parameter.grad
                 parameter.grad = before if added is None else before + added
+        if what.clip is not None:
+            norm = nn.utils.clip_grad_norm_(whole.parameters(), *what.clip)
+            assert norm > 2 * what.clip[0], "it is clipped"
+            losses.append(norm.item())
         if optimizer is not None and (step % 2 or not what.accumulates):
-            optimizer.step()
-        if diverges(losses):
+            scaler.step(optimizer)
+            scaler.update()
+        losses += [scaler.get_scale()] if what.scaled else []
+        if diverges(losses[0], loss):
             break
     gradients, state = gradients_of(whole), snapshot(whole)
     step += 1

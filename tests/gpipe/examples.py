@@ -32,6 +32,23 @@ class Drawing(nn.Module):
         return x * (0.5 + random.random()) + float(np.random.rand()) + random.gauss(0.0, 0.1)
 
 
+class Draws(nn.Module):
+    """Draws from Python's generator once it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.on = linear(), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * (random.random() if self.on else 1.0)
+
+
+def begin_to_draw(step: int, whole: nn.Sequential) -> None:
+    for part in whole:
+        if isinstance(part, Draws):
+            part.on = step >= 2
+
+
 class Sometimes(nn.Module):
     """Draws in every other step only, from what it declares."""
 
@@ -263,6 +280,34 @@ class Sharpened(torch.optim.SGD):
         super().step(closure)
 
 
+def tied() -> list[Layer]:
+    """Layers that share a weight, that have weights of another type, and that have none."""
+
+    def sharing() -> nn.Module:
+        first, second = linear(), nn.Linear(WIDTH, WIDTH)
+        second.weight = first.get_parameter("weight")
+        return nn.Sequential(first, second)
+
+    def in_double() -> nn.Module:
+        return Around(linear().double(), lambda m, x: m(x.double()).float())
+
+    return [sharing, in_double, nn.Tanh, linear]
+
+
+def amplified(x: Tensor) -> Tensor:
+    """Overflows float16 in the gradients of all layers before it."""
+    if x.requires_grad:
+        x = x.view_as(x)
+        x.register_hook(lambda gradient: gradient * 2.0**7)
+    return x
+
+
+def amplifying() -> list[Layer]:
+    """With a large scale of the loss, gradients of the first layers are inf, of the last finite."""
+    quarter = [lambda: Around(linear(), lambda m, x: m(x) / 4)]
+    return [*quarter, layer(amplified), *quarter, nn.Tanh, nn.Identity]
+
+
 class Branches(nn.Module):
     """Takes one way for positive first inputs, another for negative ones, and never a third.
 
@@ -369,10 +414,12 @@ class Model:
     batches: Sequence[tuple[Any, ...]]  # one mini-batch for each step
     loss: Callable[[Any, Any], Tensor] = nn.functional.mse_loss
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = momentum
-    autocast: bool = False  # whether the user's loop is inside of a region of bfloat16
+    autocast: torch.dtype | None = None  # of the region that the user's loop is inside of
     # What the user's program does before a step to its layers, which are named by their index.
     prepare: Callable[[int, nn.Sequential], None] = lambda _step, _layers: None
     accumulates: bool = False  # whether two steps make one update
+    clip: tuple[float, float] | None = None  # a limit of the gradients, and the type of their norm
+    scaled: bool = False  # whether the loss is scaled
 
 
 def changed(path: str, change: Callable[[nn.Module], Any]) -> Callable[[int, nn.Sequential], None]:
@@ -464,9 +511,19 @@ def model(name: str) -> Model:
             token_batches(),
             Weighted(token_loss, lambda y: (y != PAD).sum()),
         ),
-        "cast": lambda: Model(cast(), [batch()] * 4, optimizer=sharpened, autocast=True),
+        "cast": lambda: Model(cast(), [batch()] * 4, optimizer=sharpened, autocast=torch.bfloat16),
         "norms": norms,
         "accumulated": lambda: Model(nested(), [batch()] * 4, accumulates=True),
+        "clipped": lambda: Model(tied(), [batch()] * 3, clip=(0.1, 2.0)),
+        "clipped by the largest": lambda: Model(tied(), [batch()] * 3, clip=(0.03, torch.inf)),
+        "scaled": lambda: Model(
+            amplifying(),
+            [batch()] * 6,
+            optimizer=partial(torch.optim.SGD, lr=0.001),
+            autocast=torch.float16,
+            scaled=True,
+        ),
+        "draws later": lambda: Model([linear, Draws, linear], [batch()] * 4, prepare=begin_to_draw),
         "counting loss": lambda: Model([linear, linear], [batch()] * 3, CountingLoss(buffer=True)),
         "loss with a number": lambda: Model(
             [linear, linear], [batch()] * 3, CountingLoss(buffer=False)

@@ -1,5 +1,7 @@
 """Every way to run a model gives the bits of one device, which trains as plain PyTorch does."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from compare import as_plain, launch_all, plain, reference, same_bits
@@ -63,6 +65,7 @@ INTERLEAVED = [
     config(1, "never", ORDER, stages_per_rank=2),
 ]
 CUTS = [config(2), config(3), config(3, "never")]
+LOOPS = "clipped", "clipped by the largest", "scaled", "draws later"
 # What is trained in one launch.
 GROUPS = {
     "every way": {
@@ -81,6 +84,7 @@ GROUPS = {
         "counting loss": [*SOME[:1], config(2, "never")],
         "loss with a number": SOME[:1],
     },
+    "loops": {name: [*CUTS, *REPLICAS[:2]] for name in LOOPS},
     "crossings": dict.fromkeys(CROSSINGS, CUTS),
     # What a replica's forwards change is not what the whole batch's do.
     "replaced": {name: SOME[:1] + REPLICAS[:2] * (name != "buffer") for name in REPLACED},
@@ -101,5 +105,8 @@ def test_the_bits_of_one_device_which_trains_as_plain_pytorch(group):
         if name != CHAOTIC:
             rtol, atol = TIGHT.get(name, (1e-4, 1e-6))
             as_plain(found, plain(name, each), rtol=rtol, atol=atol)
+        if name == "scaled":
+            changes = [b / a for a, b in pairwise(found.losses[1::2])]
+            assert {0.5, 2.0} <= {*changes}, "some updates are skipped, and some are not"
         assert len(set(found.losses)) > 1 or name == "none trained", "something is trained"
     assert torch.tensor([x for each in trained.values() for x in each.losses]).isfinite().all()

@@ -12,10 +12,11 @@ from compare import launch_all
 from examples import WIDTH, batch, layer, linear, refused
 from torch import nn
 
-from repro.gpipe import Pipeline, PipelineConfig, launch
+from repro.gpipe import LinkSpeed, Pipeline, PipelineConfig, launch
 from repro.gpipe.comm.control_channel import ControlChannel
 
 MSE = nn.functional.mse_loss
+SLOW = LinkSpeed(latency=0.005, bytes_per_second=1e6)
 KINDS = ("gpipe", "1f1b")
 
 
@@ -28,23 +29,48 @@ def foreign_clock() -> float:
     return ControlChannel(2, dist.get_rank()).clock_offset()
 
 
-def everything() -> tuple:
-    """An evaluation on two ranks, and their clocks."""
+def throttled() -> tuple[float, float, float]:
+    """Seconds of a step over slow links, and what is measured of such a link."""
+    layers = [nn.Identity(), nn.Linear(2500, 1)]
+    pipe = Pipeline(layers, 2, 2, balance=[1, 1], throttle=SLOW, device="cpu")
+    x, y = torch.zeros(2, 2500), torch.zeros(2, 1)
+    pipe.train_step(x, y, MSE)
+    seconds = pipe.train_step(x, y, MSE, trace=True).seconds
+    speed = pipe.engine.links.speed()
+    pipe.close()
+    return seconds, speed.latency, speed.bytes_per_second
+
+
+def everything() -> tuple[Any, ...]:
+    """On two ranks: an evaluation, a prediction, their clocks, and slow links."""
     pipe = Pipeline([linear, lambda: nn.Dropout(0.5), linear], 2, 4, device="cpu")
     result, predicted = pipe.evaluate(*batch(), MSE), pipe.predict(batch()[0])
     pipe.close()
-    return result.loss, (result.outputs, predicted), foreign_clock()
+    slow = throttled()
+    return result.loss, (result.outputs, predicted), foreign_clock(), slow
 
 
-def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_aligned():
-    (loss, outputs, clock), (other_loss, other_outputs, other_clock) = launch(everything, stages=2)
+@pytest.fixture(scope="module")
+def ran() -> list[Any]:
+    return launch(everything, stages=2)
+
+
+def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_aligned(ran: Any):
+    (loss, outputs, clock, _), (other_loss, (evaluated, predicted), other_clock, _) = ran
     assert (loss, outputs) == (other_loss, (None, None))
-    evaluated, predicted = other_outputs
     assert evaluated.shape == batch()[1].shape
     assert torch.equal(evaluated, predicted)
     # A stage whose clock is 1000 s behind finds that out, to within the time of one exchange.
     assert clock == 0.0
     assert other_clock == pytest.approx(1000.0, abs=0.05)
+
+
+def test_a_throttled_link_takes_what_arithmetic_says_and_is_measured_so(ran: Any):
+    """Two messages of 10 kB one after the other, and the gradient of none comes back."""
+    seconds, latency, speed = ran[0][3]
+    assert seconds >= 2 * 0.01 + SLOW.latency
+    assert latency == pytest.approx(SLOW.latency, rel=0.5)
+    assert speed == pytest.approx(SLOW.bytes_per_second, rel=0.2)
 
 
 class Merging(nn.Linear):
