@@ -22,7 +22,7 @@ class LostNeighbourError(ConnectionError):
 
 
 class RefusedError(ValueError, EveryRankError):
-    """A step that no rank takes, such as one with wrong inputs."""
+    """All ranks refuse a step, such as one with wrong inputs."""
 
 
 class NonFiniteError(FloatingPointError, EveryRankError):
@@ -30,7 +30,7 @@ class NonFiniteError(FloatingPointError, EveryRankError):
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether it is this package's own line about a mistake of the user, with nothing to trace."""
+    """Whether an error is this package's one line about a mistake of the user, without a trace."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
     return isinstance(error, ValueError) and error.__cause__ is None and ours

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: written so that a crash damages none, and read with distrust.
+"""The files of a checkpoint. A crash during a write damages none; a read trusts none.
 
     folder/stage0-3fa9c1....pt    layers and optimizer state of a stage, by torch.save
     folder/stage1-77b02d....pt

@@ -44,7 +44,7 @@ def save(
 
     `gather` takes one small object of each stage and gives those of all, in order. `module` has
     this stage's layers by their names in the unsplit model, and `layers` are the names of all.
-    `misfit` says why these are not the layers that were trained, or is empty. Of all replicas the
+    `misfit` is the reason why these are not the trained layers, or empty. Of all replicas the
     first one `writes`.
     """
     where = f"checkpoint {folder}"
@@ -159,7 +159,7 @@ def own_part(
 def together(
     where: str, rank: int, gather: Gather, call: Callable[[], T], undo: Path | None = None
 ) -> list[T]:
-    """What the call returned on each stage; if it raised on one, all raise and name that stage.
+    """Return the call's result on each stage; if it raised on one, all raise and name that stage.
 
     Then the file to `undo` is deleted. It stays if another stage died, which may have committed it.
     """

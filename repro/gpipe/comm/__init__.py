@@ -1,1 +1,1 @@
-"""What crosses stage boundaries, and how."""
+"""Messages across stage boundaries, and their transports."""

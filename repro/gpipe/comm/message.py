@@ -65,7 +65,7 @@ class TensorMeta:
 
 @dataclass(frozen=True)
 class Form:
-    """What a receiver must know of a message besides the elements of its tensors.
+    """Description of a message without the elements of its tensors, for the receiver.
 
     `skeleton` is the structure that holds the tensors, see `flatten`. `sharing` are the indices of
     the tensors that share their memory with another one at the sender.
@@ -85,7 +85,7 @@ class Form:
 
     @cached_property
     def text(self) -> str:
-        """What a layer's choice of kernels, or of what it does, may depend on."""
+        """Text of all that a layer's choice of kernels, or its behaviour, may depend on."""
         return repr((self.tensors, self.skeleton))
 
     @cached_property

@@ -29,10 +29,10 @@ from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.status import reaching, sending, waiting
 
 # A notification: number of the segment; its size if its descriptor is passed along, else 0; bytes
-# of the form, which stands before the tensors where it is new; and when the message may be used.
+# of the form, which precedes the tensors where it is new; and when the message may be used.
 _NOTE = struct.Struct("<IIId")
 _FD = struct.Struct("i")
-# The first byte of a segment says whether it is in use. Data begins a page later, so it is aligned.
+# The first byte of a segment marks it as used or free. Data begins a page later, so it is aligned.
 _FREE, _TAKEN = b"\0", b"\1"
 _TIMEOUT = 3600  # seconds without a message; a neighbour that dies is noticed at once
 # Up to so many bytes the computing thread copies itself: to wake another thread takes as long.

@@ -30,11 +30,11 @@ from repro.gpipe.runtime.clock import wait_until
 from repro.gpipe.runtime.status import reaching, sending
 
 TAGS = {"F": 1, "B": 2}  # gloo's, of activations and gradients; control_channel.CONTROL is another
-_MORE = 3  # added to one of them: the tag of what follows a message that says so
+_MORE = 3  # added to one of them: the tag of what follows a message that announces it
 TRANSPORTS = ("auto", "shm", "gloo")
 TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
 # Before the tensors of a message over gloo: bytes of the message that follows in place of this one,
-# or 0; bytes of the form that stands between this header and the tensors, or 0; and when the
+# or 0; bytes of the form between this header and the tensors, or 0; and when the
 # message may be used.
 _HEADER = Struct("<qqd")
 _START = aligned(_HEADER.size)
@@ -45,7 +45,7 @@ class Gloo(Link):
 
     A receive is posted ahead: for a message of the last form if that was the form twice, else for a
     header alone. Where the message is another one, the sender fills what is posted with a header
-    that says so, and sends the message behind it.
+    that announces it, and sends the message behind it.
     """
 
     def __init__(self, peer: int, tag: int, *, pinned: bool = False) -> None:
@@ -102,7 +102,7 @@ class Gloo(Link):
         self._posted[key] = _START if new_form else start + self._nbytes(form)
         message = self._unpack(form, packed, start)
         if ready:
-            wait_until(ready)  # no receive is pending any more, so the status does not say so
+            wait_until(ready)  # no receive is pending any more, so the status shows none
         return message
 
     def _unpack(self, form: Form, packed: Tensor, start: int) -> Message:

@@ -1,4 +1,4 @@
-"""One mini-batch through the pipeline and through the unsplit model: what differs?
+"""Compare one mini-batch in the pipeline and in the unsplit model.
 
 The unsplit model runs in plain PyTorch on one device, in the process of the last rank. It gets the
 same micro-batches and random numbers, and adds up gradients in the same order, so on the CPU both
@@ -40,7 +40,7 @@ _SMALL = 1e-3
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one tensor in the pipeline and in the unsplit model.
+    """The difference of one tensor between the pipeline and the unsplit model.
 
     Attributes:
         name: of the parameter or buffer in the unsplit model, or "loss".
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of all."""
+        """The worst verdict of all differences."""
         return "different" if self.problem else worst(each.verdict for each in self.differences)
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ def _compare_unsplit(
     order: Sequence[int],
     loss_fn: Loss,
 ) -> Comparison:
-    """Of what all ranks have sent, with the layers of the last replica."""
+    """Compare what all ranks sent with the unsplit model, made of the last replica's layers."""
     held, stages = engine.held, engine.wire.stages
     layers: dict[str, nn.Module] = {}
     found: State = {}
@@ -272,7 +272,7 @@ def _state_of(module: nn.Module, loss: float) -> State:
 
 
 def _differences(found: State, expected: State) -> Iterator[Difference]:
-    """Of each tensor; `found` has all that `expected` has."""
+    """Yield the difference of each tensor; `found` has all tensors that `expected` has."""
     sizes = {key: 0.0 if plain is None else _largest(plain) for key, plain in expected.items()}
     of_kind: dict[What, float] = {}
     for (what, _), size in sizes.items():

@@ -57,7 +57,7 @@ class PipelineConfig:
 
     @classmethod
     def of(cls, given: Sequence[Any], named: Mapping[str, Any]) -> "PipelineConfig":
-        """From the arguments of a Pipeline: a config, or its first fields, and fields by name."""
+        """Make a config from the arguments of a Pipeline: a config, or fields by place or name."""
         try:
             if len(given) == 1 and isinstance(given[0], PipelineConfig):
                 return replace(given[0], **named)

@@ -152,7 +152,7 @@ class Engine:
     # How a step begins: the ranks agree on the inputs.
 
     def _begin(self, loss_fn: Loss, *, evaluate: bool, trace: bool) -> None:
-        """Forget the last step."""
+        """Reset the state of the previous step."""
         if self.links.closed:
             raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
         status.step, status.action, status.warm = self.step, None, True
@@ -233,7 +233,7 @@ class Engine:
         return examples
 
     def _refuse_inputs(self, reason: str) -> None:
-        """Raise on all ranks of this replica what the first rank says of its inputs."""
+        """Raise the first rank's refusal of its inputs on all ranks of this replica."""
         if not self._is_first:
             reason = self.wire.recv_object(self._rank - 1)
         if not self._is_last:
@@ -322,7 +322,7 @@ class Engine:
         self._agree = self.everyone.vote()
 
     def _vote(self, accumulated: list[Tensor]) -> int:
-        """Tell all ranks how the step went here; returns how it went on all, and knows the loss.
+        """Send this rank's outcome of the step to all ranks; return that of all, set the loss.
 
         The gradients of this step will be added to the accumulated ones.
         """
@@ -358,7 +358,7 @@ class Engine:
         raise NonFiniteError(f"step {self.step}: {text}; allow_nonfinite=True trains on")
 
     def _nonfinite_cause(self) -> tuple[int, int, str]:
-        """What is inf or nan on this rank, behind its place: of all ranks the first is the cause.
+        """What is inf or nan on this rank, and its place; the first of all ranks is the cause.
 
         A weight comes before what is made with it, then inputs, targets, the loss and gradients,
         which spread from a stage to those before it.
@@ -409,7 +409,7 @@ class Engine:
         return self._total(loss) if self._is_last else loss
 
     def _own_metrics(self) -> Metrics:
-        """Those of this replica's mini-batch on the last rank, none on the others."""
+        """Metrics of this replica's mini-batch on the last rank; none on the other ranks."""
         return (
             summed(of for _, of in sorted(self._mean_loss.metrics.items())) if self._is_last else {}
         )

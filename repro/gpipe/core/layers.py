@@ -44,7 +44,7 @@ def as_layers(layers: Any) -> list[Layer]:
 
 
 def more_than_a_sequence(module: nn.Module, what: str) -> str:
-    """What a container has that running its layers in order leaves out; or empty."""
+    """Parts of a container that would not run if its layers run in order; or empty."""
     kind, extra = type(module), ""
     plain = nn.Sequential if isinstance(module, nn.Sequential) else nn.ModuleList
     hooks = [key for key, value in vars(module).items() if key.endswith("_hooks") and value]
@@ -202,7 +202,7 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     """Raise a ValueError if two stages share a parameter or buffer: each would change its own.
 
-    Also if a layer holds or names a layer of another stage besides, and if two layers share a
+    Also if a layer holds or names a layer of another stage, and if two layers share a
     tensor on the meta device: each makes its own. A tensor of a factory that is not on the meta
     device exists already, so it can be shared.
     """
@@ -221,7 +221,7 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
             if stage_of[first] != stage_of[index]:
                 raise ValueError(
                     f"layers[{index}].{name}: shared by stages {stage_of[first]} and "
-                    f"{stage_of[index]}; return it from the first beside the output and hand it on "
+                    f"{stage_of[index]}; return it from the first with the output and hand it on "
                     "(docs/library.md, 'tie weights'), or choose a balance that joins its users"
                 )
             if first != index and tensor.is_meta:
@@ -244,7 +244,7 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
             if stage_of[first] != stage_of[index]:
                 raise ValueError(
                     f"layers[{index}]: uses {type(found).__name__} of stage {stage_of[first]}, "
-                    "which its own stage does not train; hand on what it needs beside the output"
+                    "which its own stage does not train; hand on what it needs with the output"
                 )
 
 

@@ -57,19 +57,19 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
         if any(part in foreign for part in parts):
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
-                "of it; return what the loss needs from the layers, beside their output"
+                "of it; return what the loss needs from the layers, with their output"
             )
 
 
 class MeanLoss:
     """Turns the last stage's outputs of micro-batch i into its share of the mini-batch's loss.
 
-    `total` sums a number over all replicas. The loss may use `parameters` besides the outputs.
+    `total` sums a number over all replicas. The loss may also use `parameters`.
     With a `check`, the mean is compared with the loss of the mini-batch where that is due.
 
     Attributes:
         parts: the targets of each micro-batch.
-        metrics: what the loss returned beside its value, of each micro-batch.
+        metrics: the metrics that the loss returned for each micro-batch.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class MeanLoss:
 
 
 def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[float]:
-    """Of each micro-batch in the mean over the mini-batches of all replicas."""
+    """The share of each micro-batch in the mean over the mini-batches of all replicas."""
     valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
     # Replicas add their sums, so that with one NaN all of them refuse.
     mini_batch_weight = total(sum(weights) if valid else math.nan)
@@ -176,7 +176,7 @@ def _are_proportional(weights: Sequence[float], others: Sequence[float]) -> bool
 
 
 def _checked(metrics: object) -> Metrics:
-    """What a loss returns beside its value, without graphs."""
+    """The metrics that a loss returned, without graphs."""
     if not isinstance(metrics, dict) or not all(
         isinstance(key, str) and isinstance(value, bool | int | float | Tensor)
         for key, value in metrics.items()
@@ -206,7 +206,7 @@ def summed(of_each: Iterable[Metrics]) -> Metrics:
 
 
 def to_float(value: Any) -> float:
-    """Also of the string "inf", as torch allows; NaN, which is refused, if it is no number."""
+    """Convert a number, or the string "inf" as torch does; NaN, which is refused, for all else."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

@@ -108,7 +108,7 @@ class LossCheck:
         return problem
 
     def _compare(self, outputs: Sequence[Tree], losses: Sequence[float], region: _Region) -> str:
-        """Why the loss cannot be split; empty if it can, or if a warning says that it is unknown.
+        """Why the loss cannot be split; empty if it can, or if that is unknown (logged).
 
         `outputs` and `losses` are those of the micro-batches.
         """
@@ -247,7 +247,7 @@ def _code_of(value: Any, depth: int = 4) -> object:
 def _unequal_marks(
     targets: Tree, sizes: Sequence[int], passed: set[tuple[Any, ...]]
 ) -> Iterator[tuple[Any, ...]]:
-    """What values the micro-batches have unequal shares of, of those that may mark terms.
+    """Yield values that may mark terms and of which the micro-batches have unequal shares.
 
     Those are positive and negative values, NaN, and the greatest and the least class. What has
     passed is not looked at again.
@@ -314,7 +314,7 @@ def _package(value: Any) -> str:
 
 
 def _contents(value: Any, package: str) -> tuple[list[Any], list[Callable[[], object]]]:
-    """What an object holds, or a function names; and how to put the object itself back."""
+    """Contents of an object or names of a function, and functions that restore the object."""
     if isinstance(value, Tensor):
         fixed = isinstance(value, nn.Parameter) or value.requires_grad
         if fixed or value.is_meta or value.is_sparse or value.is_inference():
@@ -350,7 +350,7 @@ def _contents(value: Any, package: str) -> tuple[list[Any], list[Callable[[], ob
 
 
 def _copy_back(tensor: Tensor, version: int, before: Tensor) -> None:
-    """Only where it was written to, since a graph may hold it."""
+    """Copy back only if it was written to, since a graph may hold it."""
     if tensor._version != version:
         tensor.copy_(before)
 

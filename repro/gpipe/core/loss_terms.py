@@ -27,7 +27,7 @@ _TORCH = "torch."
 # may join examples, as `outputs - outputs.mean(0)` does.
 _ARRANGES = {"view", "reshape", "flatten", "transpose", "permute", "mT", "contiguous", "float"}
 _WRITES = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE", "IMPORT")
-# What a function asks of outputs that a stand-in would answer otherwise, or prints.
+# Calls in which a stand-in would give another answer than the outputs, or that print.
 _INSPECTIONS = {"isinstance", "hasattr", "getattr", "type", "print", "open", "compile"}
 # What functions of torch are named that draw random numbers.
 _RANDOM = re.compile(r".*(rand|dropout|gumbel).*|normal|poisson|bernoulli|multinomial")
@@ -92,7 +92,7 @@ class _StandIn:
 
 
 class _Loss(_StandIn):
-    """What a loss of torch returns for a stand-in: what it divides by, and a factor before it."""
+    """The result of a loss of torch for a stand-in: its divisor, and a factor before it."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ def _divisor(name: str, of: dict[str, Any], target: Tensor) -> Tensor | float:
 
 
 def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None:
-    """The terms of each micro-batch's loss, or None if the loss does not tell.
+    """The terms of each micro-batch's loss, or None if they cannot be read off the loss.
 
     `parts` are the targets of the micro-batches, `targets` those of the mini-batch.
     """
@@ -254,7 +254,7 @@ def _effects(code: CodeType) -> tuple[bool, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def _parameters(func: Callable[..., Any]) -> Signature:
-    """Those of a function; none of a builtin without a signature."""
+    """The signature of a function; empty for a builtin without one."""
     try:
         return signature(func)
     except (TypeError, ValueError):

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # private; imported 
 
 from repro.gpipe.core.microbatch import flatten
 
-_OVER = "are allowed"  # only the errors of a limit say so
-# What a GPU's allocator says, first before a list of all processes on the GPU and then behind it.
+_OVER = "are allowed"  # only the errors of a limit have these words
+# Messages of a GPU's allocator: before the list of all processes on the GPU, and behind it.
 _REFUSED = re.compile(r".* Tried to allocate (\S+ \w+)\. GPU .* of which (\S+ \w+) is free\.", re.S)
 _ALLOWED = re.compile(
     r"(\S+ \w+) allowed; Of the allocated memory (\S+ \w+) is allocated .* (\S+ \w+) is reserved"
@@ -28,7 +28,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def over_limit(reason: str) -> str:
-    """What an out-of-memory error says, if a limit caused it; else "".
+    """The message of an out-of-memory error if a limit caused it; else "".
 
     Otherwise the machine did, or /dev/shm. On a GPU there was a limit if it had as much free as was
     refused, or if that and what the process has are more than is allowed.

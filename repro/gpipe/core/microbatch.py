@@ -46,7 +46,7 @@ def map_leaves(leaf: type, fn: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def _members(tree: Tree) -> Iterable[Any]:
-    """Those of a tuple, list or dict."""
+    """The members of a tuple, list or dict."""
     if isinstance(tree, dict):
         return tree.values()
     return tree if isinstance(tree, tuple | list) else ()
@@ -62,7 +62,7 @@ def leaves(tree: Tree) -> list[Any]:
 def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
     """The tensors of a tree in order, and its skeleton, which has a `Slot` for each of them.
 
-    A tensor that stands in two places is listed once, so that it crosses once and stays one tensor.
+    A tensor that occurs twice is listed once, so that it crosses once and stays one tensor.
     The skeleton can be pickled.
     """
     if isinstance(tree, Tensor):
@@ -149,7 +149,7 @@ def _refuse_uncut(tree: Tree, name: str, examples: int) -> None:
 
 
 def check(tree: Tree, micro_batches: int, name: str) -> int:
-    """N of what a user gives, which can be cut into M micro-batches."""
+    """Check that a user's mini-batch can be cut into M micro-batches; return N."""
     # A micro-batch's part of a parameter is a plain tensor anyway.
     refuse_unplain(tree, name, (Tensor, nn.Parameter))
     examples = batch_size(tree, name)
@@ -194,7 +194,7 @@ def refuse_unjoined(parts: Sequence[Tree], examples: int) -> None:
     if len(parts) == 1:
         return
     constants = {repr(flatten(part)[1]) for part in parts}
-    problem = "values beside its tensors that differ between micro-batches" * (len(constants) > 1)
+    problem = "other values than tensors, which differ between micro-batches" * (len(constants) > 1)
     for part, n in zip(parts, sizes(examples, len(parts)), strict=True):
         for tensor in flatten(part)[0]:
             if tensor.shape[:1] != (n,):

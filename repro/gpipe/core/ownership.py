@@ -1,4 +1,4 @@
-"""What belongs to which stage: each layer and what it learns to one, and nothing to none.
+"""Ownership: each layer and its parameters belong to exactly one stage.
 
 A stage trains its own parameters. What else its graph ends in would get a gradient that nobody
 uses, or would be another stage's weight, of which this process has a copy that is not trained.
@@ -29,7 +29,7 @@ _DESCRIPTIONS = (
 
 
 class TrainedElsewhere(nn.Parameter):
-    """In place of a tensor that another rank trains: whatever needs its values gets a ValueError.
+    """Replaces a tensor that another rank trains; whatever needs its values raises a ValueError.
 
     Attributes:
         problem: the error's text.
@@ -64,7 +64,7 @@ def empty_foreign_layers(
         problem = (
             f"layers[{index}]: its weights are on stage {stage_of[index]}, which trains it; use "
             "pipe.predict or pipe.evaluate in place of the model, pipe.save and whole_state_dict "
-            "for its weights or for another Pipeline, and hand on beside the output what a layer "
+            "for its weights or for another Pipeline, and hand on with the output what a layer "
             "or the loss needs of it"
         )
         for part in layer.modules() if isinstance(layer, nn.Module) else ():
@@ -102,7 +102,7 @@ def _emptied(tensor: Any, problem: str, foreign: WeakSet[Any]) -> Tensor:
 def refuse_foreign_leaves(
     outputs: Iterable[Tensor], own: Iterable[Tensor], ends: Iterable[Any] = ()
 ) -> None:
-    """Raise a ValueError if the outputs' graph would give a gradient to a tensor besides `own`."""
+    """Raise a ValueError if the outputs' graph would give a gradient to a tensor not in `own`."""
     found = {id(t): t for t in outputs if t.requires_grad and t.grad_fn is None}
     todo: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
     seen = set(ends)
@@ -147,7 +147,7 @@ def reachable(value: Any) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What an object that is no module holds; a function only holds what its code names."""
+    """The contents of an object that is no module; for a function, the values its code names."""
     if isinstance(value, MethodType):
         held, function = value.__self__, value.__func__
         if isinstance(held, nn.Module) or not isinstance(function, FunctionType):

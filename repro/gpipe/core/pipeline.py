@@ -56,7 +56,7 @@ class StepResult:
         start: when this stage began, in seconds of time.perf_counter on the first stage of all.
         end: when it ended, on the same clock; its device was done then.
         timeline: spans of all stages of this replica, if traced.
-        metrics: what the loss returned beside its value, summed over the same mini-batches.
+        metrics: the metrics that the loss returned, summed over the same mini-batches.
     """
 
     loss: float
@@ -81,7 +81,7 @@ class EvaluationResult:
         loss: mean over the mini-batches of all replicas.
         outputs: of the last stage, on that stage; None on the others. Tensors are joined, anything
             else is that of the first micro-batch: `len(x)` is its size, not N.
-        metrics: what the loss returned beside its value, summed over the same mini-batches.
+        metrics: the metrics that the loss returned, summed over the same mini-batches.
     """
 
     loss: float
@@ -197,7 +197,7 @@ class Pipeline:
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
     def _cost(self, layers: list[Layer], links: Links, seed: int, sample: Tree | None) -> Cost:
-        """By times of the layers on the first rank, and the slowest link; alike on every rank."""
+        """A cost by the first rank's times of layers and the slowest link; equal on all ranks."""
         profile = None
         if self._everyone.rank == 0:
             if sample is None:
@@ -275,7 +275,7 @@ class Pipeline:
                 micro-batch uncut.
             targets: read on the last stage, others may pass None; [N, ...] likewise, or None.
             loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage.
-                Micro-batches weigh by their numbers of examples, or as a `Weighted` loss says.
+                Micro-batches weigh by their numbers of examples, or as a `Weighted` loss defines.
             optimizer: of this stage's parameters. None leaves the gradients to the caller, and does
                 not clear them beforehand.
             trace: collect the spans of all stages.
@@ -389,7 +389,7 @@ class Pipeline:
         """Outputs [N, ...] in evaluation mode, without gradients; call it on every rank.
 
         They are on the last stage, and None is on the others. Inputs as of `train_step`. A
-        ValueError says that outputs do not have a row for each example.
+        ValueError reports outputs that do not have a row for each example.
         """
         predicted = self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
         if self.is_last:
@@ -418,7 +418,7 @@ class Pipeline:
 
     @property
     def _outputs(self) -> list[Tree]:
-        """Of an evaluation's micro-batches, on the last stage."""
+        """The outputs of an evaluation's micro-batches, on the last stage."""
         return [outputs for _, outputs in sorted(self.engine.outputs.items())]
 
     @in_call
@@ -445,7 +445,7 @@ class Pipeline:
     def resident(
         self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
     ) -> Iterator[Tensor]:
-        """What is in this stage's memory between steps; a list would keep it alive in a step."""
+        """Yield what this stage has in memory between steps; a list would keep it in a step."""
         yield from memory.at_rest(self.module, optimizer)
         read = [inputs if self.is_first else None, targets if self.is_last else None]
         yield from flatten(unwrapped(read))[0]

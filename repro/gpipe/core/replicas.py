@@ -75,7 +75,7 @@ class Replicas:
     def __init__(self, members: Sequence[int], device: torch.device) -> None:
         nccl = device.type == "cuda" and "nccl" in dist.get_backend_config()
         self._group = group(tuple(members), "nccl" if nccl else "gloo")
-        # A sum needs every member. Each one's status says that it waits for the next member, which
+        # A sum needs every member. Each one's status shows that it waits for the next member, which
         # leads to the one that is missing.
         self._next = members[(members.index(dist.get_rank()) + 1) % len(members)]
         self._device = device if nccl else torch.device("cpu")
@@ -156,7 +156,7 @@ class Replicas:
     def _start_all_reduces(self, *, everything: bool = False) -> None:
         """Sum the next buckets that are final, in the same order on every replica.
 
-        Behind the gradients of a bucket stands, for each parameter, whether it has a gradient.
+        The gradients of a bucket are followed by one flag for each parameter: has it a gradient?
         """
         for n in range(len(self._started), len(self._buckets)):
             if self._missing[n] and not everything:

@@ -5,10 +5,10 @@ B differentiates (section 2.3 of arXiv:1811.06965v5). F and R must do the same.
 
 The passes of the first step with inputs of one form are watched: whether the layers write to the
 stage's inputs, which buffers change, which generators they draw from, what requires a gradient, and
-whether R does what F did. Later passes trust that, but for one micro-batch of each step, whose R is
-held against its F. What surprises a later pass refuses the step, and is allowed for from then on
-where it can be. Watched passes also see how gradients lie in memory. Later passes trust that only
-in front of layers for which it cannot change, see `_is_plain`.
+whether R does what F did. Later passes trust that, except for one micro-batch of each step, whose R
+is compared with its F. If a later pass behaves differently, the step is refused; the next step then
+allows it if it can. Watched passes also see how gradients lie in memory. Later passes trust that
+only in front of layers for which it cannot change, see `_is_plain`.
 """
 
 import logging
@@ -61,7 +61,7 @@ _MOVES_AGAIN = (
 
 @dataclass
 class _Known:
-    """What watching has shown of a stage and inputs of one form."""
+    """What watched passes have shown of a stage with inputs of one form."""
 
     call: int  # of the engine, a step or an evaluation: all its passes are watched
     # Whether F gives the same bits without a graph; None before it was tried. Which kernels torch
@@ -85,7 +85,7 @@ class _Saved:
     requiring: _Requiring = field(default_factory=list)  # in F; without a graph as when watched
     buffers: Snapshot = field(default_factory=list)  # those that F changes, as they were before
     had_graph: bool = True  # in F
-    left: LeftBehind | None = None  # of a watched F, to hold R against
+    left: LeftBehind | None = None  # of a watched F, to compare R with
     sums: list[Tensor] = field(default_factory=list)  # of outputs, of one F in each later step
 
 
@@ -104,7 +104,7 @@ class HeldStages:
         loss: follows the last of these stages if it is the model's last.
         loss_module: the loss if it is a module that may hold state. That must move in the order of
             the micro-batches, so F computes such a loss too.
-        sampled: the micro-batch of this step whose R is held against its F.
+        sampled: the micro-batch of this step whose R is compared with its F.
         problem: why the step must not count, or empty.
     """
 
@@ -146,7 +146,7 @@ class HeldStages:
         self._watched = False  # any pass of this step
         self._watches_always = False
         self._overwriting: set[int] = set()  # stages whose layers write to the stage's inputs
-        self._draws: set[str] = set()  # generators besides torch's that a layer draws from
+        self._draws: set[str] = set()  # other generators than torch's that a layer draws from
         self._seen_parameters = False  # whether F was seen to leave the parameters' values
         self._others: dict[str, rng.Source] = {}
         self._follow()
@@ -154,7 +154,7 @@ class HeldStages:
     def begin_step(self, step: int, *, evaluate: bool = False) -> None:
         """Before the first action of a step, or of an evaluation between two steps."""
         self._call += 1
-        # Evaluations between two steps draw other numbers each: of Monte-Carlo dropout, say.
+        # Evaluations between two steps draw different numbers, for Monte-Carlo dropout for example.
         self._evaluation = self._evaluation + 1 if evaluate and step == self.step else 0
         again = rng.hashed(self.seed, step, rng.EVALUATION, self._evaluation)
         self._step_seed = again if evaluate else self.seed
@@ -195,7 +195,7 @@ class HeldStages:
 
     @property
     def misfit(self) -> str:
-        """Why `module` cannot be run: layers were added or removed, say; otherwise empty."""
+        """Why `module` cannot be run, such as added or removed layers; otherwise empty."""
         names = [*self.module._modules]
         if names == [*self.names]:
             return more_than_a_sequence(self.module, "pipe.module")
@@ -205,7 +205,7 @@ class HeldStages:
         )
 
     def refuse(self, problem: str) -> None:
-        """Let the step end as all ranks expect, and not count, if there is a problem."""
+        """If there is a problem, let the step end as all ranks expect, and refuse it then."""
         if problem:
             self.problem = self.problem or f"step {self.step}: {problem}"
 
@@ -241,7 +241,7 @@ class HeldStages:
     # F.
 
     def forward(self, cell: Cell, inputs: Message, *, keep: bool) -> Message | Tensor | None:
-        """What goes to the next stage, or the micro-batch's share of the loss; without a graph.
+        """F: the message for the next stage, or the share of the loss, without a graph.
 
         Inputs for which a gradient goes back require one. `keep` keeps the graph, so that B can
         follow without R. Otherwise the loss is left to R, so that it is computed once.
@@ -339,7 +339,7 @@ class HeldStages:
             # The trial leaves buffers and statistics as F has left them.
             with torch.no_grad(), as_before(copies(saved.buffers)):
                 outputs, _ = flatten(self._run(cell, saved, without)[0])
-        except RuntimeError:  # torch.autograd.grad in a forward, say
+        except RuntimeError:  # for example torch.autograd.grad in a forward
             return False
         finally:
             saved.leaves = leaves
@@ -406,7 +406,7 @@ class HeldStages:
     def _raise_another(self, stage: int, problem: str) -> None:
         problem = f"stage {stage}: {problem} {_NOT_THE_SAME}"
         if not self._is_exact:
-            advice = "torch.use_deterministic_algorithms(True) would tell"
+            advice = "torch.use_deterministic_algorithms(True) would show"
             _log.warning("%s; that may be rounding, which %s", problem, advice)
             return
         raise ValueError(f"{problem}: {_MOVES_AGAIN}")
@@ -535,8 +535,8 @@ class HeldStages:
     ) -> tuple[Tree, _Requiring]:
         """Run layers one after the other, each with random state of its own.
 
-        Two things take long and are left out where they can do nothing: seeding generators besides
-        torch's, where no layer draws from them, and looking at the gradients that a plain layer
+        Two slow things are left out where they change nothing: seeding other generators than
+        torch's where no layer draws from them, and looking at the gradients that a plain layer
         hands back.
         """
         requiring: _Requiring = []
@@ -560,13 +560,13 @@ class HeldStages:
 
     @property
     def region(self) -> AbstractContextManager[object]:
-        """What layers and loss run in."""
+        """The autocast region of layers and loss."""
         dtype = self._autocast
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
     @contextmanager
     def generators_preserved(self) -> Iterator[None]:
-        """Around a step: put the user's generators of random numbers back at its end.
+        """Wrap a step: put the user's generators of random numbers back at its end.
 
         Refuse the step if something draws from a generator that is not seeded, so that F and R drew
         different numbers.
@@ -617,7 +617,7 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _versions(tensors: Sequence[Tensor]) -> list[int]:
-    """How often each was written to in place; 0 for inference tensors, which do not count it."""
+    """Torch's count of in-place writes to each tensor; 0 for inference tensors, which have none."""
     try:
         return [t._version for t in tensors]
     except RuntimeError:  # asking each one first takes ten times as long

@@ -15,5 +15,5 @@ def verdict(*, same_bits: bool, distance: float, limit: float) -> Verdict:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of several computations."""
+    """The worst verdict of several computations."""
     return max(verdicts, key=VERDICTS.index)

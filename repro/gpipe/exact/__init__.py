@@ -1,1 +1,1 @@
-"""What makes bits equal for every K, and a refused step leave nothing behind."""
+"""Guards: equal bits for every K, and no trace of a refused step."""

@@ -1,4 +1,4 @@
-"""What a forward leaves in its layers besides buffers: parameters, and plain attributes.
+"""Changes of parameters and plain attributes by a forward; `buffers` has those of buffers.
 
 R runs a layer once more. It must find what F found, and make and leave what F did: a moving average
 would otherwise move twice for each micro-batch. Buffers and plain numbers are put back, see
@@ -45,7 +45,7 @@ def checksums(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 class LeftBehind:
-    """What F of one micro-batch made and left in the modules of a stage, to hold R against.
+    """What F of one micro-batch made and left in the modules of a stage; R must do the same.
 
     With `values`, it is also looked for writes to parameters through `.data`.
     """
@@ -55,13 +55,13 @@ class LeftBehind:
         self._before = self._traces()
 
     def after_forward(self, outputs: Sequence[Tensor]) -> None:
-        """Note what F has made and changed."""
+        """Record what F has made and changed."""
         moved = {name for name, trace in self._traces().items() if trace != self._before.get(name)}
         self._left = self._contents(moved)
         self._made = [digest(t) for t in outputs]
 
     def after_recompute(self, outputs: Sequence[Tensor]) -> str:
-        """The beginning of a sentence about what R has made otherwise than F; empty if nothing."""
+        """What R has made otherwise than F, as the beginning of a sentence; empty if nothing."""
         now = self._contents(set(self._left))
         for name, left in self._left.items():
             if now.get(name) != left:
@@ -69,7 +69,7 @@ class LeftBehind:
         return "" if [digest(t) for t in outputs] == self._made else "its outputs are"
 
     def _traces(self) -> dict[str, object]:
-        """By name: something that is another one once the parameter or attribute has changed."""
+        """By name: a value that differs once the parameter or attribute has changed."""
         traces: dict[str, object] = {}
         for name, value in _held(self._stage):
             traces[name] = None if isinstance(value, nn.Parameter) else _content(value)
@@ -94,7 +94,7 @@ def _held(stage: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _content(value: Any, depth: int = 4) -> object:
-    """What changes if a tensor, generator or container does; None of anything else."""
+    """A value that changes with a tensor, generator or container; None for anything else."""
     if isinstance(value, Tensor):
         return digest(value), len(value._backward_hooks or ())
     numpy: Any = sys.modules.get("numpy")  # nothing else could have made one of its objects

@@ -72,7 +72,7 @@ class _Norm:
 
 
 class Statistics:
-    """Around a step: the layers of a stage that track running statistics.
+    """Wraps a step: the layers of a stage that track running statistics.
 
     If the step succeeds, these move once, by the whole mini-batch.
 
@@ -118,7 +118,7 @@ class Statistics:
         return [(parts[dtype][0][n], parts[dtype][1][n]) for n, dtype in enumerate(self._dtypes)]
 
     def settle(self) -> None:
-        """Copy what the last F has left, so that the next pass need not."""
+        """Copy the statistics that the last F has left, so that the next pass need not do it."""
         if any(norm.fresh for norm in self._norms):
             self._copy()
 
@@ -195,7 +195,7 @@ class Statistics:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What lies in memory during a step, apart from copies that wait to be merged."""
+        """Tensors in memory during a step, without the copies that wait to be merged."""
         merged = torch.zeros((3, sum(self._sizes)), dtype=torch.float64, device=self._device)
         return [merged, *self._scratch.values()]
 

@@ -42,7 +42,7 @@ class _Seen:
         return cls(module, name, value, _version(value), _copied(value))
 
     def changed(self, *, closely: bool = False) -> bool:
-        """Whether it is another one now; `closely` also sees a write through `.data`."""
+        """Whether the value differs now; `closely` also detects a write through `.data`."""
         now = getattr(self.module, self.name, _ABSENT)
         if not isinstance(self.value, Tensor):
             return isinstance(now, Tensor) or now != self.value
@@ -90,14 +90,14 @@ class Changing:
         return [(m, name, _copied(getattr(m, name, _ABSENT))) for m, name in self._names]
 
     def before_forward(self, *, closely: bool) -> list[_Seen]:
-        """What is not known to change; `closely` also numbers, and tensors that are no buffers."""
+        """Values not known to change; `closely` adds numbers, and tensors that are no buffers."""
         if not closely:
             return self._constants or []
         known = {*self._names, *self._tensors}
         return [_Seen.of(*named) for named in self._all() if named not in known]
 
     def after_forward(self, before: Sequence[_Seen], *, closely: bool) -> Snapshot:
-        """What a forward changed for the first time and R must find, as it was before."""
+        """Values that a forward changed for the first time, as they were before, for R."""
         first = [seen for seen in before if seen.changed(closely=closely)]
         if closely:
             known = {*self._names, *self._tensors, *((seen.module, seen.name) for seen in before)}
@@ -125,12 +125,12 @@ class Changing:
 
 
 def _buffers_of(module: nn.Module) -> list[str]:
-    """Their names, also of None; what a scripted module has in place of a dict is no dict."""
+    """Names of buffers, also of those that are None; a scripted module has no plain dict."""
     return [*module._buffers.keys()]
 
 
 def copies(snapshot: Snapshot) -> Snapshot:
-    """Once more, since a forward may change them."""
+    """Copies of a snapshot, since a forward may change them."""
     return [(module, name, _copied(copy)) for module, name, copy in snapshot]
 
 
@@ -165,7 +165,7 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
 
 @contextmanager
 def undone_if_refused(parameters: Sequence[Tensor], changing: Changing) -> Iterator[list[Tensor]]:
-    """Around a step: undo it if it raises; gives the gradients of earlier steps.
+    """Wrap a step: undo it if it raises; yield the gradients of earlier steps.
 
     Those that the caller accumulates over several steps are put aside meanwhile. That takes memory
     for a second set of gradients, but only if a caller accumulates.

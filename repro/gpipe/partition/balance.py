@@ -1,4 +1,4 @@
-"""How many layers each stage gets, why, and how balanced that should be."""
+"""The number of layers of each stage, the rule that chose it, and the predicted balance."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

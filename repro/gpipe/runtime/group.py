@@ -32,7 +32,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 class Group:
-    """What a launcher sees of a group of `world` processes: their store, and those it started."""
+    """A group of `world` processes as its launcher sees it: their store, and those it started."""
 
     def __init__(self, store: dist.Store, world: int, processes: Processes) -> None:
         self.store, self.world, self.processes = store, world, processes
@@ -191,7 +191,7 @@ def _enter(
     threads: int,
     args: tuple[object, ...],
 ) -> None:
-    """What a process of a group runs: `shared` is its store, or the prefix in torchrun's."""
+    """Run a process of a group; `shared` is its store, or the prefix in torchrun's."""
     store = _join(shared) if isinstance(shared, str) else shared
     health.begin(store, rank, world)
     with health.report_and_exit():

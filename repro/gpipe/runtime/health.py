@@ -1,4 +1,4 @@
-"""Every process learns within ten seconds that another one has failed, whatever it is waiting for.
+"""Within ten seconds every process detects that another one has failed, even while it waits.
 
 Every process has a thread that sends heartbeats to a store and reads there whether another process
 has failed. The store lives in the launcher (torchrun's agent, or the program that started the
@@ -225,7 +225,7 @@ def report_errors_to_all() -> Iterator[None]:
 
 @contextmanager
 def report_and_exit() -> Iterator[None]:
-    """Around all the work of a process: report an error, which the launcher shows, and exit."""
+    """Wrap all the work of a process: report an error, which the launcher shows, and exit."""
     try:
         with report_errors_to_all():
             yield

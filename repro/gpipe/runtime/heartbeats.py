@@ -82,7 +82,7 @@ class Board:
         return Failure(**json.loads(raw)) if (raw := self._get("failure")) else None
 
     def post_heartbeat(self, rank: int, status: Status) -> bool:
-        """Post the status of a process; whether it waits."""
+        """Post the status of a process; return whether it waits."""
         # Other threads change both while they are read.
         waiting, sending = status.waiting, [*status.sending.values()]
         if waiting is None and status.flushing:

@@ -53,7 +53,7 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 
     Args:
         fn: a function at the top level of a module; the script that calls `launch` needs the usual
-            `if __name__ == "__main__":`. docs/launching.md says what works in a notebook.
+            `if __name__ == "__main__":`. docs/launching.md describes notebooks.
         args: its arguments; arguments and results must be picklable.
         stages: K, the number of processes.
         threads: CPU threads of each process.
@@ -104,7 +104,7 @@ def _wait_for_all(group: Group) -> None:
 
 
 def _check_not_typed(fn: Callable[..., Any]) -> None:
-    """Raise a one-line ValueError if `fn` was typed; what else cannot be sent, the pickler says."""
+    """Raise a one-line ValueError if `fn` was typed; the pickler refuses all other cases."""
     is_typed = isinstance(fn, FunctionType) and fn.__code__.co_filename.startswith("<")
     if is_typed and fn.__module__ == "__main__":
         raise ValueError(
@@ -121,7 +121,7 @@ def _name(fn: object) -> str:
 def _child(
     rank: int, world: int, store: PipeClient, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    """What each stage runs: the function, and the delivery of its result."""
+    """Run the function in a stage process and deliver its result."""
     result = pickle.dumps(fn(*args))
     health.current().end()
     store.set(f"result/{rank}", result)
@@ -132,7 +132,7 @@ def _child(
 
 
 def _end_anyway(called: str) -> None:
-    """End this process soon, whatever of the user's keeps it: its result is delivered."""
+    """End this process after a grace period: its result is delivered."""
     time.sleep(_GRACE)
     threads = [t for t in threading.enumerate() if not t.daemon and t != threading.main_thread()]
     kept_by = [each.name for each in (*threads, *active_children())]

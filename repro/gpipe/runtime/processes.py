@@ -111,7 +111,7 @@ _turns: dict[int, threading.Lock] = {}  # of this process, and of those it was f
 
 
 def _turn() -> threading.Lock:
-    """Held by one thread at a time, since the variables and the main module are of all threads."""
+    """A lock: all threads share the environment variables and the main module."""
     return _turns.setdefault(os.getpid(), threading.Lock())
 
 
@@ -125,7 +125,7 @@ def _environment(threads: int, *, local: bool) -> Iterator[None]:
     defaults = {
         # Without it every stage prints a C++ stack when another one is gone.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        # Python's tracker removes what killed processes leave, such as tqdm's locks, and says so.
+        # Python's tracker removes what killed processes leave, such as tqdm's locks, and warns.
         "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
     }
     if local:
@@ -245,7 +245,7 @@ def _start(process: Any) -> None:
 
 
 def _start_method() -> str:
-    """How processes start: from the server, or, where forking is not safe or not wanted, afresh."""
+    """The method "forkserver", or "spawn" where forking is not safe or not wanted."""
     is_wanted = mp.get_start_method(allow_none=True) != "spawn"
     if sys.platform == "linux" and is_wanted and _server(os.getpid()).result():
         return "forkserver"

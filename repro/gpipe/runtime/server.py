@@ -1,4 +1,4 @@
-"""What the server imports that processes are forked from, before it forks any; nobody else does.
+"""Imports of the server, made before it forks any process. Only the server imports this module.
 
 It has imported torch, so that a stage starts in tenths of a second, and nothing that has begun to
 use CUDA, which no forked process could. It ends with the program that has started it.
@@ -23,7 +23,7 @@ _HALF = ("", "Ran out of input", "pickle data was truncated")  # of what is to b
 
 
 def _print_error(kind: type, error: BaseException, trace: Any) -> None:
-    """Print no error of a process that was told nothing, or half: its launcher was ended."""
+    """Print no error if the launcher ended before it had sent this process all of its task."""
     if not (isinstance(error, EOFError | UnpicklingError) and str(error) in _HALF):
         sys.__excepthook__(kind, error, trace)
 

@@ -132,7 +132,7 @@ def reaching(rank: int) -> Iterator[None]:
 
 @contextmanager
 def waiting(rank: int, nbytes: int, control: str = "") -> Iterator[None]:
-    """Around a wait of the computing thread for a rank of the world; see `Wait`."""
+    """Wrap a wait of the computing thread for a rank of the world; see `Wait`."""
     status.waiting = Wait(rank, next(_wait_numbers), nbytes, control)
     try:
         yield
@@ -142,7 +142,7 @@ def waiting(rank: int, nbytes: int, control: str = "") -> Iterator[None]:
 
 @contextmanager
 def sending(rank: int, nbytes: int) -> Iterator[None]:
-    """Around a send to a rank of the world in a thread that does not compute; see `Wait`."""
+    """Wrap a send to a rank of the world in a thread that does not compute; see `Wait`."""
     thread = threading.get_ident()
     status.sending[thread] = Wait(rank, next(_wait_numbers), nbytes, "")
     try:

@@ -83,7 +83,7 @@ class Action(NamedTuple):
 class Schedule:
     """What each rank does, in order.
 
-    A Send starts a message and does not wait for it. A Recv stands where its message is needed; the
+    A Send starts a message and does not wait for it. A Recv comes where its message is needed; the
     engine posts the receive earlier. A rank that holds several stages holds every K-th one, K being
     the number of ranks.
 

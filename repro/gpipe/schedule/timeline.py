@@ -1,4 +1,4 @@
-"""What a step looked like: its spans on a common clock, and the numbers that follow from them.
+"""A step as spans on a common clock, and the numbers that follow from them.
 
 The engine, emulation and `replay` all yield a `Timeline`. Pure: no torch, no clock. Sources: the
 idle time of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
