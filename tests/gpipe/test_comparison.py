@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from examples import Apply
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repro.gpipe import Comparison, Pipeline, StageError, launch
+from repro.gpipe import Pipeline, StageError, launch
 
 X, Y = torch.randn(10, 8, generator=torch.Generator().manual_seed(1)), torch.arange(10) % 4
 
@@ -21,11 +22,9 @@ class Counting(nn.Module):
         return x
 
 
-class OfRank(nn.Module):
-    """Computes something else in another process."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * (1 + dist.get_rank())
+def of_rank(x: Tensor) -> Tensor:
+    """Something else in another process."""
+    return x * (1 + dist.get_rank())
 
 
 def model(first: nn.Module) -> nn.Sequential:
@@ -41,11 +40,10 @@ def state(pipe: Pipeline) -> list[Any]:
     return [counts, gradients, tensors, torch.get_rng_state().tolist(), pipe.engine.step]
 
 
-def compare(first: nn.Module, way: Any, loss_fn: Any) -> Comparison | None:
-    K, D, schedule = way
+def compare(loss_fn: Any, K: int, D: int, schedule: str, first: Any = nn.Identity) -> Any:
     if dist.get_rank() >= K * D:
         return None
-    pipe = Pipeline(model(first), K, 4, D, device="cpu", schedule=schedule)
+    pipe = Pipeline(model(first()), K, 4, D, device="cpu", schedule=schedule)
     pipe.train_step(X, Y, nn.CrossEntropyLoss())
     before = state(pipe)
     found = pipe.compare(X, Y, loss_fn)
@@ -63,15 +61,14 @@ WAYS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (3, 1, "1f1b"), (2, 2, "gpipe")]
 
 def all_ways() -> list[Any]:
     loss_fn = nn.CrossEntropyLoss()
-    right = [compare(nn.Identity(), way, loss_fn) for way in WAYS]
-    two_stages = (2, 1, "gpipe")
-    of_rank = compare(OfRank(), two_stages, loss_fn)
-    return [*right, of_rank, compare(nn.Identity(), two_stages, contrastive)]
+    right = [compare(loss_fn, *way) for way in WAYS]
+    wrong = compare(loss_fn, *WAYS[1], first=lambda: Apply(of_rank)), compare(contrastive, *WAYS[1])
+    return [*right, *wrong]
 
 
 def test_a_step_is_compared_with_the_unsplit_model():
     ranks = launch(all_ways, stages=4)
-    *right, of_rank, of_pairs = ranks[0]
+    *right, of_other_rank, of_pairs = ranks[0]
     for n, (way, found) in enumerate(zip(WAYS, right, strict=True)):
         assert all(rank[n] in (found, None) for rank in ranks)
         # Running statistics are merged in float64 and once.
@@ -79,8 +76,8 @@ def test_a_step_is_compared_with_the_unsplit_model():
         assert apart <= {"2.running_mean", "2.running_var"}, (way, str(found))
         assert found.verdict in ("same bits", "rounding")
         assert len(found.differences) == 1 + 6 + 3
-    assert of_rank.verdict == "different"
-    assert "gradient  1.weight" in str(of_rank)
+    assert of_other_rank.verdict == "different"
+    assert "gradient  1.weight" in str(of_other_rank)
     assert of_pairs.verdict == "different"
     assert "cannot be split" in str(of_pairs)
 

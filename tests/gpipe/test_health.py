@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,32 +56,41 @@ OTHER_CALL = "rank 1 waits for an evaluation, rank 0 sent a training step: every
 CYCLE = r"stage [01], .* waits for stage [01], .*, which waits for one of these: every "
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fn", "calls", "words"),
-    [
-        (part, ("nothing", "no Pipeline"), ENDED),
-        (part, ("train", "nothing"), ENDED),
-        (part, ("train", "evaluate"), OTHER_CALL),
-        (apart, (), CYCLE),
-        (collective, (), r"stage 1, R1 of step 0 in all_reduce of loss \(failing.py, line \d+\)"),
-    ],
-)
-def test_ranks_that_would_wait_for_ever(tmp_path: Path, fn: Any, calls: tuple[str], words: str):
-    when = tmp_path / "when"
-    with pytest.raises(StageError, match=words) as caught:
-        launch(fn, str(when), *calls, stages=2)
-    assert seconds_since(when) < LIMIT * heartbeats.crowding()
-    assert "\n" not in caught.value.failure.text
+STOPPED = r"stage 0, .* of step 0 when last heard of: no sign of life for 7 s"
+IN_LOSS = r"stage 1, R1 of step 0 in all_reduce of loss \(failing.py, line \d+\)"
+WAITING: dict[str, tuple[Any, tuple[str, ...], int, str]] = {
+    "a rank without a Pipeline": (part, ("nothing", "no Pipeline"), 2, ENDED),
+    "a rank that ends": (part, ("train", "nothing"), 2, ENDED),
+    "a rank that evaluates": (part, ("train", "evaluate"), 2, OTHER_CALL),
+    "a rank that saves": (apart, (), 2, CYCLE),
+    "a collective in the loss": (collective, (), 2, IN_LOSS),
+    "a stop of all": (alone, (), 1, STOPPED),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[StageError, float]]:
+    """The error of each, and the seconds until then; all of them wait at the same time."""
+
+    def one(case: tuple[Any, tuple[str, ...], int, str], when: Path) -> tuple[StageError, float]:
+        fn, calls, stages, _ = case
+        with pytest.raises(StageError) as caught:
+            launch(fn, str(when), *calls, stages=stages)
+        return caught.value, seconds_since(when)
+
+    folder = tmp_path_factory.mktemp("when")
+    with ThreadPoolExecutor(len(WAITING)) as pool:
+        found = pool.map(one, WAITING.values(), [folder / name for name in WAITING])
+        return dict(zip(WAITING, found, strict=True))
 
 
 @pytest.mark.slow
-def test_the_launcher_notices_when_all_have_stopped(tmp_path: Path):
-    when = tmp_path / "when"
-    words = r"stage 0, .* of step 0 when last heard of: no sign of life for 7 s"
-    with pytest.raises(StageError, match=words):
-        launch(alone, str(when), stages=1)
-    assert seconds_since(when) < LIMIT
+@pytest.mark.parametrize("name", WAITING)
+def test_ranks_that_would_wait_for_ever(name: str, ended: dict[str, tuple[StageError, float]]):
+    error, seconds = ended[name]
+    assert re.search(WAITING[name][3], str(error)), error
+    assert seconds < LIMIT * heartbeats.crowding()
+    assert "\n" not in error.failure.text
 
 
 FAILING = [sys.executable, str(Path(__file__).with_name("failing.py"))]
@@ -108,17 +118,15 @@ def ranks(mark: Path, *arguments: str, world: int) -> Iterator[list[subprocess.P
         ]
 
 
+GONE = {
+    "kill": "it closed its connection: it ended, or was killed",
+    "stop": "no sign of life for 7 s",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("kill", "it closed its connection: it ended, or was killed"),
-        ("stop", "no sign of life for 7 s"),
-    ],
-)
-def test_without_a_launcher_that_looks_after_them_all_ranks_know(
-    tmp_path: Path, how: str, words: str
-):
+@pytest.mark.parametrize("how", GONE)
+def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path, how: str):
     """As on several hosts. Nobody reads what rank 0 says, as behind `torchrun ... 2>&1 | head`."""
     when = tmp_path / "when"
     with ranks(tmp_path, "train", how, "F", "2", str(when), world=STAGES) as started:
@@ -129,7 +137,7 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(
         assert [process.wait(10) for process in (unread, second, last)] == [1, 1, 1]
         assert seconds_since(when) < LIMIT
     for text in told:
-        found = rf"leaving, because stage 2, .* of step [01] when last heard of: {words}"
+        found = rf"leaving, because stage 2, .* of step [01] when last heard of: {GONE[how]}"
         assert len(re.findall(found, text)) == 1, text
 
 

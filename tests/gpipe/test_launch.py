@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -104,13 +105,20 @@ def test_a_forked_process_launches_as_its_parent_did():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_ctrl_c_at_any_moment_of_a_start_prints_nothing(tmp_path: Path, seed: int):
-    command = [sys.executable, Path(__file__).with_name("interrupted.py"), seed]
-    with program(tmp_path, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as python:
-        said = python.communicate(timeout=55)
-        until(lambda: left_behind(tmp_path) == [], 10)
-    assert said == ("interrupted\n" * 10, "")
+@pytest.mark.timeout(180)
+def test_ctrl_c_at_any_moment_of_a_start_prints_nothing(tmp_path: Path):
+    """Five programs at the same time; each has other moments."""
+    interrupted = [sys.executable, Path(__file__).with_name("interrupted.py")]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with ExitStack() as ends:
+        started = [
+            ends.enter_context(program(tmp_path / str(seed), [*interrupted, seed], **pipes))
+            for seed in range(5)
+        ]
+        for seed, python in enumerate(started):
+            said = python.communicate(timeout=150)
+            until(lambda seed=seed: left_behind(tmp_path / str(seed)) == [], 10)
+            assert said == ("interrupted\n" * 10, "")
 
 
 def test_the_limit_of_open_files_is_named():
@@ -136,45 +144,51 @@ _IMPORTED = (
 )
 
 
+_NAMES = "vars(__import__('__main__'))"
+PROGRAMS = [
+    ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
+    ("pdb", _IMPORTED, ""),
+    ("package", _GUARDED, _IN_MAIN),
+    ("stdin", _GUARDED, _TYPED),
+    ("stdin", _IMPORTED, ""),
+    ("notebook", _TRAIN + _CALL, _TYPED),
+    ("notebook", _IMPORTED, ""),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "code", "words"),
-    [
-        ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
-        ("pdb", _IMPORTED, ""),
-        ("package", _GUARDED, _IN_MAIN),
-        ("stdin", _GUARDED, _TYPED),
-        ("stdin", _IMPORTED, ""),
-        ("notebook", _TRAIN + _CALL, _TYPED),
-        ("notebook", _IMPORTED, ""),
-    ],
-)
-def test_programs_whose_function_stages_can_import_or_not(
-    tmp_path: Path, how: str, code: str, words: str
-):
+@pytest.mark.timeout(180)
+def test_programs_whose_function_stages_can_import_or_not(tmp_path: Path):
     """A notebook's cells run in a __main__ without a file; pdb's __main__ has no __spec__."""
-    script = tmp_path / "__main__.py"
-    script.write_text(code)
-    (tmp_path / "steps.py").write_text("def train(): return 'trained'\n")
-    cell = f"exec(compile({code!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
-    command = {
-        "script": [script],
-        "pdb": ["-m", "pdb", "-c", "continue", script],
-        "package": [tmp_path],
-        "stdin": ["-"],
-        "notebook": ["-c", cell],
-    }[how]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path])}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [sys.executable, *command]
-    with program(tmp_path, command, env=environment, cwd=tmp_path, **pipes) as python:
-        out, error = python.communicate(code if how == "stdin" else "", timeout=50)
-        until(lambda: left_behind(tmp_path) == [], 10)
-    if words:
-        assert f"ValueError: {words}" in error, error
-        assert error.count("Traceback") == 1, error
-    else:
-        assert out.startswith("['trained', 'trained']\n"), error
+    with ExitStack() as ends:
+        started = []
+        for n, (how, code, _) in enumerate(PROGRAMS):  # all of them at the same time
+            folder = tmp_path / str(n)
+            folder.mkdir()
+            script = folder / "__main__.py"
+            script.write_text(code)
+            (folder / "steps.py").write_text("def train(): return 'trained'\n")
+            cell = f"exec(compile({code!r}, '<ipython-input-1>', 'exec'), {_NAMES})"
+            command = {
+                "script": [script],
+                "pdb": ["-m", "pdb", "-c", "continue", script],
+                "package": [folder],
+                "stdin": ["-"],
+                "notebook": ["-c", cell],
+            }[how]
+            command = [sys.executable, *command]
+            python = program(folder, command, env=environment, cwd=folder, **pipes)
+            started.append((folder, ends.enter_context(python)))
+        for (folder, python), (how, code, words) in zip(started, PROGRAMS, strict=True):
+            out, error = python.communicate(code if how == "stdin" else "", timeout=150)
+            until(lambda folder=folder: left_behind(folder) == [], 10)
+            if words:
+                assert f"ValueError: {words}" in error, (how, error)
+                assert error.count("Traceback") == 1, (how, error)
+            else:
+                assert out.startswith("['trained', 'trained']\n"), (how, error)
 
 
 @pytest.mark.slow

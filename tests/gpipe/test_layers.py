@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from examples import refused
 from torch import nn
 
 from repro.gpipe.core.layers import as_layers, build, names, refuse_unfit
@@ -68,7 +69,7 @@ def test_names_are_those_of_the_unsplit_model():
 
 
 def test_what_would_wait_for_other_stages_is_refused():
-    with pytest.raises(
-        ValueError, match=r"layers\[4\].1: SyncBatchNorm would wait .* use nn.Batch"
-    ):
-        refuse_unfit(nn.Sequential(nn.ReLU(), nn.SyncBatchNorm(2)), 4, 2, 1)
+    layer = nn.Sequential(nn.ReLU(), nn.SyncBatchNorm(2))
+    refused(
+        r"layers\[4\].1: SyncBatchNorm would wait .* use nn.Batch", refuse_unfit, layer, 4, 2, 1
+    )

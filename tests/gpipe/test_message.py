@@ -1,19 +1,12 @@
 """How tensors are described, laid out for the crossing and laid out again."""
 
 import torch
+from examples import Apply
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.comm.message import (
-    TensorMeta,
-    copied,
-    dense,
-    elements,
-    offset_of,
-    settle_gradients,
-)
+from repro.gpipe.comm.message import TensorMeta, copied, dense, elements, offset_of
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -67,43 +60,22 @@ def test_any_view_arrives_and_is_copied_with_its_bits_strides_and_alignment(tens
             assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
 
 
-@settings(max_examples=100, deadline=None)
-@given(views(), st.data())
-def test_gradients_behind_a_layer_lie_as_those_that_cross_a_boundary(tensor, data):
-    """Whatever strides and alignment the next layer gave them."""
-    output = tensor.real.double().requires_grad_() * 1.0
-    if data.draw(st.booleans()) and output.ndim > 1:
-        output = output.transpose(0, 1)
-    seen = []
-    settle_gradients({"output": output}, {}, 0)
-    output.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0]))  # pyright: ignore
-    unaligned = torch.rand(output.numel() + 1, dtype=torch.float64)[1:].view(output.shape)
-    repeated = torch.rand((), dtype=torch.float64).expand(output.shape)
-    gradient = data.draw(st.sampled_from([unaligned, repeated]))
-    output.backward(gradient)
-    assert torch.equal(seen[0], gradient)
-    assert seen[0].stride() == TensorMeta.of(output).layout
-    assert seen[0].data_ptr() % 64 == 0
-
-
-class Turning(nn.Module):
-    """Its gradient is an expanded one if the first input is negative."""
-
-    def forward(self, x):
-        return x.sum(1, keepdim=True) if x[0, 0] < 0 else x.square()
-
-
 def test_a_gradient_whose_layout_depends_on_data_is_settled_in_every_step():
     """Behind a layer that is not torch's own, no step trusts what the first one has seen."""
     strides = []
 
-    class Watch(nn.Module):
-        def forward(self, x):
-            y = x * torch.ones(3, requires_grad=True)
-            y.register_hook(lambda gradient: strides.append(gradient.stride()))
-            return y.clone()
+    def watch(x):
+        y = x * torch.ones(3, requires_grad=True)
+        y.register_hook(lambda gradient: strides.append(gradient.stride()))
+        return y.clone()
 
-    pipe = Pipeline([Watch(), Turning()], 1, 1, checkpoint="never", device="cpu", balance=[2])
+    def turn(x):
+        """Its gradient is an expanded one if the first input is negative."""
+        return x.sum(1, keepdim=True) if x[0, 0] < 0 else x.square()
+
+    pipe = Pipeline(
+        [Apply(watch), Apply(turn)], 1, 1, checkpoint="never", device="cpu", balance=[2]
+    )
     for sign in (1.0, 1.0, -1.0):
         pipe.train_step(sign * torch.ones(2, 3), torch.zeros(2), lambda y, _: y.sum() / y.shape[0])
     assert strides == [(3, 1)] * 3

@@ -1,15 +1,20 @@
-"""A step with inf or nan is refused on every rank; its cause is named; nothing changes."""
+"""A step with inf or nan, or one that fails, changes nothing; its cause is named on every rank."""
 
 from functools import partial
+from itertools import count
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
-from compare import same
+from checkpoints import model, stepped
+from compare import gradients_of, same, snapshot
+from examples import refused
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from repro.gpipe import NonFiniteError, Pipeline, launch
+from repro.gpipe.exact.nonfinite import refuse_nonfinite
 
 WIDTH, N, M, LAYERS = 5, 10, 4, 4
 BAD = 1  # the micro-batch that goes wrong, of examples 3 to 5
@@ -27,17 +32,12 @@ CASES = {  # of K, schedule, checkpoint and replicas the orders, one after the o
 }
 
 
-class _Spoil(torch.autograd.Function):
-    """Its gradient is another one."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, value: float) -> Tensor:
-        ctx.value = value
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return torch.full_like(gradients[0], ctx.value), None
+def spoilt(x: Tensor, value: float) -> Tensor:
+    """The same, whose gradient becomes this number."""
+    x = x.clone()
+    if x.requires_grad:
+        x.register_hook(lambda gradient: torch.full_like(gradient, value))
+    return x
 
 
 class Link(nn.Module):
@@ -60,9 +60,9 @@ class Link(nn.Module):
         ordered = {kind: bool((order == self.index + how).any()) for kind, how in HOW.items()}
         self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
         self.calls = self.calls + 1
-        shift = _Spoil.apply(self.shift, 3e38) if ordered["summed"] else self.shift
+        shift = spoilt(self.shift, 3e38) if ordered["summed"] else self.shift
         x = self.drop(self.norm(self.linear(x))).tanh() + shift + self.mean
-        x = _Spoil.apply(x, float("inf")) if ordered["backward"] else x
+        x = spoilt(x, float("inf")) if ordered["backward"] else x
         return torch.cat([order, x * float("inf") if ordered["forward"] else x], dim=1)
 
 
@@ -105,7 +105,7 @@ def state(pipe: Pipeline, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]
     return found | {"step": torch.tensor(pipe.engine.step)}
 
 
-def refused(*how: Any) -> list[str]:
+def refusals(*how: Any) -> list[str]:
     """What is said of each order; each comes before a good step, the first one before any."""
     pipe, good = pipeline(*how), pipeline(*how)
     optimizer, its = optimizer_of(pipe), optimizer_of(good)
@@ -129,7 +129,7 @@ def refused(*how: Any) -> list[str]:
 
 def everything() -> dict[Any, list[str]]:
     rank = dist.get_rank()
-    return {case: refused(*case) for case in CASES if rank < case[0] * case[3]}
+    return {case: refusals(*case) for case in CASES if rank < case[0] * case[3]}
 
 
 LAYERS_OF = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 3: [0, 0, 1, 2]}  # the stage of each layer
@@ -175,3 +175,91 @@ def test_norms_that_count_no_mini_batches_are_updated():
     x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0))
     Pipeline([norm], 1, 2, device="cpu").train_step(x, x, nn.functional.mse_loss)
     assert torch.allclose(norm.get_buffer("running_mean"), 0.1 * x.mean((0, 2)))
+
+
+class Widest(nn.Module):
+    """Parameters of several dtypes, one with sparse gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 4, sparse=True)
+        kinds = torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(4, dtype=kind)) for kind in kinds)
+
+    def forward(self, x):
+        for scale in self.scales:
+            x = x * (scale.conj() * scale).real
+        return x + self.table(torch.arange(x.shape[0]) % 4)
+
+
+def test_a_step_with_gradients_of_every_type():
+    pipe = Pipeline([Widest], 1, 2, device="cpu")
+    x = torch.rand(4, 4, dtype=torch.float64)
+    pipe.train_step(x, x, nn.functional.mse_loss)
+    assert all(p.grad is not None and p.grad.dtype == p.dtype for p in pipe.parameters())
+    with pytest.raises(NonFiniteError):
+        pipe.train_step(x * torch.inf, x, nn.functional.mse_loss)
+
+
+def test_what_is_named():
+    module = model(4, 4)
+    module.append(nn.BatchNorm1d(4))
+    optimizer = stepped(module, "Adam")
+    module.register_buffer("best", torch.tensor(torch.inf))
+    refuse_nonfinite(module, optimizer)
+    weight = module.get_parameter("0.weight")
+    for name, tensor in (
+        ("0.bias", module.get_parameter("0.bias")),
+        ("exp_avg of 0.weight in the optimizer", optimizer.state[weight]["exp_avg"]),
+        ("1.running_mean", module.get_buffer("1.running_mean")),
+    ):
+        first = tensor.detach().view(-1)[:1]
+        before = first.clone()
+        first.fill_(torch.nan)
+        refused(f"^{name} is inf or nan", refuse_nonfinite, module, optimizer)
+        first.copy_(before)
+    refuse_nonfinite(module, None)
+
+
+class Faulty(nn.Module):
+    """Fails in a chosen call."""
+
+    fails_at = -1
+
+    def __init__(self):
+        super().__init__()
+        self.calls = count(1)  # no number, which recomputation would find as before
+
+    def forward(self, x):
+        if next(self.calls) == self.fails_at:
+            raise RuntimeError("not today")
+        return x
+
+
+# The first F is tried once more without a graph.
+@pytest.mark.parametrize("fails_at", [4, 6], ids=["third F", "R"])
+def test_a_step_that_fails_leaves_no_trace(fails_at):
+    """The next step is as if it had not been: running statistics and gradients are as they were."""
+    faulty, x = Faulty(), torch.randn(N, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    step = x, 2.0 * x, nn.functional.mse_loss
+    norms = [nn.BatchNorm2d(3), nn.BatchNorm2d(3)]
+    for norm in norms:  # gradients to which a step adds
+        norm.weight.grad = torch.ones(3)
+    pipes = [
+        Pipeline([nn.Sequential(norm, layer)], 1, M, device="cpu")
+        for norm, layer in zip(norms, (faulty, nn.Identity()), strict=True)
+    ]
+    given, before = norms[0].weight.grad, snapshot(norms[0])
+    faulty.fails_at = fails_at
+    with pytest.raises(RuntimeError, match="not today"):
+        pipes[0].train_step(*step)
+    assert same(before, norms[0].state_dict())
+    assert norms[0].weight.grad is given
+    assert given is not None
+    assert given.tolist() == [1.0] * 3
+    assert (norms[0].momentum, len(norms[0]._forward_hooks)) == (0.1, 0)
+    faulty.fails_at = -1
+    for pipe in pipes:
+        pipe.train_step(*step)
+    assert same(norms[0].state_dict(), norms[1].state_dict())
+    assert same(gradients_of(norms[0]), gradients_of(norms[1]))

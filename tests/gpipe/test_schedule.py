@@ -50,6 +50,14 @@ def drawn(schedule):
         ),
         # Figure 2 (b) is one micro-batch
         (("gpipe", 3, 1, "never"), ["F0 . . . . B0", ". F0 . . B0 .", ". . F0 B0 . ."]),
+        (
+            ("1f1b", 3, 4, "never"),
+            [
+                "F0 F1 F2 .  .  B0 F3 B1 .  B2 .  B3",
+                ".  F0 F1 .  B0 F2 B1 F3 B2 .  B3 .",
+                ".  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .",
+            ],
+        ),
         # R comes before the gradient arrives, or after it
         (("gpipe", 2, 2, "always"), ["F0 F1 R1 . . B1 R0 B0", ". F0 F1 R1 B1 R0 B0 ."]),
         (("gpipe-late", 2, 1, "always"), ["F0 . . . R0 B0", ". F0 R0 B0 . ."]),
