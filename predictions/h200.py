@@ -8,17 +8,19 @@ since counting so large a model takes as long as the whole report.
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.costs import curve
+from predictions import curve
 from repro.costs import device as devices
 from repro.costs.device import Device
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.predict import Roofline
 from repro.harness.results import load
 from repro.harness.schema import CalibrateRound
-from repro.harness.tasks.calibrate import fit_to_layers
 from repro.models import build
+from repro.simulate.calibration import Calibration
 
 ROOT = Path(__file__).parents[1]
 MACHINE, NAME, DATE = "1x-h200", "h200-torch", "2026-11-26"
@@ -60,6 +62,36 @@ def main() -> None:
     }
     path = Path(__file__).with_name(f"{DATE}-layers.json")
     path.write_text(json.dumps({MACHINE: seconds}) + "\n", encoding="utf-8")
+
+
+def fit_to_layers(
+    text: str,
+    link: LinkSpeed,
+    sources: Sequence[Roofline],
+    timed: Sequence[Calibration],
+    every: int = 1,
+    **about: Any,
+) -> Device:
+    """A device fitted to F, R and B of each layer of each model, in every `every`-th size."""
+
+    def predict(tried: Device) -> list[float]:
+        tables = [
+            source.changed(tried).layers(n, "always")
+            for source, times in zip(sources, timed, strict=True)
+            for n in times.sizes[::every]
+        ]
+        return _flat((each.forward, each.recompute, each.backward) for each in tables)
+
+    real = [
+        of_size
+        for times in timed
+        for of_size in [*zip(times.forward, times.recompute, times.backward, strict=True)][::every]
+    ]
+    return curve.of_layers(text, link, predict, _flat(real), **about)
+
+
+def _flat(sizes: Iterable[Sequence[Sequence[float]]]) -> list[float]:
+    return [seconds for of_size in sizes for layers in of_size for seconds in layers]
 
 
 def _total(source: Roofline, n: int) -> float:

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from repro.costs import curve
+from predictions import curve
+from predictions.curve import where_free
 from repro.costs import device as devices
-from repro.costs.curve import where_free
 from repro.costs.device import Amount, Device
 from repro.harness.predict import Roofline, predict
 from repro.harness.spec import RunSpec

@@ -219,13 +219,13 @@ def _allocator_claim(results: Results) -> Claim:
 
 def _off(runs: Sequence[Run]) -> list[float]:
     """Percent by which the counted bytes of each stage differ from those of its tensors."""
-    sizes = [size for run in runs for size in Fitted.model_validate(run.fit).tried]
-    return [
-        100 * abs(stage_bytes / tensors - 1)
-        for size in sizes
-        if size.allocator_bytes
-        for stage_bytes, (tensors, *_) in zip(size.counted_bytes, size.allocator_bytes, strict=True)
-    ]
+    found = []
+    for size in (size for run in runs for size in Fitted.model_validate(run.fit).tried):
+        # On a CPU peak memory is that of tensors alone.
+        tensors = [each[0] for each in size.allocator_bytes or ()] or size.peak_bytes or []
+        pairs = zip(size.counted_bytes, tensors, strict=False)  # no bytes of one that did not fit
+        found += [100 * abs(counted / real - 1) for counted, real in pairs]
+    return found
 
 
 def _with_size(column: Column) -> Cell:

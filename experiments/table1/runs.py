@@ -102,7 +102,7 @@ def _counted(model: str) -> list[RunSpec]:
 
 
 def _checked(model: str, scale: Scale) -> list[RunSpec]:
-    """Small models whose counted memory is compared with the allocator's own events; on a CPU."""
+    """Small models whose counted memory is compared with the tensors of a step on a CPU."""
     cases: list[Fields] = [{"K": 2, "M": 4, "checkpoint": "always"}]
     if scale == "laptop":
         cases = [{"K": K, **case} for K in (1, 2, 4) for case in CHECKED[model]]

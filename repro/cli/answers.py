@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 # Names that a reader is shown in place of a field's own.
-_TITLES = {"checkpoint": "recompute", "peak_bytes": "peak", "peak_bytes_k1": "K=1 peak"}
+_TITLES = {"checkpoint": "recompute", "peak_bytes": "peak"}
 _TITLES |= {"speedup_vs_plain": "over plain", "speedup_vs_k1": "over K=1"}
 _TITLES |= {"idle_over_total": "idle"}
 

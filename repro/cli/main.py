@@ -24,10 +24,7 @@ VERBS = {
     "report": "Write tables, figures and report.html from the recorded results.",
     "results": "Print all recorded runs as one table, or as comma-separated values.",
     "dashboard": "Show a W&B workspace for the results, with panels by exhibit; --push makes it.",
-    "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",
-    "simulate": "Simulate a training step on K devices, for several K and M.",
-    "advise": "Find the fastest way to train a model on some devices, and why others are slower.",
-    "calibrate": "Measure this machine's rates, or a model's layer times, for `repro simulate`.",
+    "predict": "Predict a step of given K and M, the fastest plan, or the largest model to fit.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }
 # A verb or flag that has left, and what to use in its place.

@@ -1,22 +1,28 @@
-"""Flags that verbs share: the model, and for `simulate` and `advise` where layer times are from."""
+"""The model that a verb is asked about, and where the times of its layers come from."""
 
 import dataclasses
+import math
 import sys
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
 from repro.cli.answers import AnswerOptions
 from repro.costs import device
+from repro.costs.error_bars import BUSY
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.harness import machine
+from repro.harness import contention, machine
 from repro.harness.catalog import pairs
+from repro.harness.job import Job, Work
 from repro.harness.outside import consent, read
+from repro.harness.own_code import code_of
 from repro.harness.schema import CalibrationFile
-from repro.harness.spec import Optimizer, assigned
+from repro.harness.sizes import small
+from repro.harness.spec import Optimizer, RunSpec, assigned, digest, slug
 from repro.io.redact import tilde_to_home
-from repro.io.untrusted import LARGE, refuse_links
+from repro.io.untrusted import LARGE, from_json, read_text, refuse_links
 
 if TYPE_CHECKING:
     from repro.harness.predict import Source
@@ -38,32 +44,27 @@ class ModelOptions:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceOptions(AnswerOptions, ModelOptions):
     device: str | None = None
-    """such as v100 (a wrong name lists all), a .json file that `repro calibrate` wrote, or here:
-    this machine as `repro calibrate` measured it"""
-    calibration: Path | None = None
-    """instead of a device: a file of `repro calibrate MODEL`, which names model and arguments"""
+    """a profile such as v100 (a wrong name lists all), a .json file (a profile, or layer times that
+    were kept), or here: this machine, on which the layers are timed first, and the times kept"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """allow --calibration to name code: its model is import:package.module:function"""
+    """allow the file of --device to name code: its model is import:package.module:function"""
     optimizer: Optimizer = "sgd"
-    """adds its update and its state; with a calibration only the state"""
-    link: Literal["nvlink", "nvlink2", "pcie", "pcie-host"] | float | None = None
-    """between devices, instead of their own: that of h100, v100, p40 or p100-pcie, or 10^9 bits per
-    second without latency, such as 100"""
-
-    @property
-    def link_speed(self) -> LinkSpeed | None:
-        """The link that the user gives; None for the device's own."""
-        if self.link is None:
-            return None
-        if not isinstance(self.link, str):
-            if not 1e-6 <= self.link <= 1e6:
-                raise ValueError(f"--link {self.link:g}: allowed is 1e-06 to 1e+06, or a name")
-            return LinkSpeed(0.0, 1e9 / 8 * self.link)
-        return device.load(device.LINKS[self.link]).link
+    """whose update and state count; Table 1 has rmsprop-momentum, two slots for each parameter"""
+    link: float | None = None
+    """10^9 bits per second between devices, without latency, instead of the device's own link"""
+    results: Path = Path("results")
+    """folder in which --device here keeps layer times"""
 
 
-@dataclasses.dataclass(frozen=True)
-class Chosen:
+class Sizes(NamedTuple):
+    """How --device here times the layers of a model."""
+
+    processes: int | None  # at once; None: one for each device
+    smallest: int  # examples of a micro-batch
+    largest: int
+
+
+class Chosen(NamedTuple):
     """The model and the source of its layer times."""
 
     model: "Model"
@@ -71,62 +72,39 @@ class Chosen:
     source: "Source"
     on: str  # the source of the times, for the user
     profile: str | None = None
-    calibration: CalibrationFile | None = None
-
-    @property
-    def title(self) -> str:
-        return f"{self.model.name} ({assigned(self.model_args) or 'its defaults'})"
+    kept: CalibrationFile | None = None
+    memory: int | None = None  # bytes of a device, where they are known
 
     @property
     def waits(self) -> bool:
         """Whether a layer takes the same time for every micro-batch, whatever its size."""
-        return self.profile is None and self.calibration is None
+        return self.profile is None and self.kept is None
 
-    @property
-    def memory(self) -> int | None:
-        return None if self.source.memory is None else int(self.source.memory)
-
-    def warn(self, K: tuple[int, ...], examples: dict[int, int], optimizer: str) -> None:
+    def warn(self, K: set[int], examples: dict[int, int]) -> None:
         """Say on stderr what is predicted from other conditions than layers were timed in.
 
         `examples` are M -> examples in a micro-batch.
         """
-        if self.calibration is None:
+        if self.kept is None:
             return
-        timed, times = self.calibration.K, self.calibration.calibration
-        # One process alone was timed as well.
-        others = ", ".join(str(count) for count in dict.fromkeys(K) if count not in (1, timed))
-        outside = ", ".join(str(M) for M, n in examples.items() if not times.covers(n))
-        lines = {
-            f"layers were timed with K={timed} processes at once; with K={others} another number "
-            "would share the memory bandwidth: calibrate with another --K": others,
-            f"layers were timed for micro-batches of {times.sizes[0]} to {times.sizes[-1]} "
-            f"examples; M={outside} is extrapolated: calibrate with another --N": outside,
-            f"updates were timed with sgd; of {optimizer} only the memory of its state counts "
-            "here": optimizer != "sgd",
-        }
-        for line in (line for line, applies in lines.items() if applies):
-            print(f"warning: {line}", file=sys.stderr)
-
-
-def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
-    """The source of the layer times; a one-line ValueError unless exactly one is given.
-
-    `parts` are the devices over which matrices are divided.
-    """
-    if options.device is not None and options.calibration is not None:
-        raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
-    name, args = options.model, pairs("model_args", options.model_args)
-    link = options.link_speed
-    if options.calibration is not None:
-        if parts > 1:
-            raise ValueError(
-                f"--tensor-parallel {parts}: the layers of a calibration were timed whole; give a "
-                "--device instead"
+        timed, times = self.kept.K, self.kept.calibration
+        if others := sorted(K - {1, timed}):  # one process alone was timed as well
+            print(f"warning: layers were timed with K={timed}, not K={others}", file=sys.stderr)
+        if outside := [M for M, n in examples.items() if not times.covers(n)]:
+            sizes = f"{times.sizes[0]} to {times.sizes[-1]} examples"
+            print(
+                f"warning: layers were timed with {sizes}; M={outside} is extrapolated",
+                file=sys.stderr,
             )
-        return _calibrated(options, options.calibration, name, args)
-    if not name:
-        raise ValueError("model: name one; try `repro simulate transformer --device v100`")
+
+
+def chosen(options: SourceOptions, sizes: Sizes) -> Chosen:
+    """The model and its layer times; `sizes` are for those that are timed now."""
+    name, args, link = options.model, pairs("model_args", options.model_args), _link(options.link)
+    if options.device == "here":
+        return _timed_here(options, name, args, sizes)
+    if options.device and _has_layer_times(options.device):
+        return _from_file(options, options.device, name, args)
     from repro.harness.predict import Known, Roofline, waits
     from repro.models import build
 
@@ -136,58 +114,120 @@ def chosen(options: SourceOptions, parts: int = 1) -> Chosen:
             raise ValueError(
                 f"--device {options.device}: the layers of {name} have fixed times; leave it out"
             )
-        return Chosen(model, args, Known(model, link=link, parts=parts), "layers with fixed times")
+        return Chosen(model, args, Known(model, link=link), "layers with fixed times")
     if options.device is None:
-        raise ValueError(
-            "--device, --calibration: give one of the two: try --device v100, or make "
-            "a file with `repro calibrate MODEL`"
-        )
-    path = _measured_here() if options.device == "here" else options.device
-    profile = device.load(tilde_to_home(path))
-    source = Roofline(profile, model, options.optimizer, link, parts=parts)
+        raise ValueError("--device: name one; try --device v100, or --device here")
+    profile = device.load(tilde_to_home(options.device))
+    source = Roofline(profile, model, options.optimizer, link)
     counted = "" if source.stored == 1 else "; memory is counted in float32"
-    return Chosen(model, args, source, f"{profile.title}, {profile.precision}{counted}", path)
+    on, memory = f"{profile.title}, {profile.precision}{counted}", int(profile.memory.value)
+    return Chosen(model, args, source, on, profile=options.device, memory=memory)
 
 
 def this_machine() -> machine.Machine:
     return machine.detect("node" if machine.gpus() else "laptop")
 
 
-def _measured_here() -> str:
-    """The path of the profile of this machine that `repro calibrate` writes by default."""
-    path = Path("results") / this_machine().slug / "device.json"
-    refuse_links(Path("results"), path)
-    if not path.is_file():
-        raise ValueError(
-            f"--device here: {path} is not there; `repro calibrate` measures this machine and "
-            "writes it"
-        )
-    return str(path)
+def _link(speed: float | None) -> LinkSpeed | None:
+    if speed is not None and not 1e-6 <= speed <= 1e6:
+        raise ValueError(f"--link {speed:g}: allowed is 1e-06 to 1e+06")
+    return None if speed is None else LinkSpeed(0.0, 1e9 / 8 * speed)
 
 
-def _calibrated(options: SourceOptions, path: Path, name: str, args: dict[str, Any]) -> Chosen:
-    """The layer times in a file of `repro calibrate MODEL`.
+def _has_layer_times(path: str) -> bool:
+    """Whether the path is of a file with layer times, and not with a device's profile."""
+    try:
+        content = from_json(read_text(Path(tilde_to_home(path)), LARGE))
+    except ValueError:  # whoever reads the profile says what is wrong
+        return False
+    return isinstance(content, dict) and "calibration" in content
+
+
+def _from_file(options: SourceOptions, path: str, name: str, args: dict[str, Any]) -> Chosen:
+    """Layer times that were kept.
 
     The file names its model and arguments; the user may name the same. A model that is code needs
     --trust even if the user names it, since the arguments are the file's.
     """
+    file = read(Path(tilde_to_home(path)), CalibrationFile, LARGE)
+    if (name or file.model, args or file.model_args) != (file.model, file.model_args):
+        raise ValueError(
+            f"model = {name!r} with {assigned(args) or 'no arguments'}: {path} has the layers of "
+            f"{file.model!r} ({assigned(file.model_args)}); leave both out"
+        )
+    notice = consent(f"--device {path}", file.model, trusted=options.trust)
+    if notice:
+        print(notice, file=sys.stderr)
+    return _calibrated(options, file, path, file.model, file.model_args)
+
+
+def _timed_here(options: SourceOptions, name: str, args: dict[str, Any], sizes: Sizes) -> Chosen:
+    """Layer times of this machine: kept ones if they agree, else the layers are timed now."""
+    here = this_machine()
+    most = max(2, here.count)
+    K = min(max(2, sizes.processes or most), most)
+    args = args or small(name, "node" if here.device == "cuda" else "laptop")
+    at = f"{here.kind}, K={K} processes at once, torch {here.torch}"
+    code = code_of(name) if name.startswith("import:") else None
+    # The name of the file says what its times depend on, besides the sizes of micro-batches.
+    key = digest([name, args, at, here.count, here.precision, code])[:8]
+    path = options.results / here.slug / f"layers-{slug(name)}-{key}.json"
+    refuse_links(options.results, path)
+    file = read(path, CalibrationFile, LARGE) if path.exists() else None
+    if file is None or not all(map(file.calibration.covers, sizes[1:])):
+        file = _time(name, args, K, sizes, here.device, at)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    found = _calibrated(options, file, str(path), name, args)
+    # Several processes may share a GPU.
+    return found._replace(memory=here.memory // math.ceil(K / here.count) or None)
+
+
+def _calibrated(
+    options: SourceOptions, file: CalibrationFile, path: str, name: str, args: dict[str, Any]
+) -> Chosen:
     from repro.harness.predict import Calibrated
     from repro.models import build
 
-    try:
-        file = read(Path(tilde_to_home(str(path))), CalibrationFile, LARGE)
-    except ValueError as error:
-        raise ValueError(f"--calibration {error}") from None
-    if (name or file.model, args or file.model_args) != (file.model, file.model_args):
-        raise ValueError(
-            f"model = {name!r} with {assigned(args) or 'no arguments'}: {path} is a calibration of "
-            f"{file.model!r} ({assigned(file.model_args)}); leave both out"
-        )
-    notice = consent(f"--calibration {path}", file.model, trusted=options.trust)
-    if notice:
-        print(notice, file=sys.stderr)
-    how = "" if file.calibration.alone is None else " and in turn"
-    on = f"layers timed on {file.date}, all processes at once{how}: {file.device}"
-    model = build(file.model, **tilde_to_home(file.model_args))
-    source = Calibrated(file.calibration, model, options.optimizer, options.link_speed)
-    return Chosen(model, dict(file.model_args), source, on, calibration=file)
+    model = build(name, **tilde_to_home(args))
+    source = Calibrated(file.calibration, model, options.optimizer, _link(options.link))
+    if file.others is not None:
+        source.durations = BUSY
+    on = f"{file.device}; layers timed on {file.date}, kept in {path}"
+    return Chosen(model, args, source, on, kept=file)
+
+
+def _time(
+    name: str, args: dict[str, Any], K: int, sizes: Sizes, kind: str, at: str
+) -> CalibrationFile:
+    """Time the layers in micro-batches that double from the smallest to the largest or beyond."""
+    from repro.gpipe import launch
+    from repro.harness.rehearsal import check
+
+    M = 2 ** math.ceil(math.log2(sizes.largest / sizes.smallest))
+    fields: dict[str, Any] = {"model": name, "model_args": args, "K": K, "M": M, "steps": 2}
+    spec = RunSpec(N=M * sizes.smallest, task="calibrate", balance="uniform", **fields)
+    check([spec])
+    print(f"timing the layers of {name} ({assigned(args)}) on {at}", file=sys.stderr)
+    watch = contention.CpuShare()
+    record = launch(time_layers, spec, kind, stages=K)[0][0]
+    others = watch.share()
+    return CalibrationFile(
+        model=name,
+        model_args=spec.model_args,
+        K=K,
+        device=at,
+        date=date.today().isoformat(),
+        unit=record.unit,
+        calibration=record.calibration,
+        others=others if contention.is_busy(others) else None,
+    )
+
+
+def time_layers(spec: RunSpec, kind: str) -> Any:
+    """The record of the task "calibrate"; rank 0 has it."""
+    import torch.distributed as dist
+
+    from repro.harness.tasks.run import run
+
+    return [each.record for each in run(Work((Job(spec, device=kind),)), dist.get_rank())]

@@ -7,7 +7,7 @@ up" where the number was written down from memory.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictStr, ValidationError
 
@@ -17,9 +17,6 @@ from repro.io.untrusted import did_you_mean, from_json, read_text, short
 
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
-# Name of a link -> the profile that has its figures: NVLink 4, two NVLinks 2, PCI-E 3.0 between
-# GPUs, and PCI-E 3.0 through the memory of the host.
-LINKS = {"nvlink": "h100", "nvlink2": "v100", "pcie": "p40", "pcie-host": "p100-pcie"}
 
 
 def _check_line(text: str) -> str:
@@ -72,7 +69,7 @@ _FLOAT32 = Amount(value=4, source="float32, in which our models store")
 
 
 class Device(BaseModel, frozen=True, extra="forbid"):
-    """One accelerator and its link to a neighbouring stage; made by `load`, `of` or `measured`."""
+    """One accelerator and its link to a neighbouring stage; made by `load` or `of`."""
 
     name: Line
     title: Line
@@ -107,28 +104,6 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         except ValidationError as error:
             raise ValueError(explain(error, cls)) from None
 
-    @classmethod
-    def measured(cls, source: str, link: LinkSpeed, **values: str | float) -> "Device":
-        """A device whose numbers were all measured by `source`; each rate is its own peak.
-
-        `values` are the other fields but `tile` and `setup_s`, each number as it was measured.
-        """
-        plain: dict[str, Any] = {
-            "tile": {"value": 1, "source": "assumption: the rate has no matrix unit's tiles"},
-            "setup_s": {"value": 0, "source": "assumption: a step begins with its actions"},
-        }
-        values["link_bytes_per_second"] = link.bytes_per_second
-        values["link_latency_s"], values["link_overlap"] = link.latency, link.overlap
-        for name, value in values.items():
-            if isinstance(value, str):
-                plain[name] = value
-            elif cls.model_fields[name].annotation is Rate:
-                rate = {"peak": value, "attainable": 1.0}
-                plain[name] = rate | {"source": source, "attainable_source": source}
-            else:
-                plain[name] = {"value": value, "source": source}
-        return cls.of(plain)
-
     @property
     def is_fitted(self) -> bool:
         """Whether its rates are fitted to what was timed, and not those of a data sheet."""
@@ -156,7 +131,10 @@ def load(name_or_path: str | Path) -> Device:
     if name_or_path in names():
         path = _BUILT_IN / f"{name_or_path}.json"
     elif path.suffix.lower() != ".json":
-        hint = did_you_mean(str(name_or_path), names()) or "; is it written correctly?"
+        word = str(name_or_path).lower()
+        # `V100-32G` is a V100, however near another name is.
+        begun = max((name for name in names() if word.startswith(name)), key=len, default=word)
+        hint = did_you_mean(begun, names()) or "; is it written correctly?"
         raise ValueError(
             f"device={short(str(name_or_path))}: allowed are {', '.join(names())} and the path of "
             f"a .json file{hint}"

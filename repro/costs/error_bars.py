@@ -12,7 +12,9 @@ from typing import Any
 FILE = Path(__file__).with_suffix(".json")
 # Where the durations of layers come from.
 DATA_SHEET, CALIBRATED = "data sheet", "calibration"
-UNKNOWN = "not known: no step by such a profile has been compared with a measured one"
+BUSY = "calibration of a busy machine"
+
+
 _KNOWN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 # Nine of ten published ratios of two steps were predicted within 1 / RATIO and RATIO times theirs.
 RATIO: float = _KNOWN["ratio"]["factor"]
@@ -31,10 +33,10 @@ class ErrorBar:
 
     def __str__(self) -> str:
         """For a user, of one step."""
-        ratios = f"; of ratios of two, within {self.ratio - 1:.0%}" if self.ratio else ""
+        ratios = f"; of a ratio of two steps {self.ratio - 1:.0%}" if self.ratio else ""
         return (
-            f"the step divided and multiplied by {self.factor:.2f}: nine of ten of {self.source} "
-            f"were predicted so well{ratios}"
+            f"of 90 %: from 1/{self.factor:.2f} to {self.factor:.2f} times the step, by "
+            f"{self.source}{ratios}"
         )
 
 
@@ -45,3 +47,11 @@ def step_error(durations: str) -> ErrorBar | None:
     known = _KNOWN[durations]
     ratio = RATIO if durations == DATA_SHEET else None
     return ErrorBar(known["factor"], f"{known['steps']} {known['source']}", ratio)
+
+
+def range_text(durations: str) -> str:
+    """The range of a step by durations of this origin, for a user."""
+    if durations == BUSY:
+        return "not known: other processes computed on this machine while the layers were timed"
+    known = step_error(durations)
+    return str(known or "not known: no step by such a profile was compared with a measured one")

@@ -5,7 +5,7 @@ As in Table 1 of arXiv:1811.06965v5, over (L, D) of AmoebaNet and L of the Trans
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import sqrt
 from operator import itemgetter
@@ -220,14 +220,6 @@ class Ladder:
         """The next larger one; None if the search ended at the last size."""
         tasks = self.accepted.get(self.high)
         return tasks.cut if tasks else None
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether `varied` changes neither the parameters nor the memory of stages."""
-        smallest = self.accepted[min(self.accepted)]
-        if not self.best or self.above or len(self.accepted) == 1 or smallest.shallow:
-            return False
-        return replace(smallest.cut, args=self.best.args) == self.best
 
 
 def largest(

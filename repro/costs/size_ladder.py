@@ -9,39 +9,32 @@ AMOEBANET_D = 16  # step between the numbers of filters that are tried
 MOST = 2**16  # the greatest value that is tried
 
 
-def size_ladders(
-    model: str, args: Mapping[str, Any], vary: str | None, up_to: int | None = None
-) -> list[Sizes]:
+def size_ladders(model: str, args: Mapping[str, Any], vary: str | None) -> list[Sizes]:
     """Ladders of sizes, each from small to large; a single size where nothing is left to vary.
 
     An argument that is to `vary` grows from 1 on. By default L of the Transformer varies, and D of
     AmoebaNet at each L of 18, 36 and 72, as in Table 1 of arXiv:1811.06965v5.
 
     Raises:
-        ValueError: one line: `vary` is fixed too, or `up_to` leaves no size.
+        ValueError: one line: `vary` is fixed too.
     """
-    most = up_to or MOST
     if vary is not None:
         if vary in args:
             raise ValueError(
                 f"vary = '{vary}': it is fixed by --model-args {vary}={args[vary]}; drop one of "
                 "the two"
             )
-        return [_ladder(args, vary, range(1, most + 1))]
+        return [_ladder(args, vary, range(1, MOST + 1))]
     if model == "transformer" and "L" not in args:
-        return [_ladder(args, "L", range(1, most + 1))]
+        return [_ladder(args, "L", range(1, MOST + 1))]
     if model.startswith("amoebanet") and "D" not in args:
-        filters = range(AMOEBANET_D, most + 1, AMOEBANET_D)
+        filters = range(AMOEBANET_D, MOST + 1, AMOEBANET_D)
         depths = [args["L"]] if "L" in args else AMOEBANET_L
         return [_ladder({**args, "L": L}, "D", filters) for L in depths]
     if model.startswith("amoebanet") and "L" not in args:
-        return [_ladder(args, "L", range(3, most + 1, 3))]
+        return [_ladder(args, "L", range(3, MOST + 1, 3))]
     return [[dict(args)]]
 
 
 def _ladder(args: Mapping[str, Any], name: str, values: range) -> Sizes:
-    if not values:
-        raise ValueError(
-            f"up_to = {values.stop - 1}: allowed is {values.start} or more, the smallest {name}"
-        )
     return [{**args, name: value} for value in values]

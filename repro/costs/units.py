@@ -30,8 +30,17 @@ def readable(size: float, unit: str) -> str:
     same_kind = [name for name in _FACTORS if ("i" in name) == ("i" in unit) or name == "B"]
     while size and size < 0.1 * _FACTORS[unit] and unit != "B":
         unit = same_kind[same_kind.index(unit) - 1]
-    return in_unit(size, unit)
+    return _in_unit(size, unit)
 
 
-def in_unit(size: float, unit: str) -> str:
-    return f"{size / _FACTORS[unit]:.2f} {unit}" if unit != "B" else f"{size:.0f} B"
+def different(size: int, limit: int, unit: str) -> tuple[str, str]:
+    """Two different sizes in one unit, with as many digits as show that they differ."""
+    return next(
+        texts
+        for digits in range(2, 20)
+        if len(set(texts := (_in_unit(size, unit, digits), _in_unit(limit, unit, digits)))) == 2
+    )
+
+
+def _in_unit(size: float, unit: str, digits: int = 2) -> str:
+    return f"{size / _FACTORS[unit]:.{digits}f} {unit}" if unit != "B" else f"{size:.0f} B"

@@ -26,7 +26,7 @@ from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Measured
-from repro.harness.schema import CalibrateRound, RooflineRound, TrainRound
+from repro.harness.schema import CalibrateRound, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import tilde_to_home
@@ -217,23 +217,15 @@ def ways_of(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> d
 def with_predictions(
     specs: Mapping[str, RunSpec], measured: Mapping[str, Measured]
 ) -> dict[str, Measured]:
-    """The runs of a round; measured steps with what the layer times of the round predict for them.
-
-    Layer times from rates are for steps on as many processes as had these rates.
-    """
-    timed: dict[int, Calibration] = {}  # K -> layer times by rates; 0: of layers that were timed
-    for run, each in measured.items():
-        if isinstance(each.record, RooflineRound):
-            timed[specs[run].K] = each.record.calibration
-        elif isinstance(each.record, CalibrateRound):
-            timed[0] = each.record.calibration
+    """The runs of a round; measured steps with what layers timed in it predict for them."""
+    records = (each.record for each in measured.values())
+    timed = [record.calibration for record in records if isinstance(record, CalibrateRound)]
     found = dict(measured)
     for run, each in measured.items():
         spec, record = specs[run], each.record
-        calibration = timed.get(spec.K, timed.get(0))
         is_ours = spec.fidelity == "measured" and spec.library == "repro"
-        if calibration and isinstance(record, TrainRound) and is_ours:
-            ways = ways_of(spec, calibration, record.balance)
+        if timed and isinstance(record, TrainRound) and is_ours:
+            ways = ways_of(spec, timed[-1], record.balance)
             found[run] = replace(each, record=record.model_copy(update={"predicted": ways}))
     return found
 

@@ -64,10 +64,12 @@ def _check_fit(spec: RunSpec) -> None:
 def check_model(spec: RunSpec, model: Model) -> None:
     """Raise a one-line ValueError unless a run fits its model, of which no layer is built."""
     verb, fidelity = ("wait", "emulated") if waits(model) else ("compute", "measured")
-    if spec.task in ("calibrate", "roofline") and waits(model):
+    if spec.task == "roofline":
+        raise ValueError("task = 'roofline': only old records have it; 'calibrate' times layers")
+    if spec.task == "calibrate" and waits(model):
         raise ValueError(
             f"model = '{spec.model}' with task = '{spec.task}': its layers wait as long as they "
-            f"say, so there is nothing to time; `repro simulate {spec.model}` takes what they say"
+            f"say, so there is nothing to time; `repro predict {spec.model} --K 2` needs no device"
         )
     if spec.modelled and waits(model) == (spec.profile is not None):
         raise ValueError(

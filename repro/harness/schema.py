@@ -85,8 +85,8 @@ class Tried(_Recorded):
     reason: str
     peak_bytes: list[int] | None
     counted_bytes: list[int]
-    # Bytes of tensors, and of tensors and kernels' workspace; on a GPU a third number, of all that
-    # the allocator reserved.
+    # Of a GPU: bytes of tensors, of tensors and kernels' workspace, and of all that the allocator
+    # reserved. Older records of a CPU have the first two.
     allocator_bytes: list[list[int]] | None
 
 
@@ -101,7 +101,7 @@ class Fitted(_Recorded):
 
 
 class CalibrationFile(_Recorded):
-    """The file that `repro calibrate MODEL` writes."""
+    """The layer times that `repro predict MODEL --device here` keeps."""
 
     model: Annotated[Printable, Field(min_length=1, max_length=200)]
     model_args: dict[str, Any]
@@ -110,6 +110,8 @@ class CalibrationFile(_Recorded):
     date: Printable
     unit: Printable
     calibration: Calibration
+    # Share of the usable cores that other processes took meanwhile, where that disturbs.
+    others: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class Modelled(_Recorded):

@@ -121,10 +121,9 @@ class RunSpec(Frozen):
     Attributes:
         task: "train" times steps. "check" holds the library against the unsplit model
             (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
-            "calibrate" times layers for `repro.simulate`. "roofline" fits a device to such times
-            (`repro.costs.curve`) and gives the times that layers take by it. "learn" trains for
-            an accuracy or a translation quality, as `training` says. "traffic" counts what each
-            device sends in a step (`repro.methods.counted`).
+            "calibrate" times layers for `repro.simulate`. "learn" trains for an accuracy or a
+            translation quality, as `training` says. "traffic" counts what each device sends in a
+            step (`repro.methods.counted`). "roofline" is only in old records.
         memory: bytes of each stage. A fit looks for the largest model within it; a simulated run
             takes the largest N, up to the one given.
         profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.

@@ -88,12 +88,6 @@ class Own(Method):
         """What is in this stage's memory between steps."""
         return self._pipe.resident(inputs, targets, self._optimizer)
 
-    def resident(self, inputs: Tree, targets: Tree) -> int:
-        """Bytes before a step, without gradients: weights, buffers, optimizer state, mini-batch."""
-        resident = self.tensors(inputs, targets)
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-        return sum(t.nbytes for t in resident) - sum(t.nbytes for t in gradients)
-
     def close(self) -> None:
         """See `Method`."""
         self._pipe.close()

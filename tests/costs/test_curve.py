@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.costs import curve
+from predictions import curve
 from repro.costs.device import Device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.predict import Roofline
@@ -26,7 +26,7 @@ def known(args: dict[str, Any], sizes: tuple[int, ...]) -> tuple[Roofline, curve
     """A model's layers on a known device: their source, their seconds by a device, that device."""
     numbers = {"matmul_flops": 1e11, "other_flops": 1e9, "bytes_per_second": 1e10}
     numbers |= dict.fromkeys(curve.HALVES, 1e5) | {"launch_s": 1e-6, "host_s": 1e-5}
-    real = Device.measured("a test", LINK, name="real", **TEXTS, **numbers)
+    real = curve.measured("a test", LINK, name="real", **TEXTS, **numbers)
     source = Roofline(real, build("transformer", **args), "sgd")
     return source, partial(seconds, source, sizes=sizes), real
 

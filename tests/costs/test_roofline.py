@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from predictions.curve import measured
 from repro.costs.counter import Counter
 from repro.costs.device import Device, load
 from repro.costs.fake import mini_batch
@@ -26,7 +27,7 @@ def machine(matmul: float, memory: float, launch: float = 0.5, other: float = 1e
     """So slow that its times are easily written down."""
     about = {"name": "slow", "title": "made up", "precision": "float32", "date": "2026-11-21"}
     rates = {"matmul_flops": matmul, "other_flops": other, "bytes_per_second": memory}
-    return Device.measured("made up", LINK, **about, **rates, launch_s=launch, memory=2**30)
+    return measured("made up", LINK, **about, **rates, launch_s=launch, memory=2**30)
 
 
 def linear() -> nn.Module:

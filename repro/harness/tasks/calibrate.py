@@ -1,6 +1,4 @@
-"""The tasks "calibrate" and "roofline": times of the layers of a model on this machine.
-
-"roofline" also fits a device to them (`repro.costs.curve`), and gives the times by that device.
+"""The task "calibrate": times of the layers of a model on this machine.
 
 Processes share memory bandwidth and caches. A layer that is timed alone looks faster than it is
 while the other stages compute, and one that is timed while all compute looks slower than it is
@@ -10,8 +8,7 @@ as a stage runs its part: a layer that is timed again and again would find its w
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,25 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repro.costs import curve
-from repro.costs.device import Device
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
-from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.layer_profile import timed as seconds_of
 from repro.harness.job import Job, Measured
-from repro.harness.predict import Roofline
-from repro.harness.schema import CalibrateRound, RooflineRound
+from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of
 from repro.models import Model, build
 from repro.simulate.calibration import Calibration, LayerTables
 
-_NO_NEIGHBOUR = LinkSpeed(bytes_per_second=1e15)  # the fastest link that a profile may have
 Pass = list[list[float]]  # seconds of each layer: forward, recompute, backward
 
 
@@ -53,13 +45,13 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     """Time every layer on this rank, while the other ranks compute and while they wait."""
     began = time.perf_counter()
     model = build(job.spec.model, **job.spec.arguments)
-    calibration = timed_layers(job, rank, model, alone=job.spec.K > 1)
+    calibration = timed_layers(job, rank, model)
     facts = {"balance": [len(model.layers)], **facts_of(model, began)}
     return Measured(CalibrateRound(calibration=calibration, **facts))
 
 
-def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibration:
-    """Seconds of every layer, the mean over the processes; also `alone`, in turn, if so asked."""
+def timed_layers(job: Job, rank: int, model: Model) -> Calibration:
+    """Seconds of every layer, the mean over the processes: all at once, and each in turn."""
     spec, device = job.spec, device_of(job.device, rank)
     wire = ControlChannel(spec.K, rank)
     layers = _Chain(spec, model, wire, device)
@@ -72,7 +64,7 @@ def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibrati
     for n in sizes(spec):
         passes = [layers.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
         together.append(mean(np.median(passes, axis=0)))
-        if alone:
+        if spec.K > 1:
             in_turn.append(mean(np.median(layers.in_turn(n, spec.steps), axis=0)))
     links = Links(wire, device, spec.transport)
     # The last stage sends nothing on, so its own link has no speed.
@@ -81,108 +73,12 @@ def timed_layers(job: Job, rank: int, model: Model, *, alone: bool) -> Calibrati
     return Calibration(
         *zip(*together, strict=True),
         sizes=tuple(sizes(spec)),
-        alone=LayerTables(*zip(*in_turn, strict=True)) if alone else None,
+        alone=LayerTables(*zip(*in_turn, strict=True)) if in_turn else None,
         update=mean(layers.updates(spec.steps)),
         activations=tuple(onward for onward, _ in layers.sent),
         gradients=tuple(back for _, back in layers.sent),
         link=speed,
         parameters=layers.parameter_bytes(),
-    )
-
-
-def run_roofline(job: Job, rank: int, _groups: list[Any]) -> Measured:
-    """Time single layers on K processes at once, fit a device to them, and predict them by it.
-
-    Rates of a machine drift, and are lower while more processes share its memory. So layers are
-    timed on as many processes as a step has, and in the same round as that step.
-    """
-    began = time.perf_counter()
-    spec = job.spec
-    model = build(spec.model, **spec.arguments)
-    # Nothing is asked of its memory.
-    device, (measured,) = fitted_device([job], [model], rank, memory=0.0)
-    times = predicted(spec, model, device, job.device) if rank == 0 else measured
-    facts = {"balance": [len(model.layers)], **facts_of(model, began)}
-    record = RooflineRound(
-        device=device.model_dump(), calibration=times, measured=measured, **facts
-    )
-    return Measured(record)
-
-
-def fitted_device(
-    jobs: Sequence[Job], models: Sequence[Model], rank: int, **texts: str | float
-) -> tuple[Device, list[Calibration]]:
-    """A device fitted to the layers of each job's model, on rank 0, and the times of these.
-
-    `texts` are fields of the device: its memory, and its name and title if it is kept.
-    """
-    timed = [
-        timed_layers(job, rank, model, alone=False) for job, model in zip(jobs, models, strict=True)
-    ]
-    K, kind = jobs[0].spec.K, jobs[0].device
-    about: dict[str, Any] = {"name": "here", "title": "this machine"}
-    about |= {"date": date.today().isoformat()}
-    about |= {"precision": "TF32 products" if kind == "cuda" else "float32"} | texts
-    source = f"fitted to single layers of {', '.join(job.spec.model for job in jobs)}, K={K}"
-    link = timed[0].link if K > 1 else _NO_NEIGHBOUR
-    unknown = Device.measured(source, link, **about, **dict.fromkeys(curve.FITTED, 1.0))
-    if rank:
-        return unknown, timed
-    sources = [
-        Roofline(unknown, model, job.spec.optimizer, kind=kind)
-        for job, model in zip(jobs, models, strict=True)
-    ]
-    return fit_to_layers(source, link, sources, timed, **about), timed
-
-
-def fit_to_layers(
-    text: str,
-    link: LinkSpeed,
-    sources: Sequence[Roofline],
-    timed: Sequence[Calibration],
-    every: int = 1,
-    **about: Any,
-) -> Device:
-    """A device fitted to F, R and B of each layer of each model, in every `every`-th size."""
-
-    def predict(tried: Device) -> list[float]:
-        tables = [
-            source.changed(tried).layers(n, "always")
-            for source, times in zip(sources, timed, strict=True)
-            for n in times.sizes[::every]
-        ]
-        return _flat((each.forward, each.recompute, each.backward) for each in tables)
-
-    real = [
-        of_size
-        for times in timed
-        for of_size in [*zip(times.forward, times.recompute, times.backward, strict=True)][::every]
-    ]
-    return curve.of_layers(text, link, predict, _flat(real), **about)
-
-
-def _flat(sizes: Iterable[Sequence[Sequence[float]]]) -> list[float]:
-    return [seconds for of_size in sizes for layers in of_size for seconds in layers]
-
-
-def predicted(spec: RunSpec, model: Model, device: Device, kind: str) -> Calibration:
-    """Times of the layers by a device's rates, for micro-batches of N / M, 2 N / M, ... N examples.
-
-    `kind`, "cpu" or "cuda", says whose operators are counted.
-    """
-    source = Roofline(device, model, spec.optimizer, kind=kind)
-    timed = sizes(spec)
-    tables = [source.layers(n, "always") for n in timed]
-    largest, (layers, _) = timed[-1], source.times(timed[-1])
-    return Calibration(
-        sizes=tuple(timed),
-        forward=tuple(table.forward for table in tables),
-        recompute=tuple(table.recompute for table in tables),
-        backward=tuple(table.backward for table in tables),
-        update=tuple(layer.update for layer in layers),
-        activations=tuple(layer.activation_bytes / largest for layer in layers[:-1]),
-        gradients=tuple(layer.gradient_bytes / largest for layer in layers[:-1]),
-        link=device.link,
     )
 
 

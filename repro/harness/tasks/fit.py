@@ -11,10 +11,9 @@ from repro.costs.fit import Step, largest
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
 from repro.gpipe.core.memory import LiveBytes, capped
-from repro.harness import allocator
 from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
-from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
+from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import config_of, device_of, drawn_on, facts_of, setup_of
 from repro.methods.own import Own
@@ -80,13 +79,11 @@ def attempt(
     """Train one size within the memory; a MemoryError on the stage that needs more.
 
     Two steps: before the first there are no gradients, and the optimizer has no state. On a GPU a
-    third one watches every operator, to tell tensors from kernels' workspace. On a CPU a given size
-    is small enough for a third one under torch's profiler.
+    third one watches every operator, to tell tensors from kernels' workspace.
 
     Returns:
-        Peak bytes of each stage, and what its allocator says, where that is cheap: bytes of
-        tensors, and of tensors and workspace; on a GPU also of all that it reserved, fragments
-        among it.
+        Peak bytes of each stage, and on a GPU its bytes of tensors, of tensors and workspace, and
+        of all that its allocator reserved.
     """
     method.peak_bytes(*batch, limit=spec.memory)
     peaks = method.peak_bytes(*batch, limit=spec.memory)
@@ -100,8 +97,4 @@ def attempt(
             method.train_step(*batch)
         tensors = method.gather(meter.peak)
         return peaks, [list(stage) for stage in zip(tensors, peaks, reserved, strict=True)]
-    if spec.memory != UNLIMITED_MEMORY:
-        return peaks, None
-    before = method.resident(*batch)
-    peak = allocator.measure(lambda: method.train_step(*batch))
-    return peaks, method.gather([before + peak.visible, before + peak.everything])
+    return peaks, None

@@ -20,7 +20,6 @@ _TASKS = {
     "check": check.run,
     "fit": fit.run,
     "calibrate": calibrate.run,
-    "roofline": calibrate.run_roofline,
     "learn": learn.run,
     "traffic": traffic.run,
 }

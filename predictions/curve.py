@@ -26,6 +26,28 @@ _ABOVE = 3.0  # the greatest rate over the most that a whole layer attains
 Seconds = Callable[[Device], Sequence[float]]  # what the cost model predicts for a device
 
 
+def measured(source: str, link: LinkSpeed, **values: str | float) -> Device:
+    """A device whose numbers were all measured by `source`; each rate is its own peak.
+
+    `values` are the other fields but `tile` and `setup_s`, each number as it was measured.
+    """
+    plain: dict[str, Any] = {
+        "tile": {"value": 1, "source": "assumption: the rate has no matrix unit's tiles"},
+        "setup_s": {"value": 0, "source": "assumption: a step begins with its actions"},
+    }
+    values["link_bytes_per_second"] = link.bytes_per_second
+    values["link_latency_s"], values["link_overlap"] = link.latency, link.overlap
+    for name, value in values.items():
+        if isinstance(value, str):
+            plain[name] = value
+        elif Device.model_fields[name].annotation is Rate:
+            rate = {"peak": value, "attainable": 1.0}
+            plain[name] = rate | {"source": source, "attainable_source": source}
+        else:
+            plain[name] = {"value": value, "source": source}
+    return Device.of(plain)
+
+
 def where_free(device: Device) -> Device:
     """The device where no work takes any time."""
     update: dict[str, Any] = {}
@@ -72,7 +94,7 @@ def fit(
 def of_layers(
     source: str, link: LinkSpeed, predict: Seconds, real: Sequence[float], **texts: str | float
 ) -> Device:
-    """A device made of the seconds of single layers alone; `texts` as for `Device.measured`.
+    """A device made of the seconds of single layers alone; `texts` as for `measured`.
 
     The half of a class of which no layer has an operator stays where the fit begins.
 
@@ -80,7 +102,7 @@ def of_layers(
     besides its work is the least for each operator of a layer.
     """
     numbers = dict.fromkeys(FITTED, 1.0)
-    free = where_free(Device.measured(source, link, **texts, **numbers))
+    free = where_free(measured(source, link, **texts, **numbers))
     seconds = np.asarray(real)
 
     def work(name: str) -> np.ndarray:
@@ -97,7 +119,7 @@ def of_layers(
     peaks = {name: _ABOVE * float((work(name)[timed] / seconds).max()) for name in RATES}
     start = {half: peaks[rate] * each for half, rate in HALVES.items()}
     start |= peaks | dict.fromkeys(EACH, each)
-    begin = Device.measured(source, link, **texts, **start)
+    begin = measured(source, link, **texts, **start)
     begin = with_numbers(begin, RATES, [2 / _ABOVE] * len(RATES))
 
     def of_timed(tried: Device) -> list[float]:
@@ -110,4 +132,4 @@ def of_layers(
     fitted = fit(begin, fields, of_timed, seconds.tolist(), near=0.1)
     values = {name: float(f"{getattr(fitted, name).value:.4g}") for name in FITTED}
     values |= {name: round(values[name], 9) for name in EACH}  # less than a nanosecond is none
-    return Device.measured(source, link, **texts, **values)
+    return measured(source, link, **texts, **values)

@@ -1,0 +1,146 @@
+"""`repro predict --largest`: the largest model that fits into a memory, counted on fake tensors."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from repro.cli.answers import same, tell
+from repro.cli.options import MiniBatch
+from repro.cli.source import SourceOptions
+from repro.costs.size_ladder import size_ladders
+from repro.costs.units import different, parse_bytes, readable
+from repro.harness.catalog import pairs
+from repro.harness.sizes import DEFAULT_N
+from repro.harness.spec import Checkpoint, ScheduleName, assigned
+
+if TYPE_CHECKING:
+    from repro.costs.fit import Cut, Ladder, Step
+
+_SILENT = 3.0  # seconds of a search before it names the sizes that it counts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LargestOptions(SourceOptions):
+    K: tuple[int, ...] = ()
+    """numbers of devices, which have one stage each, or --stages-per-rank of them"""
+    M: tuple[int, ...] = ()
+    """numbers of micro-batches; by default 1, 4 and 32, with --largest 32"""
+    N: MiniBatch = DEFAULT_N
+    """mini-batch, over all replicas"""
+    schedule: ScheduleName = "gpipe"
+    """order of forwards and backwards"""
+    checkpoint: Checkpoint = "always"
+    """which micro-batches are recomputed"""
+    largest: str | None = None
+    """find the largest model of which each stage fits into this memory, such as 8GB or 8GiB"""
+    vary: str | None = None
+    """the argument of the model that --largest increases from 1 on; by default L of transformer, D
+    of amoebanet-d"""
+
+
+def answer(options: LargestOptions, text: str) -> int:
+    """Print the largest model that fits into a memory; 1 if none fits."""
+    from repro.costs.fit import largest
+    from repro.models import build
+
+    memory, unit = parse_bytes("--largest", text)
+    step = _step(options)
+    ladders = size_ladders(options.model, pairs("model_args", options.model_args), options.vary)
+    found = largest(_watched(partial(build, options.model)), step, memory, ladders)
+    best, above = found.best, found.above
+    settings = {
+        "fidelity": "counted",
+        "model": options.model,
+        "memory": memory,
+        "K": step.config.stages,
+        "M": step.config.micro_batches,
+        **same(options, "N", "schedule", "checkpoint", "optimizer"),
+    }
+    fields = settings | {  # sizes in bytes
+        "largest": best and best.plain(),
+        "next": above and above.plain(),
+        "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
+        "answer": _sentence(found, memory, unit),
+    }
+    terminal = settings | {
+        "memory": f"{readable(memory, unit)} of each stage",
+        "cut": best and cut_text(best.balance),
+        "counted": best and _stages(best, unit),
+        "answer": fields["answer"],
+    }
+    tell(terminal, fields, as_json=options.json)
+    return 0 if best is not None else 1
+
+
+def _step(options: LargestOptions) -> "Step":
+    from repro.costs.fit import Step
+    from repro.gpipe import PipelineConfig
+    from repro.harness.tasks.optimizers import OPTIMIZERS
+
+    if len(options.K) > 1 or len(options.M) > 1:
+        raise ValueError("--K, --M: with --largest allowed is one value of each; give one")
+    (K,), (M,) = options.K or (1,), options.M or (min(32, options.N),)
+    if not 1 <= M <= options.N:
+        raise ValueError(f"--M {M}: allowed is 1 to N={options.N}")
+    config = PipelineConfig(K, M, checkpoint=options.checkpoint, schedule=options.schedule)
+    return Step(config, options.N, partial(OPTIMIZERS[options.optimizer], lr=0.01))
+
+
+def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The same builder; if the search takes long, a line on stderr names each size."""
+    began = time.monotonic()
+
+    def build_and_say(**args: Any) -> Any:
+        seconds = time.monotonic() - began
+        if seconds > _SILENT:
+            print(f"{seconds:.0f} s: counting {assigned(args)}", file=sys.stderr)
+        return build(**args)
+
+    return build_and_say
+
+
+def _sentence(found: "Ladder", memory: int, unit: str) -> str:
+    """The largest size, and why it is not larger."""
+    why = f"the search ended at {found.varied}={found.limit}"
+    if found.varied is None:
+        why = "only this size was counted: --vary NAME varies an argument"
+    if found.above is not None:
+        size, limit = different(found.above.fullest, memory, unit)
+        why = f"{_name(found.above)} takes {size} of {limit} on its fullest stage"
+    if found.best is None:
+        return f"nothing fits: the smallest size, {why}; try more stages"
+    used = readable(found.best.fullest, unit)
+    return f"largest: {_name(found.best)}, with {used} on its fullest stage; {why}"
+
+
+def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
+    """Memory of each stage by kind; one line for equal neighbours."""
+    lines = []
+    first = 0
+    for stage, equal in groupby(cut.stages):
+        last = first + len(list(equal)) - 1
+        sizes = {**stage.by_kind, "total": stage.total}
+        lines.append(
+            {"stage": str(first) if first == last else f"{first}-{last}"}
+            | {kind: readable(size, unit) if size else "-" for kind, size in sizes.items()}
+        )
+        first = last + 1
+    return lines
+
+
+def _name(cut: "Cut") -> str:
+    """`L=24 (305,213,440 parameters)`."""
+    return f"{assigned(cut.args) or 'this size'} ({cut.parameters:,} parameters)"
+
+
+def cut_text(counts: Sequence[int]) -> str:
+    """`14+13x126+13`: equal neighbours are written once, with their number."""
+    texts = []
+    for count, equal in groupby(counts):
+        times = len(list(equal))
+        texts.append(f"{count}x{times}" if times > 1 else str(count))
+    return "+".join(texts)

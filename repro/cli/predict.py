@@ -1,0 +1,256 @@
+"""`repro predict`: what a training step takes, which plan is fastest, how large a model can be."""
+
+import dataclasses
+import json
+from itertools import product
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Interval
+
+from repro.cli import largest
+from repro.cli.answers import same, tell
+from repro.cli.largest import LargestOptions, cut_text
+from repro.cli.options import json_file, parse
+from repro.cli.source import Chosen, Sizes, chosen, this_machine
+from repro.costs.error_bars import range_text, step_error
+from repro.costs.units import different, parse_bytes, readable
+from repro.gpipe.schedule import collector
+from repro.harness.sizes import in_blocks
+from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
+from repro.harness.text import number
+
+if TYPE_CHECKING:
+    from repro.harness.predict import Prediction
+
+# Questions, and the options that only some of them have.
+_DEVICE = {"device", "trust", "link", "memory", "results"}
+_TAKES = {
+    "with --largest": {"largest", "K", "M", "schedule", "checkpoint", "vary"},
+    "with --K": {"K", "M", "D", "schedule", "stages_per_rank", "checkpoint", *_DEVICE},
+    "without --K": {"devices", "top", "save", *_DEVICE},
+}
+_OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
+_COLUMNS = ("method", "K", "D", "M", "checkpoint", "step_s", "step_low_s", "step_high_s")
+_RATIOS = ("speedup_vs_plain", "speedup_vs_k1", "idle_over_total", "peak_bytes", "fits")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictOptions(LargestOptions):
+    """Predict a step of given K and M, the fastest plan, or the largest model to fit.
+
+    With --K, the training step for each K and M. Without --K, a search for the fastest plan on some
+    devices: schedule, K, D, M, recomputation and cut. With --largest, a search for the largest
+    model that fits into a memory. Steps are simulated and memory is counted; nothing is trained.
+    """
+
+    D: int = 1
+    """replicas of the pipeline, which split the mini-batch and sum their gradients"""
+    stages_per_rank: int | None = None
+    """stages of each device; at least 2 for the schedule interleaved-1f1b, otherwise left out"""
+    memory: str | None = None
+    """of each device, such as 16GB (10^9 bytes) or 16GiB (2^30); by default the profile's"""
+    devices: Annotated[int | None, Interval(ge=1, le=64)] = None
+    """how many there are for the fastest plan; with --device here all of them"""
+    top: Annotated[int, Interval(ge=1, le=100)] = 5
+    """plans to show"""
+    save: Path | None = None
+    """write the spec of the fastest plan to this .json file, which `repro run --spec` measures"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Predicted steps, and what they are compared with."""
+
+    of: Chosen
+    plain: "Prediction"  # plain training on one device
+    plans: list["Prediction"]
+    one_stage: dict[int, "Prediction"]  # M -> the step of K=1; empty after a search
+    memory: int | None  # bytes of a device
+
+    def fits(self, plan: "Prediction") -> bool | None:
+        if plan.peaks is None or self.memory is None:
+            return None
+        return max(plan.peaks) <= self.memory
+
+    @property
+    def best(self) -> "Prediction":
+        """The fastest plan that fits, which may be plain training; if none fits, the leanest."""
+        from repro.harness.fastest import order
+
+        fitting = [plan for plan in (*self.plans, self.plain) if self.fits(plan) is not False]
+        best = min(fitting, key=order, default=None)
+        if best is None:
+            return min(self.plans, key=lambda plan: max(plan.peaks or [0]))
+        is_plain = self.plain in fitting and self.plain.step_s <= best.step_s
+        return self.plain if is_plain else best
+
+    def row(self, plan: "Prediction") -> dict[str, Any]:
+        spec, error = plan.spec, step_error(self.of.source.durations)
+        low, high = error.ends(plan.step_s) if error else (None, None)
+        alone = self.one_stage.get(spec.M)
+        return {
+            "method": "plain" if plan is self.plain else spec.method,
+            **same(spec, "schedule", "stages_per_rank", "K", "D", "M", "checkpoint"),
+            "step_s": plan.step_s,
+            "step_low_s": low,
+            "step_high_s": high,
+            "throughput": spec.N / plan.step_s,
+            "speedup_vs_plain": self.plain.step_s / plan.step_s,
+            "speedup_vs_k1": alone.step_s / plan.step_s if alone else None,
+            "idle_over_total": plan.idle_over_total,
+            "breakdown": {cause: part / plan.step_s for cause, part in plan.parts.items()},
+            "peak_bytes": plan.peaks,
+            "fits": self.fits(plan),
+            "cut": plan.counts,
+        }
+
+    def answer(self, unit: str) -> str:
+        """The fastest plan, in a sentence; `unit` is that of memory."""
+        best, plain = self.best, self.fits(self.plain)
+        at = f"{best.spec.method}, K={best.spec.K}, D={best.spec.D}, M={best.spec.M}"
+        if self.fits(best) is False:
+            size, limit = different(max(best.peaks or [0]), self.memory or 0, unit)
+            return (
+                f"none of these fits: the leanest, {at}, takes {size} of {limit} on its fullest "
+                "device; try a larger K or M, or a smaller N"
+            )
+        if best is self.plain:
+            return "fastest: plain training on one device; no plan of these that fits is faster"
+        fastest = "fastest" if all(map(self.fits, self.plans)) else "fastest that fits"
+        if plain is None:
+            fastest = "fastest, if it fits (--memory says whether)"
+        speed = f"{number(best.spec.N / best.step_s)} {self.of.model.unit}"
+        return (
+            f"{fastest}: {at}, recompute {best.spec.checkpoint}: {speed}, "
+            f"{self.plain.step_s / best.step_s:.2f}x over plain training"
+            f"{', which does not fit' if plain is False else ''}"
+        )
+
+
+@collector.paused()
+def main(arguments: list[str]) -> int:
+    options = parse(PredictOptions, arguments, "repro predict")
+    _check(options)
+    if options.largest is not None:
+        return largest.answer(options, options.largest)
+    save = options.save and json_file("--save", options.save)
+    of = chosen(options, _sizes(options))
+    memory, unit = of.memory, "GiB"
+    if options.memory is not None:
+        memory, unit = parse_bytes("--memory", options.memory)
+    found = _given(options, of, memory) if options.K else _search(options, of, memory)
+    if save is not None:
+        spec = found.best.spec.model_copy(update={"balance": found.best.counts})
+        save.write_text(json.dumps(spec.plain(), indent=1) + "\n", encoding="utf-8")
+    fields = {
+        "fidelity": "simulated",
+        "memory_fidelity": "counted",
+        "model": of.model.name,
+        "model_args": of.model_args,
+        "on": of.on,
+        "memory": memory,
+        **same(options, "N", "optimizer"),
+        "unit": of.model.unit,
+        "plain": found.row(found.plain),
+        "plans": [found.row(plan) for plan in found.plans],
+        # The steps of layers that wait say nothing of how to train.
+        "answer": None if of.waits else found.answer(unit),
+    }
+    trust = " --trust" if of.model.name.startswith("import:") else ""  # the file names code
+    terminal = {
+        "model": f"{of.model.name} ({assigned(of.model_args) or 'its defaults'}), N={options.N}, "
+        f"optimizer {options.optimizer}",
+        "on": of.on,
+        "memory": memory and f"{readable(memory, unit)} of each device",
+        "plans": [_cells(row, of.model.unit) for row in (fields["plain"], *fields["plans"])],
+        "range": None if of.waits else range_text(of.source.durations),
+        "assumed": "I and W take half of a backward each" if options.schedule == "zb-h1" else None,
+        "answer": fields["answer"],
+        "wrote": save and f"{save}; `repro run --spec {save}{trust}` measures it",
+    }
+    tell(terminal, fields, as_json=options.json)
+    return 0
+
+
+def _cells(row: dict[str, Any], unit: str) -> dict[str, Any]:
+    """What a terminal shows of a row."""
+    texts = {unit: number(row["throughput"]), "cut": cut_text(row["cut"])}
+    return {name: texts.get(name) or row[name] for name in (*_COLUMNS, unit, *_RATIOS, "cut")}
+
+
+def _check(options: PredictOptions) -> None:
+    """Refuse an option that the question does not have, and a missing model."""
+    question = "with --K" if options.K else "without --K"
+    if options.largest is not None:
+        question = "with --largest"
+    for field in dataclasses.fields(options):
+        is_given = getattr(options, field.name) != field.default
+        if is_given and field.name not in _OF_ALL | _TAKES[question]:
+            flag = field.name.replace("_", "-")
+            raise ValueError(f"--{flag}: has no meaning {question}; leave it out")
+    if not options.model and not str(options.device).endswith(".json"):
+        raise ValueError("model: name one; try `repro predict transformer --device v100 --K 4`")
+
+
+def _micro_batches(options: PredictOptions) -> list[int]:
+    default = [M for M in (1, 4, 32) if options.D * M <= options.N]
+    return list(dict.fromkeys(options.M)) or default or [1]
+
+
+def _sizes(options: PredictOptions) -> Sizes:
+    """Of micro-batches that --device here times."""
+    if not options.K:
+        return Sizes(options.devices, 1, options.N)
+    smallest = options.N // options.D // max(_micro_batches(options))
+    return Sizes(max(options.K) * options.D, max(1, smallest), options.N)
+
+
+def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
+    """The steps of each K and M; all are checked before the first."""
+    from repro.gpipe.core.layers import refuse_shared
+    from repro.harness.predict import predict
+
+    Ms = _micro_batches(options)
+    specs = sweep(
+        model=of.model.name,
+        model_args=of.model_args,
+        fidelity="simulated",
+        profile=of.profile,
+        **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
+        K=[*dict.fromkeys((1, *options.K))],
+        M=Ms,
+    )
+    for spec in specs:
+        spec.check_depth(len(of.model.layers))
+    steps = {(spec.K, spec.M): predict(spec, of.source) for spec in specs}
+    plans = [steps[pair] for pair in dict.fromkeys(product(options.K, Ms))]
+    for plan in plans:
+        refuse_shared(of.model.layers, plan.counts)
+    plain = predict(specs[0].model_copy(update=PLAIN), of.source)
+    of.warn({*options.K}, {1: options.N} | {M: options.N // options.D // M for M in Ms})
+    return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory)
+
+
+def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
+    """The fastest plans on some devices; plain training is not among them."""
+    from repro.harness.fastest import Search
+    from repro.harness.predict import predict
+
+    if of.waits:
+        raise ValueError(
+            f"model = '{of.model.name}': its layers take the same time for every micro-batch, so "
+            "there is no fastest plan; give --K, or a model that computes"
+        )
+    devices = options.devices or (this_machine().count if options.device == "here" else None)
+    if devices is None:
+        raise ValueError("--devices: say how many there are; try --devices 8, or give --K 4")
+    settings: dict[str, Any] = {"model_args": of.model_args, **in_blocks("laptop")}
+    settings |= same(options, "N", "optimizer") | {"K": 1, "M": 1, "checkpoint": "never"}
+    one = RunSpec(model=of.model.name, **settings)
+    plans = Search(of.source, one, devices, inf if memory is None else memory).best(options.top)
+    of.warn({plan.spec.K * plan.spec.D for plan in plans[:1]}, {})
+    is_plain = {"K": 1, "D": 1, "M": 1, "checkpoint": "never"}
+    others = [plan for plan in plans if same(plan.spec, *is_plain) != is_plain]
+    return Found(of, predict(one, of.source), others, {}, memory)

@@ -1,0 +1,166 @@
+"""Search for the fastest plan to train a model on some devices.
+
+A plan is a run: schedule, K, D, M, checkpoint mode and cut. `repro.harness.predict` gives its step
+and its memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import inf, log
+from operator import itemgetter
+from typing import Any
+
+from repro.costs.units import readable
+from repro.gpipe.core.layers import on_meta, refuse_shared
+from repro.harness.predict import Calibrated, Prediction, Source, predict
+from repro.harness.spec import Checkpoint, RunSpec, ScheduleName
+
+# Schedules, and how many stages a rank has. Only those that can be executed: a plan is measured.
+ORDERS: tuple[tuple[ScheduleName, int | None], ...] = (
+    ("gpipe", None),
+    ("1f1b", None),
+    ("interleaved-1f1b", 2),
+    ("naive", None),
+)
+# Of a single stage: each backward follows its forward, so one micro-batch is in memory at a time.
+ALONE: ScheduleName = "1f1b"
+CHECKPOINTS: tuple[Checkpoint, ...] = ("always", "except_last", "never")
+TIE = 0.005  # steps that differ by less than about this share count as equally long
+Family = tuple[str, int, int, str]  # schedule, K, D, checkpoint mode: plans that differ in M
+Order = tuple[int, int, float, float]
+
+
+def order(plan: Prediction) -> Order:
+    """Sorts plans: of about equally long steps, fewer devices come first, and then less memory."""
+    return _length(plan.step_s), plan.spec.K * plan.spec.D, max(plan.peaks or [0]), plan.step_s
+
+
+def _length(step_s: float) -> int:
+    return round(log(step_s) / TIE)
+
+
+@dataclass
+class Search:
+    """The plans of a model on some devices."""
+
+    source: Source  # what the layers cost
+    plain: RunSpec  # plain training on one device: model, mini-batch and optimizer
+    devices: int  # how many there are
+    memory: float = inf  # bytes of each
+
+    def best(self, top: int = 5) -> list[Prediction]:
+        """The `top` best plans that fit: of each schedule, K, D and checkpoint mode the best M.
+
+        A one-line ValueError if none fits.
+        """
+        least = {pair: self._least(*pair) for pair in self._pairs}
+        specs = [
+            spec for pair in least if least[pair] <= self.memory for spec in self._specs(*pair)
+        ]
+        found: dict[Family, Prediction] = {}
+        reason = self._reason(least)
+        for bound, spec in sorted(((self._bound(s), s) for s in specs), key=itemgetter(0)):
+            shown = sorted(order(plan) for plan in found.values())[:top]
+            slowest = shown[-1][0] if len(shown) == top else inf
+            if bound and _length(bound) > slowest:
+                break  # so are all later ones
+            plan = predict(spec, self.source)
+            if _length(plan.step_s) > slowest:
+                continue
+            fitting = self._fitting(plan)
+            family = spec.schedule, spec.K, spec.D, spec.checkpoint
+            if fitting is None or (family in found and order(found[family]) < order(fitting)):
+                continue
+            try:
+                refuse_shared(self._modules, fitting.counts)
+            except ValueError as error:
+                reason = str(error)
+            else:
+                found[family] = fitting
+        if not found:
+            raise ValueError(reason)
+        return sorted(found.values(), key=order)[:top]
+
+    @cached_property
+    def _modules(self) -> list[Any]:
+        return [*on_meta(self.source.model.layers)] if self.source.model else []
+
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
+        """(K, D) that the devices and the mini-batch allow: K x D divides the devices."""
+        devices, N = self.devices, self.plain.N
+        pairs = product(range(1, min(devices, len(self._modules)) + 1), range(1, devices + 1))
+        return [(K, D) for K, D in pairs if devices % (K * D) == 0 and N % D == 0]
+
+    def _least(self, K: int, D: int) -> int:
+        """Bytes that the leanest plan takes on its fullest device, cut evenly by memory."""
+        lean = {"K": K, "D": D, "M": self.plain.N // D, "schedule": "1f1b", "checkpoint": "always"}
+        spec = self.plain.model_copy(update=lean)
+        counts = self.source.cuts_by_memory(spec).evenest()
+        return max(self.source.peaks(spec, self.source.examples(spec), counts) or [0])
+
+    def _specs(self, K: int, D: int) -> Iterator[RunSpec]:
+        """The plans of a (K, D), with equal micro-batches of a size that has known times.
+
+        With one micro-batch all schedules of one stage a rank are naive model parallelism.
+        """
+        replica = self.plain.N // D
+        timed = self.source.calibration if isinstance(self.source, Calibrated) else None
+        Ms = [M for M in range(1, replica + 1) if replica % M == 0]
+        Ms = [M for M in Ms if timed is None or timed.covers(replica // M)]
+        for M, (schedule, per_rank) in product(Ms, ORDERS):
+            if K == 1:
+                taken = schedule == ALONE
+            elif M == 1 and per_rank is None:
+                taken = schedule == "naive"
+            else:
+                taken = K * (per_rank or 1) <= len(self._modules)
+            # Where each backward follows its own forward, "except_last" recomputes nothing.
+            in_turn = M == 1 or schedule == "naive" or K == 1
+            modes = [mode for mode in CHECKPOINTS if not in_turn or mode != "except_last"]
+            for mode in modes if taken else ():
+                fields = {"K": K, "D": D, "M": M, "schedule": schedule, "checkpoint": mode}
+                yield self.plain.model_copy(update=fields | {"stages_per_rank": per_rank})
+
+    def _bound(self, spec: RunSpec) -> float:
+        """Seconds that a step takes at least: the work of the busiest rank of the best cut.
+
+        With the naive schedule one rank computes at a time. Timed layers have no bound, since they
+        are faster while other ranks wait.
+        """
+        if isinstance(self.source, Calibrated):
+            return 0.0
+        layers = self.source.layers(self.source.examples(spec), spec.checkpoint)
+        work = [F + B for F, B in zip(layers.forward, layers.backward, strict=True)]
+        if spec.checkpoint == "always":
+            work = [seconds + R for seconds, R in zip(work, layers.recompute, strict=True)]
+        if spec.schedule == "naive":
+            return spec.M * sum(work)
+        return spec.M * max(max(work), sum(work) / spec.K)
+
+    def _fitting(self, plan: Prediction) -> Prediction | None:
+        """The plan if it fits, else the same with the cut that takes the least memory."""
+        if max(plan.peaks or [0]) <= self.memory:
+            return plan
+        cuts = self.source.cuts_by_memory(plan.spec)
+        if plan.spec.stages_per_rank is not None or cuts.pack(int(self.memory)) is None:
+            return None
+        even = predict(plan.spec, self.source, cuts.evenest())
+        return even if max(even.peaks or [0]) <= self.memory else None
+
+    def _reason(self, least: dict[tuple[int, int], int]) -> str:
+        """Why there is no plan."""
+        (K, D), size = min(least.items(), key=itemgetter(1))
+        if size <= self.memory and isinstance(self.source, Calibrated):
+            sizes = self.source.calibration.sizes
+            return (
+                f"N = {self.plain.N}: layers were timed for micro-batches of {sizes[0]} to "
+                f"{sizes[-1]} examples, and no such size divides it; try a multiple of {sizes[0]}"
+            )
+        return (
+            f"memory = {readable(self.memory, 'GB')}: nothing fits; the leanest plan (K={K}, "
+            f"D={D}, all recomputed, the smallest micro-batches) takes {readable(size, 'GB')} on "
+            "its fullest device; try that much memory, more devices or a smaller mini-batch"
+        )
