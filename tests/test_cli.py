@@ -131,15 +131,11 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run sweep --stages 2", ["--stages 2; did you mean '--K'"]),
         ("run sweep --batch 3 --N 4", ["--N and --batch: are one option"]),
         ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
-        ("simulate timed --k 4", ["did you mean '--K'"]),
-        ("advise transformer --K 4", ["--K 4; did you mean '--devices'"]),
-        ("fit transformer --memory 1GB --microbatch 4", ["did you mean '--M'"]),
-        ("fit --model transformer --memory 1GB", ["MODEL, which stands first: needs a value"]),
-        ("simulate --model timed", ["--model timed; it stands first, without --model"]),
+        ("predict transformer --largest 1GB --microbatch 4", ["did you mean '--M'"]),
+        ("predict --model timed", ["--model timed; it stands first, without --model"]),
+        ("predict timed --devices 2 --save x.txt", ["x.txt: allowed is the path of a .json file"]),
         ("train", ["MODEL, which stands first: needed, and not given"]),
         ("run sweep --K two", ["--K", "two", "--help"]),
-        ("advise timed --link pci", ["--link pci: allowed is nvlink, ", "pcie-host, a number"]),
-        ("advise transformer --device v100 --devices 2 --link 0", ["--link 0: allowed is"]),
         ("run sweep --method gpip", ["gpipe-x-tensor; did you mean 'gpipe'"]),
         ("run sweep --method gpipe --D 2", ["error: D = 2 with method = gpipe: "]),
         ("run sweep --schedule interleaved-1f1b", ["a value, as in --stages-per-rank 2"]),
@@ -147,11 +143,6 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],
         ),
-        ("calibrate --K 1", ["--K 1: allowed is 2 to 1024"]),
-        ("calibrate --output x.txt", ["--output x.txt: allowed is the path of a .json file"]),
-        ("calibrate transformer --N 2 --smallest 3", ["--smallest 3: allowed is 1 to 2"]),
-        ("calibrate --N 64", ["--N: of a model, and none is named"]),
-        ("calibrate timed --N 4", ["wait as long as they say", "`repro simulate timed`"]),
         ("report --results none --plots plots", ["results = 'none'", "repro run"]),
     ],
 )
@@ -238,8 +229,7 @@ def test_help_is_complete(capfd: pytest.CaptureFixture[str]):
     for words, flags in (
         ("run sweep", [*sweep, "numbers of stages"]),
         ("run", ["--scale"]),
-        ("simulate", ["--link"]),
-        ("calibrate", ["--smallest"]),
+        ("predict", ["--link"]),
     ):
         with pytest.raises(SystemExit) as stop:
             main([*words.split(), "--help"])

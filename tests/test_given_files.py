@@ -23,7 +23,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "command",
     [
         "run --wandb disabled --spec x.json",
-        "simulate transformer --model-args L=1 d=16 H=32 heads=2 V=32 T=8 --device x.json",
+        "predict transformer --model-args L=1 d=16 H=32 heads=2 V=32 T=8 --K 2 --device x.json",
         "plan x.py",
     ],
 )

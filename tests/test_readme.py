@@ -15,10 +15,9 @@ from PIL import Image
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from repro.cli.advise import AdviseOptions
-from repro.cli.calibrate import CalibrateOptions
 from repro.cli.main import main
 from repro.cli.options import parse
+from repro.cli.predict import PredictOptions
 from repro.cli.train import TrainOptions
 from repro.gpipe import launch
 from repro.harness.results import load
@@ -41,14 +40,14 @@ TEXT = page("README.md")
 COMMANDS = TEXT + page("docs/cli.md")
 PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", COMMANDS)
 # Commands of pages, each with the class of its options.
-OPTIONS = {"advise": AdviseOptions, "calibrate": CalibrateOptions, "train": TrainOptions}
+OPTIONS = {"predict": PredictOptions, "train": TrainOptions}
 GIVEN = re.findall(
     rf"(?m)^    \.venv/bin/repro ({'|'.join(OPTIONS)}) (.*)$",
     page("docs/training.md") + page("docs/advise.md"),
 )
 # A command with its output: indented lines up to the next paragraph.
 ADVICE = re.findall(
-    r"(?m)^    \$ \.venv/bin/repro (advise .*)\n((?:    .*\n|\n)*)", page("docs/advise.md")
+    r"(?m)^    \$ \.venv/bin/repro (predict .*)\n((?:    .*\n|\n)*)", page("docs/advise.md")
 )
 RECIPES = "clip() bfloat16() float16() accumulate() load() schedule(4) schedule(2)".split()
 RECIPES += ["schedule(4, 'checkpoint')", "pretrained()", "evaluate()", "tied()"]

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -49,12 +49,14 @@ def answer(options: LargestOptions, text: str) -> int:
 
     memory, unit = parse_bytes("--largest", text)
     step = _step(options)
-    ladders = size_ladders(options.model, pairs("model_args", options.model_args), options.vary)
+    args = pairs("model_args", options.model_args)
+    ladders = size_ladders(options.model, args, options.vary)
     found = largest(_watched(partial(build, options.model)), step, memory, ladders)
     best, above = found.best, found.above
     settings = {
         "fidelity": "counted",
         "model": options.model,
+        "model_args": args,
         "memory": memory,
         "K": step.config.stages,
         "M": step.config.micro_batches,
@@ -64,9 +66,10 @@ def answer(options: LargestOptions, text: str) -> int:
         "largest": best and best.plain(),
         "next": above and above.plain(),
         "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
-        "answer": _sentence(found, memory, unit),
+        "answer": _sentence(found, args, memory, unit),
     }
     terminal = settings | {
+        "model_args": assigned(args) or None,
         "memory": f"{readable(memory, unit)} of each stage",
         "cut": best and cut_text(best.balance),
         "counted": best and _stages(best, unit),
@@ -103,18 +106,24 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
     return build_and_say
 
 
-def _sentence(found: "Ladder", memory: int, unit: str) -> str:
+def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int, unit: str) -> str:
     """The largest size, and why it is not larger."""
+
+    def name(cut: "Cut") -> str:
+        """`L=24 (305,213,440 parameters)`."""
+        chosen = {name: value for name, value in cut.args.items() if name not in given}
+        return f"{assigned(chosen) or 'this size'} ({cut.parameters:,} parameters)"
+
     why = f"the search ended at {found.varied}={found.limit}"
     if found.varied is None:
         why = "only this size was counted: --vary NAME varies an argument"
     if found.above is not None:
         size, limit = different(found.above.fullest, memory, unit)
-        why = f"{_name(found.above)} takes {size} of {limit} on its fullest stage"
+        why = f"{name(found.above)} takes {size} of {limit} on its fullest stage"
     if found.best is None:
         return f"nothing fits: the smallest size, {why}; try more stages"
     used = readable(found.best.fullest, unit)
-    return f"largest: {_name(found.best)}, with {used} on its fullest stage; {why}"
+    return f"largest: {name(found.best)}, with {used} on its fullest stage; {why}"
 
 
 def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
@@ -130,11 +139,6 @@ def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
         )
         first = last + 1
     return lines
-
-
-def _name(cut: "Cut") -> str:
-    """`L=24 (305,213,440 parameters)`."""
-    return f"{assigned(cut.args) or 'this size'} ({cut.parameters:,} parameters)"
 
 
 def cut_text(counts: Sequence[int]) -> str:

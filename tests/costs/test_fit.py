@@ -1,6 +1,7 @@
 """The largest model that fits, and the command that looks for it."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
@@ -99,20 +100,24 @@ def test_units_are_decimal_or_binary():
             parse_bytes("memory", text)
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]):
-    command = ["fit", "transformer", "--memory", "4MiB", "--K", "4", "--N", "8"]
-    sizes = (f"{name}={value}" for name, value in SMALL.items())
-    command += ["--M", "8", "--model-args", *sizes]
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    command = ["predict", "transformer", "--largest", "4MiB", "--K", "4", "--N", "8", "--M", "8"]
+    command += ["--optimizer", "rmsprop-momentum", "--model-args"]
+    command += [f"{name}={value}" for name, value in SMALL.items()]
     assert main(command) == 0
-    shown = capsys.readouterr().out
-    for words in ("4.00 MiB of each stage", "counted", "largest ", "boundary", "one size up"):
-        assert words in shown
-    assert main([*command, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
     fit = largest(transformer, STEP, 4 * 2**20, [SIZES])
     assert fit.best is not None
-    assert answer["largest"]["stages"] == fit.best.plain()["stages"]
-    assert answer["next"]["args"]["L"] == fit.best.args["L"] + 1
+    for words in ("4.00 MiB of each stage", "counted", f"largest: L={fit.best.args['L']} ("):
+        assert words in shown.out
+    assert shown.err == ""
+    monkeypatch.setattr("repro.cli.largest._SILENT", 0.0)
+    assert main([*command, "--json"]) == 0
+    output = capsys.readouterr()
+    found = json.loads(output.out)
+    assert found["largest"]["stages"] == fit.best.plain()["stages"]
+    assert found["next"]["args"]["L"] == fit.best.args["L"] + 1
+    assert re.search(r"s: counting d=64, .* L=1\n", output.err), "a long search names each size"
 
 
 MINE = """
@@ -128,23 +133,21 @@ def test_a_model_of_one_s_own(
 ):
     (tmp_path / "mymodel_fit.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    mine = ["fit", "import:mymodel_fit:layers", "--memory", "900MB", "--json"]
+    mine = ["predict", "import:mymodel_fit:layers", "--largest", "600MB", "--json"]
     assert main([*mine, "--vary", "width"]) == 0
     assert json.loads(capsys.readouterr().out)["largest"]["args"]["width"] > 2
     assert main(mine) == 1  # eight layers of 9 million parameters
-    assert json.loads(capsys.readouterr().out)["largest"] is None
+    found = json.loads(capsys.readouterr().out)
+    assert found["largest"] is None
+    assert found["answer"].startswith("nothing fits: the smallest size, this size (")
 
 
 def test_the_search_goes_on_until_a_size_does_not_fit(capsys: pytest.CaptureFixture[str]):
-    tiny = ["fit", "transformer", "--memory", "6MiB", "--N", "1", "--optimizer", "none"]
-    tiny += ["--model-args", *"d=4 H=4 heads=1 V=16 T=2".split(), "--json"]
-    assert main(tiny) == 0
+    tiny = ["predict", "transformer", "--largest", "6MiB", "--N", "1", "--json", "--model-args"]
+    assert main([*tiny, *"d=4 H=4 heads=1 V=16 T=2".split()]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["largest"]["args"]["L"] > 5000
+    assert found["largest"]["args"]["L"] > 4000
     assert found["next"]["args"]["L"] == found["largest"]["args"]["L"] + 1
-    assert not found["limit_reached"]
-    assert main([*tiny, "--up-to", "50"]) == 0
-    assert json.loads(capsys.readouterr().out)["limit_reached"]
 
 
 @pytest.mark.slow

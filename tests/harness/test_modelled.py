@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import SPEC_SIZES, spec
+from crew import spec
 from pydantic import TypeAdapter
 
 from repro.costs import device as devices
@@ -16,9 +16,7 @@ from repro.harness.rehearsal import check
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import simulate as modelled
-from repro.harness.tasks.calibrate import predicted
 from repro.harness.tasks.emulate import prepare
-from repro.models import build
 from repro.simulate.stage_costs import StageCosts
 from repro.simulate.step import simulate
 
@@ -83,20 +81,6 @@ def test_what_does_not_go_together_is_one_line(changed: dict[str, Any], words: s
     with pytest.raises(ValueError, match=words) as error:
         line(device(**changed))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("M", [1, 2, 8])
-def test_the_recorded_times_are_those_of_the_roofline(M):
-    spec = RunSpec(model="transformer", model_args=SPEC_SIZES, K=2, M=8, N=8, task="roofline")
-    made = predicted(spec, build(spec.model, **SPEC_SIZES), devices.load("v100"), "cpu")
-    assert made.sizes == (1, 2, 4, 8)
-
-    simulated = {"task": "train", "fidelity": "simulated", "profile": "v100", "balance": (2, 2)}
-    step = spec.model_copy(update=simulated | {"M": M})
-    costs = made.stages((2, 2), 8 // M)
-    record = modelled.simulated(step, "cpu").record
-    assert isinstance(record, TrainRound)
-    assert simulate(step.make_schedule(), costs).step_time == pytest.approx(record.step_s[0])
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups

@@ -67,8 +67,8 @@ def test_plan_refuses_what_run_refuses(
     assert not [*Path().glob("results/*/")], "nothing is recorded"
 
 
-def test_calibrate_refuses_the_same(capfd: pytest.CaptureFixture[str]):
-    assert main(["calibrate", "import:rehearsed_models:shapes"]) == 2
+def test_timing_layers_refuses_the_same(capfd: pytest.CaptureFixture[str]):
+    assert main(["predict", "import:rehearsed_models:shapes", "--device", "here"]) == 2
     assert "layers[2] (Linear) cannot be counted" in capfd.readouterr().err
 
 

@@ -1,0 +1,342 @@
+"""`repro predict`: steps of given K and M, the fastest plan, layers that are timed here."""
+
+import dataclasses
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import Crew
+from torch import nn
+
+from repro.cli import source
+from repro.cli.answers import tell
+from repro.cli.main import main
+from repro.costs.device import load as load_device
+from repro.gpipe.partition.layer_costs import LinkSpeed
+from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.harness import machine, runner
+from repro.harness.fastest import CHECKPOINTS, Search, order
+from repro.harness.machine import Machine
+from repro.harness.predict import Roofline, predict
+from repro.harness.results import load
+from repro.harness.schema import TrainRound
+from repro.harness.spec import PLAIN, RunSpec
+from repro.harness.tasks.simulate import simulated
+from repro.models import build
+from repro.simulate.step import all_reduce_seconds, exposed_seconds
+
+ARGS = {"L": 6, "d": 1024, "H": 4096, "heads": 8, "V": 64, "T": 128}
+LAYERS = ARGS["L"] + 2
+SIZES = ["--model-args", *(f"{name}={value}" for name, value in ARGS.items())]
+ON = ["predict", "transformer", *SIZES, "--device", "v100", "--N", "8"]
+FASTEST = [*ON, "--devices", "2"]
+TINY = [*"predict transformer --model-args L=1 d=16 H=32 heads=2 V=32 T=8 --device here".split()]
+INTERLEAVED = ["--schedule", "interleaved-1f1b", "--stages-per-rank", "2"]
+HERE = Machine("cpu", "Test CPU", 2, "shm", "2.9")
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def search(args: dict[str, Any], N: int, memory: float = 10**9) -> Search:
+    """On two V100."""
+    one = RunSpec(model="transformer", model_args=args, N=N, K=1, M=1, checkpoint="never")
+    return Search(Roofline(load_device("v100"), build("transformer", **args)), one, 2, memory)
+
+
+def test_given_steps_and_plain_training_are_a_table_and_a_sentence(capsys):
+    assert main([*ON, "--K", "1", "2", "--M", "1", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    title = next(n for n, line in enumerate(lines) if line.startswith("method"))
+    assert [line.split()[:5] for line in lines[title + 1 : title + 4]] == [
+        ["plain", "1", "1", "1", "never"],
+        ["single", "1", "1", "1", "always"],
+        ["single", "1", "1", "4", "always"],
+    ]
+    assert re.match("answer +fastest: gpipe, K=2, D=1, M=4, recompute always: ", lines[-1])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "bubble"),
+    [(["--schedule", "1f1b"], 3 / 8), (INTERLEAVED, 3 / 16), (["--schedule", "zb-h1"], 3 / 8 / 3)],
+    ids=["1f1b", "interleaved", "zero bubble"],
+)
+def test_bubbles_are_those_of_the_closed_forms(schedule, bubble, capsys):
+    """Two stages a device halve the bubble of 1F1B; half I and half W leave a third of it."""
+    timed = ["predict", "timed", "--model-args", "L=8", "--K", "4", "--M", "8", "--N", "8"]
+    timed += ["--checkpoint", "never", *schedule]
+    (plan,) = answer(capsys, *timed)["plans"]
+    assert len(plan["cut"]) == (8 if schedule == INTERLEAVED else 4)
+    found = plan["idle_over_total"]
+    assert found / (1 - found) == pytest.approx(bubble)  # over work
+    assert main(timed) == 0
+    assert ("I and W take half" in capsys.readouterr().out) == ("zb-h1" in schedule)
+
+
+def test_its_numbers_fit_together(capsys):
+    found = answer(capsys, *ON, "--K", "2", "--M", "1", "4")
+    assert (found["fidelity"], found["memory_fidelity"], found["N"]) == ("simulated", "counted", 8)
+    first, second = found["plans"]
+    (plain,) = answer(capsys, *ON, "--K", "1", "--M", "1", "--checkpoint", "never")["plans"]
+    assert found["plain"]["step_s"] == plain["step_s"]
+    assert plain["speedup_vs_plain"] == 1
+    assert second["speedup_vs_plain"] == pytest.approx(plain["step_s"] / second["step_s"])
+    assert first["throughput"] == pytest.approx(8 / first["step_s"])
+    for plan in found["plans"]:
+        assert sum(plan["breakdown"].values()) == pytest.approx(1)
+        assert 0.5 < plan["speedup_vs_k1"] <= 2
+        assert sum(plan["cut"]) == LAYERS
+        assert plan["step_low_s"] < plan["step_s"] < plan["step_high_s"]
+    (slow,) = answer(capsys, *ON, "--K", "2", "--M", "4", "--link", "0.1")["plans"]
+    size = 2 * 128 * 1024 * 4  # bytes of a micro-batch of 2 x 128 words of width 1024
+    assert slow["step_s"] - second["step_s"] > 2 * 8 * size / 1e8 / 2
+    assert slow["breakdown"]["transfer"] > second["breakdown"]["transfer"]
+
+
+def test_with_replicas_shares_are_of_the_step_with_its_all_reduce(capsys):
+    command = [*ON, "--K", "2", "--M", "2", "--D", "2", "--link", "0.1"]
+    shares = (plan := answer(capsys, *command)["plans"][0])["breakdown"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["all-reduce"] > 0.5 > shares["computation"]
+    work = sum(shares[name] for name in ("computation", "recompute", "update"))
+    assert plan["idle_over_total"] == pytest.approx(1 - work)
+
+
+def test_the_sentence_names_what_fits_and_is_faster_than_plain_training(capsys):
+    given = [*ON, "--K", "2", "--M", "1", "4"]
+    plans = answer(capsys, *given)["plans"]
+    fast, lean = plans[1], plans[0]
+    assert fast["step_s"] < lean["step_s"]
+    peaks = [max(plan["peak_bytes"]) for plan in plans]
+    for size, start in (
+        (2**40, "fastest: gpipe, K=2, D=1, M=4, "),
+        (min(peaks), "fastest that fits: gpipe, K=2, D=1, M=4, "),
+        (min(peaks) - 1, "none of these fits: the leanest, gpipe, K=2, D=1, M=4, takes "),
+    ):
+        found = answer(capsys, *given, "--memory", f"{size}B")
+        assert found["answer"].startswith(start)
+        assert [plan["fits"] for plan in found["plans"]] == [peak <= size for peak in peaks]
+        assert found["plain"]["fits"] == (size == 2**40)
+    slow = [*given, "--link", "0.001", "--memory"]
+    found = answer(capsys, *slow, "1TB")
+    assert found["answer"].startswith("fastest: plain training on one device")
+    leanest = min(max(plan["peak_bytes"]) for plan in found["plans"])
+    found = answer(capsys, *slow, f"{leanest}B")
+    assert re.search(r" 0\.\d\dx over plain training, which does not fit", found["answer"])
+    nearly = answer(capsys, *given, "--memory", f"{(min(peaks) - 1) / 1e9:.9f}GB")["answer"]
+    taken, limit = re.findall(r"takes (\S+) GB of (\S+) GB", nearly)[0]
+    assert float(taken) > float(limit)
+
+
+def shared() -> list:
+    one = nn.Linear(3072, 3072)
+    return [nn.Flatten, one, one]
+
+
+def test_a_cut_that_the_library_refuses_is_refused_or_left_out(capsys):
+    """N is odd, so without a pipeline the second device is of no use."""
+    on = ["predict", f"import:{__name__}:shared", "--device", "a100", "--N", "4095"]
+    assert main([*on, "--K", "2", "--M", "3"]) == 2
+    assert "layers[2].weight: shared by stages 0 and 1" in capsys.readouterr().err
+    found = answer(capsys, *on, "--devices", "2", "--link", "10000", "--top", "30")
+    assert {plan["K"] for plan in found["plans"]} == {1}
+    assert "memory is counted in float32" in found["on"]
+
+
+def test_only_a_share_that_is_below_zero_has_a_sign(capsys):
+    tell({"shares": [{"transfer": -1e-17, "imbalance": -0.014, "bubble": 0.5}]})
+    assert capsys.readouterr().out.split() == "shares imbalance bubble -1.4% 50.0%".split()
+
+
+def test_the_fastest_plans_are_ranked_and_fit(capsys):
+    words = ["--memory", "1GB", "--devices", "4", "--N", "4", "--top", "30"]
+    found = answer(capsys, *ON, *words)
+    steps = [plan["step_s"] for plan in found["plans"]]
+    assert all(before < 1.006 * after for before, after in pairwise(steps))
+    for plan in found["plans"]:
+        assert max(plan["peak_bytes"]) <= 10**9
+        assert plan["K"] * plan["D"] in (1, 2, 4)
+        assert 4 % (plan["M"] * plan["D"]) == 0
+        assert sum(plan["cut"]) == LAYERS
+    families = [(p["schedule"], p["K"], p["D"], p["checkpoint"]) for p in found["plans"]]
+    assert len(set(families)) == len(families)
+
+
+def test_of_plans_as_fast_as_each_other_one_on_fewer_devices_comes_first():
+    two = predict(RunSpec(model="timed", K=2, M=2, N=8, fidelity="simulated"), search({}, 8).source)
+    one = dataclasses.replace(two, spec=two.spec.model_copy(update={"K": 1}))
+    slower = dataclasses.replace(one, exposed_s=0.02 * one.step_s)
+    one.__dict__["peaks"] = slower.__dict__["peaks"] = [9]
+    assert sorted([two, slower, one], key=order) == [one, two, slower]
+
+
+def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():
+    plans = search(ARGS, 8).best(top=30)
+    assert {plan.spec.checkpoint for plan in plans} == set(CHECKPOINTS)
+    for plan in (plan for plan in plans if plan.spec.D == 1):
+        record = simulated(
+            plan.spec.model_copy(update={"fidelity": "simulated", "profile": "v100"}), "cpu"
+        ).record
+        assert isinstance(record, TrainRound)
+        assert plan.step_s == pytest.approx(record.step_s[0])
+        assert plan.peaks == record.peak_bytes
+    spec = plans[0].spec.model_copy(update={"D": 1, "stages_per_rank": None})
+    for K, M in ((1, 8), (2, 2), (2, 8)):
+        fields = {"K": K, "M": M, "schedule": "gpipe", "checkpoint": "never"}
+        other = predict(spec.model_copy(update=fields), search(ARGS, 8).source)
+        assert plans[0].step_s <= 1.005 * other.step_s
+
+
+def test_less_memory_needs_a_slower_plan_and_too_little_is_told(capsys):
+    free = answer(capsys, *FASTEST)["plans"][0]
+    limit = round(0.95 * max(free["peak_bytes"]))
+    found = answer(capsys, *FASTEST, "--memory", f"{limit}B")
+    assert found["plans"][0]["step_s"] > free["step_s"]
+    assert all(max(plan["peak_bytes"]) <= limit for plan in found["plans"])
+    assert main([*FASTEST, "--memory", "1MB"]) == 2
+    needed, unit = capsys.readouterr().err.partition("takes ")[2].split()[:2]
+    assert answer(capsys, *FASTEST, "--memory", f"{float(needed) + 0.01}{unit}")["plans"]
+    assert main([*FASTEST, "--memory", f"{float(needed) - 0.01}{unit}"]) == 2
+
+
+def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
+    """The last stage is the softmax, and little else."""
+    asked = search({**ARGS, "d": 32, "H": 64, "V": 4096, "T": 16}, 2)
+    cuts: dict[Any, set[Any]] = {}
+    while True:
+        try:
+            plans = asked.best(top=30)
+        except ValueError:
+            break
+        for plan in plans:
+            key = plan.spec.schedule, plan.spec.K, plan.spec.M, plan.spec.checkpoint
+            cuts.setdefault(key, set()).add(plan.counts)
+        most = max(max(plan.peaks or [0]) for plan in plans)
+        asked = dataclasses.replace(asked, memory=round(0.9 * min(asked.memory, most)))
+    assert max(map(len, cuts.values())) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["transformer", "--K", "4"], "--device: name one; try --device v100"),
+        (["--K", "4"], "model: name one"),
+        (["transformer", "--device", "V100-32G", "--K", "4"], "did you mean 'v100'?"),
+        (["timed", "--device", "v100", "--K", "2"], "the layers of timed have fixed times"),
+        (["timed", "--devices", "2"], "there is no fastest plan; give --K"),
+        ([*ON[1:]], "--devices: say how many there are"),
+        ([*ON[1:], "--devices", "0"], "--devices 0: allowed is 1 to 64"),
+        ([*ON[1:], "--devices", "2", "--schedule", "1f1b"], "--schedule: has no meaning without"),
+        ([*ON[1:], "--K", "2", "--save", "x.json"], "--save: has no meaning with --K"),
+        ([*ON[1:], "--largest", "8GB"], "--device: has no meaning with --largest"),
+        ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
+        (["transformer", "--largest", "8GB", "--K", "2", "4"], "allowed is one value of each"),
+        (["timed", "--device", "here", "--K", "2"], "wait as long as they say"),
+        (["mlp", "--device", "own.json", "--K", "2"], "has the layers of 'transformer'"),
+        (["--device", "two.json", "--K", "2"], "is of 2 layers, transformer has L = 8 here"),
+        (["--device", "own.json", "--devices", "2", "--N", "13"], "micro-batches of 2 to 8 exam"),
+    ],
+)
+def test_a_mistake_is_one_line(words, text, monkeypatch, tmp_path: Path, refused):
+    monkeypatch.chdir(tmp_path)
+    timed_layers(Path("own.json"))
+    timed_layers(Path("two.json"), layers=2)
+    assert text in refused(["predict", *words])
+
+
+def timed_layers(path: Path, layers: int = LAYERS) -> Path:
+    """Layer times of ARGS on two processes: together everything takes twice what it does alone.
+
+    A micro-batch of n examples takes 1 + n ms in each layer, forward.
+    """
+
+    def tables(factor: float) -> dict[str, Any]:
+        rows = [[1e-3 * factor * (1 + n)] * layers for n in (2, 4, 8)]
+        backward = [[2 * seconds for seconds in row] for row in rows]
+        return {"forward": rows, "recompute": rows, "backward": backward}
+
+    about = {"model": "transformer", "model_args": ARGS, "K": 2, "device": "a CPU"}
+    sent = dict.fromkeys(("activations", "gradients"), [0.0] * (layers - 1))
+    times = tables(2) | sent | {"alone": tables(1), "sizes": [2, 4, 8], "update": [0.0] * layers}
+    times["link"] = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
+    about |= {"date": "2026-01-01", "unit": "x/s", "calibration": times}
+    path.write_text(json.dumps(about))
+    return path
+
+
+def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path: Path, capsys):
+    kept = ["predict", "--device", str(timed_layers(tmp_path / "own.json"))]
+    assert main([*kept, "--devices", "2", "--N", "16", "--top", "50", "--json"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    plans = json.loads(output.out)["plans"]
+    assert {(plan["K"], plan["D"]) for plan in plans} == {(1, 1), (1, 2), (2, 1)}
+    for plan in (plan for plan in plans if plan["K"] == 1):
+        examples = 16 // plan["D"] // plan["M"]
+        assert 2 <= examples <= 8, "other sizes were not timed"
+        if plan["checkpoint"] == "never":
+            # 8 layers, F and B; two replicas always compute together: twice as long.
+            forward_s = plan["D"] * 1e-3 * (1 + examples)
+            assert plan["step_s"] == pytest.approx(plan["M"] * 8 * 3 * forward_s)
+    assert main([*kept, "--K", "1", "2", "4", "--M", "1", "8", "--N", "8"]) == 0
+    processes, sizes = capsys.readouterr().err.splitlines()
+    assert processes == "warning: layers were timed with K=2, not K=[4]"
+    assert "with 2 to 8 examples; M=[8] is extrapolated" in sizes
+
+
+@pytest.mark.filterwarnings("default")  # torch's own, about its process groups
+def test_layers_are_timed_here_once_and_say_whether_the_machine_was_busy(
+    tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    others = iter([0.0, 0.5])
+    monkeypatch.setattr(source.contention.CpuShare, "share", lambda _: next(others))
+    here = [*TINY, "--results", str(tmp_path), "--N", "4"]
+    assert main([*here, "--json"]) == 0
+    output = capsys.readouterr()
+    assert output.err.startswith("timing the layers of transformer (L=1, d=16, ")
+    (path,) = tmp_path.glob("*/layers-transformer-*.json")
+    found = json.loads(output.out)
+    assert str(path) in found["on"]
+    assert found["plans"][0]["step_low_s"] < found["plans"][0]["step_s"]
+    given = ["--K", "2", "--M", "1", "4"]
+    assert main([*here, *given]) == 0
+    assert capsys.readouterr().err == "", "the kept times are used"
+    assert main([*here, *given, "--N", "16"]) == 0
+    output = capsys.readouterr()
+    assert "timing the layers" in output.err, "larger micro-batches than before"
+    unknown = "range   not known: other processes computed"
+    assert unknown in output.out
+    assert json.loads(path.read_text())["others"] == 0.5
+    assert "low" not in output.out
+    assert main(["predict", "--device", str(path), *given, "--N", "16"]) == 0
+    assert unknown in capsys.readouterr().out
+
+
+def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
+    link = LinkSpeed(latency=1e-3, bytes_per_second=1e6)
+    seconds = [all_reduce_seconds(10**6, D, link) for D in (1, 2, 4)]
+    assert seconds == pytest.approx([0.0, 2e-3 + 1.0, 6e-3 + 1.5])
+    # The last backwards of the stages end at 6 and at 4.
+    timeline = Timeline((Span("B", 1, 0, 2.0, 4.0), Span("B", 0, 0, 4.0, 6.0)), stages=2)
+    exposed = [exposed_seconds(timeline, each) for each in ([0.0, 1.5], [0.0, 2.5], [3.0, 2.5])]
+    assert exposed == pytest.approx([0, 0.5, 3])
+
+
+def test_a_saved_plan_is_measured(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "detect", lambda _scale: HERE)
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    saved = tmp_path / "plan.json"
+    assert main([*FASTEST, "--optimizer", "adam", "--save", str(saved)]) == 0
+    assert f"`repro run --spec {saved}` measures it" in capsys.readouterr().out
+    plan = RunSpec(**json.loads(saved.read_text()))
+    words = ["--spec", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
+    assert main(["run", *words, "--rounds", "1", "--wandb", "disabled"]) == 0
+    assert load(tmp_path).runs[-1].spec == plan
+    assert load(tmp_path).baseline(load(tmp_path).runs[-1], **PLAIN) is not None
