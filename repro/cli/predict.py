@@ -13,7 +13,7 @@ from repro.cli import largest
 from repro.cli.answers import same, tell
 from repro.cli.largest import LargestOptions, cut_text
 from repro.cli.options import json_file, parse
-from repro.cli.source import Chosen, Sizes, chosen, this_machine
+from repro.cli.source import Chosen, chosen, this_machine
 from repro.costs.error_bars import range_text, step_error
 from repro.costs.units import different, parse_bytes, readable
 from repro.gpipe.schedule import collector
@@ -136,7 +136,8 @@ def main(arguments: list[str]) -> int:
     if options.largest is not None:
         return largest.answer(options, options.largest)
     save = options.save and json_file("--save", options.save)
-    of = chosen(options, _sizes(options))
+    processes = max(options.K) * options.D if options.K else options.devices
+    of = chosen(options, processes, options.N)
     memory, unit = of.memory, "GiB"
     if options.memory is not None:
         memory, unit = parse_bytes("--memory", options.memory)
@@ -194,25 +195,13 @@ def _check(options: PredictOptions) -> None:
         raise ValueError("model: name one; try `repro predict transformer --device v100 --K 4`")
 
 
-def _micro_batches(options: PredictOptions) -> list[int]:
-    default = [M for M in (1, 4, 32) if options.D * M <= options.N]
-    return list(dict.fromkeys(options.M)) or default or [1]
-
-
-def _sizes(options: PredictOptions) -> Sizes:
-    """Of micro-batches that --device here times."""
-    if not options.K:
-        return Sizes(options.devices, 1, options.N)
-    smallest = options.N // options.D // max(_micro_batches(options))
-    return Sizes(max(options.K) * options.D, max(1, smallest), options.N)
-
-
 def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     """The steps of each K and M; all are checked before the first."""
     from repro.gpipe.core.layers import refuse_shared
     from repro.harness.predict import predict
 
-    Ms = _micro_batches(options)
+    default = [M for M in (1, 4, 32) if options.D * M <= options.N] or [1]
+    Ms = list(dict.fromkeys(options.M)) or default
     specs = sweep(
         model=of.model.name,
         model_args=of.model_args,
@@ -229,7 +218,7 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     for plan in plans:
         refuse_shared(of.model.layers, plan.counts)
     plain = predict(specs[0].model_copy(update=PLAIN), of.source)
-    of.warn({*options.K}, {1: options.N} | {M: options.N // options.D // M for M in Ms})
+    of.warn(options.K, [options.N, *(options.N // options.D // M for M in Ms)])
     return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory)
 
 
@@ -250,7 +239,7 @@ def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     settings |= same(options, "N", "optimizer") | {"K": 1, "M": 1, "checkpoint": "never"}
     one = RunSpec(model=of.model.name, **settings)
     plans = Search(of.source, one, devices, inf if memory is None else memory).best(options.top)
-    of.warn({plan.spec.K * plan.spec.D for plan in plans[:1]}, {})
+    of.warn([devices], [options.N])
     is_plain = {"K": 1, "D": 1, "M": 1, "checkpoint": "never"}
     others = [plan for plan in plans if same(plan.spec, *is_plain) != is_plain]
     return Found(of, predict(one, of.source), others, {}, memory)

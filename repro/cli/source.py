@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -56,14 +57,6 @@ class SourceOptions(AnswerOptions, ModelOptions):
     """folder in which --device here keeps layer times"""
 
 
-class Sizes(NamedTuple):
-    """How --device here times the layers of a model."""
-
-    processes: int | None  # at once; None: one for each device
-    smallest: int  # examples of a micro-batch
-    largest: int
-
-
 class Chosen(NamedTuple):
     """The model and the source of its layer times."""
 
@@ -80,29 +73,29 @@ class Chosen(NamedTuple):
         """Whether a layer takes the same time for every micro-batch, whatever its size."""
         return self.profile is None and self.kept is None
 
-    def warn(self, K: set[int], examples: dict[int, int]) -> None:
-        """Say on stderr what is predicted from other conditions than layers were timed in.
-
-        `examples` are M -> examples in a micro-batch.
-        """
+    def warn(self, K: Iterable[int], examples: Iterable[int]) -> None:
+        """Say on stderr if a step has other conditions than the layers were timed in."""
         if self.kept is None:
             return
         timed, times = self.kept.K, self.kept.calibration
-        if others := sorted(K - {1, timed}):  # one process alone was timed as well
-            print(f"warning: layers were timed with K={timed}, not K={others}", file=sys.stderr)
-        if outside := [M for M, n in examples.items() if not times.covers(n)]:
-            sizes = f"{times.sizes[0]} to {times.sizes[-1]} examples"
+        # One process alone was timed as well.
+        if {*K} - {1, timed} or not all(map(times.covers, examples)):
             print(
-                f"warning: layers were timed with {sizes}; M={outside} is extrapolated",
+                f"warning: layers were timed on K={timed} processes with {times.sizes[0]} to "
+                f"{times.sizes[-1]} examples; other steps are extrapolated",
                 file=sys.stderr,
             )
 
 
-def chosen(options: SourceOptions, sizes: Sizes) -> Chosen:
-    """The model and its layer times; `sizes` are for those that are timed now."""
+def chosen(options: SourceOptions, processes: int | None, N: int) -> Chosen:
+    """The model and its layer times.
+
+    --device here times layers on so many processes at once, by default one for each device, in
+    micro-batches of up to N examples.
+    """
     name, args, link = options.model, pairs("model_args", options.model_args), _link(options.link)
     if options.device == "here":
-        return _timed_here(options, name, args, sizes)
+        return _timed_here(options, name, args, processes, N)
     if options.device and _has_layer_times(options.device):
         return _from_file(options, options.device, name, args)
     from repro.harness.predict import Known, Roofline, waits
@@ -161,21 +154,23 @@ def _from_file(options: SourceOptions, path: str, name: str, args: dict[str, Any
     return _calibrated(options, file, path, file.model, file.model_args)
 
 
-def _timed_here(options: SourceOptions, name: str, args: dict[str, Any], sizes: Sizes) -> Chosen:
+def _timed_here(
+    options: SourceOptions, name: str, args: dict[str, Any], processes: int | None, N: int
+) -> Chosen:
     """Layer times of this machine: kept ones if they agree, else the layers are timed now."""
     here = this_machine()
     most = max(2, here.count)
-    K = min(max(2, sizes.processes or most), most)
+    K = min(max(2, processes or most), most)
     args = args or small(name, "node" if here.device == "cuda" else "laptop")
     at = f"{here.kind}, K={K} processes at once, torch {here.torch}"
     code = code_of(name) if name.startswith("import:") else None
-    # The name of the file says what its times depend on, besides the sizes of micro-batches.
+    # The name of the file says what its times depend on, besides the largest micro-batch.
     key = digest([name, args, at, here.count, here.precision, code])[:8]
     path = options.results / here.slug / f"layers-{slug(name)}-{key}.json"
     refuse_links(options.results, path)
     file = read(path, CalibrationFile, LARGE) if path.exists() else None
-    if file is None or not all(map(file.calibration.covers, sizes[1:])):
-        file = _time(name, args, K, sizes, here.device, at)
+    if file is None or not file.calibration.covers(N):
+        file = _time(name, args, K, N, here.device, at)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
     found = _calibrated(options, file, str(path), name, args)
@@ -197,16 +192,14 @@ def _calibrated(
     return Chosen(model, args, source, on, kept=file)
 
 
-def _time(
-    name: str, args: dict[str, Any], K: int, sizes: Sizes, kind: str, at: str
-) -> CalibrationFile:
-    """Time the layers in micro-batches that double from the smallest to the largest or beyond."""
+def _time(name: str, args: dict[str, Any], K: int, N: int, kind: str, at: str) -> CalibrationFile:
+    """Time the layers in micro-batches of 1, 2, 4 and so on examples, to N or beyond."""
     from repro.gpipe import launch
     from repro.harness.rehearsal import check
 
-    M = 2 ** math.ceil(math.log2(sizes.largest / sizes.smallest))
-    fields: dict[str, Any] = {"model": name, "model_args": args, "K": K, "M": M, "steps": 2}
-    spec = RunSpec(N=M * sizes.smallest, task="calibrate", balance="uniform", **fields)
+    M = 2 ** math.ceil(math.log2(N))
+    fields: dict[str, Any] = {"model": name, "model_args": args, "K": K, "M": M, "N": M}
+    spec = RunSpec(task="calibrate", balance="uniform", steps=2, **fields)
     check([spec])
     print(f"timing the layers of {name} ({assigned(args)}) on {at}", file=sys.stderr)
     watch = contention.CpuShare()

@@ -249,6 +249,15 @@ def test_a_mistake_is_one_line(words, text, monkeypatch, tmp_path: Path, refused
     assert text in refused(["predict", *words])
 
 
+def test_a_file_that_names_code_needs_trust(tmp_path: Path, refused, capfd):
+    path = timed_layers(tmp_path / "own.json")
+    path.write_text(path.read_text().replace('"transformer"', '"import:nothing_here:layers"'))
+    words = ["predict", "--device", str(path), "--K", "2"]
+    assert "look at both, then add --trust to run it" in refused(words)
+    assert main([*words, "--trust"]) == 2
+    assert "calls layers, as --trust allows\nerror: " in capfd.readouterr().err
+
+
 def timed_layers(path: Path, layers: int = LAYERS) -> Path:
     """Layer times of ARGS on two processes: together everything takes twice what it does alone.
 
@@ -271,10 +280,7 @@ def timed_layers(path: Path, layers: int = LAYERS) -> Path:
 
 def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path: Path, capsys):
     kept = ["predict", "--device", str(timed_layers(tmp_path / "own.json"))]
-    assert main([*kept, "--devices", "2", "--N", "16", "--top", "50", "--json"]) == 0
-    output = capsys.readouterr()
-    assert output.err == ""
-    plans = json.loads(output.out)["plans"]
+    plans = answer(capsys, *kept, "--devices", "2", "--N", "16", "--top", "50")["plans"]
     assert {(plan["K"], plan["D"]) for plan in plans} == {(1, 1), (1, 2), (2, 1)}
     for plan in (plan for plan in plans if plan["K"] == 1):
         examples = 16 // plan["D"] // plan["M"]
@@ -283,10 +289,10 @@ def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path: Path, caps
             # 8 layers, F and B; two replicas always compute together: twice as long.
             forward_s = plan["D"] * 1e-3 * (1 + examples)
             assert plan["step_s"] == pytest.approx(plan["M"] * 8 * 3 * forward_s)
-    assert main([*kept, "--K", "1", "2", "4", "--M", "1", "8", "--N", "8"]) == 0
-    processes, sizes = capsys.readouterr().err.splitlines()
-    assert processes == "warning: layers were timed with K=2, not K=[4]"
-    assert "with 2 to 8 examples; M=[8] is extrapolated" in sizes
+    assert main([*kept, "--K", "1", "2", "4", "--M", "1", "4", "--N", "8"]) == 0
+    assert "timed on K=2 processes with 2 to 8 examples; other steps" in capsys.readouterr().err
+    assert main([*kept, "--K", "1", "2", "--M", "1", "4", "--N", "8"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
