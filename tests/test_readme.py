@@ -15,14 +15,13 @@ from PIL import Image
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
+from repro.cli.advise import AdviseOptions
+from repro.cli.calibrate import CalibrateOptions
 from repro.cli.main import main
 from repro.cli.options import parse
-from repro.cli.predict import PredictOptions
-from repro.cli.train import TrainOptions
 from repro.gpipe import launch
 from repro.harness.results import load
 from repro.report.page import pictured_step
-from repro.train import checkpoints
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,14 +39,13 @@ TEXT = page("README.md")
 COMMANDS = TEXT + page("docs/cli.md")
 PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", COMMANDS)
 # Commands of pages, each with the class of its options.
-OPTIONS = {"predict": PredictOptions, "train": TrainOptions}
+OPTIONS = {"advise": AdviseOptions, "calibrate": CalibrateOptions}
 GIVEN = re.findall(
-    rf"(?m)^    \.venv/bin/repro ({'|'.join(OPTIONS)}) (.*)$",
-    page("docs/training.md") + page("docs/advise.md"),
+    rf"(?m)^    \.venv/bin/repro ({'|'.join(OPTIONS)}) (.*)$", page("docs/advise.md")
 )
 # A command with its output: indented lines up to the next paragraph.
 ADVICE = re.findall(
-    r"(?m)^    \$ \.venv/bin/repro (predict .*)\n((?:    .*\n|\n)*)", page("docs/advise.md")
+    r"(?m)^    \$ \.venv/bin/repro (advise .*)\n((?:    .*\n|\n)*)", page("docs/advise.md")
 )
 RECIPES = "clip() bfloat16() float16() accumulate() load() schedule(4) schedule(2)".split()
 RECIPES += ["schedule(4, 'checkpoint')", "pretrained()", "evaluate()", "tied()"]
@@ -64,15 +62,13 @@ def updated_statistics(batches):
 
 
 @pytest.mark.slow
-def test_the_recipes_of_the_library_and_the_program_of_training_run(tmp_path, monkeypatch, capsys):
+def test_the_recipes_of_the_library_run(tmp_path, monkeypatch):
     """A recipe that stops half-way resumes exactly."""
-    library, (training,) = programs("docs/library.md"), programs("docs/training.md")
+    library = programs("docs/library.md")
     shown = re.findall(r"(?m)^def (\w+)", "".join(library[1:]))
     assert {call.partition("(")[0] for call in RECIPES} == set(shown)
     everything = f"\n\ndef everything():\n    return [{', '.join(RECIPES)}, repr(start()[0])]\n"
-    program, _, last = training.partition('if __name__ == "__main__":\n')
     (tmp_path / "library_page.py").write_text("\n\n".join(library) + everything, encoding="utf-8")
-    (tmp_path / "training_page.py").write_text(program, encoding="utf-8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -90,12 +86,6 @@ def test_the_recipes_of_the_library_and_the_program_of_training_run(tmp_path, mo
     assert found["schedule(4)"] == found["schedule(4, 'checkpoint')"] != found["schedule(2)"]
     assert [found["tied()"]] == launch(page_of_library.tied, stages=1)
     assert found["statistics()"] == pytest.approx(updated_statistics(page_of_library.batches))
-
-    exec(textwrap.dedent(last), vars(import_module("training_page")))
-    assert "step=100" in capsys.readouterr().out
-    newest, _ = checkpoints.newest_usable(tmp_path / "runs/noise")
-    assert newest is not None
-    assert newest.name == "step-000100"
 
 
 def test_the_orders_of_related_work_print_what_the_page_shows(capsys):

@@ -64,14 +64,16 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     spec, training = job.spec, job.spec.training
     assert training is not None
     start = _pretrain(job, rank)
-    trainer, test, model = _trainer(job, rank)
+    trainer, data, model = _trainer(job, rank)
     with closing(trainer.pipe):
         if start is not None:
-            trainer.start_from(start.state, new_layers=1)
+            trainer.start_from(start.state)
         facts = facts_of(model, began)
-        validation = _train(trainer, spec)
+        validation = _train(trainer, spec, data.validation)
         # Test data has no part in choosing a rate.
-        metrics: dict[str, float | None] = {} if training.tuning else {**trainer.evaluate(test)}
+        metrics: dict[str, float | None] = {}
+        if not training.tuning:
+            metrics |= trainer.evaluate(data.test)
         if start is not None:
             metrics |= {f"pretraining {name}": value for name, value in start.metrics.items()}
         facts["labels"] |= trainer.batches.labels
@@ -81,13 +83,13 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         module = trainer.pipe.module
         state = _of_all_stages(trainer.pipe, module.state_dict())
         parameters = [*_of_all_stages(trainer.pipe, dict(module.named_parameters())).values()]
-    steps = trainer.history.steps
+    steps = trainer.steps
     record = LearnRound(
         loss=[step.loss for step in steps[:: math.ceil(len(steps) / _LOSSES)]],
         metrics=metrics,
         parameters=sum(value.numel() for value in parameters),
         seconds=sum(step.seconds for step in steps),
-        examples=sum(step.count for step in steps),
+        examples=sum(step.examples for step in steps),
         digest=_digest(state),
         validation={**validation},
         weights=_sample(parameters, training.weights),
@@ -97,8 +99,8 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     return Measured(record)
 
 
-def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
-    """Train, and go back to the weights of the lowest validation loss, if there are validations.
+def _train(trainer: Trainer, spec: RunSpec, examples: Examples) -> dict[str, float]:
+    """Train, and restore the weights of the lowest loss on the validation examples, if validated.
 
     Returns the validation losses, or errors, by the number of updates before each.
     """
@@ -108,9 +110,9 @@ def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
     lowest = math.inf
     for number in range(1, spec.training.validations + 1):
         trainer.run(round(spec.steps * number / spec.training.validations))
-        values = trainer.history.evaluations[-1].values
+        values = trainer.evaluate(examples)
         loss = 1 - values["accuracy"] if spec.training.by_error else values["loss"]
-        losses[str(trainer.step)] = loss
+        losses[str(len(trainer.steps))] = loss
         # Errors are often equal: then the last, which is nearest to rest.
         if loss <= lowest:
             state = trainer.pipe.module.state_dict()
@@ -121,11 +123,8 @@ def _train(trainer: Trainer, spec: RunSpec) -> dict[str, float]:
     return losses
 
 
-def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples, Model]:
-    """What trains a run, the test data, and the model.
-
-    It evaluates the validation data if there is any.
-    """
+def _trainer(job: Job, rank: int) -> tuple[Trainer, Data, Model]:
+    """The trainer of a run, its data, and the model."""
     spec = job.spec
     assert spec.training is not None
     model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
@@ -140,10 +139,7 @@ def _trainer(job: Job, rank: int) -> tuple[Trainer, Examples, Model]:
         sample=split(inputs, spec.M)[0],
         allow_nonfinite=job.allow_nonfinite,
     )
-    trainer = Trainer(
-        pipe, data.loss, recipe, data.batches, evaluation=data.validation, metrics=data.metrics
-    )
-    return trainer, data.test, model
+    return Trainer(pipe, data.loss, recipe, data.batches, data.metrics), data, model
 
 
 def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
@@ -187,11 +183,11 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
         return None
     key = canonical(spec.plain())
     if key not in _pretrained:
-        trainer, test, _ = _trainer(replace(job, spec=spec), rank)
+        trainer, data, _ = _trainer(replace(job, spec=spec), rank)
         with closing(trainer.pipe):
-            _train(trainer, spec)
+            _train(trainer, spec, data.validation)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
-            _pretrained[key] = Pretrained(state, trainer.evaluate(test))
+            _pretrained[key] = Pretrained(state, trainer.evaluate(data.test))
     return _pretrained[key]
 
 
