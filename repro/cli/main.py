@@ -20,7 +20,6 @@ VERBS = {
     "list": "List the experiments: what each reproduces, what it needs, how long it takes.",
     "plan": "Show which runs would be measured, are recorded, or cannot run on this machine.",
     "run": "Measure and record the missing runs. After a stop, the same command goes on.",
-    "train": "Train an image model to an accuracy, with checkpoints and exact resume.",
     "report": "Write tables, figures and report.html from the recorded results.",
     "results": "Print all recorded runs as one table, or as comma-separated values.",
     "dashboard": "Show a W&B workspace for the results, with panels by exhibit; --push makes it.",
@@ -30,6 +29,7 @@ VERBS = {
 # A verb or flag that has left, and what to use in its place.
 _LEFT = {
     "why": "`repro results` has the idle time of each run, `repro report` shows recorded steps",
+    "train": "docs/training.md has a program that trains on your images with `repro.gpipe`",
     "results --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
     "doctor --check": "`repro run peers --only task=check` holds stages against the unsplit model",
 }

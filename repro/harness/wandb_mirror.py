@@ -9,20 +9,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
-from repro.harness.spec import digest
 from repro.io.redact import redact
 from repro.io.untrusted import refuse_links
 
 if TYPE_CHECKING:
     import wandb
-
-    from repro.train.history import History
 
 Mode = Literal["offline", "online", "disabled"]
 Fill = Callable[["wandb.Run"], None]  # logs into a run, without what is private
@@ -55,51 +51,6 @@ def mirror(mode: Mode, directory: Path, fill: Fill, about: dict[str, Any]) -> st
         fill(run)
         exit_code = 0
     return _end(run, exit_code)
-
-
-class TrainingLog:
-    """The W&B run of one training, to which each step is written; as `mirror`, it never raises.
-
-    A resumed training goes on in its run: the run's id is made of the first step, whose seconds no
-    other training has. A process that is killed leaves its last steps unwritten, so a resumed one
-    writes all steps that the server lacks, and offline all.
-    """
-
-    def __init__(self, mode: Mode, directory: Path, name: str, config: dict[str, Any]) -> None:
-        about = {"group": "train", "job_type": "measured", "name": name, "config": config}
-        self._mode: Mode = mode
-        self._directory, self._about = directory, about | {"resume": "allow"}
-        self._run: wandb.Run | None = None
-        self._written: int | None = None  # steps of the history; None before the first one
-        if mode != "disabled":
-            with suppress(ImportError):
-                import_module("wandb")  # takes seconds, for which no stage should wait later
-
-    def __enter__(self) -> "TrainingLog":
-        return self
-
-    def __call__(self, history: "History") -> None:
-        """Write the steps that are new; called after each."""
-        if self._written is None:
-            about = self._about | {"id": digest(history.steps[0])[:16]}
-            self._run = _begin(self._mode, self._directory, about)
-            self._written = max(0, self._run.starting_step - 1) if self._run else 0
-        new = history.steps[self._written :]
-        if self._run is None or not new:
-            return
-        evaluated = {each.step: each.values for each in history.evaluations[-len(new) :]}
-        with _one_line("training goes on without it"):
-            for step in new:
-                point = {"train/loss": step.loss, "train/lr": step.lr, "time/step_s": step.seconds}
-                point["time/throughput"] = step.count / step.seconds
-                values = evaluated.get(step.step, {})
-                point |= {f"test/{name}": value for name, value in values.items()}
-                self._run.log(point, step=step.step)
-        self._written += len(new)
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._run and (address := _end(self._run, int(kind is not None))):
-            print(f"W&B: {address}")
 
 
 def _begin(mode: Mode, directory: Path, about: dict[str, Any]) -> "wandb.Run | None":

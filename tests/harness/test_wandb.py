@@ -18,14 +18,12 @@ from PIL import Image
 
 from repro.cli.main import main
 from repro.cli.run import RunOptions
-from repro.cli.train import TrainOptions
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import Results, load
 from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec, Training
-from repro.train.history import History, Step
 
 pytestmark = [
     pytest.mark.usefixtures("own_home"),
@@ -228,7 +226,7 @@ def test_a_wrong_setting_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: An
 def test_the_mode_of_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     for asked, mode in {"disabled": "disabled", "dryrun": "offline", "run": "online"}.items():
         monkeypatch.setenv("WANDB_MODE", asked)
-        assert (RunOptions().wandb, TrainOptions().wandb) == (mode, mode)
+        assert RunOptions().wandb == mode
     monkeypatch.setenv("WANDB_MODE", "of")
     assert main(["run", "table2"]) == 2
     assert "WANDB_MODE = 'of': allowed are offline" in capsys.readouterr().err
@@ -291,15 +289,13 @@ def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
         monkeypatch.setattr(wandb_mirror, "_start", refuse_online)
-    out, history = tmp_path / "out", History([Step(1, 2.0, 0.1, 0.5, 16)])
+    out = tmp_path / "out"
     modes: list[wandb_mirror.Mode] = ["disabled", "online", "online"]
     for number, mode in enumerate(modes):
         assert out.exists() == (number > 1)
-        with wandb_mirror.TrainingLog(mode, out, "x", {}) as log:
-            log(history)
         nothing: Any = lambda _: None  # noqa: E731
         assert wandb_mirror.mirror(mode, out, nothing, {"name": "x", "config": {}}) is None
-    assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 4
+    assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert ("no route to host" if key else "wandb login") in err
