@@ -1,4 +1,4 @@
-"""Mini-batches in an order that a seed fixes, for one replica, resumable at any batch."""
+"""Mini-batches of one replica in an order that a seed fixes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 Read = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, Any]]
-"""Gives (inputs, targets) of examples: their tables, numbers and epochs, all int64 [n]."""
+"""Returns (inputs, targets) of examples, given their tables, numbers and epochs, all int64 [n]."""
 
 
 class Order:
@@ -31,10 +31,11 @@ class Order:
 
 
 class Batches:
-    """Mini-batches of one replica, without end, each example's table drawn with a probability.
+    """Mini-batches of one replica, without end; the table of each example is drawn at random.
 
-    What an epoch leaves over begins the first batch of the next one, so that all batches have N
-    examples. The parts of all replicas, put one after the other, are the batch of one replica.
+    The examples that are left at the end of an epoch begin the first batch of the next one, so that
+    every batch has N examples. The parts of all replicas, concatenated, are the batch of a single
+    pipeline.
     """
 
     def __init__(
@@ -51,19 +52,19 @@ class Batches:
         assert N % replicas == 0
         size = N // replicas
         self.labels = dict(labels)
+        self._N, self._seed, self._probabilities = N, seed, probabilities
         self._part = slice(replica * size, (replica + 1) * size)
         self._orders = [Order(count, seed) for count in counts]
         self._read = read
         self._batches = 0
         self._positions = [0] * len(counts)
-        self._identity = {"N": N, "seed": seed, "examples": [*counts], "p": [*probabilities]}
 
     def next(self) -> tuple[Any, Any]:
         """Inputs and targets of this replica's part of the next mini-batch: N / D examples."""
-        N, seed, p = (self._identity[name] for name in ("N", "seed", "p"))
-        tables, examples, epochs = np.zeros((3, N), np.int64)
-        if len(p) > 1:
-            tables = np.random.default_rng((seed, self._batches)).choice(len(p), N, p=p)
+        tables, examples, epochs = np.zeros((3, self._N), np.int64)
+        if len(self._orders) > 1:
+            rng = np.random.default_rng((self._seed, self._batches))
+            tables = rng.choice(len(self._orders), self._N, p=self._probabilities)
         # All replicas draw the whole mini-batch, so that they agree on the positions.
         for table, order in enumerate(self._orders):
             places = np.flatnonzero(tables == table)
@@ -73,23 +74,12 @@ class Batches:
         self._batches += 1
         return self._read(tables[self._part], examples[self._part], epochs[self._part])
 
-    def state(self) -> dict[str, Any]:
-        positions = list(self._positions)
-        return {**self._identity, "batches": self._batches, "positions": positions}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken; raises a ValueError if it belongs to another order."""
-        for name, value in self._identity.items():
-            if state.get(name) != value:
-                raise ValueError(
-                    f"{name}={value!r}: the checkpoint's data order was made with "
-                    f"{name}={state.get(name)!r}; use that, or start anew"
-                )
-        self._batches, self._positions = state["batches"], list(state["positions"])
-
 
 class Evaluation(Sequence[tuple[Any, Any]]):
-    """All examples once, in their own order, read when asked for; the last batch may be shorter."""
+    """All examples once, in their own order; a batch is read when it is indexed.
+
+    The last batch may be smaller.
+    """
 
     def __init__(self, count: int, read: Callable[[np.ndarray], tuple[Any, Any]], N: int) -> None:
         self._places, self._read = np.split(np.arange(count), range(N, count, N)), read

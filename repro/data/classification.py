@@ -1,11 +1,11 @@
-"""Image classification: batches of a named data set, or of images on this machine.
+"""Image classification: batches of a named data set.
 
 The paper trains on ImageNet and fine-tunes on seven other sets (section 4, Table 4). Those need a
-network. The grey sets need none: scikit-learn's digits, the default, and what `repro.data.glyphs`
-draws.
+network. The grey sets need none: scikit-learn's digits, which are the default, and the sets of
+`repro.data.glyphs`.
 
-A set without test images of its own, such as the digits, is split by one rule for every task and
-seed: every fifth example of each class, counted in the order of the data set, is a test example.
+The grey sets have no test images of their own. One rule divides them for every task and seed: every
+fifth example of each class, in the order of the data set, is a test example.
 """
 
 import io
@@ -19,24 +19,26 @@ from annotated_types import Interval
 from pydantic import ConfigDict
 from torch import Tensor
 
-from repro.data.augment import Augment, Augmentation
+from repro.data.augment import Augment, augmented
 from repro.data.batches import Batches, Evaluation
 from repro.data.glyphs import CLASSES, pictures
 from repro.data.images import GREY_MEAN, GREY_STD, digits, resized
 from repro.data.registry import DataSet, find
-from repro.data.sources import TEST_EVERY, Part, is_in, open_rows
+from repro.data.sources import Part, is_in, open_rows
 from repro.io.explain import Frozen
 
 _GREY = {"digits": "0123456789", **CLASSES}  # classes of the sets that need no network
 _KEPT_BYTES = 2**30  # images are decoded once if all of them fit into this
-# Fields of a task in words, where the name of the field is none.
-_WORDS = {
+# Names of a task's fields in the labels of a result, if not the field's own name.
+_LABELS = {
     "per_class": "training images per class",
     "rotate": "rotated by degrees",
     "augment": "augmentation",
     "shuffled": "share of the classes with shuffled training labels",
 }
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
+# Of ImageNet's red, green and blue.
+_MEAN = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
+_STD = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 
 
 class ImageTask(Frozen):
@@ -55,58 +57,57 @@ class ImageTask(Frozen):
     # The share of the classes, the last ones, that exchange their training labels at random.
     shuffled: Annotated[float, Interval(ge=0, le=1)] = 0.0
 
-    def facts(self) -> dict[str, str]:
-        """What every result must state: the data set, and what was done to it."""
+    def labels_of_result(self) -> dict[str, str]:
+        """Facts that every result must state: the data set, and how it was changed."""
         changed = self.model_dump(exclude={"name", "size", "validation"}, exclude_defaults=True)
-        facts = {_WORDS.get(name, name): str(value) for name, value in changed.items()}
+        facts = {_LABELS.get(name, name): str(value) for name, value in changed.items()}
         return {"data": find(self.name).title, **facts}
 
-    def augmentation(self) -> Augmentation:
-        if self.name in _GREY:
-            return Augmentation(self.augment, GREY_MEAN, GREY_STD)
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_MEAN, _STD))
-        return Augmentation(self.augment, mean, std)
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """float32 input of mean 0 and standard deviation 1, from uint8 [n, 3, size, size]."""
+        mean, std = (GREY_MEAN, GREY_STD) if self.name in _GREY else (_MEAN, _STD)
+        return (pixels / 255).sub_(mean).div_(std)
 
 
 def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: int = 1) -> Batches:
     """Training batches without end: inputs float32 [N / D, 3, size, size], targets int64 [N / D].
 
-    The seed fixes order and augmentation. Data that is not there is a one-line ValueError.
+    The seed fixes order and augmentation. A one-line ValueError says which data cannot be read.
     """
-    change = task.augmentation()
     pixels, targets = _open(task, "train")
 
     def read(_tables: np.ndarray, places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
-        keys = zip(epochs.tolist(), places.tolist(), strict=True)
-        inputs = change(pixels(places), [(seed, epoch, place) for epoch, place in keys])
+        inputs = task.normalised(pixels(places))
+        if task.augment != "none":
+            keys = [(seed, *key) for key in zip(epochs.tolist(), places.tolist(), strict=True)]
+            inputs = torch.stack(
+                [augmented(*pair, task.augment) for pair in zip(inputs, keys, strict=True)]
+            )
         return inputs, targets[places]
 
-    return Batches([len(targets)], read, N, seed, task.facts(), replica, replicas)
+    return Batches([len(targets)], read, N, seed, task.labels_of_result(), replica, replicas)
 
 
 def evaluation_images(
     task: ImageTask, N: int, part: Part = "test", most: int | None = None
 ) -> Evaluation:
-    """All images of a part once, as they are, in batches of N; the last batch may be smaller.
+    """All images of a part once, not augmented, in batches of N; the last batch may be smaller.
 
-    Of more than `most` so many are taken, evenly spaced.
+    If the part has more than `most` images, so many of them are taken, evenly spaced.
     """
-    normalise = task.augmentation().normalise
     pixels, targets = _open(task, part)
     count = min(len(targets), most or len(targets))
     chosen = np.linspace(0, len(targets) - 1, count).round().astype(int)
 
     def read(at: np.ndarray) -> tuple[Tensor, Tensor]:
-        return normalise(pixels(chosen[at])), targets[chosen[at]]
+        return task.normalised(pixels(chosen[at])), targets[chosen[at]]
 
     return Evaluation(count, read, N)
 
 
 def count_classes(task: ImageTask) -> int:
-    """How many answers there are to what the task asks."""
-    entry = find(task.name)
-    total = entry.classes or len(_images(entry, task.size, True).names)
-    return 2 if task.labels == "parity" else total
+    """The number of different targets."""
+    return 2 if task.labels == "parity" else find(task.name).classes
 
 
 def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
@@ -128,11 +129,6 @@ def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], 
             examples = examples[: task.per_class]
         chosen.append(examples)
     selected = np.sort(np.concatenate(chosen))  # in the order of the data set
-    if not len(selected):
-        raise ValueError(
-            f"data={task.name!r}: there are no {part} images; without a test set of its "
-            f"own a class needs at least {TEST_EVERY} images"
-        )
     numbers = images.labels[selected]
     if part == "train":
         first = round((1 - task.shuffled) * len(images.names))
@@ -148,12 +144,12 @@ def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], 
 
 
 class Images(NamedTuple):
-    """A training or test set."""
+    """A training set or a test set."""
 
     names: Sequence[str]  # of the classes
     labels: np.ndarray  # int64 [examples]
     pixels: Callable[[int], Tensor]  # gives the uint8 [3, size, size] of an example
-    whole: bool  # there is no test set of its own, so that this is the whole data set
+    whole: bool  # whether this is the whole data set, which has no test set of its own
 
 
 def _images(entry: DataSet, size: int, train: bool) -> Images:
@@ -162,35 +158,20 @@ def _images(entry: DataSet, size: int, train: bool) -> Images:
         return Images(_GREY[entry.name], labels, pixels.__getitem__, whole=True)
     from datasets import ClassLabel, Image
 
-    rows, whole = open_rows(entry, train)
     image, label = entry.columns
-    for column in entry.columns:
-        if column not in rows.features:
-            raise ValueError(
-                f"data={entry.name!r}: there is no column {column!r}; it has "
-                f"{', '.join(rows.features)}, and needs an image and a label"
-            )
-    rows = rows.cast_column(image, Image(decode=False))
+    rows = open_rows(entry, train).cast_column(image, Image(decode=False))
     kind = rows.features[label]
     if isinstance(kind, ClassLabel):
-        names, values = kind.names, range(len(kind.names))
-    else:
-        training = rows if train else open_rows(entry, True)[0]
-        values = sorted(set(training.unique(label)) - {None})
-        names = [*map(str, values)]
-    numbers = {value: number for number, value in enumerate(values)}
-    labels = np.array([numbers.get(value, -1) for value in rows[label]])
-    if (labels < 0).any():
-        bad = int(labels.argmin())
-        raise ValueError(
-            f"data={entry.name!r}: the label of row {bad} is {rows[bad][label]!r}, which is none "
-            f"of the {len(names)} classes of the training set"
-        )
+        names, numbers = kind.names, rows[label]
+    else:  # names of the classes
+        training = rows if train else open_rows(entry, True)
+        names = sorted(training.unique(label))
+        numbers = [names.index(name) for name in rows[label]]
 
     def pixels_of(example: int) -> Tensor:
         return decode(rows[example][image], size, f"image {example} of {entry.name}")
 
-    return Images(names, labels, pixels_of, whole)
+    return Images(names, np.array(numbers), pixels_of, whole=False)
 
 
 @cache
@@ -208,18 +189,15 @@ def _grey(name: str, size: int) -> tuple[Tensor, np.ndarray]:
 def decode(stored: dict[str, Any], size: int, name: str) -> Tensor:
     """Pixels of an image {"bytes": ..., "path": ...}, uint8 [3, size, size]: its middle, resized.
 
-    A one-line ValueError names an image that does not decode.
+    A one-line ValueError names an image that cannot be decoded.
     """
     from PIL import Image, ImageOps
 
-    where = f" ({stored['path']})" if stored["path"] else ""
     source = stored["path"] if stored["bytes"] is None else io.BytesIO(stored["bytes"])
     try:
         with Image.open(source) as image:
-            if image.mode[0] in "IF":  # which PIL would clip
-                raise ValueError(f"a pixel has more than 8 bits (mode {image.mode})")
             picture = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{name}{where} does not decode: {reason}; replace or remove it") from None
+        raise ValueError(f"{name} cannot be decoded: {reason}") from None
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1)

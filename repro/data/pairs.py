@@ -29,7 +29,6 @@ from repro.io.explain import Frozen
 _KEPT = 200_000  # encoded pairs of a language that are kept in memory
 _ORDER_OF_0 = 2**62  # in place of the seed 0
 _READ = 200_000  # pairs of a language that sub-words are learnt from
-_TEXT = ("string", "large_string")
 
 Pair = tuple[str, str]
 Inputs = tuple[Tensor, Tensor]
@@ -38,8 +37,7 @@ Inputs = tuple[Tensor, Tensor]
 class TranslationTask(Frozen):
     """Which sentences are translated into English, and as which tokens they are read.
 
-    A language is toy:alfa, wmt14-de-en, opus100:de-en and the like, or folder:PATH with parquet or
-    csv files of a column "translation" or of two columns of text.
+    A language is toy:alfa, wmt14-de-en, opus100:de-en and the like.
     """
 
     model_config = ConfigDict(strict=True)
@@ -88,19 +86,12 @@ def open_language(
     The last three are as in `TranslationTask`.
     """
     entry = find(name)
-    if not entry.folder and not (entry.kind == "pairs" and entry.config):
+    if entry.kind != "pairs" or not entry.config:
         raise ValueError(f"data={name!r}: no language; try toy:alfa or opus100:de-en")
-    if entry.hub or entry.folder:
-        language = _open_rows(entry, part, validation)
-    else:
-        sentences = corpus(str(entry.config), part, pairs, related)
-        language = Language(entry.title, len(sentences), sentences.__getitem__)
-    if language.size < 1:
-        raise ValueError(
-            f"data={name!r}: the language is empty: it has no {part} pair; leave it out, or try "
-            "toy:alfa"
-        )
-    return language
+    if entry.hub:
+        return _open_rows(entry, part, validation)
+    sentences = corpus(str(entry.config), part, pairs, related)
+    return Language(entry.title, len(sentences), sentences.__getitem__)
 
 
 def _misaligned(language: Language, share: float) -> Language:
@@ -207,23 +198,14 @@ def _collate(rows: list[np.ndarray], task: TranslationTask) -> tuple[Inputs, Ten
 
 
 def _open_rows(entry: DataSet, part: Part, validation: bool) -> Language:
-    rows, whole = open_rows(entry, part != "test")
-    rows = rows.flatten()  # a column "translation" of two languages becomes two columns
-    texts = [
-        column for column, kind in rows.features.items() if getattr(kind, "dtype", "") in _TEXT
-    ]
-    if len(texts) != 2:
-        raise ValueError(
-            f"data={entry.name!r}: it has the columns {', '.join(rows.features)}; there must be a "
-            'column "translation" of two languages, or two columns of text'
-        )
-    english = [text for text in texts if text.split(".")[-1] in (ENGLISH, "target")]
-    target = english[0] if english else texts[1]
-    source = texts[1 - texts.index(target)]
-    numbers = np.flatnonzero(is_in(part, len(rows), whole, validation))
+    rows = open_rows(entry, part != "test")
+    source, target = str(entry.config).split("-")
+    if source == ENGLISH:
+        source, target = target, source
+    numbers = np.flatnonzero(is_in(part, len(rows), False, validation))
 
     def pair(place: int) -> Pair:
-        row = rows[int(numbers[place])]
+        row = rows[int(numbers[place])]["translation"]
         return row[source] or "", row[target] or ""  # the Hub has rows without a sentence
 
     return Language(entry.title, len(numbers), pair)

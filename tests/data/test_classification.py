@@ -13,12 +13,12 @@ from repro.data.classification import (
     open_images,
 )
 
-NAMES = ["ant", "bee", "cow"]
 MEAN = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
 STD = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 
 
 def shaded(shade):
+    """An image as `datasets` stores it."""
     from PIL import Image
 
     noise = np.random.default_rng(shade).integers(0, 30, (9, 12, 3), dtype=np.uint8)
@@ -27,18 +27,11 @@ def shaded(shade):
     return {"bytes": buffer.getvalue(), "path": None}
 
 
-def image_folder(path):
-    for k in range(30):
-        (path / NAMES[k // 10]).mkdir(parents=True, exist_ok=True)
-        (path / NAMES[k // 10] / f"{k:02}.png").write_bytes(shaded(k)["bytes"])
+def rows(**columns):
+    from datasets import ClassLabel, Dataset
 
-
-def write_rows(path, labels):
-    """Rows of images with labels, which may be texts or numbers."""
-    from datasets import Dataset
-
-    images = [shaded(k % 25) for k in range(len(labels))]
-    Dataset.from_dict({"image": images, "label": labels}).to_parquet(path)
+    data = Dataset.from_dict(columns)
+    return data.cast_column("label", ClassLabel(3)) if "label" in columns else data
 
 
 def all_targets(batches):
@@ -77,62 +70,43 @@ def test_the_tasks_of_table_4():
     assert count_classes(ImageTask(name="imagenet")) == 1000
 
 
-@pytest.mark.parametrize("form", ["folder", "parquet"])
-def test_images_on_this_machine_without_a_test_set_are_split(tmp_path, form, monkeypatch):
-    if form == "folder":
-        image_folder(tmp_path)
-    else:
-        write_rows(tmp_path / "rows.parquet", [k % 3 for k in range(30)])
-    task = ImageTask(name=f"folder:{tmp_path}", size=8)
+def test_images_of_the_hub_are_read_by_split_and_the_middle_is_cut_out(hub, monkeypatch):
+    labels = [k % 3 for k in range(30)]
+    images = [shaded(k % 25) for k in range(30)]
+    hub("pets", train=rows(image=images, label=labels), test=rows(image=images[:3], label=[2] * 3))
+    task = ImageTask(name="pets", size=8, validation=True)
     inputs, targets = open_images(task, 24, seed=0).next()
     assert inputs.shape == (24, 3, 8, 8)
     assert targets.bincount().tolist() == [8, 8, 8]
-    test = evaluation_images(task, 6)
-    assert sorted(all_targets(test)) == [0, 0, 1, 1, 2, 2]
-    assert count_classes(task) == 3
-    pixels = decode(shaded(12 if form == "parquet" else 4), 8, "image")
-    assert torch.equal(test[0][0][0], (pixels / 255 - MEAN) / STD)
+    assert all_targets(evaluation_images(task, 4, "validation")) == [0, 1, 2] * 2
+    test = evaluation_images(task, 2)
+    assert all_targets(test) == [2, 2, 2]
+    assert torch.equal(test[0][0][0], (decode(images[0], 8, "image") / 255 - MEAN) / STD)
     # Images that do not fit into memory are decoded again.
     monkeypatch.setattr("repro.data.classification._KEPT_BYTES", 0)
     assert torch.equal(open_images(task, 24, seed=0).next()[0], inputs)
 
 
-def test_splits_are_kept_and_labels_may_be_text(tmp_path):
-    for name, count in (("train", 12), ("test", 3)):
-        write_rows(tmp_path / f"{name}-0.parquet", [NAMES[k % 3] for k in range(count)])
-    task = ImageTask(name=f"folder:{tmp_path}", size=8)
-    assert open_images(task, 12, 0).next()[1].bincount().tolist() == [4, 4, 4]
-    assert all_targets(evaluation_images(task, 2)) == [0, 1, 2]
+def test_labels_of_the_hub_may_be_names(hub):
+    names = ["wren", "crow", "dove"]
+    images = [shaded(k) for k in range(3)]
+    hub("birdsnap", train=rows(image=images, common=names), test=rows(image=images, common=names))
+    assert all_targets(evaluation_images(ImageTask(name="birdsnap", size=8), 3)) == [2, 0, 1]
 
 
-def refused(match, name, N=4, **arguments):
+def refused(match, name, **arguments):
     with pytest.raises(ValueError, match=match) as error:
-        open_images(ImageTask(name=name, size=8, **arguments), N, 0).next()
+        open_images(ImageTask(name=name, size=8, **arguments), 4, 0).next()
     assert "\n" not in str(error.value)
 
 
-def test_bad_images_and_rows_are_one_line(tmp_path):
-    from datasets import Dataset
-    from PIL import Image
-
+def test_data_that_cannot_be_read_are_one_line(hub, tmp_path, monkeypatch):
     refused("per_class=999: class '0' .* try per_class=143", "digits", per_class=999)
     refused("rotate = 45: .*0, 90", "digits", rotate=45)
     refused("are sentences; try digits", "toy")
-    name = f"folder:{tmp_path / 'images'}"
-    refused("does not exist.*try digits", name)
-    image_folder(tmp_path / "images")
-    Image.fromarray(np.full((9, 9), 40000, np.uint16)).save(tmp_path / "images/bee/13.png")
-    refused(r"does not decode: a pixel has more than 8 bits \(mode I;16\)", name, N=24)
-    (tmp_path / "images" / "bee" / "13.png").write_bytes(b"no image")
-    refused(r"image 13 of folder:.*bee/13\.png\) does not decode: .*remove", name, N=24)
-    rows = tmp_path / "rows"
-    rows.mkdir()
-    write_rows(rows / "train.parquet", [0, 1, 2])
-    write_rows(rows / "test.parquet", [0, 1, 2, 3])
-    with pytest.raises(ValueError, match=r"label of row 3 is 3, which is none of the 3 classes"):
-        evaluation_images(ImageTask(name=f"folder:{rows}", size=8), 2)
-    (rows / "test.parquet").unlink()
-    Dataset.from_dict({"text": ["a"]}).to_parquet(rows / "train.parquet")
-    refused("no column 'image'; it has text", f"folder:{rows}")
-    (rows / "train.parquet").write_bytes(b"no parquet at all")
-    refused("cannot be read", f"folder:{rows}")
+    broken = [{"bytes": b"no image", "path": None}] * 4
+    hub("pets", train=rows(image=broken, label=[0] * 4))
+    refused(r"^image \d of pets cannot be decoded: ", "pets")
+    (tmp_path / "pets/train.parquet").write_bytes(b"no parquet at all")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "another"))
+    refused("^data='pets': .* cannot be read .*without a network try digits$", "pets")

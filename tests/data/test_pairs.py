@@ -6,6 +6,7 @@ import torch
 from repro.data.bleu import score
 from repro.data.languages import corpus
 from repro.data.pairs import TranslationTask, evaluation_pairs, open_language, open_pairs
+from repro.data.sources import Part
 from repro.data.tokens import BOS, EOS, PAD, UNK
 
 TASK = TranslationTask(
@@ -60,30 +61,24 @@ def test_a_test_set_keeps_its_references_in_order():
     assert [TASK.subwords.decode(row) for _, targets in batches for row in targets] == references
 
 
-@pytest.mark.parametrize("form", ["parquet", "nested parquet", "csv"])
-def test_pairs_in_a_folder(tmp_path, form):
+@pytest.mark.parametrize(
+    ("name", "config", "source"), [("opus100:gl-en", "en-gl", "gl"), ("wmt14-de-en", "de-en", "de")]
+)
+def test_pairs_of_the_hub_are_read_by_split(name, config, source, hub):
     from datasets import Dataset
 
     pairs = corpus("foxtrot")[:20]
-    if form == "nested parquet":
-        rows = Dataset.from_dict({"translation": [{"de": s, "en": t} for s, t in pairs]})
-    else:
-        rows = Dataset.from_dict({"en": [t for _, t in pairs], "de": [s for s, _ in pairs]})
-    if form == "csv":
-        rows.to_csv(tmp_path / "pairs.csv")
-    else:
-        rows.to_parquet(tmp_path / "pairs.parquet")
-    train, test = (open_language(f"folder:{tmp_path}", part) for part in ("train", "test"))
-    assert [train.pair(k) for k in range(train.size)] == [
-        pair for k, pair in enumerate(pairs) if k % 5 < 4
-    ]
-    assert [test.pair(k) for k in range(test.size)] == pairs[4::5]
-    rest, validation = (
-        open_language(f"folder:{tmp_path}", part, validation=True)
-        for part in ("train", "validation")
-    )
-    assert [validation.pair(k) for k in range(validation.size)] == pairs[3::5]
-    assert rest.size == 12
+    rows = Dataset.from_dict({"translation": [{"en": t, source: s} for s, t in pairs]})
+    hub(name.partition(":")[0], config, train=rows, test=rows.select(range(3)))
+
+    def read(part: Part, *, validation: bool = False) -> list[tuple[str, str]]:
+        language = open_language(name, part, validation=validation)
+        return [language.pair(place) for place in range(language.size)]
+
+    assert read("train") == pairs
+    assert read("test") == pairs[:3]
+    assert read("validation", validation=True) == pairs[3::5]
+    assert read("train", validation=True) == [pair for k, pair in enumerate(pairs) if k % 5 != 3]
 
 
 def test_misaligned_pairs_have_the_translation_of_another_and_orders_differ():
