@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
@@ -19,9 +18,9 @@ from repro.cli.advise import AdviseOptions
 from repro.cli.calibrate import CalibrateOptions
 from repro.cli.main import main
 from repro.cli.options import parse
+from repro.cli.train import TrainOptions
 from repro.gpipe import launch
-from repro.harness.results import load
-from repro.report.page import pictured_step
+from repro.train import checkpoints
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,9 +38,10 @@ TEXT = page("README.md")
 COMMANDS = TEXT + page("docs/cli.md")
 PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", COMMANDS)
 # Commands of pages, each with the class of its options.
-OPTIONS = {"advise": AdviseOptions, "calibrate": CalibrateOptions}
+OPTIONS = {"advise": AdviseOptions, "calibrate": CalibrateOptions, "train": TrainOptions}
 GIVEN = re.findall(
-    rf"(?m)^    \.venv/bin/repro ({'|'.join(OPTIONS)}) (.*)$", page("docs/advise.md")
+    rf"(?m)^    \.venv/bin/repro ({'|'.join(OPTIONS)}) (.*)$",
+    page("docs/training.md") + page("docs/advise.md"),
 )
 # A command with its output: indented lines up to the next paragraph.
 ADVICE = re.findall(
@@ -62,13 +62,15 @@ def updated_statistics(batches):
 
 
 @pytest.mark.slow
-def test_the_recipes_of_the_library_run(tmp_path, monkeypatch):
+def test_the_recipes_of_the_library_and_the_program_of_training_run(tmp_path, monkeypatch, capsys):
     """A recipe that stops half-way resumes exactly."""
-    library = programs("docs/library.md")
+    library, (training,) = programs("docs/library.md"), programs("docs/training.md")
     shown = re.findall(r"(?m)^def (\w+)", "".join(library[1:]))
     assert {call.partition("(")[0] for call in RECIPES} == set(shown)
     everything = f"\n\ndef everything():\n    return [{', '.join(RECIPES)}, repr(start()[0])]\n"
+    program, _, last = training.partition('if __name__ == "__main__":\n')
     (tmp_path / "library_page.py").write_text("\n\n".join(library) + everything, encoding="utf-8")
+    (tmp_path / "training_page.py").write_text(program, encoding="utf-8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -86,6 +88,12 @@ def test_the_recipes_of_the_library_run(tmp_path, monkeypatch):
     assert found["schedule(4)"] == found["schedule(4, 'checkpoint')"] != found["schedule(2)"]
     assert [found["tied()"]] == launch(page_of_library.tied, stages=1)
     assert found["statistics()"] == pytest.approx(updated_statistics(page_of_library.batches))
+
+    exec(textwrap.dedent(last), vars(import_module("training_page")))
+    assert "step=100" in capsys.readouterr().out
+    newest, _ = checkpoints.newest_usable(tmp_path / "runs/noise")
+    assert newest is not None
+    assert newest.name == "step-000100"
 
 
 def test_the_orders_of_related_work_print_what_the_page_shows(capsys):
@@ -129,27 +137,6 @@ def test_its_verbs_exist(capsys):
     main(["--help"])
     known = set(re.findall(r"repro (\w+)", capsys.readouterr().out))
     assert set(re.findall(r"\.venv/bin/repro (\w+)", COMMANDS)) <= known
-
-
-@pytest.mark.slow
-def test_the_first_picture_shows_what_its_caption_says():
-    """The title is drawn into the picture and is the file's comment: both are what the record
-    gives."""
-    with Image.open(ROOT / "plots/reference/pipeline.gif") as picture:
-        title = picture.info["comment"].decode()
-    timeline, recorded = pictured_step(load(ROOT / "results/reference"))
-    assert title == recorded
-    pattern = (
-        r"One (\w+) training step of (\S+) at (\w+) scale: K=(\d+) stages, M=(\d+) micro-batches"
-    )
-    found = re.fullmatch(pattern, title)
-    assert found, title
-    fidelity, model, scale, K, M = found.groups()
-    assert timeline.stages == int(K)
-    (caption,) = re.findall(r"\(plots/reference/pipeline\.gif\)\n\n\*(.*?)\*\n", TEXT, flags=re.S)
-    caption = " ".join(caption.split())
-    assert f"(K={K}, M={M}, {model} at {scale} scale)" in caption
-    assert set(re.findall(r"measured|emulated|simulated|counted", caption)) == {fidelity}
 
 
 def test_its_slurm_script_starts_torchrun_once_per_node(tmp_path):

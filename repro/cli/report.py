@@ -23,7 +23,7 @@ class ReportOptions:
     plots: Path = Path("plots")
     """where tables, figures and the page go"""
     reference: tyro.conf.FlagCreatePairsOff[bool] = False
-    """from results/reference into plots/reference, both committed, with the README's animation"""
+    """from results/reference into plots/reference, both committed"""
     others: Annotated[
         tuple[Path, ...], tyro.conf.arg(name="with", metavar="FOLDER"), tyro.conf.UseAppendAction
     ] = ()
@@ -40,7 +40,6 @@ def main(arguments: list[str]) -> int:
         print("\n".join(lines))
     elif options.reference:
         print(f"wrote {page.write(*REFERENCE)}")
-        print(f"wrote {page.animate(*REFERENCE)}")
     else:
         results = load_recorded(options.results)
         written = page.write_loaded(results, options.plots)

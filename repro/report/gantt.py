@@ -1,22 +1,20 @@
-"""Timelines as pictures, like the paper's Figure 2(b) and 2(c), and as an animation.
+"""Timelines as pictures, like the paper's Figure 2(b) and 2(c).
 
 Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j
 at M=1). Where ranks hold several stages, a row is a rank, and its later stages are paler.
 """
 
 import io
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, PathPatch, Rectangle
+from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Outline
 from PIL import Image
 
 from repro.gpipe.schedule.timeline import WORK, Span, Timeline
-from repro.report.style import IDLE, KIND_WORDS, KINDS, QUOTED, SOFT, grid, ink, styled
+from repro.report.style import IDLE, KIND_WORDS, KINDS, SOFT, grid, ink, styled
 
 _HEIGHT = 0.78  # of a row
 _PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its square
@@ -39,13 +37,8 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
 
 
 def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
-    with styled():
-        return _image(draw(title, [("", timeline)], fidelity), 80)
-
-
-def _image(figure: Figure, dpi: int) -> Image.Image:
-    with io.BytesIO() as buffer:
-        figure.savefig(buffer, format="png", dpi=dpi)
+    with styled(), io.BytesIO() as buffer:
+        draw(title, [("", timeline)], fidelity).savefig(buffer, format="png", dpi=80)
         return Image.open(buffer).copy()
 
 
@@ -139,41 +132,3 @@ def legend(figure: Figure, timelines: list[Timeline]) -> None:
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
     handles.append(Patch(facecolor=IDLE, edgecolor=SOFT, linewidth=0.4, label="idle"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-
-
-def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60) -> Path:
-    """An animated gif of one step: boxes appear as time sweeps over them, then it rests."""
-    with styled():
-        images = _sweep(timeline, title, frames)
-    # The frame in the middle has every colour, the moving line's too.
-    palette = images[len(images) // 2].quantize(64)
-    first, *others = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    first.save(
-        path,
-        save_all=True,
-        append_images=others,
-        duration=[80] * len(others) + [2500],
-        loop=0,
-        optimize=False,
-        comment=title.encode(),
-    )
-    return path
-
-
-def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.ranks))
-    axes.set(title=title, xlabel="time (ms)")
-    boxes(axes, timeline)
-    legend(figure, [timeline])
-    _, *drawn = axes.patches  # all but the bands
-    now = axes.axvline(0, color=QUOTED, linewidth=1.5, zorder=5)
-    images = []
-    for frame in range(frames + 1):
-        time = 1e3 * timeline.step_time * frame / frames
-        past = Rectangle((0, -0.5), time, timeline.ranks, transform=axes.transData)
-        for artist in (*drawn, *axes.texts):
-            artist.set(clip_path=past, clip_on=True)
-        now.set_xdata([time] * 2)
-        now.set_visible(frame < frames)
-        images.append(_image(figure, 95).convert("RGB"))
-    return images

@@ -11,15 +11,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.results import Results, load, load_recorded
+from repro.harness.results import Results, load_recorded
 from repro.harness.spec import TINY
 from repro.io.untrusted import refuse_linked_files
-from repro.report import figures, gantt, texts, verdicts
-from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
+from repro.report import figures, texts, verdicts
+from repro.report.compare import beside_paper, of_paper, without_tiny
 from repro.report.player import player, rendered
 from repro.report.sections import as_text, repeated, sections_of, with_code
-from repro.report.style import FIDELITIES, ink, model_name
+from repro.report.style import FIDELITIES, ink
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds, runs
 
@@ -109,33 +108,6 @@ def _banner(results: Results) -> list[str]:
             "the tables and figures that compare with the paper."
         )
     return sentences
-
-
-def animate(results_dir: Path, plots_dir: Path) -> Path:
-    """Draw the README's picture, pipeline.gif: one measured step of Table 2's AmoebaNet-D."""
-    timeline, title = pictured_step(load(results_dir))
-    return gantt.gantt_gif(timeline, plots_dir / "pipeline.gif", title)
-
-
-def pictured_step(results: Results) -> tuple[Timeline, str]:
-    """The step of the README's picture and its title: the measured one of M=4 with the most stages.
-
-    Raises:
-        ValueError: if no such timeline is recorded.
-    """
-    runs = rows_of(results, experiment="table2", model="amoebanet-d", M=4, fidelity="measured")
-    for run in sorted(runs, key=lambda run: -run.K):
-        timeline = results.timeline(run) if run.done and run.K > 1 else None
-        if timeline is not None:
-            title = (
-                f"One {run.fidelity} training step of {model_name(run.model)} "
-                f"at {run.scale} scale: K={run.K} stages, M={run.M} micro-batches"
-            )
-            return timeline, title
-    raise ValueError(
-        "no measured step of amoebanet-d with K > 1, M = 4 is recorded for the animation; "
-        "measure one: repro run table2 --only K=2,M=4"
-    )
 
 
 def _environments(results: Results) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ LAYERS = SimpleNamespace(unit="x/s", calibration=TIMED)  # what timing layers gi
 LATER = [  # what other runs would make; {0} is the machine's folder
     *("{0}/smoke/logs", "{0}/smoke/sweep/timelines/x", "results/reference", "results/wandb"),
     *("results/wandb/cache/wandb", "results/wandb/data/artifacts"),
-    *("plots/claims.csv", "plots/sweep_speedup.png", "plots/pipeline.gif"),
+    *("plots/claims.csv", "plots/sweep_speedup.png"),
 ]
 
 

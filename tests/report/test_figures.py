@@ -1,4 +1,4 @@
-"""Figures: stable bytes, the data that goes into them, and a small animation."""
+"""Figures: stable bytes, and the data that goes into them."""
 
 from dataclasses import replace
 from math import isnan
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
-from PIL import Image
 from recorded import timeline
 
 from repro.harness.results import load
@@ -103,14 +102,3 @@ def test_the_picture_of_a_step_has_rows_that_can_be_read(K):
     assert axes.get_window_extent().height / figure.dpi / K > 0.2, (
         "inches, room for a label of 9.5 points"
     )
-
-
-def test_the_animation_is_small_and_ends_complete(tmp_path):
-    path = gantt.gantt_gif(timeline(2, 4), tmp_path / "a.gif", "measured", frames=6)
-    assert path.stat().st_size <= 400_000
-    with Image.open(path) as gif:
-        assert getattr(gif, "n_frames", 1) == 7
-        assert gif.info["comment"] == b"measured", "its title"
-        first = gif.convert("RGB").tobytes()
-        gif.seek(6)
-        assert gif.convert("RGB").tobytes() != first
