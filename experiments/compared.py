@@ -22,10 +22,11 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.learned import SEEDS
+from experiments.learned import HALF, ORDER, SEEDS
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
+from repro.harness.spec import SCALES, Scale
 from repro.harness.statistics import mean_interval
 from repro.report.claim import Claim, Estimate
 from repro.report.style import FIDELITIES, grid, plain_log_ticks
@@ -37,28 +38,27 @@ SATURATED = 95.0
 LINES = ("-", "--", ":")
 
 
-def trained(results: Results, experiment: str) -> Frame:
+def trained(results: Results, experiment: str, *scales: Scale) -> Frame:
     """A line of `runs_frame` for each arm and test seed, at the place with most seeds.
 
-    Accuracies are in percent. Of trainings that an older plan calls the same the last one counts.
+    Accuracies are in percent. Without a scale, all count.
     """
-    frame = runs_frame(results, experiment, task="learn", done=True)
+    frame = runs_frame(results, experiment, task="learn", scale=scales or SCALES, done=True)
     trainings = [spec.training for spec in frame["spec"]]
     frame = frame.assign(
         arm=[training.arm for training in trainings],
         is_test=[training.arm != "" and not training.tuning for training in trainings],
     )
-    frame = select(frame, is_test=True).drop_duplicates(["where", "arm", "seed"], keep="last")
-    if "metrics.accuracy" in frame:
-        frame["metrics.accuracy"] *= 100
+    frame = select(frame, is_test=True)
+    frame[[*frame.filter(like="accuracy")]] *= 100
     seeds = frame.groupby("where", sort=False)["seed"].nunique()
     return select(frame, where=seeds[::-1].idxmax()) if len(frame) else frame
 
 
 def mean(runs: Frame, arm: str, metric: str) -> Estimate:
     """The mean of a metric over the seeds of an arm, with its interval."""
-    of_arm = select(runs, arm=arm)
-    return mean_interval([*of_arm[f"metrics.{metric}"].dropna()] if len(of_arm) else [])
+    values = select(runs, arm=arm)[f"metrics.{metric}"].dropna() if len(runs) else []
+    return mean_interval([*values])
 
 
 class Gain(NamedTuple):
@@ -137,6 +137,14 @@ def sign(estimate: Estimate) -> int | None:
     """1 or -1 where the interval lies on one side of 0, else 0; None without an interval."""
     _, low, high = estimate
     return None if isnan(low) else (low > 0) - (high < 0)
+
+
+def controls(runs: Frame, usual: str) -> list[tuple[str, Gain, "Must"]]:
+    """Those of translation models: the order of the data changes nothing, more updates help."""
+    return [
+        (ORDER, gain(runs, "bleu", [ORDER], [usual]), "be alike"),
+        (f"more than {HALF}", gain(runs, "bleu", [usual], [HALF]), "be better"),
+    ]
 
 
 Must = Literal["be better", "not be better", "be alike"]

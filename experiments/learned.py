@@ -1,4 +1,4 @@
-"""What the experiments that train models to a quality share: arms, learning rates, translation.
+"""What the experiments that train models to a quality share: arms, learning rates, models.
 
 An arm is a way to train. It has the learning rate, out of those it tries, with the lowest mean
 validation loss over the tuning seeds; where the edge of the grid wins, the grid is extended. A
@@ -11,14 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from repro.data.languages import LANGUAGES
+from repro.data.registry import DATA
 from repro.harness.spec import ON_CPU, Group, RunSpec, Scale, Training
 from repro.paper.numbers import translation_models
-from repro.train.recipe import Recipe, translation
+from repro.train.recipe import Recipe, imagenet, translation
 
 LEARN: dict[str, Any] = {"task": "learn", "balance": "parameters", "trace": False}
 # Seeds at scale overnight, of the runs that a table shows and of those that choose a learning rate.
 SEEDS, TUNING_SEEDS = (0, 1, 2, 3, 4), (100, 101)
 VALIDATIONS = 20
+ORDER, HALF = "another order", "half of the updates"  # controls of translation models
 
 
 def recompute(scale: Scale) -> Literal["always", "never"]:
@@ -83,6 +85,30 @@ def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
     return tuple(Group(name=name, runs=tuple(of)) for name, of in runs.items())
 
 
+# ---- Images: AmoebaNet-B(L, D), on a CPU with few and small images ----
+
+SMALL: dict[str, Any] = {"L": 3, "image": 16, "bn_momentum": 0.1}
+# Filters D -> the learning rate of Figure 1, chosen by its tuning runs at scale overnight.
+RATES: dict[Scale, dict[int, float]] = {
+    "smoke": {8: 0.005, 16: 0.005},
+    "laptop": dict.fromkeys((8, 12, 16, 24), 0.01),
+    "overnight": {8: 0.005, 12: 0.01, 16: 0.005, 24: 0.01},
+}
+
+
+def small_training(data: str, data_args: dict[str, Any], steps: int, rate: float = 1.0) -> Training:
+    """Of an AmoebaNet-B on a CPU; a rate of 1 stands for that of the arm."""
+    recipe = to_rest(Recipe(lr=rate, optimizer="adam"), steps).model_dump()
+    validations = min(VALIDATIONS, steps)
+    return Training(data=(data,), data_args=data_args, recipe=recipe, validations=validations)
+
+
+def large_training(data: str, augment: str, N: int) -> Training:
+    """Of an AmoebaNet-B as the paper has it, with the authors' recipe for ImageNet."""
+    recipe = imagenet(N, DATA[data].examples[0]).model_dump()
+    return Training(data=(data,), data_args={"augment": augment}, recipe=recipe)
+
+
 # ---- Translation: languages, and models T(L, H, A) of them into English ----
 
 TOY = tuple(f"toy:{name}" for name in LANGUAGES)
@@ -99,6 +125,7 @@ _ONE_LANGUAGE: dict[str, Any] = {"V": 1200, "S": 20, "T": 20}
 _ALL_LANGUAGES: dict[str, Any] = {"V": 3000, "S": 32, "T": 24}
 _PAPER: dict[str, Any] = {"V": 64000, "S": 128, "T": 128}  # which states V alone
 TEMPERATURE = 5.0  # the paper does not state it
+DECODED: dict[Scale, int] = {"smoke": 8, "laptop": 100, "overnight": 500}  # sentences, of Table 5
 
 
 class Size(NamedTuple):
@@ -172,4 +199,21 @@ def training_run(
             arm=arm,
             validations=min(VALIDATIONS, steps),
         ),
+    )
+
+
+def one_language(scale: Scale, arm: str, N: int, steps: int, **data: Any) -> RunSpec:
+    """A model of Table 5: of German to English, or of a made-up language on a CPU."""
+    on_cpu = scale in ON_CPU
+    return training_run(
+        scale,
+        Size(1, 128, 4) if on_cpu else TRANSFORMER_BIG,
+        ("toy:alfa",) if on_cpu else ("wmt14-de-en",),
+        arm=arm,
+        N=N,
+        steps=steps,
+        decode=DECODED.get(scale, 3003),
+        K=1 if on_cpu else 4,
+        M=1 if on_cpu else 256,  # so that a micro-batch of the largest N has 128 sentences
+        data={"pairs": 60_000, "misaligned": 0.2, **data},
     )

@@ -50,7 +50,7 @@ LINES = {
 MOST_LINES_OF_TESTS = 16900  # losses in turns and compiled; claims of each exhibit, tampered
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
-    *"about frame machine plan record results schema sizes spec statistics vary".split()
+    *"about catalog frame machine plan record results schema sizes spec statistics vary".split()
 }  # of the harness
 
 

@@ -5,9 +5,9 @@ from statistics import median
 
 from experiments.advise.runs import ABOUT, NAME
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
-from repro.harness.results import Results, Round
-from repro.harness.schema import TrainRound
+from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets
+from repro.report.compare import predicted_step
 from repro.report.framed import framed, text_of, with_interval
 from repro.report.table import Table
 
@@ -17,8 +17,8 @@ PREDICTED, MEASURED, ERROR = "step (ms) predicted", "step (ms) measured", "error
 def tables(results: Results) -> list[Table]:
     frame = plans(results)
     shown = ["where", "plan", "recomputed", PREDICTED, MEASURED]
-    shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured", "run"]
-    return [framed(results, NAME, frame[shown], ABOUT, forms={ERROR: "+.1f"})]
+    shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured"]
+    return [framed(NAME, frame[shown], ABOUT, forms={ERROR: "+.1f"})]
 
 
 def plans(results: Results) -> Frame:
@@ -26,7 +26,11 @@ def plans(results: Results) -> Frame:
     frame = runs_frame(results, NAME, task="train", done=True)
     # Of each round that timed layers too: the predicted step, and the measured ones of its blocks.
     steps = [
-        [(seconds, round_.blocks) for round_ in run.rounds if (seconds := predicted(round_, run.D))]
+        [
+            (seconds, round_.blocks)
+            for round_ in run.rounds
+            if (seconds := predicted_step(round_, run.D))
+        ]
         for run in frame["run"]
     ]
     frame[PREDICTED] = [1e3 * median(s for s, _ in each) if each else nan for each in steps]
@@ -44,15 +48,6 @@ def plans(results: Results) -> Frame:
         here = select(frame, where=where)
         frame.loc[here[PREDICTED].idxmin(), "plan"] += _mark(results, here)
     return frame.rename(columns={"remat": "recomputed"})
-
-
-def predicted(round_: Round, D: int) -> float | None:
-    """Seconds of a step by the layers that were timed in its round; None if none were.
-
-    The layers of replicas never compute alone, so theirs are timed on all processes at once.
-    """
-    assert isinstance(round_.record, TrainRound)
-    return round_.record.predicted.get("mixed" if D == 1 else "together")
 
 
 def _mark(results: Results, plans: Frame) -> str:

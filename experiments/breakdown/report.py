@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.breakdown.runs import ABOUT, MEASURED, MODELLED, NAME, OPEN_MS, K, M
+from experiments.breakdown.runs import ABOUT, MEASURED, NAME, OPEN_MS, K, M
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.paper import theory
 from repro.paper.numbers import breakdown
 from repro.report import style
 from repro.report.claim import Claim, number
-from repro.report.compare import beside_paper, fits
+from repro.report.compare import fits
 from repro.report.figures import Picture
 from repro.report.framed import framed, or_status, with_parts
 from repro.report.table import Table
@@ -39,13 +39,8 @@ FITTED = {
 
 
 def shares(results: Results) -> Frame:
-    """A line for each run with a column for each part's share of K x step.
-
-    Journals also hold emulated steps and simulated ones of other models, which are passed over.
-    """
-    frame = with_parts(runs_frame(results, NAME, K=K))
-    is_modelled = (frame["fidelity"] == "simulated") & (frame["model"] == MODELLED)
-    frame = frame[(frame["fidelity"] == "measured") | is_modelled]
+    """A line for each run with a column for each part's share of K x step."""
+    frame = with_parts(runs_frame(results, NAME))
     names = frame["model"].map(style.model_name)
     alike = frame.duplicated(["model", "fidelity", "M"], keep=False)
     sizes = [MEASURED[model]["paper"] for model in frame["model"]]
@@ -67,7 +62,7 @@ def tables(results: Results) -> list[Table]:
     forms = dict.fromkeys(table.columns, ".1%")
     found = {part: claim.verdict for part, claim in _claims(results).items()}
     table["verdict"] = pd.Series(found, dtype=object)
-    return [framed(results, NAME, table, ABOUT, forms=forms, K=K, M=M, off=OFF)]
+    return [framed(NAME, table, ABOUT, forms=forms, K=K, M=M, off=OFF)]
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -107,7 +102,7 @@ def figure(results: Results) -> Figure | None:
     runs = select(shares(results), M=M, done=True).dropna(subset=_ORDER)
     if not len(runs):
         return None
-    bars = [("quoted: NeurIPS Table 4", dict(PIE))] if beside_paper(results, NAME) else []
+    bars = [("quoted: NeurIPS Table 4", dict(PIE))]
     for line in runs.to_dict("records"):
         size = "" if line["full_size"] else f", {line['scale']} size"
         percents = {part: 100 * line[part] for part in _ORDER}

@@ -25,9 +25,7 @@ _WHY = "without imbalance, messages and the runtime; it depends on K, M and F:R:
 
 def steps(results: Results) -> Frame:
     """A line for each run: its idle share, the bubble's part of it, and the closed forms."""
-    frame = with_parts(runs_frame(results, NAME, schedule="gpipe"))
-    # Recorded steps with one slow stage, whose times are a list, are not shown.
-    frame = frame.loc[[not isinstance(args.get("forward_s"), list) for args in frame["model_args"]]]
+    frame = with_parts(runs_frame(results, NAME))
     points = list(zip(frame["K"], frame["M"], strict=True))
     plain = [theory.bubble_over_total(K, M) for K, M in points]
     early = [theory.bubble(K, M, "early") for K, M in points]
@@ -45,7 +43,7 @@ def tables(results: Results) -> list[Table]:
             shown = of.assign(share=or_status(of, share)).groupby(POINT)["share"].first()
             table[f"{fidelity} {share}"] = shown
     forms = dict.fromkeys(table.columns, ".1%")
-    return [framed(results, NAME, table.reset_index(), ABOUT, forms=forms)]
+    return [framed(NAME, table.reset_index(), ABOUT, forms=forms)]
 
 
 def claims(results: Results) -> Iterator[Claim]:

@@ -42,7 +42,7 @@ def tables(results: Results) -> list[Table]:
         line |= estimated("relative distance", mean_interval(list(seeds["distance"])))
         lines.append(line | {"agreement": worst(seeds["agreement"])})
     forms = {"relative distance": lambda value: f"{value:.1e}" if value else "0"}
-    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms, base_M=BASE_M)]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT, forms=forms, base_M=BASE_M)]
 
 
 def claims(results: Results) -> Iterator[Claim]:

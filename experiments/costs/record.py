@@ -11,18 +11,14 @@ from experiments.costs.report import nine_of_ten, sizes, steps
 from repro.costs.error_bars import CALIBRATED, DATA_SHEET, FILE
 from repro.harness.frame import select
 from repro.harness.results import Results, load
-from repro.harness.spec import TINY
+from repro.report.compare import of_exhibits
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results/reference"
 
 
 def factors(results: Results) -> dict[str, dict[str, Any]]:
-    """Kind of what is predicted -> how many are known, and a factor within which nine of ten are.
-
-    Steps of tiny models are too short to say anything.
-    """
-    frame = steps(results)
-    frame = frame[[run.scale not in TINY for run in frame["run"]]]
+    """Kind of prediction -> the steps that are known, and a factor within which nine of ten are."""
+    frame = steps(of_exhibits(results))
     published, timed = (select(frame, durations=kind) for kind in (DATA_SHEET, CALIBRATED))
     return {
         "ratio": _factor(

@@ -1,20 +1,18 @@
 """How far the cost model is off: predicted beside published and measured steps, a line a source."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from math import ceil, expm1, log1p, nan
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from experiments.advise.report import predicted
 from experiments.costs.runs import ABOUT, NAME, PUBLISHED, SOURCE_ON_V100
 from repro.costs.error_bars import CALIBRATED, DATA_SHEET
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.spec import TINY
 from repro.paper import theory
+from repro.report.compare import predicted_step
 from repro.report.framed import framed
 from repro.report.style import model_name
 from repro.report.table import Table
@@ -26,8 +24,7 @@ def tables(results: Results) -> list[Table]:
     sources = [*published.groupby("source", sort=False), ("all published", published)]
     sources += [*timed.groupby("source", sort=False)]
     lines = [{"source": source, **_summary(of)} for source, of in sources if len(of)]
-    table = framed(results, NAME, pd.DataFrame(lines), ABOUT)
-    return [replace(table, runs=[*frame["run"]])]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT)]
 
 
 def steps(results: Results) -> Frame:
@@ -63,12 +60,11 @@ def _published(results: Results) -> Iterator[tuple[Any, ...]]:
 
 
 def _timed(results: Results) -> Iterator[tuple[Any, ...]]:
-    """Steps of this experiment and of `advise`; older ones by fitted devices have no such step."""
+    """Steps of this experiment and of `advise`."""
     for run in runs_frame(results, NAME, "advise", task="train", done=True)["run"]:
-        tiny = ", tiny" if run.scale in TINY else ""
-        source = f"layers timed here, {model_name(run.model)}{tiny}"
+        source = f"layers timed here, {model_name(run.model)}"
         for round_ in run.rounds:
-            seconds = predicted(round_, run.D)
+            seconds = predicted_step(round_, run.D)
             if seconds is not None:
                 of_run = CALIBRATED, source, (run.place, run.model), run.id, run, round_.name
                 yield *of_run, round_.step_s / seconds, _textbook(run) / round_.throughput

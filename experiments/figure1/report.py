@@ -11,18 +11,18 @@ from matplotlib.figure import Figure
 from experiments import compared
 from experiments.compared import Gain
 from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, PARTS, SHUFFLED, TRIED, arm_of
-from experiments.figure3 import report as figure3
+from experiments.learned import SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.paper.numbers import figure, translation_models
 from repro.report.claim import Claim, number
-from repro.report.compare import beside_paper
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, estimated, framed, with_interval
 from repro.report.style import FIDELITIES, dots, grid
 from repro.report.table import Table
 
 EXHIBIT = "Figure 1, size"
+FIGURE3, SIZED = "figure3", [str(size) for size in SIZES]  # whose translation models are shown
 IMAGES, FLOPS = "images, D = 8, 12, 16, 24", "images, at about equal FLOPs"
 TRANSLATION = "translation, the four sizes of Figure 3"
 OF_PARAMETERS = "quality grows with parameters, exponent: "
@@ -72,8 +72,7 @@ def laws(runs: Frame, texts: Frame) -> dict[str, Gain]:
         models: compared.compared(runs, "accuracy", arms, exponent(runs, arms, 100))
         for models, arms in ARMS.items()
     }
-    sizes = figure3.SIZED
-    return found | {TRANSLATION: compared.compared(texts, "bleu", sizes, exponent(texts, sizes, 0))}
+    return found | {TRANSLATION: compared.compared(texts, "bleu", SIZED, exponent(texts, SIZED, 0))}
 
 
 def _controls_of(runs: Frame) -> str:
@@ -103,7 +102,7 @@ def _printed() -> list[Frame]:
 
 
 def _trained(results: Results) -> tuple[Frame, Frame]:
-    return compared.trained(results, NAME), compared.trained(results, figure3.NAME)
+    return compared.trained(results, NAME), compared.trained(results, FIGURE3)
 
 
 def tables(results: Results) -> list[Table]:
@@ -120,7 +119,7 @@ def tables(results: Results) -> list[Table]:
             verdict = verdicts.get(OF_PARAMETERS + models, nan)
             lines.append(line | {"paper": paper.get(models, nan), "verdict": verdict})
     forms = dict.fromkeys(["exponent", "paper"], ".3f")
-    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -131,7 +130,7 @@ def claims(results: Results) -> Iterator[Claim]:
     embeddings = "most parameters are embeddings, of one size"
     for models, controls, why in (
         (IMAGES, _controls_of(runs), "" if isnan(low) else flops),
-        (TRANSLATION, figure3.controls_of(texts), embeddings),
+        (TRANSLATION, compared.failing(compared.controls(texts, SIZED[0])), embeddings),
     ):
         what = OF_PARAMETERS + models
         yield compared.claim(EXHIBIT, what, found[models], controls, why=why)
@@ -163,11 +162,11 @@ def figures(results: Results) -> Iterator[Picture]:
     images, translation = _printed()
     halves = {
         "(a) images, accuracy (%)": (_measured(runs, ARMS[IMAGES], "accuracy"), images),
-        "(b) translation, BLEU": (_measured(texts, figure3.SIZED, "bleu"), translation),
+        "(b) translation, BLEU": (_measured(texts, SIZED, "bleu"), translation),
     }
     halves = {title: half for title, half in halves.items() if len(half[0])}
     if halves:
-        yield "sizes", _drawn(halves, beside_paper(results, NAME)), {}
+        yield "sizes", _drawn(halves), {}
 
 
 def _measured(runs: Frame, arms: Sequence[str], metric: str) -> Frame:
@@ -175,12 +174,12 @@ def _measured(runs: Frame, arms: Sequence[str], metric: str) -> Frame:
     return with_interval(points, "y", [compared.mean(runs, arm, metric) for arm in points["name"]])
 
 
-def _drawn(halves: Mapping[str, tuple[Frame, Frame]], quoting: bool) -> Figure:
+def _drawn(halves: Mapping[str, tuple[Frame, Frame]]) -> Figure:
     """Measured beside quoted, on axes of as many points and as many decades."""
-    page, rows = grid(len(halves), 1 + quoting, 2.9)
+    page, rows = grid(len(halves), 2, 2.9)
     for row, (title, points) in zip(rows, halves.items(), strict=True):
         decades = [log10(each["parameters"].max() / each["parameters"].min()) for each in points]
-        for axes, fidelity, each in zip(row, ("measured", "quoted"), points, strict=False):
+        for axes, fidelity, each in zip(row, ("measured", "quoted"), points, strict=True):
             axes.sharey(row[0])
             _draw(axes, fidelity, each, 100 if "accuracy" in title else 0)
             middle = (each["parameters"].max() * each["parameters"].min()) ** 0.5

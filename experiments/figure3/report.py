@@ -8,15 +8,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments import compared
-from experiments.compared import Gain, gain, qualities
-from experiments.figure3.runs import ABOUT, HALF, NAME, ORDER, alone
+from experiments.compared import Gain, qualities
+from experiments.figure3.runs import ABOUT, NAME, alone
 from experiments.learned import SIZES, TOY
 from repro.harness.frame import Frame
 from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
 from repro.paper.numbers import figure
 from repro.report.claim import Claim
-from repro.report.compare import beside_paper
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, estimated, framed, with_interval
 from repro.report.style import SOFT, dots, grid
@@ -70,17 +69,6 @@ def gain_of(runs: Frame, what: str) -> Gain:
     )
 
 
-def controls_of(runs: Frame) -> str:
-    """Why no claim about these models counts; empty if the controls hold."""
-    smallest = SIZED[:1]
-    return compared.failing(
-        [
-            (ORDER, gain(runs, "bleu", [ORDER], smallest), "be alike"),
-            (f"more than {HALF}", gain(runs, "bleu", smallest, [HALF]), "be better"),
-        ]
-    )
-
-
 def tables(results: Results) -> list[Table]:
     runs = compared.trained(results, NAME)
     lines = []
@@ -92,12 +80,12 @@ def tables(results: Results) -> list[Table]:
             paper = weighted(judged.what, printed_gains())
             lines.append(line | {"paper": paper, "verdict": judged.verdict})
     forms = {"gain in loss": ".3f"}
-    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
 
 
 def claims(results: Results) -> Iterator[Claim]:
     runs = compared.trained(results, NAME)
-    controls = controls_of(runs)
+    controls = compared.failing(compared.controls(runs, SIZED[0]))
     for what in SUMS:
         alike = 0.5 if what == RICH else None
         found = gain_of(runs, what)
@@ -123,11 +111,11 @@ def figures(results: Results) -> Iterator[Picture]:
     runs = compared.trained(results, NAME)
     seeds = [*map(gains, qualities(runs, "bleu", ARMS))]
     if seeds:
-        yield "gains", _drawn(seeds, beside_paper(results, NAME)), {}
+        yield "gains", _drawn(seeds), {}
 
 
-def _drawn(seeds: Sequence[Frame], quoting: bool) -> Figure:
-    page, (panels,) = grid(1, 2 if quoting else 1, 3.6)
+def _drawn(seeds: Sequence[Frame]) -> Figure:
+    page, (panels,) = grid(1, 2, 3.6)
     for number, (size, line) in enumerate(zip(SIZED, _OURS, strict=True)):
         found = [mean_interval([seed.loc[size, name] for seed in seeds]) for name in TOY]
         points = with_interval(pd.DataFrame(index=range(len(TOY))), "y", found)
@@ -136,11 +124,10 @@ def _drawn(seeds: Sequence[Frame], quoting: bool) -> Figure:
         panels[0].errorbar(xs, points["y"], error_bars(points, "y"), capsize=2, **look)
     panels[0].set_xticks(range(len(TOY)), [name.removeprefix("toy:") for name in TOY])
     panels[0].set(title="measured: toy languages", ylabel="BLEU over bilingual")
-    if quoting:
-        panels[1].sharey(panels[0])
-        for line, (size, points) in zip(_LINES, printed_points().items(), strict=True):
-            panels[1].plot(points["x"] + 1, points["y"], **_look("quoted", size, line))
-        panels[1].set(title="quoted: the paper's 102 languages")
+    panels[1].sharey(panels[0])
+    for line, (size, points) in zip(_LINES, printed_points().items(), strict=True):
+        panels[1].plot(points["x"] + 1, points["y"], **_look("quoted", size, line))
+    panels[1].set(title="quoted: the paper's 102 languages")
     for axes in panels:
         axes.axhline(0, color=SOFT, linewidth=0.9)
         axes.set_xlabel("language, by decreasing data")

@@ -5,7 +5,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from experiments.learned import (
+    HALF,
     OPUS,
+    ORDER,
     PAPER_CUTS,
     SIZES,
     TOY,
@@ -19,7 +21,6 @@ from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, Scale
 
 NAME = "figure3"
-ORDER, HALF = "another order", "half of the updates"  # controls, of the smallest size
 PAPER_M = 64  # so that a micro-batch of 2048 sentences has 32; the paper does not state it
 ABOUT = read_about(__file__)
 

@@ -10,7 +10,6 @@ from experiments.methods import runs as plan
 from experiments.methods.runs import ABOUT, NAME, SIMULATED_M, K
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.spec import TINY
 from repro.report import gantt, style
 from repro.report.claim import Claim, number
 from repro.report.figures import Picture
@@ -38,12 +37,11 @@ def tables(results: Results) -> list[Table]:
 
 def side_by_side(results: Results) -> Table:
     frame, work = recorded(results, plan.WORK), ["where", "group"]  # one model at one place
-    frame = frame[frame["devices"] <= 2]  # older records have more
     alone = select(frame, method="single", remat="never").drop_duplicates(work)
     frame = frame.join(alone.set_index(work)["run"].rename("alone"), on=work)
     pairs = zip(frame["run"], frame["alone"].replace({nan: None}), strict=True)
     frame = with_interval(frame, OVER_ONE, [ratio_of(results, *pair) for pair in pairs])
-    table = frame[["run", "where"]].assign(model=frame["model"].map(style.model_name))
+    table = frame[["where"]].assign(model=frame["model"].map(style.model_name))
     table["method"] = frame["method"] + frame["remat"].map(RECOMPUTED).fillna("")
     table[OVER_ONE] = or_status(frame, OVER_ONE)
     table = table.join(frame.filter(like=f"{OVER_ONE}: "))
@@ -52,7 +50,7 @@ def side_by_side(results: Results) -> Table:
     late = [max(first(run, "staleness") or [0]) for run in frame["run"]]
     table["updates late"] = frame["step_s"].where(~frame["done"], late)
     forms: dict[str, Form] = {OVER_ONE: RATIO, SENT: ".2f", "updates late": ".0f"}
-    return framed(results, NAME, table, ABOUT, forms=forms, marks=MARKS)
+    return framed(NAME, table, ABOUT, forms=forms, marks=MARKS)
 
 
 def traffic(results: Results) -> Table:
@@ -62,12 +60,12 @@ def traffic(results: Results) -> Table:
     measured = select(recorded(results, plan.WORK), devices=2, remat="never")
     measured = measured.drop_duplicates(at).set_index(at)[SENT]
     large = at_paper_size(results).set_index(at)[[SENT, OVER_GPIPE, BUT_GRADIENTS]]
-    table = small[["run"]].assign(**{ON_TWO: measured, COUNTED_ON_TWO: small[SENT]})
+    table = small[[]].assign(**{ON_TWO: measured, COUNTED_ON_TWO: small[SENT]})
     table = table.join(large.set_axis([COUNTED_ON_K, OVER_GPIPE, BUT_GRADIENTS], axis=1))
     table = table.reset_index()
     table["model"] = table["model"].map(style.model_name)
     forms: dict[str, Form] = dict.fromkeys((ON_TWO, COUNTED_ON_TWO), ".2f")
-    return framed(results, "traffic", table, ABOUT, forms=forms, K=K)
+    return framed("traffic", table, ABOUT, forms=forms, K=K)
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -112,9 +110,8 @@ def first(run: Run, field: str) -> Any:
 
 
 def at_paper_size(results: Results) -> Frame:
-    """What is sent there, over what GPipe sends; nothing of tiny runs, which have small models."""
+    """What is sent there, over what GPipe sends."""
     frame, work = recorded(results, plan.TRAFFIC_AT_PAPER_SIZE), ["where", "model"]
-    frame = frame[~frame["scale"].isin(TINY)]
     piped = select(frame, method="gpipe").drop_duplicates(work).set_index(work)[SENT]
     frame = frame.join(piped.rename("piped"), on=work)
     frame[OVER_GPIPE] = frame[SENT] / frame["piped"]

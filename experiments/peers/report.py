@@ -44,7 +44,7 @@ def tables(results: Results) -> list[Table]:
     for transport, of in texts.groupby("ours sends through", sort=False):
         column = of.set_index(point)[OVER].rename(f"through {transport}")
         table = table.join(column, on=point)
-    return [framed(results, NAME, table.fillna(EMPTY), ABOUT, data=long)]
+    return [framed(NAME, table.fillna(EMPTY), ABOUT, data=long)]
 
 
 def beside(results: Results, peers: Frame, transport: str) -> Frame:

@@ -44,7 +44,7 @@ def tables(results: Results) -> list[Table]:
     table[STEP], table["step (ms) arithmetic"] = 1e3 * frame["step_s"], 1e3 * frame["best_s"]
     table = table.join(frame.filter(like=OVERHEAD)).join(frame.filter(like=OVER_BARE))
     forms = {OVERHEAD: ".2f", OVER_BARE: ".3f"}
-    return [framed(results, NAME, table.join(frame["run"]), ABOUT, forms=forms)]
+    return [framed(NAME, table, ABOUT, forms=forms)]
 
 
 def figures(results: Results) -> Iterator[Picture]:

@@ -21,7 +21,7 @@ from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.paper.numbers import Quoted, table1, torchgpipe
 from repro.report import style
 from repro.report.claim import Claim, Estimate, number
-from repro.report.compare import beside_paper, rows_of
+from repro.report.compare import rows_of
 from repro.report.figures import Picture
 from repro.report.framed import RANGE, Form, estimated, framed, text_of
 from repro.report.table import EMPTY, Cell, Table
@@ -98,8 +98,6 @@ class Column:
 
 
 def tables(results: Results) -> list[Table]:
-    if not beside_paper(results, NAME):
-        return []
     runs = rows_of(results, NAME)
     lines = []
     for column in _columns(results):
@@ -113,7 +111,7 @@ def tables(results: Results) -> list[Table]:
         lines.append(line)
     forms: dict[str, Form] = {"parameters paper": _short, "parameters counted": _short}
     ranges = ("activations counted", "largest counted")
-    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, forms=forms, ranges=ranges)]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT, forms=forms, ranges=ranges)]
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -149,7 +147,7 @@ def claims(results: Results) -> Iterator[Claim]:
 
 def figures(results: Results) -> Iterator[Picture]:
     columns = [column for column in _columns(results) if column.sizes]
-    if columns and beside_paper(results, NAME):
+    if columns:
         yield "kinds", _kinds(columns), {}
 
 

@@ -5,20 +5,19 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.table2.runs import ABOUT, CUTS, KS, NAME
+from experiments.cuts import CUTS
+from experiments.table2.runs import ABOUT, KS, NAME, SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
-from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
+from repro.harness.sizes import NARROW
 from repro.paper.numbers import torchgpipe
 from repro.report.claim import Claim
-from repro.report.compare import beside_paper
 from repro.report.exhibit import CELL, ENDS, bars, claims_on, first_text, over, printed
 from repro.report.figures import Picture
 from repro.report.framed import framed
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 
-SIZES = {"amoebanet-d": MODELLED_AMOEBANET, "transformer": MODELLED_TRANSFORMER}
 MEASURED, SMALLER, HALF = "measured", "measured, a smaller model", ", half widths"
 # At Table 1's widths nothing of the Transformer fits at K=2 with M=4 or 32.
 SHOWN = {"amoebanet-d": "time", "transformer": f"time{HALF}"}
@@ -26,46 +25,39 @@ SHOWN = {"amoebanet-d": "time", "transformer": f"time{HALF}"}
 
 def cells(results: Results) -> Frame:
     """A line for each printed cell and setting of ours, those that are shown first."""
-    runs = runs_frame(results, NAME, model=[*SIZES], remat="always", K=KS, done=True)
+    runs = runs_frame(results, NAME, K=KS, done=True)
     runs["setting"] = [_setting(run) for run in runs["run"]]
-    runs = runs.dropna(subset="setting")
     runs = over(results, runs, ["model", "setting", "where"], K=2, M=1)
     runs["shown"] = runs["setting"] == runs["model"].map(SHOWN)
     runs = runs.sort_values("shown", ascending=False, kind="stable")
     return printed(NAME).merge(runs, on=CELL)
 
 
-def _setting(run: Run) -> str | None:
-    """The cut and the widths, which the paper does not print; None of a run of no cell."""
-    spec, size = run.spec, SIZES[run.model]
+def _setting(run: Run) -> str:
+    """The cut and the widths, which the paper does not print."""
+    args = run.spec.model_args
     if run.fidelity == "measured":
-        return MEASURED if spec.model_args == size["paper"] else SMALLER
-    if spec.memory is None:  # of one mini-batch for all cells
-        return None
-    if spec.model_args == size[run.scale]:
-        return CUTS[spec.partitioner]
-    return f"{CUTS[spec.partitioner]}{HALF}" if spec.model_args == NARROW[run.scale] else None
+        return MEASURED if args == SIZES[run.model]["paper"] else SMALLER
+    return CUTS[run.spec.partitioner] + HALF * (args == NARROW[run.scale])
 
 
 def tables(results: Results) -> list[Table]:
     """The paper's grid: a line for each model and M, with the paper's number over ours."""
-    ours, beside = cells(results), beside_paper(results, NAME)
-    theirs, lines = _of_torchgpipe(), []
+    ours, theirs, lines = cells(results), _of_torchgpipe(), []
     for (model, M), of_line in printed(NAME).groupby(["model", "M"]):
         found = select(ours, model=model, M=M)
         places = select(found, setting=[MEASURED, SMALLER], K=2).groupby("where", sort=False)
         line: dict[str, Any] = {"model": f"{model_name(model)}, M={M}"}
         for K, paper in zip(of_line["K"], of_line["paper"], strict=True):
             text = first_text(select(found, K=K, shown=True))
-            name = f"K={K}: paper / simulated" if beside else f"K={K}: simulated"
-            line[name] = f"{paper:g} / {text}" if beside else text
+            line[f"K={K}: paper / simulated"] = f"{paper:g} / {text}"
             if K == 2:  # the K of two cores
                 line["measured K=2"] = "; ".join(first_text(of) for _, of in places) or EMPTY
         line["textbook"] = ", ".join(f"{ratio:.2f}" for ratio in of_line["textbook"])
         known = [f"{theirs[model, K, M]:.2f}" for K in of_line["K"] if (model, K, M) in theirs]
         line["torchgpipe"] = ", ".join(known) or EMPTY
         lines.append(line)
-    return [framed(results, NAME, pd.DataFrame(lines), ABOUT, data=_long(ours, beside))]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT, data=_long(ours))]
 
 
 def _of_torchgpipe() -> dict[tuple[str, int, int], float]:
@@ -74,11 +66,9 @@ def _of_torchgpipe() -> dict[tuple[str, int, int], float]:
     return {("amoebanet-d", cell.K, cell.M): cell.values["ratio"] for cell in cells if cell.K}
 
 
-def _long(ours: Frame, beside: bool) -> Frame:
+def _long(ours: Frame) -> Frame:
     """For the csv file: a line for each cell and setting."""
     data = ours[[*CELL, "textbook", "fidelity", "setting", "where", "N", *ENDS]]
-    if not beside:
-        return data
     places = [*ours[CELL].itertuples(index=False, name=None)]
     verdicts = {place: claim.verdict for place, claim in _claims(ours).items()}
     return data.assign(
@@ -102,8 +92,7 @@ def _claims(ours: Frame) -> dict[Any, Claim]:
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    if beside_paper(results, NAME):
-        ours = cells(results)
-        shown = ours[ours["shown"] | (ours["setting"] == MEASURED)]
-        smaller = select(ours, setting=SMALLER).groupby("where", sort=False)
-        yield "bars", bars(NAME, shown, [of_place for _, of_place in smaller]), {}
+    ours = cells(results)
+    shown = ours[ours["shown"] | (ours["setting"] == MEASURED)]
+    smaller = select(ours, setting=SMALLER).groupby("where", sort=False)
+    yield "bars", bars(NAME, shown, [of_place for _, of_place in smaller]), {}

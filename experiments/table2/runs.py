@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.cuts import BY_FLOPS
 from repro.harness import sizes
 from repro.harness.about import read_about
 from repro.harness.spec import Experiment, Group, Scale, sweep
@@ -20,13 +21,6 @@ TPUS: dict[str, dict[str, Any]] = {
     "transformer": {"profile": "tpu-v3", "memory": 16 * 2**30},
 }
 KS, MS = [2, 4, 8], [1, 4, 32]
-# Other cuts of the layers than ours by time. The paper describes the minimum variance of the
-# stages' costs, and Lingvo's code has the cumulative share.
-BY_FLOPS: dict[str, dict[str, Any]] = {  # by the ends of their groups' names
-    "-share": {"balance": "flops", "partitioner": "cumulative-share"},
-    "-variance": {"balance": "flops", "partitioner": "minimum-variance"},
-}
-CUTS = {None: "time", "cumulative-share": "share", "minimum-variance": "variance"}  # their names
 ABOUT = read_about(__file__)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.table2.runs import CUTS
-from experiments.table3.runs import ABOUT, KS, MODELS, NAME, SMALL, M
+from experiments.cuts import CUTS
+from experiments.table3.runs import ABOUT, KS, MODELS, NAME, THROTTLED
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
-from repro.harness.results import Results, Run
+from repro.harness.results import Results
 from repro.report.claim import Claim
-from repro.report.compare import beside_paper, link_name
+from repro.report.compare import link_name
 from repro.report.exhibit import CELL, bars, claims_on, first_text, over, printed
 from repro.report.figures import Picture
 from repro.report.framed import RATIO, framed, with_interval, with_parts
@@ -23,8 +23,8 @@ SLOWER = "over a free link"
 
 def cells(results: Results) -> Frame:
     """A line for each printed cell, fidelity and cut of ours, those that are cut by time first."""
-    runs = runs_frame(results, NAME, model=[*MODELS], M=M, K=KS, done=True)
-    runs = runs.loc[[_of_size(run) for run in runs["run"]]]
+    runs = runs_frame(results, NAME, K=KS, done=True)
+    runs = runs.loc[[run.spec.model_args == MODELS[run.model][0] for run in runs["run"]]]
     runs["setting"] = [CUTS[spec.partitioner] for spec in runs["spec"]]
     alike = ["model", "fidelity", "setting", "where"]
     runs = over(results, runs, alike, K=2).drop_duplicates([*alike, "K"])
@@ -32,17 +32,8 @@ def cells(results: Results) -> Frame:
     return printed(NAME).merge(runs, on=CELL)
 
 
-def _of_size(run: Run) -> bool:
-    """Whether a run has the paper's model, and our mini-batch, which the paper does not print."""
-    args, N, _ = MODELS[run.model]
-    return run.spec.model_args == args and run.spec.N == N and run.spec.memory is None
-
-
 def tables(results: Results) -> list[Table]:
-    """The paper's cells if they were run, and what slow links cost a small model."""
-    links = slow_links(results)
-    if not beside_paper(results, NAME):
-        return [links]
+    """The paper's cells, and what slow links cost a small model."""
     ours = cells(results)
     judged = _claims(ours)
     timed = "measured" if "measured" in {*ours["fidelity"]} else "emulated"
@@ -59,13 +50,13 @@ def tables(results: Results) -> list[Table]:
         line["verdict"] = judged[cell.model, cell.K, cell.M].verdict
         lines.append(line)
     frame = pd.DataFrame(lines)
-    return [framed(results, NAME, frame, ABOUT, forms={"paper": "g"}), links]
+    return [framed(NAME, frame, ABOUT, forms={"paper": "g"}), slow_links(results)]
 
 
 def slow_links(results: Results) -> Table:
     """Measured small: K=2 with a slow link, over the same block's step with a free one."""
-    runs = runs_frame(results, NAME, model=[*SMALL], fidelity="measured", K=2, M=M, done=True)
-    runs = runs.loc[[run.spec.model_args == SMALL[run.model].get(run.scale) for run in runs["run"]]]
+    runs = runs_frame(results, NAME, done=True)
+    runs = runs[runs["group"].str.endswith(THROTTLED)]
     bases = [results.baseline(run, link=None) for run in runs["run"]]
     slower = [
         ratio_of(results, base, run) if base else (nan, nan, nan)
@@ -77,8 +68,8 @@ def slow_links(results: Results) -> Table:
     runs["step (ms)"] = 1e3 * runs["step_s"]
     runs = runs.sort_values(["model", "machine", "scale"], kind="stable")
     ends = [name for name in runs if name.startswith(SLOWER)]
-    frame = runs[["model", "where", "link", "step (ms)", *ends, "transfer", "run"]]
-    return framed(results, f"{NAME}_links", frame, ABOUT, forms={SLOWER: RATIO})
+    frame = runs[["model", "where", "link", "step (ms)", *ends, "transfer"]]
+    return framed(f"{NAME}_links", frame, ABOUT, forms={SLOWER: RATIO})
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -93,6 +84,4 @@ def _claims(ours: Frame) -> dict[Any, Claim]:
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    if beside_paper(results, NAME):
-        ours = cells(results)
-        yield "bars", bars(NAME, select(ours, setting="time")), {}
+    yield "bars", bars(NAME, select(cells(results), setting="time")), {}

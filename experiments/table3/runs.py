@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.table2.runs import BY_FLOPS
+from experiments.cuts import BY_FLOPS
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import sizes
 from repro.harness.about import read_about
@@ -16,6 +16,7 @@ MODELS: dict[str, tuple[dict[str, Any], int, float]] = {
     "amoebanet-d": ({"L": 18, "D": 128, "image": 224}, 128, 1.5),
     "transformer": ({"L": 24}, 32, 0.05),
 }
+THROTTLED = "-throttled"  # the end of the names of groups whose link is slowed down
 SMALL = {"amoebanet-d": sizes.AMOEBANET, "transformer": sizes.TRANSFORMER}
 # Bytes per second between two stages on the CPU; None: shared memory as it is.
 SPEEDS: dict[Scale, tuple[float | None, ...]] = {
@@ -76,4 +77,4 @@ def _throttled(scale: Scale) -> Iterator[Group]:
         given = {"model": model, "model_args": args[scale], "N": 32, "K": 2, "M": M}
         runs = sweep(**given, link=links, **sizes.in_blocks(scale, 10))
         runs += sizes.controls_at(scale, runs[0])
-        yield Group(name=f"{model}-throttled", runs=runs)
+        yield Group(name=f"{model}{THROTTLED}", runs=runs)

@@ -13,17 +13,15 @@ from experiments import compared
 from experiments.compared import Gain, claim, gain
 from experiments.table4 import runs as plan
 from experiments.table4.runs import ABOUT, FEWEST, MOST, NAME, NOISE, SCRATCH, TASKS, TUNED, arm_of
-from repro.harness.frame import Frame, runs_frame, select
+from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results
-from repro.harness.statistics import mean_interval
 from repro.paper.numbers import table4
-from repro.report.claim import Claim, Estimate, number
-from repro.report.compare import beside_paper
+from repro.report.claim import Claim, number
 from repro.report.figures import Picture
 from repro.report.framed import estimated, framed
 from repro.report.table import Cell, Table
 
-EXHIBIT, PRETRAINING, PARAMETERS = "Table 4, images", "ImageNet-2012", 557e6
+EXHIBIT, TOP1, PARAMETERS = "Table 4, images", "top-1 accuracy on ImageNet", 557e6
 _SMALL, _LARGE = plan.WIDTHS
 # Column of the table -> way and width.
 COLUMNS = {
@@ -42,42 +40,26 @@ GAINS = {
 
 def tables(results: Results) -> list[Table]:
     """A line for each task, for each mean gain, and for each data set of the paper."""
-    runs = compared.trained(results, NAME)
+    runs, at_size = (compared.trained(results, NAME, *scale) for scale in ((), ("paper",)))
+    verdicts = {judged.what: judged.verdict for judged in claims(results)}
     lines: list[dict[str, Any]] = []
-    if len(runs):
-        for task in TASKS:
-            line: dict[str, Any] = {"task or data set": task}
-            for column, (way, D) in COLUMNS.items():
-                accuracy = compared.mean(runs, arm_of(task, way, D), "accuracy")
-                line |= estimated(column, accuracy)
-            lines.append(line | estimated("gain", _gain(runs, *GAINS[TRANSFER], task).quality))
-        verdicts = {judged.what: judged.verdict for judged in _of_tasks(runs)}
-        for text, ways in GAINS.items():
-            line = {"task or data set": f"mean of all: {text}"}
-            line |= estimated("gain", _gain(runs, *ways).quality)
-            lines.append(line | {"paper": nan, "verdict": verdicts.get(text, nan)})
-    if beside_paper(results, NAME):
-        *_, top1 = claims(results)
-        lines += [_of_paper(results, row) for row in table4()]
-        lines[-len(table4())]["verdict"] = top1.verdict
-    return [framed(results, NAME, pd.DataFrame(lines), ABOUT)]
-
-
-def _of_paper(results: Results, row: Any) -> dict[str, Any]:
-    before = f", before {row.previous_best:.1f}{' *' if row.starred else ''}"
-    line = {"task or data set": row.dataset}
-    line |= estimated("fine-tuned (%)", _on_paper_data(results, row.dataset))
-    return line | {"paper": Cell(row.accuracy, f"{row.accuracy:.1f}{before}")}
-
-
-def _on_paper_data(results: Results, dataset: str) -> Estimate:
-    """The accuracy in percent at scale paper, where one pretraining serves all data sets."""
-    at_size = runs_frame(results, NAME, done=True, scale="paper")
-    if not len(at_size):
-        return mean_interval([])
-    if dataset == PRETRAINING:
-        return number(100 * at_size["metrics.pretraining accuracy"].iloc[0])
-    return mean_interval([*100 * select(at_size, group=plan.TRANSFER[dataset])["metrics.accuracy"]])
+    for task in TASKS:
+        line: dict[str, Any] = {"task or data set": task}
+        for column, (way, D) in COLUMNS.items():
+            line |= estimated(column, compared.mean(runs, arm_of(task, way, D), "accuracy"))
+        lines.append(line | estimated("gain", _gain(runs, *GAINS[TRANSFER], task).quality))
+    for text, ways in GAINS.items():
+        line = {"task or data set": f"mean of all: {text}"}
+        line |= estimated("gain", _gain(runs, *ways).quality)
+        lines.append(line | {"paper": nan, "verdict": verdicts.get(text, nan)})
+    for row in table4():
+        before = f", before {row.previous_best:.1f}{' *' if row.starred else ''}"
+        line = {"task or data set": row.dataset}
+        tuned = compared.mean(at_size, arm_of(row.dataset, TUNED, plan.PAPER_WIDTH), "accuracy")
+        line |= estimated("fine-tuned (%)", tuned)
+        lines.append(line | {"paper": Cell(row.accuracy, f"{row.accuracy:.1f}{before}")})
+    lines[-len(table4())]["verdict"] = verdicts[TOP1]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT)]
 
 
 def _gain(runs: Frame, better: tuple[str, int], worse: tuple[str, int], *tasks: str) -> Gain:
@@ -106,9 +88,10 @@ def claims(results: Results) -> Iterator[Claim]:
     what = "parameters of AmoebaNet-B (18, 512)"
     yield Claim(EXHIBIT, what, ours, "counted", paper=PARAMETERS, off=1.5e6)
     why = "needs ImageNet and 4 GPUs"
-    what, top1 = "top-1 accuracy on ImageNet", _on_paper_data(results, PRETRAINING)
+    at_size = compared.trained(results, NAME, "paper")
+    top1 = [number(top1) for top1 in at_size.get("metrics.pretraining accuracy", ())[:1]]
     printed = {"paper": table4()[0].accuracy, "off": 0.5, "unit": "%"}
-    yield Claim(EXHIBIT, what, [top1], "measured", **printed, why=why)
+    yield Claim(EXHIBIT, TOP1, top1, "measured", **printed, why=why)
 
 
 def figures(results: Results) -> Iterator[Picture]:

@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from experiments.figure1.runs import SIZES_OF as FIGURE1
-from experiments.figure1.runs import SMALL, small_training
-from experiments.learned import LEARN, Arm, beside, groups_of
+from experiments.learned import (
+    LEARN,
+    RATES,
+    SMALL,
+    Arm,
+    beside,
+    groups_of,
+    large_training,
+    small_training,
+)
 from repro.data.registry import DATA
 from repro.harness.about import read_about
-from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, Training, sweep
-from repro.train.recipe import imagenet
+from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale
 
 NAME = "table4"
 
@@ -46,7 +52,7 @@ UPDATES: dict[Scale, tuple[int, int]] = {
 }
 N = 64
 # Chosen by the tuning runs, for each task and width: of fine-tuning and from scratch.
-RATES: dict[str, dict[int, tuple[float, float]]] = {
+CHOSEN: dict[str, dict[int, tuple[float, float]]] = {
     FEWEST: {8: (0.005, 0.08), 16: (0.0025, 0.08)},
     "digits, 10 a class": {8: (0.0025, 0.08), 16: (0.005, 0.04)},
     "digits, 30 a class": {8: (0.0025, 0.02), 16: (0.0025, 0.01)},
@@ -68,8 +74,7 @@ TRANSFER = {
     "FGVC Aircraft": "aircraft",
     "Birdsnap": "birdsnap",
 }
-PAPER_N = 256
-PAPER_SEEDS = 5
+PAPER_N, PAPER_WIDTH = 256, 512
 EPOCHS = 100  # of ImageNet
 FINE_TUNING_STEPS = 20_000
 ALIKE: dict[str, Any] = {**LEARN, "model": "amoebanet-b"}
@@ -95,7 +100,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine" if on_cpu else "4 GPUs, and the data sets of the paper's Table 4",
         minutes={"smoke": 0.6, "laptop": 4.2, "overnight": 145},
         rounds=1,
-        groups=groups_of(scale, [*arms(scale)]) if on_cpu else _paper(scale),
+        groups=groups_of(scale, [*arms(scale)]),
     )
 
 
@@ -105,10 +110,13 @@ def arm_of(task: str, way: str, D: int) -> str:
 
 def arms(scale: Scale) -> Iterator[Arm]:
     """Each task by each way, for each width."""
+    if scale not in ON_CPU:
+        yield from _of_paper()
+        return
     before, after = UPDATES[scale]
     for D in WIDTHS:
         # As Figure 1 trains this width on the same images.
-        source = small_training("glyphs", {}, before, FIGURE1[scale].rates[D])
+        source = small_training("glyphs", {}, before, RATES[scale][D])
         source = source.model_copy(update={"steps": before})
         begins = {TUNED: source, SCRATCH: None}
         if scale == "overnight" and WIDTHS[0] == D:
@@ -123,33 +131,20 @@ def arms(scale: Scale) -> Iterator[Arm]:
                 size = {**SMALL, "D": D, "num_classes": outputs}
                 fields: Any = {"model_args": size, "steps": steps, "training": training}
                 run = RunSpec(**ALIKE, **fields, K=1, M=1, N=N, checkpoint="never")
-                rate = RATES[task][D][way != TUNED]
+                rate = CHOSEN[task][D][way != TUNED]
                 tried = beside(rate) if way != NOISE else []
                 tried += HIGHER.get(task, []) if (way, D) == (TUNED, WIDTHS[0]) else []
                 yield Arm(run, rate, tried)
 
 
-def _paper(scale: Scale) -> tuple[Group, ...]:
-    imagenet_images, _ = DATA["imagenet"].examples
-    pretraining = Training(
-        data=("imagenet",),
-        data_args={"augment": "flip"},
-        recipe=imagenet(PAPER_N, imagenet_images).model_dump(),
-        steps=EPOCHS * imagenet_images // PAPER_N,
-        seed=0,
-    )
-    groups = []
-    for name in TRANSFER.values():
-        images, _ = DATA[name].examples
-        training = Training(
-            data=(name,),
-            data_args={"augment": "cutout"},
-            recipe=imagenet(PAPER_N, images).model_dump(),
-            pretraining=pretraining,
-        )
-        args = {"L": 18, "D": 512, "image": 480, "num_classes": DATA[name].classes}
-        common = {"model_args": args, "steps": FINE_TUNING_STEPS, "training": training}
-        seeds = [*range(PAPER_SEEDS if scale == "paper" else 1)]
-        runs = sweep(**ALIKE, **common, K=4, M=32, N=PAPER_N, seed=seeds)
-        groups.append(Group(name=name, runs=runs))
-    return tuple(groups)
+def _of_paper() -> Iterator[Arm]:
+    """Fine-tuning on each data set of the paper; one pretraining serves them all."""
+    images, _ = DATA["imagenet"].examples
+    source = large_training("imagenet", "flip", PAPER_N)
+    source = source.model_copy(update={"steps": EPOCHS * images // PAPER_N, "seed": 0})
+    for name, data in TRANSFER.items():
+        arm = {"pretraining": source, "arm": arm_of(name, TUNED, PAPER_WIDTH)}
+        size = {"L": 18, "D": PAPER_WIDTH, "image": 480, "num_classes": DATA[data].classes}
+        fields: Any = {"model_args": size, "steps": FINE_TUNING_STEPS, "K": 4, "M": 32}
+        fields["training"] = large_training(data, "cutout", PAPER_N).model_copy(update=arm)
+        yield Arm(RunSpec(**ALIKE, **fields, N=PAPER_N))

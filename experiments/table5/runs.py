@@ -1,20 +1,17 @@
 """Table 5 (arXiv:1811.06965v5; not at NeurIPS): translation quality against batch size."""
 
 from collections.abc import Iterator
-from typing import Any
 
-from experiments.learned import TRANSFORMER_BIG, Arm, Size, groups_of, training_run
+from experiments.learned import HALF, ORDER, Arm, groups_of, one_language
 from repro.harness.about import read_about
-from repro.harness.spec import ON_CPU, SCALES, TINY, Experiment, RunSpec, Scale
+from repro.harness.spec import ON_CPU, SCALES, TINY, Experiment, Scale
 
 NAME = "table5"
 UPDATES, END, PAIRS = "equal updates", "to convergence", "equal pairs"  # protocols
-ORDER, HALF = "another order", "half of the updates"  # controls, both with the second N
 # Sentence pairs of a mini-batch. The paper's 260K, 1M and 4M tokens are 2048, 8192 and 32768
 # sentences of 128 tokens.
 NS: dict[Scale, tuple[int, int, int]] = dict.fromkeys(SCALES, (2048, 8192, 32768))
 NS |= dict.fromkeys(TINY, (4, 16, 64)) | dict.fromkeys(("laptop", "overnight"), (8, 32, 128))
-DECODED: dict[Scale, int] = {"smoke": 8, "laptop": 100, "overnight": 500}
 # Of the updates at scale overnight.
 SHARE: dict[Scale, float] = {"smoke": 1 / 500, "laptop": 0.15, "overnight": 1.0}
 # For each N the updates at scale overnight, the rate that the tuning runs chose, and those that
@@ -26,9 +23,9 @@ PLAN: dict[str, tuple[tuple[int, float, tuple[float, ...]], ...]] = {
     END: ((16000, 0.008, (*LOW, 0.016)), (8000, 0.008, MIDDLE), (4000, 0.008, MIDDLE)),
     PAIRS: ((8000, 0.008, MIDDLE), (2000, 0.016, (*MIDDLE, 0.032)), (500, 0.016, HIGH)),
 }
+# Of the second N.
 CONTROLS = ((ORDER, 2000, {"order": 1}), (HALF, 1000, {}))
 PAPER_UPDATES = 300_000  # as many as the Transformer's authors made
-PAPER_M = 256  # so that a micro-batch of the largest N has 128 sentences
 ABOUT = read_about(__file__)
 
 
@@ -39,31 +36,17 @@ def arm_of(protocol: str, N: int) -> str:
 def arms(scale: Scale) -> Iterator[Arm]:
     if scale not in ON_CPU:
         for N in NS[scale]:
-            yield Arm(run(scale, arm_of(UPDATES, N), N, PAPER_UPDATES))
+            yield Arm(one_language(scale, arm_of(UPDATES, N), N, PAPER_UPDATES))
         return
     share = SHARE[scale]
     for protocol, settings in PLAN.items():
         for N, (steps, rate, tried) in zip(NS[scale], settings, strict=True):
-            yield Arm(run(scale, arm_of(protocol, N), N, round(share * steps)), rate, tried)
+            yield Arm(
+                one_language(scale, arm_of(protocol, N), N, round(share * steps)), rate, tried
+            )
     for arm, steps, data in CONTROLS:
         rate = PLAN[UPDATES][1][1]
-        yield Arm(run(scale, arm, NS[scale][1], round(share * steps), **data), rate)
-
-
-def run(scale: Scale, arm: str, N: int, steps: int, **data: Any) -> RunSpec:
-    on_cpu = scale in ON_CPU
-    return training_run(
-        scale,
-        Size(1, 128, 4) if on_cpu else TRANSFORMER_BIG,
-        ("toy:alfa",) if on_cpu else ("wmt14-de-en",),
-        arm=arm,
-        N=N,
-        steps=steps,
-        decode=DECODED.get(scale, 3003),
-        K=1 if on_cpu else 4,
-        M=1 if on_cpu else PAPER_M,
-        data={"pairs": 60_000, "misaligned": 0.2, **data},
-    )
+        yield Arm(one_language(scale, arm, NS[scale][1], round(share * steps), **data), rate)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:

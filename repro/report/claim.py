@@ -25,7 +25,6 @@ Word = Literal[
     "reproduced", "consistent", "trend", "cannot tell", "not reproduced", "not tested here"
 ]
 WORDS: tuple[Word, ...] = get_args(Word)  # the best first
-HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent", "trend"})
 Fidelity = Literal["measured", "counted", "arithmetic", "emulated", "simulated"]
 MODELLED: tuple[Fidelity, ...] = ("emulated", "simulated")
 Estimate = tuple[float, float, float]  # a number, and the ends of its interval or range

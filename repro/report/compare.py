@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
+from repro.harness.catalog import find, names
 from repro.harness.frame import Frame
-from repro.harness.results import Results, Run
-from repro.harness.spec import TINY, RunSpec
+from repro.harness.results import Results, Round, Run
+from repro.harness.schema import TrainRound
+from repro.harness.spec import TINY, RunSpec, Scale
+from repro.harness.vary import compared
 from repro.report.style import MARKERS, model_name
 
 
@@ -22,22 +25,36 @@ def rows_of(results: Results, experiment: str = "", **wanted: Any) -> list[Run]:
     ]
 
 
-def beside_paper(results: Results, experiment: str) -> bool:
-    """Whether the paper's numbers and verdicts on them are shown with an experiment's results.
-
-    Not at the scales `TINY` alone, whose models only show that everything runs: beside them the
-    paper's numbers would look like a reproduction that failed.
-    """
-    done = rows_of(results, experiment=experiment, status="done")
-    return any(row.scale not in TINY for row in done)
-
-
 @lru_cache(maxsize=1)
-def without_tiny(results: Results) -> Results:
-    """The results without tiny runs of paper experiments that a larger scale has too."""
-    larger = {name for name in of_paper(results) if beside_paper(results, name)}
-    kept = [run for run in results.runs if run.scale not in TINY or run.experiment not in larger]
+def of_exhibits(results: Results) -> Results:
+    """The runs that exhibits are made of.
+
+    Runs at the scales `TINY` only show that everything runs: beside the paper's numbers they would
+    look like a reproduction that failed. Journals also hold runs that their experiment once had.
+    """
+    kept = [run for run in results.runs if run.scale not in TINY and _is_planned(run)]
     return replace(results, runs=kept)
+
+
+def _is_planned(run: Run) -> bool:
+    if run.experiment not in names():
+        return True
+    plan = _plan_of(run.experiment, run.scale)
+    return plan is None or _settings(run.spec.uncontrolled) in plan
+
+
+@cache
+def _plan_of(experiment: str, scale: Scale) -> set[str] | None:
+    """The settings of an experiment's runs; None if the user chooses them."""
+    source = find(experiment)
+    if source.accumulate:
+        return None
+    return {_settings(run) for group in source.build(scale).groups for run in group.runs}
+
+
+def _settings(spec: RunSpec) -> str:
+    """All of a spec; of a timed step without the number of blocks, which may have changed."""
+    return compared(spec, **{"warmup": 0, "steps": 0} if spec.task == "train" else {})
 
 
 def of_paper(results: Results) -> set[str]:
@@ -64,6 +81,15 @@ def _in_words(name: str, value: Any) -> str:
         return model_name(value)
     words = {"D": "D=", "N": "N=", "remat": "recompute "}
     return f"{words.get(name, '')}{value}"
+
+
+def predicted_step(round_: Round, D: int) -> float | None:
+    """Seconds of a step by the layers that were timed in its round; None if none were.
+
+    The layers of replicas never compute alone, so theirs are timed on all processes at once.
+    """
+    assert isinstance(round_.record, TrainRound)
+    return round_.record.predicted.get("mixed" if D == 1 else "together")
 
 
 def fits(run: Run) -> bool:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from repro.harness.results import Results
 from repro.report import curves
-from repro.report.compare import rows_of, without_tiny
+from repro.report.compare import of_exhibits, rows_of
 from repro.report.declared import report_of, words_of
 from repro.report.style import save, styled
 from repro.report.texts import FIGURES
@@ -39,14 +39,15 @@ class Drawn:
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:
     """Draw every figure that these results allow into a directory; none without finished runs."""
-    results = without_tiny(results)
-    done = rows_of(results, status="done")
+    shown = of_exhibits(results)
+    compared = {run.experiment for run in shown.runs if run.done}
     drawn: list[Drawn] = []
     pictures: Iterable[Picture]
     with styled():
-        for experiment in dict.fromkeys(run.experiment for run in done):
-            if report := report_of(experiment):
-                pictures = report.figures(results) if hasattr(report, "figures") else ()
+        for experiment in dict.fromkeys(run.experiment for run in rows_of(results, status="done")):
+            report = report_of(experiment) if experiment in compared else None
+            if report:
+                pictures = report.figures(shown) if hasattr(report, "figures") else ()
             else:
                 runs = curves.timed_runs(results, experiment)
                 sweep = curves.sweep(runs[runs["done"]], MOST)

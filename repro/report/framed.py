@@ -14,10 +14,7 @@ import pandas as pd
 
 from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame
-from repro.harness.results import Results
 from repro.report.claim import Estimate
-from repro.report.compare import beside_paper
-from repro.report.compare import of_paper as papers
 from repro.report.style import PARTS, model_name
 from repro.report.table import EMPTY, NOT_RUN, Cell, Table
 
@@ -30,11 +27,6 @@ FORMS: tuple[tuple[str, Form], ...] = (
     (r"idle/total|\bshare\b|\btransfer\b", ".1%"),
     (r"", ".2f"),
 )
-OF_PAPER = [
-    "paper",
-    "torchgpipe",
-    "verdict",
-]  # columns that stand only beside results that are compared with it
 LOW, HIGH = ": low", ": high"
 # Behind a number: the ends of its 95 % interval, or of the range within which nine of ten simulated
 # numbers of its setting were right.
@@ -46,7 +38,6 @@ MARKS = (
 
 
 def framed(
-    results: Results,
     name: str,
     frame: Frame,
     about: About,
@@ -58,9 +49,7 @@ def framed(
 ) -> Table:
     """The table of a frame, with the title and note that `about` has under its name.
 
-    A column `where` is left out where all lines are of one place, and columns `OF_PAPER` where the
-    paper's numbers do not stand beside. A column `run` has the runs that the lines are of, for the
-    table's origin, and is not shown.
+    A column `where` is left out where all lines are of one place.
 
     Args:
         forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
@@ -69,15 +58,11 @@ def framed(
         values: for the braces in title and note.
     """
     words = about.words[name].filled(**values)
-    runs = list(frame["run"].dropna()) if "run" in frame else []
-    frame = frame.drop(columns="run", errors="ignore")
     if "where" in frame and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
-    if about.experiment in papers(results) and not beside_paper(results, about.experiment):
-        frame = frame.drop(columns=OF_PAPER, errors="ignore")
     shown, own = in_two(frame, forms=forms, ranges=ranges)
     data = own if data is None else data.astype(object)
-    return Table(name, words.title, words.note, shown, data, about.experiment, runs)
+    return Table(name, words.title, words.note, shown, data, about.experiment)
 
 
 def in_two(

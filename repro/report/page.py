@@ -15,9 +15,9 @@ from repro.harness.results import Results, load_recorded
 from repro.harness.spec import TINY
 from repro.io.untrusted import refuse_linked_files
 from repro.report import figures, texts, verdicts
-from repro.report.compare import beside_paper, of_paper, without_tiny
+from repro.report.compare import of_exhibits, of_paper
 from repro.report.player import player, rendered
-from repro.report.sections import as_text, repeated, sections_of, with_code
+from repro.report.sections import as_text, sections_of, with_code
 from repro.report.style import FIDELITIES, ink
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds, runs
@@ -40,7 +40,6 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     claims = verdicts.claims_of(results)
     rows = verdicts.exhibits(verdicts.all_lines(results))
     papers = of_paper(results)
-    quoting = any(beside_paper(results, name) for name in papers)
     sections = sections_of(results, tables, drawn, traces, claims if rows else {})
     places = {row.name: section["name"] for section in sections for row in section["verdicts"]}
     # Experiments that have claims and no results.
@@ -63,9 +62,9 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         sections=sections,
         absent=[f".venv/bin/repro run {name}" for name in absent if rows],
         places=places,
-        fidelities={n: t for n, t in texts.FIDELITIES.items() if quoting or n != "quoted"},
+        fidelities={n: t for n, t in texts.FIDELITIES.items() if rows or n != "quoted"},
         metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
-        deviations=[*(texts.DEVIATIONS if papers else ()), *repeated(results)],
+        deviations=texts.DEVIATIONS if papers else (),
         counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
         claims=next((table for table in tables if table.name == verdicts.NAME), None),
         origins=origins(results.runs),
@@ -91,8 +90,8 @@ def write_tables(results: Results, plots_dir: Path) -> list[Table]:
 
 
 def _banner(results: Results) -> list[str]:
-    """What the scales of these results are for, and which runs are not compared with the paper."""
-    every, compared = results.runs, without_tiny(results).runs
+    """What the scales of these results are for, and which runs no exhibit shows."""
+    every, shown = results.runs, of_exhibits(results)
     scales = {run.scale for run in every}
     sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):
@@ -100,12 +99,11 @@ def _banner(results: Results) -> list[str]:
         sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
         names = ", ".join(dict.fromkeys(run.experiment for run in every))
         sentences.append(f"The paper has no numbers for {names}, so none stand beside these.")
-    shown = {(run.experiment, run.scale) for run in compared}
-    hidden = {run.experiment for run in every if (run.experiment, run.scale) not in shown}
+    hidden = {run.experiment for run in every if run.scale in TINY} & {*shown.by_experiment}
     if hidden:
         sentences.append(
             f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "
-            "the tables and figures that compare with the paper."
+            "tables and figures."
         )
     return sentences
 

@@ -1,7 +1,6 @@
 """The sections of the page: one for each experiment, its tables and figures unfolded."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from markupsafe import Markup, escape
 from repro.harness.results import Results, Run, on_a_busy_machine
 from repro.harness.spec import ON_CPU
 from repro.report.claim import Claim
+from repro.report.compare import of_exhibits
 from repro.report.declared import in_order, words_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
@@ -26,13 +26,13 @@ def sections_of(
     traces: Mapping[str, Path],
     claims: Mapping[str, Sequence[Claim]],
 ) -> list[dict[str, Any]]:
-    once = repeated(results)
+    shown = of_exhibits(results).by_experiment
     sections = []
     for name in in_order(results.by_experiment):
         if name not in results.by_experiment:
             continue
         listing, words = results.listings[name], words_of(results, name)
-        runs = results.by_experiment[name]
+        runs = shown.get(name) or results.by_experiment[name]
         measured = [run for run in runs if run.done and run.fidelity == "measured"]
         rows = exhibits(lines_of(claims.get(name, ())))
         title, is_exhibit = words.title or name, listing.paper.startswith(("Table", "Figure"))
@@ -46,13 +46,13 @@ def sections_of(
                 "question": words.question,
                 "measured": bool(measured),
                 "on_gpu": any(run.scale not in ON_CPU for run in measured),
-                "busy": on_a_busy_machine(runs),
+                "notes": [*filter(None, (on_a_busy_machine(runs), _in_turn(runs)))],
                 "verdicts": rows,
                 "counts": summed(rows),
                 "tables": [table for table in tables if table.experiment == name],
                 "figures": [figure for figure in drawn if figure.experiment == name],
                 "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
-                "deviations": [line for line in words.deviations if line not in once],
+                "deviations": words.deviations,
                 "missing": _missing(runs),
                 "commands": _commands(results, name),
                 "origins": origins(runs),
@@ -60,13 +60,6 @@ def sections_of(
             }
         )
     return sections
-
-
-def repeated(results: Results) -> list[str]:
-    """Deviations that several experiments have: the page shows them once."""
-    lists = [words_of(results, name).deviations for name in results.by_experiment]
-    counts = Counter(line for lines in lists for line in lines)
-    return [line for line, count in counts.items() if count > 1]
 
 
 def with_code(text: str) -> Markup:
@@ -83,6 +76,12 @@ def _commands(results: Results, name: str) -> list[str]:
         for command in journal.about.commands or [name]
     ]
     return list(dict.fromkeys(commands))
+
+
+def _in_turn(runs: list[Run]) -> str:
+    in_turn = sum(run.in_turn for run in runs if run.rounds)
+    text = f"Measured in turn, not step against step: {in_turn} of {len(runs)} runs."
+    return text if in_turn else ""
 
 
 def _missing(runs: list[Run]) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any
 from markupsafe import Markup
 
 from repro.harness.frame import Frame
-from repro.harness.results import Run
 
 NOT_RUN = "not run"
 EMPTY = "-"
@@ -39,9 +38,7 @@ class Cell:
 class Table:
     """One table of the report; a reader sees `shown`, the csv file holds `data`.
 
-    In `data` an interval has two columns more. `runs` are those that its lines hold, empty for
-    those of the whole experiment. `origin` says which commits and machines recorded them, where
-    they differ: below the note in files, on the page below the section.
+    In `data` an interval has two columns more.
     """
 
     name: str
@@ -50,16 +47,10 @@ class Table:
     shown: Frame
     data: Frame
     experiment: str = ""
-    runs: Sequence[Run] = ()
-    origin: str = ""
 
     @property
     def missing(self) -> bool:
         return not len(self.shown)
-
-    @property
-    def caption(self) -> str:
-        return f"{self.note} {self.origin}" if self.origin else self.note
 
     @property
     def names(self) -> list[str]:
@@ -74,9 +65,7 @@ class Table:
         lines = [[_markdown(text) for text in line] for line in texts]
         lines.insert(1, ["---"] * len(self.names))
         body = [f"| {' | '.join(line)} |" for line in lines]
-        return "\n".join(
-            [f"**{_markdown(self.title)}**", "", *body, "", _markdown(self.caption), ""]
-        )
+        return "\n".join([f"**{_markdown(self.title)}**", "", *body, "", _markdown(self.note), ""])
 
     def html(self) -> Markup:
         """The texts as a table element: intervals small, missing cells grey, texts to the left."""

@@ -1,7 +1,6 @@
 """Every table that recorded results allow, and the one of an experiment without a report."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -9,7 +8,7 @@ import pandas as pd
 from repro.harness.frame import CSV_COLUMNS, Frame, all_runs, rounds_frame
 from repro.harness.results import Results, Run
 from repro.report import verdicts
-from repro.report.compare import fidelities, link_name, told_apart, without_tiny
+from repro.report.compare import fidelities, link_name, of_exhibits, told_apart
 from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import report_of
 from repro.report.framed import MARKS, RATIO, Form, in_two, or_status
@@ -17,31 +16,17 @@ from repro.report.table import Cell, Table
 
 
 def all_tables(results: Results) -> list[Table]:
-    compared = without_tiny(results)
+    shown = of_exhibits(results)
+    done = {run.experiment for run in shown.runs if run.done}
     tables: list[Table] = []
     for name in dict.fromkeys(run.experiment for run in results.runs):
-        if report := report_of(name):
-            tables += report.tables(compared)
-        else:
-            tables.append(points(results, name))
+        report = report_of(name) if name in done else None
+        tables += report.tables(shown) if report else [points(results, name)]
     if lines := verdicts.all_lines(results):
         tables.append(verdicts.table(lines))
-    tables = [with_origin(results, table) for table in tables if not table.missing]
+    tables = [table for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is two files of that name
     return tables
-
-
-def with_origin(results: Results, table: Table) -> Table:
-    """The table, with its origin where its rows are not of one commit and machine.
-
-    It also says how many runs were measured in turn, not step against step. A table whose lines
-    name no runs has the commits of its experiment.
-    """
-    every = origins(table.runs or results.by_experiment.get(table.experiment, []))
-    recorded = f"Recorded with {'; '.join(every)}." if len(every) > 1 else ""
-    in_turn = sum(run.in_turn for run in table.runs)
-    alone = f"{in_turn} of {len(table.runs)} runs were measured in turn." if in_turn else ""
-    return replace(table, origin=" ".join(filter(None, (recorded, alone))))
 
 
 def origins(runs: Sequence[Run]) -> list[str]:
@@ -81,8 +66,8 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     constant = [name for name in shown if name != "throughput" and shown[name].nunique() < 2]
     title = f"{experiment}: one line a run"
     note = "Plain training has K=1 and M=1, and recomputes nothing; one device has the same M."
-    shown, runs = shown.drop(columns=constant), [*frame["run"]]
-    return Table(f"{experiment}_points", title, f"{note} {MARKS}", shown, data, experiment, runs)
+    shown = shown.drop(columns=constant)
+    return Table(f"{experiment}_points", title, f"{note} {MARKS}", shown, data, experiment)
 
 
 def runs(results: Results) -> Frame:

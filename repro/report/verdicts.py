@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import isinf, isnan
@@ -10,8 +10,8 @@ from math import isinf, isnan
 import pandas as pd
 
 from repro.harness.results import Results
-from repro.report.claim import HOLDING, MODELLED, WORDS, Claim, Word
-from repro.report.compare import beside_paper, without_tiny
+from repro.report.claim import MODELLED, WORDS, Claim, Word
+from repro.report.compare import of_exhibits
 from repro.report.declared import in_order, report_of, with_report
 from repro.report.framed import INTERVAL, RANGE, in_two
 from repro.report.table import EMPTY, Table
@@ -50,16 +50,6 @@ class Exhibit:
         return ", ".join([first.replace(" ", f" of {len(self.lines)} ", 1), *rest])
 
     @property
-    def short(self) -> str:
-        """`3 of 8 hold, 1 not reproduced`; the verdict where all have the same."""
-        words = [line["verdict"] for line in self.lines]
-        if len({*words}) == 1:
-            return self.verdict
-        text = f"{sum(word in HOLDING for word in words)} of {len(words)} hold"
-        against = words.count("not reproduced")
-        return f"{text}, {against} not reproduced" if against else text
-
-    @property
     def cells(self) -> list[str]:
         """Those of README's table."""
         first = self.first
@@ -69,16 +59,13 @@ class Exhibit:
 
 @lru_cache(maxsize=1)
 def claims_of(results: Results) -> dict[str, list[Claim]]:
-    """The claims of each experiment that has some. Tiny runs are never compared with one."""
-    compared = without_tiny(results)
-    runs = [run for run in compared.runs if beside_paper(compared, run.experiment)]
-    judged = replace(compared, runs=runs)
-    found = {}
-    for name in in_order(with_report()):
-        report = report_of(name)
-        if report is not None and hasattr(report, "claims"):
-            found[name] = [*report.claims(judged)]
-    return found
+    """The claims of each experiment that has some."""
+    reports = {name: report_of(name) for name in in_order(with_report())}
+    return {
+        name: [*report.claims(of_exhibits(results))]
+        for name, report in reports.items()
+        if hasattr(report, "claims")
+    }
 
 
 def lines_of(claims: Iterable[Claim]) -> list[Line]:

@@ -40,7 +40,7 @@ from repro.report.framed import framed
 
 def tables(results):
     frame = runs_frame(results, "toy").groupby("K", as_index=False).size()
-    return [framed(results, "toy_runs", frame, read_about(__file__))]
+    return [framed("toy_runs", frame, read_about(__file__))]
 
 
 def claims(results):
