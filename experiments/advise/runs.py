@@ -31,11 +31,7 @@ PLANS: tuple[tuple[ScheduleName, int, int, int, Checkpoint], ...] = (
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Sixteen plans for two devices, predicted and measured in the same rounds.
-
-    The paper gives no advice. The plan with the shortest predicted step is the advised one; it is
-    held against the plan with the shortest measured step.
-    """
+    """Sixteen plans for two devices, predicted and measured in the same rounds."""
     N, smallest = SIZES.get(scale, SIZES["laptop"])
     common: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N}
     timed = RunSpec(K=2, M=N // smallest, task="calibrate", balance="uniform", steps=1, **common)

@@ -15,12 +15,7 @@ MODELLED = "amoebanet-d"
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Computation, recompute, imbalance, bubble, set-up and update of a step at K=2.
-
-    Paper: NeurIPS 2019, section 3.1 and its Table 4, a pie chart: computation 65.6 %, recompute
-    22.5 %, load imbalance 3.2 %, bubble 4.1 %, set-up 2.9 %, weight update 1.7 % by subtraction.
-    arXiv v5 has no such table.
-    """
+    """Computation, recompute, imbalance, bubble, set-up and update of a step at K=2."""
     here = {"N": MEASURED_N[scale], **in_blocks(scale, 10)}
     measured = [
         Group(name=model, runs=sweep(model=model, K=K, M=M, model_args=sizes[scale], **here))

@@ -12,11 +12,7 @@ KS = (2, 4, 8, 16)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Idle time for K in {2, 4, 8, 16} and M from 1 to 16K.
-
-    Paper: section 2.3 of v5: the bubble takes O((K-1)/(M+K-1)), negligible when M >= 4K;
-    recomputation can be scheduled early, without waiting for the gradient.
-    """
+    """Idle time for K in {2, 4, 8, 16} and M from 1 to 16K."""
     # Seconds of F (B takes twice that), and most M over K in emulated steps.
     F, most = (0.002, 4) if scale == "smoke" else (0.005, 16)
     simulated = [_stages(F, K, M) for K in KS for M in _powers(16 * K)]

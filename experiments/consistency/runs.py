@@ -62,17 +62,7 @@ ABOUT = read_about(__file__)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """The same training for several K, D and M, and how far the weights are apart.
-
-    Paper: the conclusion names reliability: synchronous updates train the same model for every
-    number of partitions. With batch norm, training uses the statistics of a micro-batch (section
-    2.2). So K must change nothing, and M only what batch norm sees.
-
-    Runs with several K or D have dropout and batch norm. D=2 with M micro-batches a replica is
-    compared with D=1 and 2M, which cuts the same mini-batch into the same micro-batches, and so is
-    a control, which differs by a rounding alone. At scale gpu all stages share one GPU. At scale
-    overnight a whole training of Table 5 ends with the same bits, or not.
-    """
+    """The same training for several K, D and M, and how far the weights are apart."""
     if scale == "overnight":
         groups = (Group(name=TO_THE_END, runs=_to_the_end()),)
     else:

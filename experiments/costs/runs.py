@@ -24,12 +24,7 @@ Published = tuple[RunSpec, float]  # a simulated run, and the throughput that wa
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Steps that the cost model predicts, against published and measured ones.
-
-    The paper has no cost model. Sources: torchgpipe's AmoebaNet-D (18, 256), ResNet-101 and U-Net
-    on Tesla P40, Lingvo's comment on its GPipe language model, and steps of K=2 measured here with
-    their layers timed in the same round. Scale smoke leaves the published ones out.
-    """
+    """Steps that the cost model predicts, against published and measured ones."""
     published = {} if scale == "smoke" else PUBLISHED
     timed = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
     return Experiment(

@@ -102,12 +102,7 @@ def _run(
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Accuracy of AmoebaNet-B for four widths.
-
-    Paper: section 1, Figure 1. (a) Top-1 on ImageNet of eight published models against their
-    parameters; AmoebaNet-B (18, 512) with 557M reaches 84.4 %. (b) Average BLEU of five
-    multilingual models of 0.4 to 6 billion parameters. Read off the picture.
-    """
+    """Accuracy of AmoebaNet-B for four widths."""
     on_cpu = scale in ON_CPU
     counts = () if scale in TINY else (Group(name="counts", runs=_counts()),)
     return Experiment(

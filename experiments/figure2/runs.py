@@ -9,11 +9,7 @@ K = M = 4
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """The same mini-batch on four stages, whole and in four micro-batches.
-
-    Paper: Figure 2(b): with M=1 one stage computes at a time. Figure 2(c): all forwards in
-    ascending order, then all backwards in descending order, so that stages overlap.
-    """
+    """The same mini-batch on four stages, whole and in four micro-batches."""
     F = 0.002 if scale in TINY else 0.02  # seconds of a forward of one of M micro-batches
     return Experiment(
         **ABOUT.of_experiment,

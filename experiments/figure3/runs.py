@@ -75,14 +75,7 @@ def arms(scale: Scale) -> Iterator[Arm]:
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """BLEU of multilingual models over that of a baseline for each language.
-
-    Paper: section 5 of v5, Figure 3. One model for all languages, five sizes T(L, H, A) cut into 2,
-    4, 8 and 16 partitions; that of the smallest is not stated. Larger models translate all
-    languages better. Those with little data gain most over models of their own. At 1.3B parameters
-    the deep model equals the wide one where there is much data, and is much better where there is
-    little.
-    """
+    """BLEU of multilingual models over that of a baseline for each language."""
     return Experiment(
         **ABOUT.of_experiment,
         paper="Figure 3",

@@ -64,12 +64,7 @@ _COUNTED |= {"balance": "flops", "checkpoint": "never"}
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Throughput, memory, messages, bubble and staleness of each method on the same work.
-
-    Paper: sections 1 and 6 say what data parallelism, SPMD (Mesh-TensorFlow) and PipeDream cost:
-    memory of a whole model on each device, all-reduces inside each layer, and stale weights.
-    Section 2.3: GPipe sends only the activations at the boundaries of stages.
-    """
+    """Throughput, memory, messages, bubble and staleness of each method on the same work."""
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",

@@ -5,17 +5,7 @@ from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, controls_at, in_blocks, sets
-from repro.harness.spec import (
-    ON_CPU,
-    SIZES_AT,
-    Experiment,
-    Group,
-    RunSpec,
-    Scale,
-    ScheduleName,
-    slug,
-    sweep,
-)
+from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, ScheduleName, slug, sweep
 
 NAME = "peers"
 ABOUT = read_about(__file__)
@@ -50,29 +40,17 @@ PER_RANK = {"interleaved-1f1b": 2}  # stages
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Correctness, then speed, against torch.distributed.pipelining, DeepSpeed and torchgpipe.
-
-    The paper compares with no other implementation. Ours against a peer is measured at K=2 on both
-    models and on plain encoder layers with real compute, and at K=8 on stages of known duration,
-    where the schedules alone explain a ratio of 1.19 at M=4 and 1.05 at M=32 (early recompute,
-    F:R:B = 1:1:2). On CPUs ours is measured over shared memory and over gloo, which the peers
-    use. A peer that is not installed is skipped. At scale gpu only our library is checked, for
-    several K whose stages share the GPU.
-    """
-    if scale in SIZES_AT:
-        groups = [Group(name="checks", runs=_shared_checks())]
-    else:
-        groups = [
-            Group(name="checks", runs=_checks()),
-            *_speed(scale),
-            Group(name="known-durations", runs=_known(*SIZES[scale].known, scale)),
-        ]
+    """Correctness, then speed, against torch.distributed.pipelining, DeepSpeed and torchgpipe."""
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices; torchgpipe and deepspeed are optional extras",
-        minutes={"smoke": 1, "gpu-dry": 1, "laptop": 21, "gpu": 1.5, "node": 25, "paper": 25},
+        minutes={"smoke": 1, "laptop": 21, "node": 25, "paper": 25},
         rounds=sets(scale),
-        groups=tuple(groups),
+        groups=(
+            Group(name="checks", runs=_checks()),
+            *_speed(scale),
+            Group(name="known-durations", runs=_known(*SIZES[scale].known, scale)),
+        ),
     )
 
 
@@ -84,17 +62,6 @@ def _checks() -> tuple[RunSpec, ...]:
         common |= {"schedule": schedule, "stages_per_rank": PER_RANK.get(schedule)}
         runs += sweep(library=PEERS[schedule], balance="uniform", **common)
     return runs
-
-
-def _shared_checks() -> tuple[RunSpec, ...]:
-    """Our library with stages that share one GPU and send their messages through the host.
-
-    The models have batch norm and tuples at boundaries, and dropout, in nine and eight layers.
-    """
-    common: dict[str, Any] = {"M": 4, "N": 16, "task": "check", "trace": False}
-    common |= {"balance": "uniform", "transport": "gloo", "K": [1, 2, 4, 8]}
-    amoebanet = sweep(model="amoebanet-d", model_args=AMOEBANET["smoke"], **common)
-    return amoebanet + sweep(model="transformer", model_args=TRANSFORMER["smoke"], **common)
 
 
 def _speed(scale: Scale) -> Iterator[Group]:

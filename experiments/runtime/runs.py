@@ -17,12 +17,7 @@ BARE: dict[str, Any] = {"library": "bare", "trace": False}
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Steps of known duration against arithmetic, and overhead by message size.
-
-    Paper: the step of a pipeline of K equal stages that recomputes early (section 2.3 of
-    arXiv:1811.06965v5), (M+K-1)F + M(R+B) + (K-1)B with F:R:B = 1:1:2. Every stage is one layer of
-    known duration.
-    """
+    """Steps of known duration against arithmetic, and overhead by message size."""
     small = scale == "smoke"
     K, M, F = (2, 4, 0.002) if small else (8, 8, 0.01)
     known, bare = ([(0.002, 2, 4)],) * 2 if small else (KNOWN, BARE_AT)

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from experiments.table1 import runs as plan
 from experiments.table1.runs import ABOUT, NAME, size_of
@@ -40,11 +39,7 @@ REASONS = {  # beside the verdict on a claim
     "peak activations of Transformer Naive-1, L=3": "misprinted: swapped with the 11.7 GiB of "
     "parameters, as 12 bytes x 282.2M are 3.15 GiB",
 }
-KINDS = {
-    "boundary": "boundary inputs kept",
-    "activations": "inside the micro-batch being differentiated",
-    "messages": "messages and buffers",  # buffers have the same colour
-}
+KINDS = {"boundary": "boundary inputs", "messages": "messages, buffers"}
 HIGHEST = 2  # times a device's memory: higher bars are cut off, with their number
 
 
@@ -254,49 +249,34 @@ def _short(parameters: float) -> str:
 
 
 def _kinds(columns: Sequence[Column]) -> Figure:
-    """A panel for each model: the memory of each stage of the printed sizes, by kind."""
+    """The memory of the fullest stage of each printed size, by kind; a panel for each model."""
     models = [*dict.fromkeys(column.paper.model for column in columns)]
-    figure, axes = style.grid(len(models), 1, 3.4)
-    for (panel,), model in zip(axes, models, strict=True):
-        _stacked(panel, model, [column for column in columns if column.paper.model == model])
-    shown = [kind for kind in style.MEMORY if kind != "buffers"]
-    handles = [Patch(color=style.MEMORY[kind], label=KINDS.get(kind, kind)) for kind in shown]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    figure, (panels,) = style.grid(1, len(models), 3.2)
+    for axes, model in zip(panels, models, strict=True):
+        _stacked(axes, model, [column for column in columns if column.paper.model == model])
+    style.legend_below(figure, panels[0])
     return figure
 
 
 def _stacked(axes: Axes, model: str, columns: Sequence[Column]) -> None:
-    """A bar for each stage; of more than eight for the first, a middle and the last."""
     name, unit = UNITS[model]
-    memory, M = plan.MEMORY[model] / unit, plan.READINGS[plan.SHOWN]["M"]
-    top = HIGHEST * memory
-    bars = []  # place, label and stage of each
-    x = 0.0
-    for column in columns:
-        stages = column.sizes[plan.SHOWN].stages
-        K = len(stages)
-        shown = [*range(K)] if K <= 8 else [0, K // 2, K - 1]
-        bars += [
-            (x + i, str(stage) if K > 1 else "", stages[stage]) for i, stage in enumerate(shown)
-        ]
-        words, middle = f"{column.paper.name}\n{column.size}", x + (len(shown) - 1) / 2
-        axes.text(middle, -0.1 * top, words, fontsize=8, ha="center", va="top")
-        x += len(shown) + 0.8
-    places, labels, stages = zip(*bars, strict=True)
-    filled = [0.0] * len(stages)
+    memory = plan.MEMORY[model] / unit
+    fullest = [
+        max(column.sizes[plan.SHOWN].stages, key=lambda stage: stage.total) for column in columns
+    ]
+    places, filled = range(len(columns)), [0.0] * len(columns)
     for kind, colour in style.MEMORY.items():
-        edge = style.SOFT if colour == style.IDLE else "none"
-        heights = [stage.bytes_of(kind) / unit for stage in stages]
-        axes.bar(places, heights, 0.85, filled, color=colour, edgecolor=edge, linewidth=0.3)
+        heights = [stage.bytes_of(kind) / unit for stage in fullest]
+        label = KINDS.get(kind, kind) if kind != "buffers" else None  # of the colour of messages
+        axes.bar(places, heights, 0.8, filled, color=colour, label=label)
         filled = [below + height for below, height in zip(filled, heights, strict=True)]
     for place, height in zip(places, filled, strict=True):
-        if height > top:
-            text = f"{height:.0f}\n{name}"
-            axes.text(place, 0.98 * top, text, fontsize=8, ha="center", va="top")
-    style.ticks(axes, places, labels)
-    axes.set_ylim(0, top)
+        if height > HIGHEST * memory:
+            text = f"{height:.0f} {name}"
+            axes.text(place, 0.98 * HIGHEST * memory, text, fontsize=8, ha="center", va="top")
     axes.axhline(memory, color=style.THEORY, linewidth=1, linestyle="--")
-    axes.text(x - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
-    title = f"{style.model_name(model)}, the paper's sizes; N={plan.N_OF[model]}, M={M}"
-    axes.set(title=f"{title}; stages below", ylabel=f"{name} at the stage's peak, counted")
+    axes.set(ylim=(0, HIGHEST * memory), ylabel=f"{name} at the peak, counted")
+    axes.set_title(f"{style.model_name(model)}: {memory:g} {name}, N={plan.N_OF[model]}")
+    labels = [f"{column.paper.name}\n{column.size}".replace("ipeline", "") for column in columns]
+    style.ticks(axes, [*places], labels)
     axes.grid(axis="x", visible=False)

@@ -27,13 +27,7 @@ ABOUT = read_about(__file__)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Throughput at M=32 for K in {2, 4, 8}, without NVLink.
-
-    Paper: section 3, Table 3 (v5), divided by its own K=2 cell. Stated: P100s on one host, no
-    NVLink, transfers through the host over PCI-E, M=32, AmoebaNet-D (18, 128), a Transformer of 24
-    layers. Not stated: the P100's memory, the mini-batch, image size, sequence length, the
-    Transformer's widths, how layers are cut.
-    """
+    """Throughput at M=32 for K in {2, 4, 8}, without NVLink."""
     modelled = () if scale in TINY else _modelled()
     measured = _throttled(scale) if scale in SPEEDS else _measured(scale)
     return Experiment(

@@ -82,16 +82,7 @@ ABOUT = read_about(__file__)
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Fine-tuned accuracy on several tasks, with a new softmax layer.
-
-    Paper: section 4 of v5 trains AmoebaNet-B (18, 512), 557M parameters, on ImageNet at 480 x 480
-    with K=4 (84.4 % top-1). All layers but a new softmax layer start from these weights on seven
-    other data sets; each number is the mean of five runs. Flips and cutout; hyper-parameters as
-    for ImageNet, which are those of Real et al. (arXiv:1802.01548).
-
-    On a CPU the source is drawn letters, the tasks are digits and symbols, and each is also trained
-    from scratch. At scale paper only fine-tuning is done, on the paper's data sets.
-    """
+    """Fine-tuned accuracy on several tasks, with a new softmax layer."""
     on_cpu = scale in ON_CPU
     return Experiment(
         **ABOUT.of_experiment,

@@ -33,9 +33,6 @@ def experiment(
 ) -> Experiment:
     """ResNet-50 and a Transformer on one device, in naive model parallelism, and by GPipe.
 
-    Paper: section 2.3 of arXiv:1811.06965v5 and its Figure 2, which draws the naive order (b) and
-    the pipelined one (c). It prints no number for either model. Notebook: docs/two_gpu_demo.ipynb.
-
     Args:
         scale: two CPU cores (smoke, laptop), or two GPUs (node, paper).
         K: devices of naive model parallelism and of GPipe; at least 2.

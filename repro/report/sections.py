@@ -37,6 +37,7 @@ def sections_of(
         rows = exhibits(lines_of(claims.get(name, ())))
         title, is_exhibit = words.title or name, listing.paper.startswith(("Table", "Figure"))
         places = [("arXiv v5", listing.paper), ("NeurIPS 2019", listing.neurips)]
+        in_paper = getattr(words, "words", {}).get("In the paper")
         sections.append(
             {
                 "name": name,
@@ -52,6 +53,7 @@ def sections_of(
                 "tables": [table for table in tables if table.experiment == name],
                 "figures": [figure for figure in drawn if figure.experiment == name],
                 "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
+                "in_paper": in_paper.note if in_paper else "",
                 "deviations": words.deviations,
                 "missing": _missing(runs),
                 "commands": _commands(results, name),
