@@ -34,7 +34,7 @@ def steps(results: Results) -> Frame:
     ratio to the first step of the same source; and `textbook`, the same of D K M / (M + K - 1),
     which knows neither layers nor devices. The first step has no ratio.
     """
-    columns = ["durations", "source", "series", "id", "run", "round", "step", "textbook"]
+    columns = ["durations", "source", "series", "id", "round", "step", "textbook"]
     frame = pd.DataFrame([*_published(results), *_timed(results)], columns=columns)
     quotients, in_round = frame[["step", "textbook"]], frame.groupby(["series", "round"])
     over_first = quotients / in_round[["step", "textbook"]].transform("first")
@@ -43,8 +43,7 @@ def steps(results: Results) -> Frame:
     frame["step"] = (frame["step"] - 1).mask(frame["source"] == SOURCE_ON_V100)
     frame["ratio"], frame["textbook"] = over_first["step"], over_first["textbook"]
     of_step = frame.groupby(["durations", "source", "series", "id"], sort=False)
-    medians = of_step[["step", "ratio", "textbook"]].median()
-    return medians.join(of_step["run"].first()).reset_index()
+    return of_step[["step", "ratio", "textbook"]].median().reset_index()
 
 
 def _published(results: Results) -> Iterator[tuple[Any, ...]]:
@@ -53,7 +52,7 @@ def _published(results: Results) -> Iterator[tuple[Any, ...]]:
         for index, (spec, real) in enumerate(of()):
             run = next((run for run in runs if run.spec == spec), None)
             if run is not None:
-                of_run = DATA_SHEET, source, source, index, run, "published"
+                of_run = DATA_SHEET, source, source, index, "published"
                 # Lingvo's model grows with K.
                 formula = _textbook(run) / (run.K if source == SOURCE_ON_V100 else 1)
                 yield *of_run, run.throughput / real, formula / real
@@ -66,7 +65,7 @@ def _timed(results: Results) -> Iterator[tuple[Any, ...]]:
         for round_ in run.rounds:
             seconds = predicted_step(round_, run.D)
             if seconds is not None:
-                of_run = CALIBRATED, source, (run.place, run.model), run.id, run, round_.name
+                of_run = CALIBRATED, source, (run.place, run.model), run.id, round_.name
                 yield *of_run, round_.step_s / seconds, _textbook(run) / round_.throughput
 
 

@@ -93,6 +93,4 @@ def _claims(ours: Frame) -> dict[Any, Claim]:
 
 def figures(results: Results) -> Iterator[Picture]:
     ours = cells(results)
-    shown = ours[ours["shown"] | (ours["setting"] == MEASURED)]
-    smaller = select(ours, setting=SMALLER).groupby("where", sort=False)
-    yield "bars", bars(NAME, shown, [of_place for _, of_place in smaller]), {}
+    yield "bars", bars(NAME, ours[ours["shown"] | (ours["setting"] == MEASURED)]), {}

@@ -108,10 +108,10 @@ def claims_on(
     return claims
 
 
-def bars(name: str, ours: Frame, smaller: Sequence[Frame] = ()) -> Figure | None:
-    """A bar for each cell that does not print 1 and each fidelity, beside the paper's.
+def bars(name: str, ours: Frame) -> Figure | None:
+    """A bar for each cell that does not print 1 and each fidelity, with the paper's.
 
-    A line is the textbook's ratio. A circle was measured with a smaller model, of each place.
+    A line is the textbook's ratio.
     """
     if ours.empty:
         return None
@@ -121,7 +121,7 @@ def bars(name: str, ours: Frame, smaller: Sequence[Frame] = ()) -> Figure | None
     figure, (panels,) = style.grid(1, len(models), 2.7)
     for axes, model in zip(panels, models, strict=True):
         of_model = select(cells.query("paper != 1"), model=model).reset_index(drop=True)
-        _panel(axes, of_model, ours, smaller)
+        _panel(axes, of_model, ours)
         axes.set_title(style.model_name(model))
     panels[0].set_ylabel(f"throughput over K={base['K']}, M={base['M']}")
     highest = max(axes.get_ylim()[1] for axes in panels)
@@ -131,29 +131,19 @@ def bars(name: str, ours: Frame, smaller: Sequence[Frame] = ()) -> Figure | None
     return figure
 
 
-def _panel(axes: Axes, cells: Frame, ours: Frame, smaller: Sequence[Frame]) -> None:
+def _panel(axes: Axes, cells: Frame, ours: Frame) -> None:
     names = [fidelity for fidelity in style.FIDELITIES if fidelity in {*ours["fidelity"]}]
     xs, width = cells.index, 0.8 / (1 + len(names))
     axes.bar(xs, cells["paper"], width, color=style.QUOTED, label="quoted")
     for place, fidelity in enumerate(names, start=1):
-        found = _of_cells(cells, select(ours, fidelity=fidelity))
+        first = select(ours, fidelity=fidelity).drop_duplicates(CELL)[[*CELL, *ENDS]]
+        found = cells[CELL].merge(first, how="left", on=CELL)
         look: dict[str, Any] = {"color": style.FIDELITIES[fidelity], "label": fidelity}
         look |= {"yerr": lengths(*(found[end] for end in ENDS)), "error_kw": style.MODEL_ERROR}
         axes.bar(xs + place * width, found["ratio"], width, **look)
     middle = xs + width * len(names) / 2
     ends = (xs - width / 2, xs + width * (len(names) + 0.5))
     axes.hlines(cells["textbook"], *ends, color=style.THEORY, label="textbook")
-    label: str | None = "measured, a smaller model"
-    for of_place in smaller:
-        found = _of_cells(cells, of_place)
-        look = style.dots("measured", markerfacecolor="white", capsize=2, label=label)
-        axes.errorbar(middle, found["ratio"], lengths(*(found[end] for end in ENDS)), **look)
-        label = None  # once in the legend
     labels = [f"K={K}\nM={M}" for K, M in zip(cells["K"], cells["M"], strict=True)]
     style.ticks(axes, [*middle], labels)
     axes.grid(axis="x", visible=False)
-
-
-def _of_cells(cells: Frame, ours: Frame) -> Frame:
-    """A line for each cell, with the first of ours."""
-    return cells[CELL].merge(ours.drop_duplicates(CELL)[[*CELL, *ENDS]], how="left", on=CELL)

@@ -23,9 +23,6 @@ _SHORT = 18  # characters up to which a cell of the page stays on one line
 # How a formula begins in a spreadsheet, and what begins so and can be none: -3.5, +1e-3, -.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n")
 _ARITHMETIC = re.compile(r"[-+][-+\d.,%eE ]*")
-_MISSING = re.compile(
-    rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
-)
 
 
 @dataclass(frozen=True)
@@ -68,17 +65,11 @@ class Table:
         return "\n".join([f"**{_markdown(self.title)}**", "", *body, "", _markdown(self.note), ""])
 
     def html(self) -> Markup:
-        """The texts as a table element: intervals small, missing cells grey, texts to the left."""
-        are_texts = [_is_text(self.shown.iloc[:, i]) for i in range(len(self.names))]
-        heads = [
-            f"<th{' class=text' * is_text}>{escape(name)}</th>"
-            for name, is_text in zip(self.names, are_texts, strict=True)
-        ]
+        """The texts as a table element, in which intervals are small."""
+        heads = "".join(f"<th>{escape(name)}</th>" for name in self.names)
         lines = [f'<table class="table-{escape(self.name)}">']
-        lines += [f"<thead><tr>{''.join(heads)}</tr></thead>", "<tbody>"]
-        for line in self.shown.to_numpy():
-            cells = [_html_cell(*cell) for cell in zip(line, are_texts, strict=True)]
-            lines.append(f"<tr>{''.join(cells)}</tr>")
+        lines += [f"<thead><tr>{heads}</tr></thead>", "<tbody>"]
+        lines += [f"<tr>{''.join(map(_html, line))}</tr>" for line in self.shown.to_numpy()]
         return Markup("\n".join([*lines, "</tbody>", "</table>"]))
 
     def write(self, directory: Path) -> None:
@@ -132,18 +123,8 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\|*_~<>`])", r"\\\1", text.replace("\n", " "))
 
 
-def _is_text(cells: Sequence[str]) -> bool:
-    """Whether at least half of a column's cells are more letters than digits and signs."""
-    present = [cell for cell in cells if cell and not _MISSING.fullmatch(cell)]
-    texts = [cell for cell in present if 2 * sum(map(str.isalpha, cell)) > len(cell)]
-    return 0 < len(present) <= 2 * len(texts)
-
-
-def _html_cell(text: str, is_text: bool) -> str:
-    """A cell; classes: text stands to the left, missing is grey, long may be broken."""
+def _html(text: str) -> str:
     if interval := _INTERVAL.fullmatch(text):
         value, ends, mark = interval.groups()
-        return f'<td class="long"><b>{value}</b>{mark or ""} <small>{ends}</small></td>'
-    has = {"text": is_text, "missing": _MISSING.fullmatch(text), "long": len(text) > _SHORT}
-    names = " ".join(name for name, present in has.items() if present)
-    return f'<td class="{names}">{escape(text)}</td>' if names else f"<td>{escape(text)}</td>"
+        return f"<td><b>{value}</b>{mark or ''} <small>{ends}</small></td>"
+    return f"<td{' class=long' * (len(text) > _SHORT)}>{escape(text)}</td>"

@@ -12,6 +12,7 @@ import pytest
 from recorded import experiment, fill, fill_sweep
 
 from repro.harness.results import Results, load
+from repro.report.compare import of_exhibits
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +35,14 @@ def own_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reference() -> Results:
-    """What the tables of `plots/reference` are made from."""
+def whole_reference() -> Results:
     return load(Path(__file__).parents[2] / "results/reference")
+
+
+@pytest.fixture(scope="session")
+def reference(whole_reference: Results) -> Results:
+    """What the exhibits of `plots/reference` are made from."""
+    return of_exhibits(whole_reference)
 
 
 @pytest.fixture(scope="session")

@@ -101,6 +101,12 @@ def changed_runs(results: Results, change: Callable[[Run], Run]) -> Results:
     return replace(results, runs=[change(run) for run in results.runs])
 
 
+def with_values(run: Run, **changed: Any) -> Run:
+    """The run with fields of its records changed."""
+    rounds = [replace(each, values={**each.values, **changed}) for each in run.rounds]
+    return replace(run, rounds=tuple(rounds))
+
+
 def at_scale(run: Run, scale: str) -> Run:
     """The same run, recorded at another scale."""
     return replace(run, place=run.place._replace(scale=scale))

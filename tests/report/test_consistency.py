@@ -50,7 +50,7 @@ def trained(path: Path, replicas: float = 1e-7, nudge: float = 1e-8, **stages: A
         ({"nudge": 0.0}, ("translation", "K=4"), "same bits", "not tested here"),
     ],
 )
-def test_trainings_are_held_to_the_rules(tmp_path, given, line, agreement, verdict):
+def test_trainings_are_judged_by_the_rules(tmp_path, given, line, agreement, verdict):
     results = trained(tmp_path, **given)
     (table,) = consistency.tables(results)
     shown = table.shown.to_dict("records")

@@ -1,12 +1,11 @@
-"""Ours beside other libraries: whether both are right, what is compared, and when it is faster."""
+"""Ours and other libraries: whether both are right, what is compared, and when one is faster."""
 
 from math import nan
 
 import pytest
 
 from experiments.peers import report as peers
-from experiments.peers.runs import experiment
-from repro.harness.frame import controls_frame, runs_frame, select
+from repro.harness.frame import controls_frame, runs_frame
 
 PEERS = ("torch", "torch-1f1b", "torch-interleaved", "deepspeed")
 AGAIN, NOISY, SLOWER = (0.99, 1.02), (0.8, 1.5), (0.7, 0.73)
@@ -33,37 +32,20 @@ def test_faster_needs_an_interval_that_is_clear_of_the_noise(ratio, noise, verdi
 
 def test_a_point_is_judged_by_the_a_a_of_its_own_group_and_m(reference):
     (table,) = peers.tables(reference)
-    lines = table.data[table.data["where"] == "laptop on amd-epyc-2c"].set_index(["peer", "step"])
+    lines = table.data[table.data["where"] == "laptop on amd-epyc-2c"]
     # That record has A/A at one M of each group, and nothing over gloo.
-    judged = lines[lines["A/A"].notna()]
-    assert set(lines.drop(judged.index)["verdict"]) == {"no A/A at this M"}
-    assert {step.split("M=")[1][0] for _, step in judged.index} == {"1", "2", "4"}
+    judged = lines["A/A"].notna()
+    assert {*lines.loc[~judged, "verdict"]} == {"no A/A at this M"}
     assert set(lines["ours sends through"]) == {"shared memory"}
-    again = select(controls_frame(reference, "peers"), group="encoder-1f1b", control="again", M=2)
-    (step,) = select(again, machine="amd-epyc-2c")["step"]
-    assert lines.loc[("deepspeed", "plain encoder, M=2"), "A/A"] == step
-
-
-def test_ours_stands_over_its_own_transport_and_over_gloo(reference):
-    (table,) = peers.tables(reference)
-    lines = table.shown[table.shown["where"] == "laptop on intel-xeon-2c"]
-    assert len(lines) == 69
+    newer = table.shown[table.shown["where"] == "laptop on intel-xeon-2c"]
+    assert len(newer) == 69
     for column in ("through shared memory", "through gloo"):
-        assert lines[column].str.contains("faster|within noise|slower").all()
+        assert newer[column].str.contains("faster|within noise|slower").all()
 
 
-def test_each_m_has_an_a_a_and_each_point_has_ours_over_gloo_beside_it():
-    for group in experiment("laptop").groups[1:]:
-        points = {"auto": [], "gloo": [], "again": []}
-        for run in (run for run in group.runs if run.library == "repro"):
-            points[run.control or run.transport].append((run.schedule, run.M, run.checkpoint))
-        assert points["auto"] == points["gloo"]
-        assert {at[:2] for at in points["again"]} == {at[:2] for at in points["auto"]}
-
-
-def test_what_each_library_does_as_one_device_would_is_as_recorded(reference):
+def test_what_each_library_does_as_one_device_would_is_as_recorded(whole_reference):
     """Ours all, K stages on a GPU too. Others update batch norm once for each recompute."""
-    frame = runs_frame(reference, "peers", task="check", done=True)
+    frame = runs_frame(whole_reference, "peers", task="check", done=True)
     found = {}
     for run in frame.itertuples():
         for name, check in run.record.checks.items():
@@ -80,7 +62,7 @@ def test_what_each_library_does_as_one_device_would_is_as_recorded(reference):
 
 
 @pytest.mark.parametrize("name", ["peers", "methods", "two_gpu_demo"])
-def test_a_run_beside_itself_is_as_fast_and_a_slowed_one_is_seen(reference, name):
+def test_a_run_again_is_as_fast_and_a_slowed_one_is_seen(reference, name):
     """Without this no ratio of these experiments would say anything."""
     controls = controls_frame(reference, name)
     again, slowed = (controls[controls["control"] == kind] for kind in ("again", "slowed"))

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import changed_runs, fill_with, record
+from recorded import changed_runs, fill_with, record, with_values
 
 from experiments.breakdown import report as breakdown
 from experiments.bubble import report as bubble
@@ -24,11 +23,9 @@ from repro.report.style import styled
 
 def with_shares(run: Run, shares: Mapping[str, float]) -> Run:
     """The run with other parts of its step."""
-    rounds = [
-        replace(each, values={**each.values, "breakdown": {**each.breakdown, **shares}})
-        for each in run.rounds
-    ]
-    return replace(run, rounds=tuple(rounds))
+    if not run.done:
+        return run
+    return with_values(run, breakdown={**run.rounds[0].breakdown, **shares})
 
 
 @pytest.mark.parametrize(("share", "holding"), [(0.04, [5, 10]), (0.07, [10]), (0.105, [])])
@@ -38,20 +35,6 @@ def test_the_bubble_is_judged_and_not_all_idle_time(reference, share, holding):
     at_k2 = [int(claim.most) for claim in claims[:2] if claim.verdict == "reproduced"]
     assert at_k2 == holding
     assert {claim.fidelity for claim in claims[2:]} == {"emulated"}, "as K=4 and 8 need devices"
-    (table,) = bubble.tables(results)
-    (line,) = table.data[table.data["K"] == 2].to_dict("records")
-    assert (line["measured bubble"], line["measured idle"]) == (
-        share,
-        pytest.approx(0.126, abs=1e-3),
-    )
-
-
-def test_steps_with_a_slow_stage_or_late_recompute_are_passed_over(reference):
-    """They lie in recorded journals, four of them at K=4, M=16."""
-    at_k4 = [claim for claim in bubble.claims(reference) if "K=4" in claim.what]
-    assert [len(claim.ours) for claim in at_k4] == [1, 1]
-    simulated = bubble.steps(reference).query("fidelity == 'simulated' and M == 4 * K")
-    assert [*simulated["idle"]] == pytest.approx([*simulated["theory early"]])
 
 
 @pytest.mark.parametrize(
@@ -68,10 +51,6 @@ def test_a_part_of_the_step_is_judged_with_every_m(reference, changed, word):
     assert [*found] == ["computation", "recompute", "load imbalance", "bubble", "set-up"]
     assert found["load imbalance"].verdict == word
     assert found["bubble"].verdict == "cannot tell", "M is inferred from it"
-    (table,) = breakdown.tables(results)
-    verdicts = dict(zip(table.shown["part"], table.shown["verdict"], strict=True))
-    assert verdicts["load imbalance"] == word
-    assert verdicts["weight update"] == "-", "no update at all would agree too"
 
 
 def recorded_figure2(path: Path, order: str = "FRB") -> Results:

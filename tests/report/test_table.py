@@ -5,7 +5,6 @@ import io
 from math import nan
 
 import pandas as pd
-from recorded import at_scale, changed_runs
 
 from repro.harness.about import About, Words
 from repro.report.framed import RATIO, framed, in_two
@@ -43,15 +42,13 @@ def test_readers_and_the_csv_file_have_the_same_cells():
     assert written["over K=1: high"].tolist()[:2] == [2.0, 1.0]
 
 
-def test_numbers_of_the_paper_and_a_single_place_are_left_out(modelled):
+def test_a_single_place_is_left_out_and_the_csv_file_may_hold_more():
     about = About("table2", "", "", (), {"a": Words("Of {n}", "Ours.")})
     frame = pd.DataFrame({"where": ["laptop"] * 2, "ours": [1.0, 2.0], "paper": [1.0, 3.0]})
-    table = framed(modelled, "a", frame, about, n=2, data=frame[["paper"]])
+    table = framed("a", frame, about, n=2, data=frame[["paper"]])
     assert (table.title, table.names) == ("Of 2", ["ours", "paper"])
     assert list(table.data) == ["paper"]
-    tiny = changed_runs(modelled, lambda run: at_scale(run, "smoke"))
-    assert framed(tiny, "a", frame, about, n=2).names == ["ours"]
-    assert framed(modelled, "a", pd.DataFrame(), about, n=2).missing
+    assert framed("a", pd.DataFrame(), about, n=2).missing
 
 
 def test_files_escape_their_own_special_characters():
@@ -62,7 +59,6 @@ def test_files_escape_their_own_special_characters():
     html = toy(x=["50 % & {x}", "+1.5 [-2.0, +3.0]", "not run", "-6 %"]).html()
     assert "50 % &amp; {x}" in html
     assert "<b>+1.5</b> <small>[-2.0, +3.0]</small>" in html
-    assert ">not run</td>" in html
 
 
 def test_no_cell_of_a_csv_file_is_a_formula():

@@ -1,15 +1,12 @@
-"""Tables of results: fidelities stay apart, the paper's numbers leave, every run is told apart."""
+"""Tables of results: one line a run, over plain training or one device."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from recorded import at_scale, changed_runs
 
 from repro.harness.frame import SETTINGS
 from repro.harness.results import load
 from repro.report import tables
-from repro.report.compare import beside_paper, without_tiny
 from repro.report.curves import OVER_ONE
 
 ROOT = Path(__file__).parents[2]
@@ -39,19 +36,9 @@ def test_points_are_over_one_device_inside_rounds_and_say_why_a_run_is_missing(r
 
 
 def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
-    """Whatever a run was asked to be stands in runs.csv, a link's speed in its labels."""
+    """All settings of a run are columns of runs.csv; a link's speed is one of its labels."""
     frame = pd.read_csv(ROOT / "plots/reference/runs.csv")
     given = "machine scale experiment model K M N D schedule remat optimizer lr fidelity library"
     asked = [name for name in frame.columns if name.startswith("model_args.")]
     asked += [*given.split(), "cut_by", "labels.link", "training", *SETTINGS]
     assert len(frame.drop_duplicates(asked)) == len(frame)
-
-
-def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(results, nothing):
-    tiny = changed_runs(results, lambda run: at_scale(run, "smoke"))
-    both = replace(results, runs=[*results.runs, *tiny.runs])
-    assert {run.scale for run in without_tiny(both).runs} == {"laptop"}
-    assert {run.scale for run in without_tiny(tiny).runs} == {"smoke"}
-    compared = [beside_paper(some, "table2") for some in (results, both, tiny, nothing)]
-    assert compared == [True, True, False, False]
-    assert set(tables.runs(both)["scale"]) == {"laptop", "smoke"}

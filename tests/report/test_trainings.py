@@ -11,8 +11,9 @@ from recorded import MACHINE, fill_with
 
 from experiments import learned
 from experiments.compared import ONE_IMAGE, STILL, fell, losses_of
+from experiments.learned import HALF, ORDER
 from experiments.table5 import report as table5
-from experiments.table5.runs import END, HALF, ORDER, UPDATES, arm_of
+from experiments.table5.runs import END, UPDATES, arm_of
 from repro.harness import catalog
 from repro.harness.job import Measured
 from repro.harness.results import Results, load
@@ -168,9 +169,5 @@ def test_every_exhibit_of_trainings_reads_its_arms(tmp_path, name, scale, doubt)
     assert all(claim.doubt.startswith(doubt) for claim in small)
     with styled():
         assert all(figure is not None for _, figure, _ in report.figures(results))
-    for start in range(0, len(results.runs), 7):  # a few arms, or none
-        report.tables(Results(results.runs[start : start + 2], results.journals))
-    nothing = Results([], [])
-    assert all(table.missing for table in report.tables(nothing))
-    assert {claim.verdict for claim in report.claims(nothing)} == {"not tested here"}
-    assert [*report.figures(nothing)] in ([], [("curves", None, {})])
+    report.tables(Results(results.runs[:2], results.journals))  # of a few arms
+    assert {claim.verdict for claim in report.claims(Results([], []))} == {"not tested here"}
