@@ -38,7 +38,7 @@ def test_a_file_that_cannot_be_used_is_one_line(command, kind, tmp_path, monkeyp
 SWEEP = "plan sweep --model timed --K 1 --M 1 --scale smoke"
 
 
-@pytest.mark.parametrize("command", ["report --plots plots", SWEEP, "plan --spec x", "doctor"])
+@pytest.mark.parametrize("command", ["report --plots plots", SWEEP, "plan --spec x"])
 @pytest.mark.parametrize("kind", ["nothing", "a pipe"])
 def test_a_results_folder_that_is_none_is_one_line_at_most(
     command, kind, tmp_path, monkeypatch, capfd

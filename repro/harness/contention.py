@@ -1,7 +1,7 @@
 """The share of CPU time that other processes take while runs are measured.
 
-It is the CPU seconds of the machine minus those of this process and of all processes that it
-started. The load average would not do: it includes our own workers, and it lags by a minute.
+It is the CPU time that all processes used, minus that of this process and of those that it started.
+The load average would not do: it includes our own workers, and it lags by a minute.
 """
 
 import time
@@ -19,8 +19,7 @@ class CpuShare:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._machine, self._own = _machine_seconds(), _own_seconds()
-        self._container = _container_seconds()
+        self._all, self._own = _all_seconds(), _own_seconds()
 
     def share(self) -> float | None:
         """Average share of the usable cores, 0 to 1, that other processes took so far.
@@ -28,44 +27,35 @@ class CpuShare:
         None if less than `SHORTEST` seconds have passed, or if the system does not count CPU time.
         """
         seconds = time.monotonic() - self._began
-        if seconds < SHORTEST or not self._machine:
+        if seconds < SHORTEST or not self._all:
             return None
-        own = max(0.0, _own_seconds() - self._own)
-        usable = machine.cores()
-        # With a quota below the number of cores, others may use the rest without disturbing us.
-        spare = max(0, len(machine.cpus()) - usable)
-        taken = (_machine_seconds() - self._machine - own) / seconds - spare
-        now = _container_seconds()
-        if self._container is not None and now is not None:
-            # The quota is shared with everything in the same container.
-            taken = max(taken, (now - self._container - own) / seconds)
-        return min(1.0, max(0.0, taken / usable))
-
-    def share_soon(self) -> float | None:
-        """The same, after a wait until `SHORTEST` seconds have passed."""
-        time.sleep(max(0.0, SHORTEST + 0.01 - (time.monotonic() - self._began)))
-        return self.share()
+        others = (_all_seconds() - self._all) - max(0.0, _own_seconds() - self._own)
+        return min(1.0, max(0.0, others / seconds / machine.cores()))
 
 
 def is_busy(share: float | None) -> TypeGuard[float]:
     return share is not None and share > BUSY
 
 
-def describe(share: float) -> str:
-    cores = machine.cores()
-    return f"other processes take {share * cores:.1f} of {cores} core{'s' if cores > 1 else ''}"
-
-
 def warning(share: float | None) -> str:
-    """That steps are disturbed now, for the user; empty on a machine that is not busy."""
-    text = "this machine is busy: {}, so steps take longer and differ more; end them"
-    return text.format(describe(share)) if is_busy(share) else ""
+    """One line for the user if other processes disturb the steps now; empty if they do not."""
+    if not is_busy(share):
+        return ""
+    return (
+        f"this machine is busy: other processes take {share:.0%} of its usable cores, so steps "
+        "take longer and differ more; end them"
+    )
 
 
-def _machine_seconds() -> float:
-    """CPU seconds of all processes on the CPUs that we may use; 0 if the system does not say."""
+def _all_seconds() -> float:
+    """CPU seconds of all processes that share our cores; 0 if the system does not say."""
     import psutil
 
+    # A quota below the number of cores is shared inside the container. Processes outside of it can
+    # use the other cores.
+    counts = machine.of_container("cpu.stat").split()
+    if counts and machine.cores() < len(machine.cpus()):
+        return int(counts[counts.index("usage_usec") + 1]) / 1e6
     try:
         each = psutil.cpu_times(percpu=True)
     except (OSError, psutil.Error, NotImplementedError):
@@ -75,13 +65,6 @@ def _machine_seconds() -> float:
     kinds = ("user", "nice", "system", "steal")
     ours = [times for number, times in enumerate(each) if number in machine.cpus()]
     return sum(getattr(times, kind, 0.0) for times in ours for kind in kinds)
-
-
-def _container_seconds() -> float | None:
-    """CPU seconds of all processes of this container; None if it has no quota of its own."""
-    has_quota = machine.of_container("cpu.max")[:1].isdigit()
-    counts = machine.of_container("cpu.stat").split()
-    return int(counts[counts.index("usage_usec") + 1]) / 1e6 if has_quota and counts else None
 
 
 def _own_seconds() -> float:

@@ -1,14 +1,12 @@
-"""Removal of private data: secrets of the environment, home folder, and names of user and host.
+"""Removal of secrets from what is recorded or sent, and of the path of the home folder.
 
-What is recorded passes `redact` where it is committed, and W&B's copy before it is sent. Values
-that look like ordinary words are not removed: secrets of fewer than `_SHORTEST` characters, and
-names of a user or host that are words of this project.
+What is recorded passes `redact` where it is committed, and W&B's copy before it is sent. A secret
+of fewer than `_SHORTEST` characters is not removed, since it may be an ordinary word.
 """
 
 import netrc
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -25,18 +23,13 @@ _SECRET = re.compile(
 _NO_SECRET = ("PWD", "OLDPWD")  # folders of a shell
 _IN_ADDRESS = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")  # DATABASE_URL=postgres://me:password@host
 _SHORTEST = 8  # characters of a secret
-_ORDINARY = ("localhost", "root", "timed", "transformer")
-_ORDINARY += ("smoke", "laptop", "overnight", "node", "paper")
 
 Secrets = tuple[tuple[str, str], ...]  # (place, secret), the longest first
 
 
 def redact(value: Any) -> Any:
-    """A plain value with `~` for the home folder, and `***` for secrets and names of user and host.
-
-    That is in every text in it, also in names of fields.
-    """
-    redactor = _redactor(_secrets(), _homes(), socket.gethostname())
+    """A plain value with `***` for secrets and `~` for the home folder, also in names of fields."""
+    redactor = _redactor(_secrets(), _homes())
     return _changed(value, lambda part: redactor(part) if isinstance(part, str) else part)
 
 
@@ -44,8 +37,7 @@ def home_to_tilde(value: Any) -> Any:
     """A plain value with `~` for the home folder at the start of its texts, for use elsewhere.
 
     Raises:
-        ValueError: the end of a line: it holds a secret, or the home folder in another place, where
-            `~` could not be undone.
+        ValueError: the end of a line: it holds a secret.
     """
     return _changed(value, _with_tilde)
 
@@ -63,10 +55,6 @@ def _with_tilde(part: Any) -> Any:
         return part
     for home in _homes():
         text = re.sub(rf"^{re.escape(home)}(?=/|$)", "~", text)
-        if re.search(_path(home), text):
-            raise ValueError(
-                "holds the path of your home folder, which would be recorded: write ~/... instead"
-            )
     return text
 
 
@@ -90,16 +78,12 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 @lru_cache(maxsize=2)
-def _redactor(secrets: Secrets, homes: tuple[str, ...], host: str) -> Callable[[str], str]:
+def _redactor(secrets: Secrets, homes: tuple[str, ...]) -> Callable[[str], str]:
     # As it is, on one line, and as Python prints it.
     forms = [form for _, s in secrets for form in (s, " ".join(s.split()), repr(s)[1:-1])]
     patterns = [re.escape(form) for form in forms]
-    patterns += [f"(?P<home{n}>{_path(home)})" for n, home in enumerate(homes)]
-    # The user's name as a folder of another path.
-    users = [re.escape(name) for home in homes if _is_private(name := Path(home).name)]
-    patterns += [rf"(?<![\w.-]){user}(?=/)|(?<=/){user}(?![\w.-])" for user in users]
-    hosts = filter(_is_private, (host, host.partition(".")[0]))
-    patterns += [rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in hosts]
+    whole_paths = (rf"(?<![\w.~-]){re.escape(home)}(?![\w-])" for home in homes)
+    patterns += [f"(?P<home{number}>{path})" for number, path in enumerate(whole_paths)]
     private = re.compile("|".join(patterns) or "(?!)")
 
     @lru_cache(maxsize=10_000)
@@ -147,13 +131,3 @@ def _homes() -> tuple[str, ...]:
     home = os.path.expanduser("~")  # noqa: PTH111  (Path.home raises where there is none)
     paths = dict.fromkeys((home.rstrip("/"), os.path.realpath(home)))
     return tuple(path for path in paths if len(path) > 1)
-
-
-def _path(home: str) -> str:
-    """A pattern that finds a home folder in a text, but not inside of another path."""
-    return rf"(?<![\w.~-]){re.escape(home)}(?![\w-])"
-
-
-def _is_private(name: str) -> bool:
-    """Whether a name of a user or host is to be removed: no ordinary word of this project."""
-    return len(name) > 2 and name.lower() not in _ORDINARY

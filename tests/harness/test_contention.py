@@ -6,37 +6,37 @@ import sys
 import pytest
 
 from repro.harness import contention, machine
-from repro.harness.contention import CpuShare, describe, is_busy
+from repro.harness.contention import CpuShare, is_busy
 
-QUOTA = {"cores": 2, "container": 7.0}
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
 
 
 @pytest.mark.parametrize(
-    ("passed", "start", "share"),
-    [
-        ({"time": 10, "machine": 30, "own": 20}, {}, 1 / 4),  # of three cores two were ours
-        # A quota is shared inside its container.
-        ({"time": 10, "machine": 10, "own": 5, "container": 10}, QUOTA, 1 / 4),
-        ({"time": 0.4, "machine": 1}, {}, None),
-        ({"time": 10}, {"machine": 0.0}, None),
-    ],
-    ids=["load", "quota", "too short", "unknown machine"],
+    ("seconds", "counted", "used", "share"),
+    [(10, 1000.0, 30, 1 / 4), (0.4, 1000.0, 1, None), (10, 0.0, 0, None)],
+    ids=["two of three busy cores were ours", "too short", "not counted"],
 )
-def test_what_the_machine_did_and_we_did_not_is_load(passed, start, share, monkeypatch):
-    now = {"time": 100.0, "machine": 1000.0, "own": 50.0, "cores": 4} | start
+def test_what_the_machine_did_and_we_did_not_is_load(seconds, counted, used, share, monkeypatch):
+    now = {"time": 100.0, "all": counted, "own": 50.0}
     monkeypatch.setattr(contention.time, "monotonic", lambda: now["time"])
-    for name in ("machine", "own", "container"):
-        monkeypatch.setattr(contention, f"_{name}_seconds", lambda name=name: now.get(name))
-    monkeypatch.setattr(machine, "cpus", lambda: {0, 1, 2, 3})
-    monkeypatch.setattr(machine, "cores", lambda: now["cores"])
+    for name in ("all", "own"):
+        monkeypatch.setattr(contention, f"_{name}_seconds", lambda name=name: now[name])
+    monkeypatch.setattr(machine, "cores", lambda: 4)
     watch = CpuShare()
-    for name, amount in passed.items():
+    for name, amount in {"time": seconds, "all": used, "own": 2 * seconds}.items():
         now[name] += amount
     assert watch.share() == pytest.approx(share)
     assert is_busy(watch.share()) == (share is not None)
-    if now["cores"] == 4:
-        assert describe(1 / 4) == "other processes take 1.0 of 4 cores"
+
+
+def test_a_quota_is_shared_inside_its_container_alone(monkeypatch: pytest.MonkeyPatch):
+    text = "usage_usec 7000000\nuser_usec 1"
+    monkeypatch.setattr(machine, "of_container", lambda name: text if name == "cpu.stat" else "")
+    monkeypatch.setattr(machine, "cores", lambda: len(machine.cpus()))
+    assert contention._all_seconds() > 7.0, "of the whole machine"
+    monkeypatch.setattr(machine, "cpus", lambda: set(range(99)))
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    assert contention._all_seconds() == 7.0
 
 
 def test_processes_that_we_started_are_ours_also_when_they_have_ended():
@@ -48,4 +48,4 @@ def test_processes_that_we_started_are_ours_also_when_they_have_ended():
             assert contention._own_seconds() - before >= 0.28  # ticks are of 0.01 s
             child.communicate(b"\n")
     assert contention._own_seconds() - before >= 0.56
-    assert contention._machine_seconds() > contention._own_seconds() > 0
+    assert contention._all_seconds() > contention._own_seconds() > 0

@@ -1,8 +1,7 @@
-"""Nothing private leaves: texts, specs, and every byte that a run, its mirror and its report
+"""No secret is recorded or sent: texts, specs, and every byte that a run, its mirror and its report
 write."""
 
 import gzip
-import socket
 import sys
 from pathlib import Path
 
@@ -21,7 +20,6 @@ SECRETS = {
     "DB_PASSWORD": "beeblebrox42",
 }
 HOME = "zaphods-home"
-HOST = "heartofgold-7.example.org"
 MINE = """
 import os
 from pathlib import Path
@@ -31,7 +29,7 @@ from repro.harness.spec import Experiment, Group, sweep
 SECRETS = " | ".join(os.environ[name] for name in {names})
 
 def text():
-    return f"{{SECRETS}} | {{Path.home()}} | {{Path(__file__).resolve()}} | {host}"
+    return f"{{SECRETS}} | {{Path.home()}} | {{Path(__file__).resolve()}}"
 
 class Fails(nn.Linear):
     def forward(self, x):
@@ -55,31 +53,28 @@ def experiment(scale="smoke"):
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a telling name, and an environment full of secrets."""
+    """A home with a name that is easy to find, and an environment full of secrets."""
     made = tmp_path / HOME
     made.mkdir()
     monkeypatch.setenv("HOME", str(made))
     for elsewhere in ("HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(elsewhere, raising=False)
-    monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     return made
 
 
-def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
+def test_secrets_and_homes_are_removed_and_other_words_are_not(home: Path):
     for value in SECRETS.values():
-        assert redact(f"<{value}>") == "<***>"
-        assert redact(" ".join(f"<{value}>".split())) == "<***>"
-        assert redact(repr([value])) == "['***']" or '"***"' in redact(repr([value]))
+        for form in (value, " ".join(value.split()), repr(value)[1:-1]):
+            assert redact(f"<{form}>") == "<***>"
+    assert redact("cut in a hf_zaphodsOwn") == "cut in a ***"
     for text, expected in {
         f"open {home}/x: no, '{home}'": "open ~/x: no, '~'",
-        f"{home}2/x /mnt{home}/x": f"{home}2/x /mnt{home.parent}/***/x",
-        f"../{HOME}/x and {HOME}/y but {HOME}": f"../***/x and ***/y but {HOME}",
-        f"{HOST}, heartofgold-7: gone; heartofgold-70": "***, ***: gone; heartofgold-70",
+        f"{home}2/x /mnt{home}/x": f"{home}2/x /mnt{home}/x",
+        "file \udcff": "file ?",
     }.items():
         assert redact(text) == expected
-    assert redact("file \udcff") == "file ?"
     assert redact({"a": [SECRETS["HF_TOKEN"], 1, None]}) == {"a": ["***", 1, None]}
 
 
@@ -98,7 +93,7 @@ def test_what_a_secret_may_be_called(home: Path, monkeypatch: pytest.MonkeyPatch
             spec(model_args=arguments)
 
 
-def test_what_logins_have_left_in_files_is_secret(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_logins_keep_in_files_is_secret(home: Path, monkeypatch: pytest.MonkeyPatch):
     (home / ".netrc").write_text("machine api.wandb.ai login user password trillian4242\n")
     (home / ".netrc").chmod(0o600)
     (home / ".cache" / "huggingface").mkdir(parents=True)
@@ -115,31 +110,29 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
     assert one.model_args == {"root": "~/data/", "all": ["~", "~/b", "/elsewhere"]}
     assert one.arguments == {"root": f"{home}/data/", "all": [f"{home}", f"{home}/b", "/elsewhere"]}
     assert tilde_to_home("a ~ b") == "a ~ b"
-    with pytest.raises(ValueError, match=r"^model_args holds the path of your home.*recorded: "):
-        spec(model_args={"a": {"b": [f"--root={home}/x"]}})
 
 
 def test_every_byte_of_a_run_its_mirror_and_its_report(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    """As a user has it: all below the home, results too. Logs of workers are the user's own and
-    stay as they are."""
+    """Everything is below the home, results too. Logs of workers stay as they are, since they are
+    not committed."""
     (home / "project").mkdir()
     monkeypatch.chdir(home / "project")
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    Path("zaphods.py").write_text(MINE.format(names=sorted(SECRETS), host=HOST))
+    Path("zaphods.py").write_text(MINE.format(names=sorted(SECRETS)))
     run = ["run", "zaphods.py", "--scale", "smoke", "--results", str(Path.cwd() / "results")]
     assert main(run) == 1, "of its two runs one fails"
     (journal,) = journals(Path("results"))
     statuses = " ".join(str(journal.status(run)) for run in journal.runs)
-    assert "RuntimeError: *** | *** | *** | *** | ~ | ~/project/zaphods.py | ***" in statuses
+    assert "RuntimeError: *** | *** | *** | *** | ~ | ~/project/zaphods.py" in statuses
     assert '"root":"~/project"' in journal.path.read_text()
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
     assert main(["run", "--spec", next(iter(journal.runs)), "--rounds", "1", "--trust"]) == 0
     assert main(["report"]) == 0
 
     lines = SECRETS["MY_SECRET_THING"]
-    private = [*SECRETS.values(), HOME, HOST, repr(lines)[1:-1], " ".join(lines.split())]
+    private = [*SECRETS.values(), HOME, repr(lines)[1:-1], " ".join(lines.split())]
     written = {path for path in Path().rglob("*") if path.is_file() and path.name != "zaphods.py"}
     written -= {*Path().glob("results/*/smoke/logs/**/*"), *Path().glob("__pycache__/*")}
     # The run of each command, plain training beside the first, and the lines of its experiment.
