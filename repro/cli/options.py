@@ -105,10 +105,12 @@ def _explain(event: events.ParseErrorEvent, flags: list[str], given: list[str]) 
     if isinstance(event, events.InstantiationFailure) and event.argument is not None:
         # Every parser names the text that it cannot read last, in quotes.
         value = re.findall(r"'([^']*)'", event.message)[-1:]
-        is_whole = "int" in str(event.argument.field.type_stripped)
-        words = _choices(event.argument.field.type_stripped)
-        allowed = ", ".join([*words, "a whole number" if is_whole else "a number"])
-        return f"{_flag(event.argument)} {printable(' '.join(value))}: allowed is {allowed}"
+        kind, flag = event.argument.field.type_stripped, _flag(event.argument)
+        text, is_whole = printable(" ".join(value)), "int" in str(kind)
+        allowed = ", ".join([*_choices(kind), "a whole number" if is_whole else "a number"])
+        is_list = "," in text and get_origin(kind) is tuple
+        hint = f"; write several as {flag} {text.replace(',', ' ')}" if is_list else ""
+        return f"{flag} {text}: allowed is {allowed}{hint}"
     return f"{type(event).__name__}: this combination of options is not allowed"
 
 
@@ -122,6 +124,9 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         return "; names come before options, as in `repro run table2 --scale smoke`"
     if word in flags:
         return f"; it stands first, without {word}"
+    if "--only" in flags and word in {names[0] for names in _SYNONYMS}:
+        chosen = "=".join(tokens[:2]).removeprefix("--")
+        return f"; --only {chosen} chooses among its runs, `repro run sweep {word}` measures others"
     meant = {flag: flag for flag in flags}
     for names in _SYNONYMS:
         meant = {name: flag for name in names for flag in names if flag in flags} | meant

@@ -22,7 +22,7 @@ class Frozen(BaseModel):
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first mistake of a pydantic error, raised while `model` was built."""
+    """The first mistake of a pydantic error that was raised while `model` was built."""
     # A misspelt name is both unknown and missing: of the two, the unknown one is the mistake.
     mistakes = sorted(error.errors(), key=lambda mistake: mistake["type"] != "extra_forbidden")
     mistake: dict[str, Any] = {**mistakes[0]}
@@ -41,10 +41,12 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     if kind == "value_error":
         text = str(mistake["ctx"]["error"])
         return text if text.startswith(where) else f"{given}: {text}"
-    # A text for each type of a union.
-    allowed = [each["msg"] for each in mistakes if _path(each["loc"])[: len(path)] == path]
-    hint = did_you_mean(short(value, quote=False), re.findall(r"'([^']*)'", " ".join(allowed)))
-    return f"{given}: {', or '.join(dict.fromkeys(allowed))}{hint or f'; change {where}'}"
+    # A text for each type of a union, such as "Input should be greater than or equal to 1".
+    texts = [each["msg"] for each in mistakes if _path(each["loc"])[: len(path)] == path]
+    allowed = dict.fromkeys(text.partition(" should ")[2] or text for text in texts)
+    must = " or ".join(text.partition(", unable to")[0] for text in allowed)
+    hint = did_you_mean(short(value, quote=False), re.findall(r"'([^']*)'", must))
+    return f"{given}: must {must}{hint}"
 
 
 def _path(place: Sequence[str | int]) -> list[str | int]:

@@ -21,7 +21,7 @@ class Profile(BaseModel):
         (b'{"a": "\xff"}', "is no UTF-8 .* at byte 7"),
         (b"[]", r"holds \[\]: allowed is an object in braces"),
         (b"{}", "the field name is missing"),
-        (b'{"name": "x", "peak": "fast"}', "peak = 'fast': Input should be a valid number"),
+        (b'{"name": "x", "peak": "fast"}', "peak = 'fast': must be a valid number"),
     ],
 )
 def test_a_file_that_is_not_what_it_should_be_is_one_line_that_names_it(

@@ -90,7 +90,7 @@ def test_what_needs_the_model_is_one_line():
             wrong.check_depth(4)
     with pytest.raises(ValueError, match=r"^the field model is missing"):
         RunSpec(K=1, M=1, N=1)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(ValueError, match=r"^runs = \(\): Tuple should have at least 1 item"):
+    with pytest.raises(ValueError, match=r"^runs = \(\): must have at least 1 item"):
         Group(name="g", runs=())
 
 
