@@ -144,7 +144,7 @@ def main(arguments: list[str]) -> int:
     for plan in plans:
         of = plan.experiment
         title = Text(f"\n{of.name}: {of.title}\n{of.question}\n", style="bold")
-        show([title, plan_table(plan), summary(plan), *plan.notes])
+        show([title, plan_table(plan), summary([plan])])
     if any(plan.machine == machine.without_gpus() for plan in plans):
         show(
             ["\ntorch can use no GPU here, so `repro run` refuses this scale; --scale laptop runs"]

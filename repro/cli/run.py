@@ -11,17 +11,16 @@ import tyro
 
 from repro.cli.plan import PlanOptions, choose
 from repro.gpipe.runtime.group import torchrun
-from repro.harness import crew, rehearsal, runner, wandb_summary
-from repro.harness.closing import closing
+from repro.harness import closing, crew, rehearsal, runner, wandb_summary
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
-from repro.harness.progress import ProgressReporter
+from repro.harness.progress import ProgressReporter, summary
 from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
 from repro.harness.wandb_mirror import Mode, default_mode
 from repro.io import lock, signals
-from repro.io.untrusted import refuse_linked_files, refuse_links
+from repro.io.untrusted import refuse_linked_files, refuse_links, short
 
 REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 
@@ -81,6 +80,7 @@ class Session:
 
     options: RunOptions
     reporter: ProgressReporter
+    plans: Sequence[Plan] = ()
     rounds: int = 0  # recorded since the start
     address: str | None = None  # of the W&B project, when online
     _reported: float = 0.0  # when the report was written last, on the monotonic clock
@@ -99,11 +99,15 @@ class Session:
         if plots:
             refuse_linked_files(plots)
         with lock.held(results, command):
-            plans = make_plans()
+            self.plans = plans = make_plans()
             rehearsal.check_plans(plans)
             before = [len(plan.journal.rounds) for plan in plans]
+            self.reporter.say(summary(plans))
             for plan in plans:
-                self.reporter.plan(plan)
+                if not plan.outstanding:
+                    self._answer(plan)
+            if not any(plan.outstanding for plan in plans):
+                self.reporter.say("nothing is left to measure (--force measures again)")
             try:
                 runner.measure(
                     plans,
@@ -116,29 +120,32 @@ class Session:
             finally:
                 self.reporter.end()
                 self.rounds = sum(len(plan.journal.rounds) for plan in plans) - sum(before)
+            # Tables are printed when no live line is below them.
             for plan in plans:
-                show(closing(plan), self.reporter.console.file)
-        if not any(plan.outstanding for plan in plans):
-            self.reporter.say("\nnothing left to measure (--force measures again)")
-        # Of an exhibit's runs some are too wide for most machines; other runs were asked for.
-        chosen = [run for plan in plans if plan.accumulate for run in plan.runs if not run.added]
-        skipped = any(run.status == "skipped" for run in chosen)
-        return 1 if skipped or self.reporter.failed else 0
+                if not plan.experiment.minutes:
+                    show(closing.tables(plan), self.reporter.console.file)
+        return 1 if self.refused or self.reporter.failed else 0
+
+    @property
+    def refused(self) -> list[PlannedRun]:
+        """Skipped runs that the user chose; of an exhibit's runs some are too wide for most."""
+        chosen = [run for plan in self.plans if plan.accumulate for run in plan.runs]
+        return [run for run in chosen if run.status == "skipped" and not run.added]
 
     def say_where(self) -> None:
+        """Print where everything is and, last, whether all passed."""
         options, say = self.options, self.reporter.say
-        folder, hint = options.results, ""
+        folder = options.results
+        page = f"`repro report --results {folder}` writes the page"
         if options.plots:
             try:
-                say(f"\nreport: {rewrite(folder, options.plots)}")
+                page = f"page: {rewrite(folder, options.plots)}"
             except ValueError as error:  # nothing was recorded
-                say(f"\nreport: {error}")
+                page = f"no page: {error}"
             if self.rounds:
                 names = dict.fromkeys(run.experiment for run in load(folder).runs)
                 self._mirror(wandb_summary.log_report, options.plots, names, folder)
-        else:
-            hint = f"; `repro report --results {folder}` makes tables, figures and report.html"
-        say(f"\nresults: {folder}{hint}")
+        say(f"\nresults: {folder}; `repro report --results {folder} --runs` lists the runs")
         mirrored = folder / "wandb"
         if self.address:
             say(f"W&B: {self.address}; `repro dashboard --push` makes a workspace there")
@@ -147,19 +154,28 @@ class Session:
                 f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "
                 f"with `.venv/bin/wandb sync {mirrored}`"
             )
-        if self.reporter.failed:
-            failed = ", ".join(self.reporter.failed)
-            say(f"not measured: {failed}; the same command measures them again, and only them")
+        failed, runs = self.reporter.failed, [run for plan in self.plans for run in plan.runs]
+        wanted = [run for run in runs if run.status != "skipped"]
+        parts = [f"{len(wanted) - len(failed)} of {len(wanted)} runs are done"]
+        if failed:
+            ids = short(", ".join(failed), 300, quote=False)
+            parts.append(f"not measured: {ids}; the same command measures only these")
+        if self.refused:
+            reasons = ", ".join(dict.fromkeys(run.reason for run in self.refused))
+            parts.append(f"{len(self.refused)} skipped ({reasons}), see `repro predict`")
+        passed = "failed" if failed or self.refused else "passed"
+        say(f"{passed}: {'; '.join(parts)}; {page}")
+
+    def _answer(self, plan: Plan) -> None:
+        """Print what an exhibit shows; runs of one's own get a table at the end."""
+        for line in closing.lines(plan) if plan.experiment.minutes else ():
+            self.reporter.say(line)
 
     def _show_done(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
-        # One picture stands for the group: of the widest run whose step is recorded.
-        traced = [run for run in runs if run.spec.trace]
-        pictured = max(traced, key=lambda run: (run.spec.K, run.spec.M), default=None)
         results = of_journals([plan.journal])
         recorded = {run.id: run for run in results.runs}
         for planned in runs:
             run = recorded[planned.id]
-            self.reporter.result(run, results, draw=planned is pictured)
             if any(loss is None for round_ in run.rounds for loss in round_.losses):
                 self.reporter.warn(f"{run.id}: loss is not finite")
             # Simulated and counted runs are lines of one table, see `_show_experiment`.
@@ -170,6 +186,7 @@ class Session:
                 self._mirror(wandb_summary.log_run, results, run, folder, tags, picture)
 
     def _show_experiment(self, plan: Plan, rounds: int, last: bool) -> None:
+        self._answer(plan)
         options = self.options
         if rounds and options.wandb != "disabled":
             results, place = of_journals([plan.journal]), plan.journal.place
@@ -179,7 +196,7 @@ class Session:
         due = time.monotonic() >= self._reported + REPORT_PAUSE
         if options.plots and due and not last:
             try:
-                self.reporter.say(f"\nreport so far: {rewrite(options.results, options.plots)}")
+                rewrite(options.results, options.plots)
             except Exception as error:  # measuring goes on without it
                 self.reporter.warn(f"no report yet: {type(error).__name__}: {error}")
             self._reported = time.monotonic()

@@ -1,4 +1,4 @@
-"""Estimates of how long runs take: from recorded rounds, the experiment, and this session."""
+"""Estimates of how long runs take, from the experiment, recorded rounds and this session."""
 
 import statistics
 from collections import Counter
@@ -49,7 +49,7 @@ class TimeLeft:
     """Estimates the seconds of what is left, by those planned and by what has ended since.
 
     The planned seconds have the weight of a quarter of the runs that are left, so that a cold first
-    run does not change the estimate much. Where none are planned, one of the kind must have ended.
+    run does not change the estimate much.
     """
 
     def __init__(self, planned: Iterable[tuple[Kind, float]]) -> None:
@@ -65,8 +65,9 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """Of everything that is left; None where no run of some kind has ended."""
+        """Of everything that is left; None where nothing is known of runs that a clock times."""
         left = {kind: count for kind, count in self._left.items() if count > 0}
-        if not left.keys() <= self._took.keys():
+        if any(kind.fidelity in TIMED and kind not in self._took for kind in left):
             return None
-        return sum(count * statistics.mean(self._took[kind]) for kind, count in left.items())
+        mean = {kind: statistics.mean(seconds) for kind, seconds in self._took.items()}
+        return sum(count * mean.get(kind, 0.0) for kind, count in left.items())

@@ -90,11 +90,6 @@ class Plan:
     accumulate: bool = False  # keep runs that were recorded with other parameters
     command: str = ""  # what a user types to measure this
 
-    @property
-    def notes(self) -> list[str]:
-        added = [run.named for run in self.runs if run.added]
-        return [f"added, because ratios are divided by them: {', '.join(added)}"] if added else []
-
     def fresh_rounds(self, group: str) -> list[list[PlannedRun]]:
         """The outstanding rounds: in each the runs that miss one, and the baselines of these."""
         members = [run for run in self.runs if run.group == group and run.status != "skipped"]

@@ -1,4 +1,4 @@
-"""What `repro run` ends with: the table, which point is called the fastest, and exhibits."""
+"""What `repro run` answers: lines for an exhibit, a table for runs of one's own."""
 
 import io
 import re
@@ -42,28 +42,40 @@ def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
         ["2", "4", "750", "ms", "10.7", "1.67x", "[1.67,", "1.67]", "25%", "1.00", "GiB", "5"],
     ]
     assert max(map(len, lines[1:6])) <= 80
-    assert "fastest: K=2, M=4, 1.67x [1.67, 1.67] over the next, K=1, M=4" in told
     again = ended(tmp_path, of)  # measures nothing, and ends in the same way
     assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
 
 
-def test_a_bleu_that_is_not_defined_is_marked(tmp_path: Path):
-    class Short(Crew):
+def test_an_exhibit_has_a_line_for_each_model_with_its_widest_run(tmp_path: Path):
+    of = experiment(*POINTS, spec(2, 4, model="amoebanet-d", model_args={}), rounds=5)
+    of = of.model_copy(update={"minutes": {"smoke": 1.0}})
+    measured = ended(tmp_path, of).splitlines()
+    lines = [
+        "tiny: transformer, measured, K=2, M=4 (of 4 runs): step 750 ms, throughput 10.7 "
+        "examples/s, over K=1 1.67x [1.67, 1.67], idle 25%, peak 1.00 GiB",
+        "tiny: amoebanet-d, measured, K=2, M=4: step 750 ms, throughput 10.7 examples/s, idle 25%, "
+        "peak 1.00 GiB",
+    ]
+    assert measured[-2:] == lines
+    assert ended(tmp_path, of).splitlines()[1:3] == lines, "a second start says the same"
+
+
+def test_of_several_trainings_the_range_of_quality_is_shown(tmp_path: Path):
+    class Teacher(Crew):
         def measure(self, job: Job, deadline: float) -> Outcome:
-            return Outcome("done", measured=Measured(metrics(1.0, 1, metrics={"bleu": None})))
+            score = {0: None, 1: 12.0, 2: 30.5}[job.spec.seed]
+            return Outcome("done", measured=Measured(metrics(1.0, 1, metrics={"bleu": score})))
 
-    told = ended(tmp_path, experiment(spec(1, 1)), Short())
-    assert "BLEU nan: not defined, as no reference" in told
+    of = experiment(*(spec(1, 1, seed=seed) for seed in (0, 1, 2)))
+    of = of.model_copy(update={"minutes": {"smoke": 1.0}})
+    assert ended(tmp_path, of, Teacher()).rstrip().endswith("quality BLEU 12.00 to BLEU 30.50")
 
 
-def test_controls_stand_below_the_table_and_not_in_it(tmp_path: Path):
+def test_controls_have_no_row(tmp_path: Path):
     told = ended(tmp_path, experiment(*POINTS, *controls(POINTS[2])))
-    assert "control, a run beside itself: step 1.00x [1.00, 1.00]" in told
-    assert "control, with 3% of its step slept away: step 1.00x [1.00, 1.00]" in told
     rows = told[told.rindex("\nK ") :].partition("\n  ")[0].strip().splitlines()
     assert len(rows) == 1 + 4
-    results = load(tmp_path)
-    assert len(runs_frame(results)) == 4
+    assert len(runs_frame(load(tmp_path))) == 4
 
 
 def test_a_check_ends_with_what_it_found(tmp_path: Path):
@@ -75,37 +87,7 @@ def test_a_check_ends_with_what_it_found(tmp_path: Path):
             return Outcome("done", measured=Measured(record))
 
     told = ended(tmp_path, experiment(spec(2, 4, task="check", trace=False)), Checking())
-    assert told.rstrip().endswith(": gradients: ok, batch norm: wrong")
-
-
-def test_it_says_how_many_more_blocks_a_narrower_interval_takes(tmp_path: Path):
-    class Noisy(Crew):
-        def measure(self, job: Job, deadline: float) -> Outcome:
-            noise = 0.04 * (len(self.jobs) % 5)
-            record = metrics(1 / job.spec.K + noise, job.spec.K)
-            self.jobs.append(job)
-            return Outcome("done", measured=Measured(record))
-
-    told = ended(tmp_path, experiment(spec(1), spec(2), rounds=4), Noisy())
-    found = re.search(r"±(.*)%; ±(.*)% takes about (\d+) more blocks: --rounds (\d+)", told)
-    assert found, told
-    width, goal, blocks, rounds = map(float, found.groups())
-    assert rounds == 4 + blocks / spec().steps
-    assert rounds >= 4 * (width / goal) ** 2 - 0.1
-
-
-def test_no_fastest_is_named_that_the_rounds_do_not_show(tmp_path: Path):
-    """The second run is faster in every other round."""
-
-    class Noisy(Crew):
-        def measure(self, job: Job, deadline: float) -> Outcome:
-            odd = len(self.jobs) // 2 % 2
-            changed = job.spec.model_copy(update={"M": 4 if odd ^ (job.spec.M == 4) else 1})
-            return super().measure(Job(changed), deadline)
-
-    told = ended(tmp_path, experiment(spec(2, 1), spec(2, 4), rounds=6), Noisy())
-    assert "examples/s" in told
-    assert "fastest" not in told
+    assert re.search(r"checks: 1 ok, 1 wrong \(batch norm of transformer-K2-M4-\w+\)\n$", told)
 
 
 def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

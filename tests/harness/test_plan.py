@@ -58,7 +58,6 @@ def test_only_adds_baselines_filters_are_alternatives_and_their_fields_go_togeth
     made = make(tmp_path, "K=2,M=4")
     assert members(made)[0] == [(1, 4), (2, 1), (2, 4)]
     assert [run.added for run in made.runs] == [True, True, False]
-    assert "added, because ratios" in made.notes[0]
     assert members(make(tmp_path, "K=1,M=1", "k=1,M=4"))[0] == [(1, 1), (1, 4)]
     assert members(make(tmp_path, "K=1,K=2,M=1"))[0] == [(1, 1), (2, 1)]
 
@@ -135,8 +134,6 @@ def test_peers_and_ours_over_gloo_bring_our_own_run_and_a_check_needs_one_round(
     for only, chosen in (("library=torch", peer), ("transport=gloo", gloo)):
         made = make(tmp_path, only, of=of)
         assert [(run.spec, run.added) for run in made.runs] == [(ours, True), (chosen, False)]
-        named = made.runs[0].named
-        assert made.notes == [f"added, because ratios are divided by them: {named}"]
     second = make(tmp_path, of=of).fresh_rounds("timed")[1]
     assert [run.spec.task for run in second] == ["train"] * 3
 

@@ -17,9 +17,9 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
     lines = out.getvalue().splitlines()
     assert len(lines) == 1 + 6
     assert "skipped(needs 4 devices)" in lines[-1]
-    assert summary(made) == (
+    assert summary([made]) == (
         "6 runs at scale smoke on test-cpu-2c; 0 done; 2 skipped (2 x needs 4 devices); 4 to "
-        "measure in 2 rounds"
+        "measure"
     )
 
 
@@ -31,8 +31,8 @@ def test_a_silent_round_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     time.sleep(0.5)
     reporter.end()
     said = out.getvalue()
-    lines = [line for line in said.splitlines() if line.startswith("  starting 1 worker process, ")]
+    lines = said.splitlines()
     assert 2 <= len(lines) <= 11
-    assert lines[0].endswith("; 0 of 0 done")
+    assert {*lines} == {"starting 1 worker process; 0 of 0 measured"}
     time.sleep(0.2)
     assert out.getvalue() == said, "it ends with the measurements"
