@@ -20,18 +20,22 @@ VERBS = {
     "list": "List the experiments: what each reproduces, what it needs, how long it takes.",
     "plan": "Show which runs would be measured, are recorded, or cannot run on this machine.",
     "run": "Measure and record the missing runs. After a stop, the same command goes on.",
-    "report": "Write tables, figures and report.html from the recorded results.",
-    "results": "Print all recorded runs as one table, or as comma-separated values.",
-    "dashboard": "Show a W&B workspace for the results, with panels by exhibit; --push makes it.",
-    "predict": "Predict a step of given K and M, the fastest plan, or the largest model to fit.",
+    "report": "Write tables, figures and report.html from the recorded results, or print runs.",
+    "predict": "Predict steps and memory: for given K and M, the fastest plan, the largest model.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }
-# A verb or flag that has left, and what to use in its place.
-_LEFT = {
-    "why": "`repro results` has the idle time of each run, `repro report` shows recorded steps",
-    "train": "docs/training.md has a program that trains on your images with `repro.gpipe`",
+# Removed verbs and flags, and what to use in their place.
+_REMOVED = {
     "results --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
-    "doctor --check": "`repro run peers --only task=check` holds stages against the unsplit model",
+    "results": "`repro report --runs` lists the recorded runs, with --csv in full",
+    "why": "`repro report --run RUN` shows a run and where its median step is idle",
+    "dashboard": "`repro report --wandb` shows the workspace in W&B, with --push makes it",
+    "simulate": "`repro predict MODEL --K 2 4 --M 1 4` predicts the steps of each K and M",
+    "advise": "`repro predict MODEL --devices 4` searches the fastest plan",
+    "fit": "`repro predict MODEL --largest 8GB` searches the largest model that fits",
+    "calibrate": "`repro predict MODEL --device here` times the model's layers first",
+    "train": "docs/training.md trains a model on a folder of images with `repro.gpipe.Pipeline`",
+    "doctor --check": "`repro run peers --only task=check` compares stages with the unsplit model",
 }
 
 
@@ -91,9 +95,9 @@ def _dispatch(given: list[str]) -> int:
         )
         return 0 if given else 2
     verb = given[0]
-    for words, instead in _LEFT.items():
+    for words, instead in _REMOVED.items():
         if verb == words.split()[0] and {*words.split()} <= {*given}:
-            raise ValueError(f"`repro {words}` has left: {instead}")
+            raise ValueError(f"`repro {words}` was removed: {instead}")
     if verb not in VERBS:
         from repro.harness.catalog import names
         from repro.io.untrusted import did_you_mean

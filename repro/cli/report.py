@@ -1,22 +1,39 @@
-"""`repro report`: tables, figures and the page."""
+"""`repro report`: tables, figures and the page; recorded runs; what W&B shows of them."""
 
 import dataclasses
+import sys
+from collections import Counter
+from dataclasses import replace
+from math import isnan
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from repro.cli.answers import tell
+from repro.cli.answers import same, tell
 from repro.cli.options import parse
-from repro.harness.results import Results, load_beside, load_recorded
-from repro.report import page, verdicts
+from repro.harness import progress
+from repro.harness.frame import rounds_frame
+from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
+from repro.harness.spec import assigned
+from repro.harness.wandb import PROJECT, log_experiment, settings, workspace
+from repro.io.untrusted import did_you_mean, message, short
+
+if TYPE_CHECKING:
+    import wandb_workspaces.workspaces as ws
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
+_SCREEN = 40  # runs that are listed without being asked for by name
+_WIDTH = 72  # of the timeline of a step
+# Questions that are answered one at a time, and the options that one of them has.
+_QUESTIONS = ("runs", "run", "wandb", "reference", "with")
+_OF_ONE = {"csv": "runs", "push": "wandb", "log": "wandb", "project": "wandb", "entity": "wandb"}
+Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions:
-    """Write tables, figures and report.html from the recorded results."""
+    """Write tables, figures and report.html from the recorded results, or print runs."""
 
     results: Path = Path("results")
     """where measurements were recorded"""
@@ -28,12 +45,48 @@ class ReportOptions:
         tuple[Path, ...], tyro.conf.arg(name="with", metavar="FOLDER"), tyro.conf.UseAppendAction
     ] = ()
     """also show the results in this folder, which another machine recorded; repeatable"""
+    runs: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[EXPERIMENT ...]")] = None
+    """only list the recorded runs, of these experiments or of all"""
+    csv: tyro.conf.FlagCreatePairsOff[bool] = False
+    """with --runs: a row for each run and round with all columns, as comma-separated values"""
+    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
+    """only show one run, by its id or a unique part of it: settings, rounds, its median step"""
+    wandb: tyro.conf.FlagCreatePairsOff[bool] = False
+    """only show the workspace that the results have in Weights & Biases"""
+    push: tyro.conf.FlagCreatePairsOff[bool] = False
+    """with --wandb: make that workspace; needs `wandb login`"""
+    log: tyro.conf.FlagCreatePairsOff[bool] = False
+    """with --wandb: copy the tables of results that `repro run` did not copy, offline"""
+    project: Name = ""
+    """with --wandb: the project that has the runs; by default WANDB_PROJECT or gpipe-repro"""
+    entity: Name = ""
+    """with --wandb: the user or team that has the project; by default WANDB_ENTITY or yourself"""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
-    if options.others and options.reference:
-        raise ValueError("--with, --reference: the reference has one machine's; leave one out")
+    given = {name for name, value in vars(options).items() if value not in (False, "", None)}
+    given |= {"with"} if options.others else set()
+    questions = [f"--{name}" for name in _QUESTIONS if name in given]
+    if len(questions) > 1:
+        raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
+    for name in (name for name, of in _OF_ONE.items() if name in given and of not in given):
+        raise ValueError(f"--{name}: an option of --{_OF_ONE[name]}, which is not given")
+    if options.run:
+        results, run = find_run(options.run, options.results)
+        show_run(results, run)
+    elif options.runs is not None:
+        show_runs(_of(options.runs, load_recorded(options.results)), options)
+    elif options.wandb:
+        show_workspace(load_recorded(options.results), options)
+    else:
+        write(options)
+    return 0
+
+
+def write(options: ReportOptions) -> None:
+    from repro.report import page  # matplotlib takes a second to load
+
     if options.others:
         results, lines = load_beside(options.results, options.others)
         print(f"wrote {page.write_loaded(results, options.plots)}")
@@ -45,13 +98,131 @@ def main(arguments: list[str]) -> int:
         written = page.write_loaded(results, options.plots)
         show_verdicts(results, options.plots)
         print(f"open {written}")
-    return 0
 
 
 def show_verdicts(results: Results, plots: Path) -> None:
     """One row for each exhibit of the paper; nothing if no result stands beside its numbers."""
+    from repro.report import verdicts
+
     columns = ("exhibit", "claim", "paper", "ours", "fidelity", "verdict")
     exhibits = verdicts.exhibits(verdicts.all_lines(results))
     rows = [dict(zip(columns, exhibit.cells, strict=True)) for exhibit in exhibits]
     if rows:
         tell({"verdicts": rows, "every claim": plots / f"{verdicts.NAME}.md"})
+
+
+def _of(names: tuple[str, ...], results: Results) -> Results:
+    """The results of these experiments; of all where none is named."""
+    known = results.by_experiment
+    for name in (name for name in names if name not in known):
+        raise ValueError(
+            f"--runs {short(name, quote=False)}: recorded are {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    return replace(
+        results, runs=[run for run in results.runs if run.experiment in (names or known)]
+    )
+
+
+def show_runs(results: Results, options: ReportOptions) -> None:
+    """A line for each run; for each experiment where no name is given and the runs are many."""
+    if options.csv:
+        from repro.report.table import guarded
+
+        rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
+    elif options.runs or len(results.runs) <= _SCREEN:
+        tell({"runs": [_line(results, run) for run in results.runs]})
+        print("\n`repro report --run RUN` shows one with its median step")
+    else:
+        count = Counter(run.place for run in results.runs)
+        done = Counter(run.place for run in results.runs if run.done)
+        rows = [{**place._asdict(), "runs": count[place], "done": done[place]} for place in count]
+        tell({"recorded": rows})
+        print("\n`--runs EXPERIMENT` lists the runs of one, `--runs --csv` prints all of them")
+
+
+def _line(results: Results, run: Run) -> dict[str, Any]:
+    line = {"run": run.id, "experiment": run.experiment, "where": results.where(run)}
+    line |= same(run.spec, "K", "M", "N", "schedule", "checkpoint", "fidelity")
+    return line | _timed(run) | _peak(run) | {"status": short(run.status, 60, quote=False)}
+
+
+def _timed(of: Run | Round) -> dict[str, float | None]:
+    numbers = same(of, "step_s", "throughput", "idle_over_total")
+    return {name: None if isnan(value) else value for name, value in numbers.items()}
+
+
+def _peak(run: Run) -> dict[str, Any]:
+    return {"peak_bytes": [GIB * peak for peak in run.peak_gib_per_stage] or None}
+
+
+def show_run(results: Results, run: Run) -> None:
+    settings = {n: v for n, v in run.spec.plain().items() if n not in ("model", "model_args")}
+    rounds = [{"round": round_.name, **_timed(round_)} for round_ in run.rounds]
+    fields: dict[str, Any] = {
+        "run": run.id,
+        "recorded": "/".join(run.place),
+        "model": f"{run.model} {assigned(run.spec.model_args)}",
+        "settings": short(assigned(settings), 500, quote=False),
+        "differs in": run.differs_in or None,
+        "device": run.device or None,
+        "commit": run.commit or None,
+        "status": run.status,
+        **_timed(run),
+        **_peak(run),
+        "largest model": run.size or None,
+        "on test data": assigned(run.newest.get("metrics", {})) or None,
+        "rounds": rounds,
+    }
+    timeline = results.timeline(run)
+    if timeline is not None:
+        fields[f"median step: {progress.LEGEND}"] = progress.gantt(timeline, _WIDTH)
+    tell(fields)
+
+
+def show_workspace(results: Results, options: ReportOptions) -> None:
+    """The panels of each section; makes them in W&B, and copies tables, as the options say."""
+    user = settings(options.results)
+    project = options.project or user.project or PROJECT
+    made = workspace(results, options.entity or user.entity or "", project)
+    sections = [
+        {"section": name, "panels": ", ".join(panels)} for name, panels in panels_of(made).items()
+    ]
+    tell({"workspace": made.name, "project": made.project, "sections": sections})
+    folder = options.results / "wandb"
+    if options.log:
+        for place in dict.fromkeys(run.place for run in results.runs if run.done):
+            log_experiment("offline", results, place, options.results)
+        print(f"\ncopied offline, into {folder}")
+    if options.push:
+        print(f"\nworkspace: {_push(made)}")
+    else:
+        print(
+            "\nnothing was sent; --push makes this workspace in W&B, where the runs have to be: "
+            f"`.venv/bin/wandb sync {folder}`"
+        )
+
+
+def panels_of(made: "ws.Workspace") -> dict[str, list[str]]:
+    """Section -> what its panels show."""
+
+    def title(panel: Any) -> str:
+        chart = getattr(panel, "chart_strings", {})
+        return chart.get("title") or getattr(panel, "title", "") or panel.table_name
+
+    return {section.name: [title(panel) for panel in section.panels] for section in made.sections}
+
+
+def _push(made: "ws.Workspace") -> str:
+    import wandb
+
+    try:
+        made.entity = made.entity or wandb.Api().default_entity or ""
+        made.save()
+        return made.url
+    except Exception as error:  # of W&B's client, whose errors have no common class
+        raise ValueError(
+            f"--push: no workspace was made for --entity {made.entity or '(yourself)'} --project "
+            f"{made.project}: {message(error).rstrip('.')}; check both names and the network, and "
+            "that runs were sent there with `.venv/bin/wandb sync`"
+        ) from None

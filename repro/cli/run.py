@@ -11,14 +11,14 @@ import tyro
 
 from repro.cli.plan import PlanOptions, choose
 from repro.gpipe.runtime.group import torchrun
-from repro.harness import closing, crew, rehearsal, runner, wandb_summary
+from repro.harness import closing, crew, rehearsal, runner
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
 from repro.harness.progress import ProgressReporter, summary
-from repro.harness.results import load, of_journals
+from repro.harness.results import of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
-from repro.harness.wandb_mirror import Mode, default_mode
+from repro.harness.wandb import Mode, default_mode, log_experiment, log_run
 from repro.io import lock, signals
 from repro.io.untrusted import refuse_linked_files, refuse_links, short
 
@@ -142,13 +142,10 @@ class Session:
                 page = f"page: {rewrite(folder, options.plots)}"
             except ValueError as error:  # nothing was recorded
                 page = f"no page: {error}"
-            if self.rounds:
-                names = dict.fromkeys(run.experiment for run in load(folder).runs)
-                self._mirror(wandb_summary.log_report, options.plots, names, folder)
         say(f"\nresults: {folder}; `repro report --results {folder} --runs` lists the runs")
         mirrored = folder / "wandb"
         if self.address:
-            say(f"W&B: {self.address}; `repro dashboard --push` makes a workspace there")
+            say(f"W&B: {self.address}; `repro report --wandb --push` makes a workspace there")
         elif options.wandb != "disabled" and any(mirrored.glob("offline-run-*")):
             say(
                 f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "
@@ -179,19 +176,15 @@ class Session:
             if any(loss is None for round_ in run.rounds for loss in round_.losses):
                 self.reporter.warn(f"{run.id}: loss is not finite")
             # Simulated and counted runs are lines of one table, see `_show_experiment`.
-            if run.fidelity in TIMED and self.options.wandb != "disabled":
-                from repro.report.gantt import picture  # matplotlib takes a second to load
-
-                folder, tags = self.options.results, _tags(plan)
-                self._mirror(wandb_summary.log_run, results, run, folder, tags, picture)
+            if run.fidelity in TIMED:
+                self._mirror(log_run, results, run, self.options.results)
 
     def _show_experiment(self, plan: Plan, rounds: int, last: bool) -> None:
         self._answer(plan)
         options = self.options
-        if rounds and options.wandb != "disabled":
+        if rounds:
             results, place = of_journals([plan.journal]), plan.journal.place
-            log = wandb_summary.log_experiment
-            self._mirror(log, results, place, options.results, _tags(plan))
+            self._mirror(log_experiment, results, place, options.results)
         # A report of what there is so far; the whole one is written once all workers have ended.
         due = time.monotonic() >= self._reported + REPORT_PAUSE
         if options.plots and due and not last:
@@ -209,8 +202,3 @@ def rewrite(results: Path, plots: Path) -> Path:
     from repro.report import page  # matplotlib takes a second to load
 
     return page.write(results, plots)
-
-
-def _tags(plan: Plan) -> tuple[str, ...]:
-    """By which a user finds the W&B runs of an experiment."""
-    return plan.experiment.paper, plan.scale, plan.machine.slug

@@ -370,7 +370,7 @@ def find_run(text: str, results: Path) -> tuple[Results, Run]:
             return of_journals([journal]), matches[0]
     raise ValueError(
         f"run = {short(text)}: no run below {results} has this in its id"
-        f"{did_you_mean(part, ids) or '; `repro results` lists all'}"
+        f"{did_you_mean(part, ids) or '; `repro report --runs` lists them'}"
     )
 
 

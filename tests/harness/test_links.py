@@ -14,20 +14,22 @@ import repro.gpipe
 from repro.cli.main import main
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.replay import replay
-from repro.harness import runner, wandb_mirror
+from repro.harness import runner
+from repro.harness import wandb as copies
 from repro.harness.job import Job, Outcome
 from repro.io import lock
 from repro.simulate.calibration import Calibration
 
 SMALL = "transformer --model-args L=2 d=16 H=16 heads=2 V=16 T=8 --K 1 --M 1 --N 8"
 SWEEP = f"sweep --model {SMALL} --checkpoint never --rounds 1 --scale smoke"
-REPORTS = [f"run {SWEEP} --plots plots", "report", "report --with sent", "dashboard --log"]
+REPORTS = [f"run {SWEEP} --plots plots", "report", "report --with sent", "report --wandb --log"]
 VERBS = [
     *REPORTS,
     f"run {SWEEP} --force --wandb disabled",
     f"plan {SWEEP}",
     "plan --spec sweep/transformer",
-    "results",
+    "report --runs",
+    "report --run sweep/transformer",
     f"predict {SMALL} --device here",
 ]
 ROWS = ((1.0,) * 4,)
@@ -108,7 +110,7 @@ def test_whatever_is_a_link_is_named_or_left_alone(
     for number, place in enumerate([*there, *(Path(path.format(machine)) for path in LATER)]):
         folder, victim = tmp_path / f"{number}", tmp_path / f"{number}-linked"
         monkeypatch.chdir(shutil.copytree(made, folder))
-        monkeypatch.setattr(wandb_mirror, "_said", set())
+        monkeypatch.setattr(copies, "_printed", set())
         link(place, victim)
         linked, naming = state(victim), []
         for verb in VERBS if "results" in place.parts else REPORTS:

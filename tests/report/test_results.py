@@ -1,4 +1,4 @@
-"""`repro.results`, `repro results`, and the recipes of docs/cli.md."""
+"""`repro.results`, `repro report` of runs, and the recipes of docs/cli.md."""
 
 import io
 import re
@@ -29,17 +29,56 @@ def test_every_run_and_round_is_a_row(rounds: Frame):
     assert wide["speedup_vs_k1"].notna().any()
 
 
+REPORT = ["report", "--results", str(REFERENCE)]
+
+
 def test_the_command_prints_the_same_rows(rounds: Frame, capsys: pytest.CaptureFixture[str]):
-    given = ["results", "--results", str(REFERENCE)]
-    assert main([*given, "--csv"]) == 0
+    assert main([*REPORT, "--runs", "--csv"]) == 0
     printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
     assert list(printed.columns) == list(ROUND_COLUMNS)
     assert list(printed.run) == list(rounds.run)
     assert printed.step_s.tolist() == pytest.approx(rounds.step_s.tolist(), nan_ok=True)
-    assert main(given) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) < 300, "the reason of a status is cut"
-    assert len(lines) == 1 + len(rounds.drop_duplicates(["machine", "scale", "run"]))
+
+
+def test_runs_are_listed_by_experiment_and_one_by_one(
+    rounds: Frame, capfd: pytest.CaptureFixture[str], refused: Any
+):
+    runs = rounds.drop_duplicates(["machine", "scale", "experiment", "run"])
+    assert main([*REPORT, "--runs"]) == 0
+    lines = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert len(lines) < 40, "one screen"
+    counts = {tuple(line[:3]): int(line[3]) for line in lines if line[3:4] and line[3].isdigit()}
+    assert counts == runs.groupby(["machine", "scale", "experiment"]).size().to_dict()
+
+    assert main([*REPORT, "--runs", "advise", "figure2"]) == 0
+    _, header, *lines, _, hint = capfd.readouterr().out.splitlines()
+    columns = [header.split().index(name) for name in ("run", "K", "M")]
+    shown = runs[runs.experiment.isin(["advise", "figure2"])]
+    where = 2 * (runs.machine.nunique() > 1)  # "laptop on MACHINE" is three words
+    for line, run in zip(lines, shown.itertuples(), strict=True):
+        words = line.split()
+        assert words[0] == run.run
+        assert [int(words[at + where]) for at in columns[1:]] == [run.K, run.M]
+    assert "`repro report --run RUN`" in hint
+    error = refused([*REPORT, "--runs", "figur2"])
+    assert "--runs figur2: recorded are " in error
+    assert "did you mean 'figure2'" in error
+
+
+def test_one_run_has_its_settings_its_rounds_and_its_median_step(
+    rounds: Frame, capfd: pytest.CaptureFixture[str], refused: Any
+):
+    of = rounds[(rounds.experiment == "figure2") & (rounds.M == 4)]
+    assert main([*REPORT, "--run", of.run.iloc[0][:-2]]) == 0
+    output = capfd.readouterr().out
+    for words in ("intel-xeon-2c/laptop/figure2", "K=4, M=4, N=4", "forward_s=", *of["round"]):
+        assert words in output
+    assert f"{1e3 * of.step_s.iloc[0]:.0f} ms" in output
+    drawn = re.findall(r"stage \d \|([FRBU.]+)\|$", output, flags=re.MULTILINE)
+    assert [len(line) for line in drawn] == [72] * 4
+    assert len(output.splitlines()) < 40, "one screen"
+    assert "names 2 runs" in refused([*REPORT, "--run", "figure2"])
+    assert "`repro report --runs` lists them" in refused([*REPORT, "--run", "qqq"])
 
 
 def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
