@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from repro.cli.advise import AdviseOptions
+from repro.cli.calibrate import CalibrateOptions
+from repro.cli.train import TrainOptions
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from repro.cli.advise import AdviseOptions
-from repro.cli.calibrate import CalibrateOptions
 from repro.cli.main import main
 from repro.cli.options import parse
-from repro.cli.train import TrainOptions
 from repro.gpipe import launch
 from repro.train import checkpoints
 

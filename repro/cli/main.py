@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _dispatch(given)
     except KeyboardInterrupt as stop:
         kept = str(stop)
-    except BrokenPipeError:  # the reader has seen enough, such as `head`
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

@@ -12,10 +12,11 @@ import tyro
 
 from repro.cli.answers import same, tell
 from repro.cli.options import parse
-from repro.harness import progress
+from repro.harness import progress, text
 from repro.harness.frame import rounds_frame
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
 from repro.harness.spec import assigned
+from repro.harness.terminal import show, table_of
 from repro.harness.wandb import PROJECT, log_experiment, settings, workspace
 from repro.io.untrusted import did_you_mean, message, short
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
 _SCREEN = 40  # runs that are listed without being asked for by name
+_WORDS = ("experiment", "recorded", "schedule", "recompute", "fidelity", "status")  # columns
 _WIDTH = 72  # of the timeline of a step
 # Questions that are answered one at a time, and the options that one of them has.
 _QUESTIONS = ("runs", "run", "wandb", "reference", "with")
@@ -101,7 +103,7 @@ def write(options: ReportOptions) -> None:
 
 
 def show_verdicts(results: Results, plots: Path) -> None:
-    """One row for each exhibit of the paper; nothing if no result stands beside its numbers."""
+    """Print a row for each exhibit of the paper that has results."""
     from repro.report import verdicts
 
     columns = ("exhibit", "claim", "paper", "ours", "fidelity", "verdict")
@@ -125,13 +127,18 @@ def _of(names: tuple[str, ...], results: Results) -> Results:
 
 
 def show_runs(results: Results, options: ReportOptions) -> None:
-    """A line for each run; for each experiment where no name is given and the runs are many."""
+    """Print a line for each run; for each experiment if no name is given and the runs are many."""
     if options.csv:
         from repro.report.table import guarded
 
         rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
     elif options.runs or len(results.runs) <= _SCREEN:
-        tell({"runs": [_line(results, run) for run in results.runs]})
+        lines = [_line(run) for run in results.runs]
+        common = [name for name in _WORDS if len({line[name] for line in lines}) == 1]
+        if common:  # printed once
+            print(f"{', '.join(f'{name} {lines[0][name]}' for name in common)}\n")
+        rows = [{name: line[name] for name in line if name not in common} for line in lines]
+        show([table_of(rows, ("run", *_WORDS))])
         print("\n`repro report --run RUN` shows one with its median step")
     else:
         count = Counter(run.place for run in results.runs)
@@ -141,10 +148,24 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         print("\n`--runs EXPERIMENT` lists the runs of one, `--runs --csv` prints all of them")
 
 
-def _line(results: Results, run: Run) -> dict[str, Any]:
-    line = {"run": run.id, "experiment": run.experiment, "where": results.where(run)}
-    line |= same(run.spec, "K", "M", "N", "schedule", "checkpoint", "fidelity")
-    return line | _timed(run) | _peak(run) | {"status": short(run.status, 60, quote=False)}
+def _line(run: Run) -> dict[str, str]:
+    peak, status = GIB * run.peak_gib_max, short(run.status, 60, quote=False)
+    return {
+        "run": run.id,
+        "experiment": run.experiment,
+        "recorded": f"{run.machine}/{run.scale}",
+        "K": str(run.K),
+        "M": str(run.M),
+        "N": str(run.N),
+        "schedule": run.schedule,
+        "recompute": run.remat,
+        "fidelity": run.fidelity,
+        "step": "-" if isnan(run.step_s) else text.seconds(run.step_s),
+        "throughput": "-" if isnan(run.throughput) else text.number(run.throughput),
+        "idle": "-" if isnan(run.idle_over_total) else f"{run.idle_over_total:.1%}",
+        "peak": "-" if isnan(peak) else text.size(peak),
+        "status": status,
+    }
 
 
 def _timed(of: Run | Round) -> dict[str, float | None]:
@@ -152,24 +173,21 @@ def _timed(of: Run | Round) -> dict[str, float | None]:
     return {name: None if isnan(value) else value for name, value in numbers.items()}
 
 
-def _peak(run: Run) -> dict[str, Any]:
-    return {"peak_bytes": [GIB * peak for peak in run.peak_gib_per_stage] or None}
-
-
 def show_run(results: Results, run: Run) -> None:
-    settings = {n: v for n, v in run.spec.plain().items() if n not in ("model", "model_args")}
+    """Settings, numbers and rounds of a run, and the timeline of its median step."""
+    rest = {n: v for n, v in run.spec.plain().items() if n not in ("model", "model_args")}
     rounds = [{"round": round_.name, **_timed(round_)} for round_ in run.rounds]
     fields: dict[str, Any] = {
         "run": run.id,
         "recorded": "/".join(run.place),
         "model": f"{run.model} {assigned(run.spec.model_args)}",
-        "settings": short(assigned(settings), 500, quote=False),
+        "settings": short(assigned(rest), 500, quote=False),
         "differs in": run.differs_in or None,
         "device": run.device or None,
         "commit": run.commit or None,
         "status": run.status,
         **_timed(run),
-        **_peak(run),
+        "peak_bytes": [GIB * peak for peak in run.peak_gib_per_stage] or None,
         "largest model": run.size or None,
         "on test data": assigned(run.newest.get("metrics", {})) or None,
         "rounds": rounds,
@@ -181,7 +199,7 @@ def show_run(results: Results, run: Run) -> None:
 
 
 def show_workspace(results: Results, options: ReportOptions) -> None:
-    """The panels of each section; makes them in W&B, and copies tables, as the options say."""
+    """Print the panels of each section; with --log copy tables, with --push make the workspace."""
     user = settings(options.results)
     project = options.project or user.project or PROJECT
     made = workspace(results, options.entity or user.entity or "", project)

@@ -176,13 +176,13 @@ class Session:
             if any(loss is None for round_ in run.rounds for loss in round_.losses):
                 self.reporter.warn(f"{run.id}: loss is not finite")
             # Simulated and counted runs are lines of one table, see `_show_experiment`.
-            if run.fidelity in TIMED:
+            if run.fidelity in TIMED and self.options.wandb != "disabled":
                 self._mirror(log_run, results, run, self.options.results)
 
     def _show_experiment(self, plan: Plan, rounds: int, last: bool) -> None:
         self._answer(plan)
         options = self.options
-        if rounds:
+        if rounds and options.wandb != "disabled":
             results, place = of_journals([plan.journal]), plan.journal.place
             self._mirror(log_experiment, results, place, options.results)
         # A report of what there is so far; the whole one is written once all workers have ended.

@@ -16,7 +16,7 @@ def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=file, highlight=False, markup=False, soft_wrap=True)
+    console = Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=True)
     # FORCE_COLOR makes no terminal of a pipe.
     width = console.width if console.file.isatty() else _UNLIMITED_WIDTH
     for part in parts:

@@ -179,8 +179,6 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _copy(mode: Mode, place: Place, directory: Path, about: About, fill: Fill) -> str | None:
     """Start a W&B run in the folder `wandb` of a directory, fill it and end it."""
-    if mode == "disabled":
-        return None
     about = about | {"group": place.experiment, "tags": [place.scale, place.machine]}
     with _one_line("results are complete without it"):
         about["project"] = settings(directory).project or PROJECT

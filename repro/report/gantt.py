@@ -4,17 +4,15 @@ Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro
 at M=1). Where ranks hold several stages, a row is a rank, and its later stages are paler.
 """
 
-import io
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Outline
-from PIL import Image
 
 from repro.gpipe.schedule.timeline import WORK, Span, Timeline
-from repro.report.style import IDLE, KIND_WORDS, KINDS, SOFT, grid, ink, styled
+from repro.report.style import IDLE, KIND_WORDS, KINDS, SOFT, grid, ink
 
 _HEIGHT = 0.78  # of a row
 _PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its square
@@ -34,12 +32,6 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
     axes[-1][0].set_xlabel(f"time (ms), {fidelity}")
     legend(figure, [step for _, step in steps])
     return figure
-
-
-def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
-    with styled(), io.BytesIO() as buffer:
-        draw(title, [("", timeline)], fidelity).savefig(buffer, format="png", dpi=80)
-        return Image.open(buffer).copy()
 
 
 def boxes(
