@@ -191,9 +191,3 @@ def refuse_indivisible(layers: Sequence[Layer], T: int) -> None:
                     f"{asked}: the {size} {name} of a {type(module).__name__} cannot be divided "
                     f"evenly; allowed are divisors of {size}"
                 )
-        for name in plan.undropped:
-            if getattr(module, name):
-                raise ValueError(
-                    f"{asked} with {name}={getattr(module, name)}: every process would drop the "
-                    f"same places of its part; use {name}=0"
-                )

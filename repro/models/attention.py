@@ -24,36 +24,31 @@ class TensorPlan:
     counts: tuple[str, ...] = ()  # attributes that are divided by T, such as the number of heads
     # Attributes that each device has 1 / T of, of a module whose outputs are summed as a whole.
     seconds: tuple[str, ...] = ()
-    # Attributes that must be 0: probabilities to drop what is divided, of which every device would
-    # drop the same places of its part.
-    undropped: tuple[str, ...] = ()
 
 
 Attention = Literal["plain", "fused"]
-# (queries, keys, values, p, hidden) -> their attention; weights are dropped with probability p.
-Attend = Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Tensor]
+# (queries, keys, values, hidden) -> their attention
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, p: float, hidden: Tensor | None = None) -> Tensor:
+def plain(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> Tensor:
     """Attention as matrix products and a softmax.
 
-    Queries are [N, heads, T, channels of a head], keys and values have S in place of T, and p is
-    the probability with which a weight is dropped. `hidden`, broadcast to [N, heads, T, S], is True
-    where a query may not look; each query must see a key. None hides the future, and then S is T.
+    Queries are [N, heads, T, channels of a head]; keys and values have S instead of T. `hidden`,
+    broadcast to [N, heads, T, S], is True where a query may not look; each query must see a key.
+    None hides the future, and then S is T.
     """
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if hidden is None:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
-    if p > 0:
-        weights = functional.dropout(weights, p)
-    return weights @ v
+    return scores.masked_fill(hidden, -math.inf).softmax(-1) @ v
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, p: float, hidden: Tensor | None = None) -> Tensor:
+def fused(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> Tensor:
+    """The same by torch's own function, which does not keep the weights."""
     visible = None if hidden is None else ~hidden
     return functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, dropout_p=p, is_causal=hidden is None
+        q, k, v, attn_mask=visible, is_causal=hidden is None
     )
 
 

@@ -47,22 +47,12 @@ class Block(nn.Module):
         columns=("query", "key", "value", "expand"),
         rows=("out", "contract"),
         counts=("heads",),
-        undropped=("attention_dropout",),
     )
 
-    def __init__(
-        self,
-        d: int,
-        H: int,
-        heads: int,
-        dropout: float,
-        attention: Attention,
-        attention_dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, d: int, H: int, heads: int, dropout: float, attention: Attention) -> None:
         super().__init__()
         self.heads = heads
         self.attend = ATTEND[attention]
-        self.attention_dropout = attention_dropout
         self.attention_norm = nn.LayerNorm(d)
         self.query, self.key, self.value, self.out = (linear(d, d) for _ in range(4))
         self.feed_forward_norm = nn.LayerNorm(d)
@@ -80,8 +70,7 @@ class Block(nn.Module):
             project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
-        p = self.attention_dropout if self.training else 0.0
-        return self.out(self.attend(q, k, v, p, None).transpose(1, 2).flatten(2))
+        return self.out(self.attend(q, k, v, None).transpose(1, 2).flatten(2))
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -98,7 +87,6 @@ def transformer(
     T: Count = 1024,
     dropout: Probability = 0.1,
     attention: Attention = "plain",
-    attention_dropout: Probability = 0.0,
 ) -> Model:
     """L blocks of width d, H in the feed-forward layer, for V words and sequences of T tokens.
 
@@ -109,10 +97,6 @@ def transformer(
         attention: "plain": matrix products and softmax, as in the paper's time, which keep weights
             of [N, heads, T, T]; "fused": torch's scaled_dot_product_attention, which does not keep
             them. The results are the same.
-        attention_dropout: dropout on the attention weights. The paper states none; the authors'
-            Lingvo has 0.1. It keeps two more tensors of [N, heads, T, T] a block: which weights
-            were dropped, and what was left of them. On a CPU torch has no fused kernel with
-            dropout, so that "fused" keeps the weights too.
     """
     multiple = math.lcm(2, heads)  # even: sine and cosine halves of the positions
     if d % multiple:
@@ -120,7 +104,7 @@ def transformer(
             f"d={d}: allowed is a multiple of {multiple} (even, shared by {heads} heads); try "
             f"d={max(round(d / multiple), 1) * multiple}"
         )
-    block = partial(Block, d, H, heads, dropout, attention, attention_dropout)
+    block = partial(Block, d, H, heads, dropout, attention)
     return Model(
         name="transformer",
         layers=(partial(Embedding, V, d, T, dropout), *[block] * L, partial(linear, d, V)),

@@ -69,7 +69,7 @@ class MultiHead(nn.Module):
         )
         if hidden is not None:
             hidden = hidden[:, None, None, :]
-        return self.out(self.attend(q, k, v, 0.0, hidden).transpose(1, 2).flatten(2))
+        return self.out(self.attend(q, k, v, hidden).transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -156,19 +156,15 @@ class DecoderBlock(nn.Module):
 
 
 class Softmax(nn.Module):
-    """(y, memory, hidden) -> logits [N, T, V], clipped to [-logit_clip, logit_clip]."""
+    """(y, memory, hidden) -> logits [N, T, V]."""
 
-    def __init__(self, d: int, V: int, logit_clip: float | None) -> None:
+    def __init__(self, d: int, V: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d)
         self.linear = linear(d, V)
-        self.logit_clip = logit_clip
 
     def forward(self, value: Boundary) -> Tensor:
-        logits = self.linear(self.norm(value[0]))
-        if self.logit_clip is not None:
-            logits = logits.clamp(-self.logit_clip, self.logit_clip)
-        return logits
+        return self.linear(self.norm(value[0]))
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -214,17 +210,13 @@ def translation(
     head_dim: Count = 64,
     dropout: Probability = 0.1,
     attention: Attention = "plain",
-    logit_clip: Annotated[float, Interval(gt=0)] | None = None,
 ) -> Model:
     """T(L, H, A): L encoder and L decoder layers, feed-forward width H, A heads, width d.
 
     The default is T(6, 8192, 16), the smallest model of the paper. The paper states neither S and
     T, the tokens of a source and of a target sentence, nor dropout, nor the 64 channels of a head,
-    but its sizes fit these. V are the words that source and target share.
-
-    Args:
-        logit_clip: magnitude above which logits are clipped, also for stability. The paper clips
-            but does not state the magnitude. None does not clip.
+    but its sizes fit these. V are the words that source and target share. Logits are not clipped:
+    the paper clips them, but does not state at which magnitude.
     """
     sizes = Sizes(d, H, A, head_dim, dropout, attention, shrink=2.0 * L)
     return Model(
@@ -234,7 +226,7 @@ def translation(
             *[partial(EncoderBlock, sizes)] * L,
             partial(TargetEmbedding, V, d, T, dropout),
             *[partial(DecoderBlock, sizes)] * L,
-            partial(Softmax, d, V, logit_clip),
+            partial(Softmax, d, V),
         ),
         batch=lambda N, seed: batch(N, S, T, V, seed),
         loss=Weighted(cross_entropy, target_tokens),

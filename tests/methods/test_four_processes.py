@@ -284,7 +284,6 @@ def test_sharded_state_changes_no_bit_also_over_a_checkpoint(ran):
         ("amoebanet-d", {"image": 48}, 2, r"^tensor_parallel = 2: no layer of this model says"),
         ("transformer", {"heads": 2}, 3, r"^tensor_parallel = 3: the 2 heads of a Block .*of 2$"),
         ("transformer", {"heads": 3, "d": 18}, 3, r"the 32 outputs of expand of a Block"),
-        ("transformer", {"attention_dropout": 0.1}, 2, r"2 with attention_dropout=0\.1: every"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_in_one_line(name, changed, T, words):

@@ -20,7 +20,7 @@ MODELS = {
     "amoebanet-d": AMOEBANET,
     "amoebanet-b": AMOEBANET,
     "transformer": {**TINY, "L": 2, "heads": 2},
-    "translation": {**TINY, "L": 1, "A": 2, "head_dim": 12, "S": 9, "logit_clip": 1.0},
+    "translation": {**TINY, "L": 1, "A": 2, "head_dim": 12, "S": 9},
     "unet": {"B": 1, "C": 2, "image": 64, "dropout": 0.0},
     "timm:resnet50": {"image": 32, "num_classes": 10},
     "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
