@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, PipelineConfig, breakdown
+from repro.gpipe import Pipeline, PipelineConfig, Timeline
 from repro.gpipe.core.microbatch import map_leaves, split
 from repro.methods import make
 from repro.methods.checks import Check, examine
@@ -65,25 +65,22 @@ def cut_in_two() -> dict[str, dict[str, Check]]:
 FORWARD_S = 0.01
 
 
-def known_durations(
-    K: int, micro_batches: int, schedule: str
-) -> tuple[float, float, dict[str, float]]:
-    """The quickest of a few steps of K timed stages: seconds, bubble, shares of the breakdown."""
-    model = build("timed", L=K, forward_s=FORWARD_S, backward_s=2 * FORWARD_S)
-    inputs, targets = model.batch(micro_batches, 0)
-    pipe = Pipeline(model.layers, K, micro_batches, schedule=schedule, device="cpu")
-    timelines = []
-    for _ in range(5):
-        pipe.barrier()
-        timeline = pipe.train_step(inputs, targets, model.loss, trace=True).timeline
-        assert timeline is not None
-        timelines.append(timeline)
-    pipe.close()
-    best = min(timelines[1:], key=lambda timeline: timeline.step_time)
-    return best.step_time, best.idle_over_total, breakdown(best, pipe.schedule)
-
-
-def waiting() -> dict:
-    """K = 2 and 4 with early recompute, and K = 4 with late."""
-    cases = [(2, 8, "gpipe"), (4, 8, "gpipe"), (4, 8, "gpipe-late")]
-    return {case: known_durations(*case) for case in cases if dist.get_rank() < case[0]}
+def waiting() -> dict[tuple[int, int, str], Timeline]:
+    """The quickest of a few steps of K stages whose layers wait, by K, M and schedule."""
+    found = {}
+    for case in [(2, 8, "gpipe"), (4, 8, "gpipe"), (4, 8, "gpipe-late")]:
+        K, micro_batches, schedule = case
+        if dist.get_rank() >= K:
+            continue
+        model = build("timed", L=K, forward_s=FORWARD_S, backward_s=2 * FORWARD_S)
+        inputs, targets = model.batch(micro_batches, 0)
+        pipe = Pipeline(model.layers, K, micro_batches, schedule=schedule, device="cpu")
+        timelines = []
+        for _ in range(5):
+            pipe.barrier()
+            timeline = pipe.train_step(inputs, targets, model.loss, trace=True).timeline
+            assert timeline is not None
+            timelines.append(timeline)
+        pipe.close()
+        found[case] = min(timelines[1:], key=lambda timeline: timeline.step_time)
+    return found

@@ -38,7 +38,7 @@ def test_the_trainer_does_what_a_plain_loop_does():
     from timm.optim.rmsprop_tf import RMSpropTF
 
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+    plain = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
     pipe = Pipeline(deepcopy(plain), 1, 1)
     data: Any = Numbers()
     trainer = Trainer(pipe, LOSS, RECIPE, data)
@@ -65,7 +65,10 @@ def test_the_trainer_does_what_a_plain_loop_does():
         losses.append(loss.item())
         decay = min(0.9, (2 + step) / (11 + step))
         for key, value in plain.state_dict().items():
-            average[key] = decay * average[key] + (1 - decay) * value
+            if value.is_floating_point():
+                average[key] = decay * average[key] + (1 - decay) * value
+            else:  # batch norm's count of batches
+                average[key] = value.clone()
     torch.testing.assert_close([step.loss for step in trainer.steps], losses)
     torch.testing.assert_close(pipe.module.state_dict(), plain.state_dict())
     assert trainer.average is not None
