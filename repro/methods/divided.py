@@ -5,22 +5,17 @@ matrices. Two operators keep activations whole between modules: f, in front of t
 sums the gradients of all parts in the backward, and g, behind them, sums the outputs of all parts
 in the forward.
 
-Our pipeline uses these layers instead of torch.distributed.tensor, whose parameters are DTensors.
-A stage adds up, checks and all-reduces gradients of different parameters together, which torch
-refuses for a mixture of DTensors and tensors, and its memory meter would take a DTensor for the
-whole matrix. Here parameters are plain tensors. `repro.methods.sharded` has torch's own way.
+The cost model counts one part of such layers; `repro.methods.sharded` trains them in torch's own
+way. Convolutions (`repro.methods.convolutions`) are trained with the collectives of `Group`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repro.gpipe.comm.control_channel import wait
 from repro.gpipe.core.layers import Layer, on_meta
 
 _OPERATORS: Any = torch.ops._c10d_functional
@@ -40,23 +35,6 @@ class Part:
     def of(self, tensor: Tensor, dimension: int) -> nn.Parameter:
         """This part of a parameter, in memory of its own."""
         return nn.Parameter(tensor.detach().chunk(self.count, dimension)[self.number].clone())
-
-
-class Parts(Part):
-    """The T processes that have parts of the same stage."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        super().__init__(dist.get_rank(group), dist.get_world_size(group))
-        self.group = group
-        self.summed_bytes = 0  # handed to all-reduces so far
-        # For the watch over hanging processes: a sum waits for all others, so name the next.
-        self._next = dist.get_global_rank(group, (self.number + 1) % self.count)
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all parts, in place."""
-        self.summed_bytes += tensor.nbytes
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
-        return wait(work, tensor, self._next)
 
 
 class Group(Part):
@@ -138,20 +116,7 @@ def divide(layer: nn.Module, parts: Part) -> nn.Module:
             setattr(module, name, getattr(module, name) // parts.count)
         for name in plan.seconds:
             setattr(module, name, getattr(module, name) / parts.count)
-        if plan.seconds:
-            module.register_forward_hook(partial(_wait_for_sums, parts))
     return layer
-
-
-def _sum_copy(parts: Part, tensor: Tensor) -> None:
-    parts.sum(tensor.detach().clone())
-
-
-def _wait_for_sums(parts: Part, _module: nn.Module, given: tuple[Tensor], output: Tensor) -> None:
-    """Sum what a divided layer gives, and its gradient; neither changes what a layer passes on."""
-    _sum_copy(parts, output)
-    if given[0].requires_grad:
-        given[0].register_hook(partial(_sum_copy, parts))
 
 
 def divisible(layer: nn.Module) -> Iterator[Any]:

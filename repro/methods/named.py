@@ -41,7 +41,6 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     # Each convolution divided by its output channels, or all images by their rows.
     "channels": (("tensor_parallel",), {"library": "channels"}),
     "rows": (("tensor_parallel",), {"library": "rows"}),
-    "gpipe-x-tensor": (("K", "tensor_parallel"), {"schedule": "gpipe"}),
 }
 Allowed = Mapping[str, tuple[Any, ...]]  # field of a run -> its values, where these are limited
 # What is only asked of our own pipeline has its default.

@@ -1,8 +1,7 @@
-"""Our own pipeline as a method, also with T processes for each stage or with ZeRO-1."""
+"""Our own pipeline as a method, also with ZeRO-1."""
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from importlib import import_module
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.core.topology import own_rank
-from repro.methods.divided import Parts, divide
 from repro.methods.method import Method, Setup
 from repro.methods.traffic import ring_share
 
@@ -22,14 +20,10 @@ class Own(Method):
     def __init__(self, setup: Setup) -> None:
         config = setup.config
         super().__init__(setup, config.processes, own_rank(config))
-        self._parts = None
-        if config.tensor_parallel > 1:
-            assert setup.group is not None
-            self._parts = Parts(setup.group)
+        assert config.tensor_parallel == 1
         self._pipe = Pipeline(
             setup.layers,
             config,
-            divide=self._parts and partial(divide, parts=self._parts),
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,
@@ -78,11 +72,7 @@ class Own(Method):
         return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
 
     def _sent_so_far(self) -> dict[str, int]:
-        sent = Counter(self._pipe.sent_bytes())
-        if self._parts is not None:
-            share = ring_share("all-reduce", self._parts.count)
-            sent["all-reduce"] += round(share * self._parts.summed_bytes)
-        return sent
+        return Counter(self._pipe.sent_bytes())
 
     def tensors(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this stage's memory between steps."""
