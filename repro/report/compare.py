@@ -9,7 +9,7 @@ from repro.harness.catalog import find, names
 from repro.harness.frame import Frame
 from repro.harness.results import Results, Round, Run
 from repro.harness.schema import TrainRound
-from repro.harness.spec import TINY, RunSpec, Scale
+from repro.harness.spec import TINY, RunSpec
 from repro.harness.vary import compared
 from repro.report.style import MARKERS, model_name
 
@@ -44,7 +44,7 @@ def _is_planned(run: Run) -> bool:
 
 
 @cache
-def _plan_of(experiment: str, scale: Scale) -> set[str] | None:
+def _plan_of(experiment: str, scale: Any) -> set[str] | None:
     """The settings of an experiment's runs; None if the user chooses them."""
     source = find(experiment)
     if source.accumulate:

@@ -60,12 +60,9 @@ class Exhibit:
 @lru_cache(maxsize=1)
 def claims_of(results: Results) -> dict[str, list[Claim]]:
     """The claims of each experiment that has some."""
-    reports = {name: report_of(name) for name in in_order(with_report())}
-    return {
-        name: [*report.claims(of_exhibits(results))]
-        for name, report in reports.items()
-        if hasattr(report, "claims")
-    }
+    makers = {name: getattr(report_of(name), "claims", None) for name in in_order(with_report())}
+    shown = of_exhibits(results)
+    return {name: [*claims(shown)] for name, claims in makers.items() if claims}
 
 
 def lines_of(claims: Iterable[Claim]) -> list[Line]:

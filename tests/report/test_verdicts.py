@@ -9,6 +9,7 @@ import pytest
 from recorded import changed_runs, with_values
 
 from repro.harness.results import Results, Run
+from repro.harness.schema import Fitted
 from repro.report.page import write_tables
 from repro.report.verdicts import all_lines, claims_of, exhibits
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def fewer_parameters(run: Run) -> Run:
-    fit = run.rounds[-1].record.fit
+    fit: Any = Fitted.model_validate(run.fit)
     name = "largest" if fit.largest else "next"
     half = getattr(fit, name).model_copy(update={"parameters": getattr(fit, name).parameters // 2})
     return with_values(run, fit=fit.model_copy(update={name: half}).model_dump(mode="json"))
