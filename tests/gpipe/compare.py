@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import examples
 import random_networks
@@ -20,6 +21,7 @@ from nccl_like import over
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, PipelineConfig, StepResult, Timeline, launch
+from repro.gpipe.core import replicas
 from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import flatten, split
@@ -89,7 +91,8 @@ def loss_of_step(pipe: Pipeline, *step: Any, **more: Any) -> StepResult:
 def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -> Trained:
     """This process's part of a training, which leaves the user's inputs and generators alone."""
     what = model(name)
-    with over(config.transport) as transport, regions(what):
+    small_buckets = mock.patch.object(replicas, "BUCKET", 200)  # bytes: a weight, or two biases
+    with over(config.transport) as transport, regions(what), small_buckets:
         before_all = generator_states()
         pipe = Pipeline(what.layers, config, transport=transport, device=device, seed=SEED)
         initial = snapshot(pipe.module)
@@ -135,6 +138,10 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
     order = range(M)[::-1] if config.schedule.startswith("gpipe") else range(M)
     optimizer = optimizer_of(what, whole)
     scaler = torch.amp.GradScaler("cpu", enabled=what.scaled, **SCALER)
+
+    def scaled_loss(outputs: Any, targets: Any) -> Tensor:
+        return scaler.scale(what.loss(outputs, targets))
+
     losses: list[float] = []
     mini_batches: list[Any] = []
     for step, batch in enumerate(what.batches):
@@ -147,7 +154,7 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
             whole,
             mini_batches,
             M,
-            lambda outputs, targets: scaler.scale(what.loss(outputs, targets)),
+            scaled_loss if what.scaled else what.loss,
             region=lambda: regions(what),
             **given,
         )

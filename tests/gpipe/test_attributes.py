@@ -1,4 +1,4 @@
-"""Layers that hold generators or plain tensors: refused if recomputing them would differ."""
+"""Random state of a layer; layers with generators or tensors, refused if recomputing differs."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -9,29 +9,29 @@ from examples import refused
 from torch import nn
 
 from repro.gpipe import Pipeline
+from repro.gpipe.exact import rng
 
 MSE = nn.functional.mse_loss
 
 
-class OwnGenerator(nn.Linear):
-    def __init__(self) -> None:
+class Holding(nn.Linear):
+    """Does something with what it holds: draws from a generator, or moves an average."""
+
+    def __init__(self, held, work) -> None:
         super().__init__(4, 4)
-        self.held = torch.Generator().manual_seed(3)
+        self.held, self.work = held, work
 
     def forward(self, x):
-        return super().forward(x) * torch.rand(x.shape, generator=self.held)
+        return self.work(self, super().forward(x))
 
 
-class Moving(nn.Linear):
-    """An average that only somebody else looks at."""
+def draw(layer, y):
+    return y * torch.rand(y.shape, generator=layer.held)
 
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-        self.held = torch.zeros(4)
 
-    def forward(self, x):
-        self.held = 0.9 * self.held + 0.1 * x.detach().mean(0)
-        return super().forward(x)
+def move(layer, y):
+    layer.held = 0.9 * layer.held + 0.1 * y.detach().mean(0)
+    return y
 
 
 class Later(nn.Linear):
@@ -81,7 +81,13 @@ def steps(pipe, count=3):
     return [pipe.train_step(x, x, MSE, optimizer).loss for _ in range(count)]
 
 
-@pytest.mark.parametrize("kind", [OwnGenerator, Moving])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda: Holding(torch.Generator().manual_seed(3), draw),
+        partial(Holding, torch.zeros(4), move),
+    ],
+)
 def test_what_recomputation_would_find_otherwise_is_refused(kind):
     pipe = pipeline(kind, "always")
     for _ in range(2):  # and refused again, since a step that failed has shown nothing
@@ -101,3 +107,10 @@ def test_state_that_begins_to_move_is_refused_in_the_step_in_which_it_does(what)
 
 def test_what_recomputation_finds_as_before_trains():
     assert steps(pipeline(Looked, "always")) == steps(pipeline(Looked, "never"))
+
+
+def test_hash_depends_on_every_number_and_is_stable():
+    base = rng.hashed(1, 2, 3, 4)
+    assert base == rng.hashed(1, 2, 3, 4) < 2**32
+    others = ((0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0))
+    assert len({base, *(rng.hashed(*numbers) for numbers in others)}) == 5

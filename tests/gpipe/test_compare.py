@@ -1,11 +1,16 @@
-"""Every way to run a model gives the bits of one device, which trains as plain PyTorch does."""
+"""Every way to run a model gives the bits of one device, which trains as plain PyTorch does.
 
+`REPRO_NETWORKS=5000` trains more random networks than the gate does.
+"""
+
+import os
 from itertools import pairwise
 
 import pytest
 import torch
 from compare import as_plain, launch_all, plain, reference, same_bits
 from examples import CROSSINGS, REPLACED, M
+from random_networks import case
 
 from repro.gpipe import LinkSpeed, PipelineConfig
 from repro.gpipe.comm import shm
@@ -90,6 +95,9 @@ GROUPS = {
     "replaced": {name: SOME[:1] + REPLICAS[:2] * (name != "buffer") for name in REPLACED},
 }
 TIGHT = {"cast": (1e-5, 1e-7)}  # bfloat16 where it does not belong is wrong by far more than this
+NETWORKS = int(os.environ.get("REPRO_NETWORKS", "200"))
+FIRST = int(os.environ.get("REPRO_FIRST_NETWORK", "0"))
+PART = 40  # networks of one launch
 CHAOTIC = "amoebanet-d"  # tests/models compares its gradients with plain PyTorch in float64
 
 
@@ -110,3 +118,22 @@ def test_the_bits_of_one_device_which_trains_as_plain_pytorch(group):
             assert {0.5, 2.0} <= {*changes}, "some updates are skipped, and some are not"
         assert len(set(found.losses)) > 1 or name == "none trained", "something is trained"
     assert torch.tensor([x for each in trained.values() for x in each.losses]).isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(FIRST, FIRST + NETWORKS, PART))
+def test_random_networks_train_as_in_plain_pytorch(first: int):
+    numbers = range(first, min(first + PART, FIRST + NETWORKS))
+    configs = [(number, case(number)[1]) for number in numbers]
+    trained = launch_all([(n, c) for n, config in configs for c in (config, reference(config))])
+    wrong = []
+    for number, config in configs:
+        double = case(number)[2] == torch.float64
+        found = trained[number, config]
+        try:
+            rtol, atol = (1e-7, 1e-9) if double else (2e-3, 2e-5)
+            as_plain(found, plain(number, config), rtol=rtol, atol=atol)
+            same_bits(found, trained[number, reference(config)])
+        except AssertionError as error:
+            wrong.append(f"{number}, {config}\n    {' '.join(str(error).split())[:300]}")
+    assert not wrong, f"{len(wrong)} of {len(numbers)}:\n" + "\n".join(wrong[:20])

@@ -1,4 +1,6 @@
-"""How tensors are described, laid out for the crossing and laid out again."""
+"""Mini-batches are cut and joined; tensors are described, laid out to cross, and laid out again."""
+
+from collections import namedtuple
 
 import torch
 from examples import Apply
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from repro.gpipe import Pipeline
 from repro.gpipe.comm.message import TensorMeta, copied, dense, elements, offset_of
+from repro.gpipe.core.microbatch import Whole, flatten, gather, sizes, split
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -79,3 +82,34 @@ def test_a_gradient_whose_layout_depends_on_data_is_settled_in_every_step():
     for sign in (1.0, 1.0, -1.0):
         pipe.train_step(sign * torch.ones(2, 3), torch.zeros(2), lambda y, _: y.sum() / y.shape[0])
     assert strides == [(3, 1)] * 3
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+@given(n=st.integers(1, 64), m=st.integers(1, 64))
+def test_sizes_are_those_of_tensor_split(n, m):
+    m = min(n, m)
+    assert sizes(n, m) == [len(t) for t in torch.arange(n).tensor_split(m)]
+
+
+def test_nested_there_and_back():
+    tree = (
+        torch.arange(5),
+        {"a": [torch.arange(10).reshape(5, 2), "text", 3]},
+        Pair(torch.ones(5), None),
+    )
+    parts = split(tree, 2)
+    assert parts[0][0].tolist() == [0, 1, 2]
+    assert parts[1][1]["a"][0].shape == (2, 2)
+    assert isinstance(parts[0][2], Pair)
+    joined = gather(parts)
+    for ours, theirs in zip(flatten(joined)[0], flatten(tree)[0], strict=True):
+        assert torch.equal(ours, theirs)
+    assert joined[1]["a"][1:] == ["text", 3]
+
+
+def test_whole_members_reach_every_micro_batch_uncut():
+    mask = torch.ones(7, 7)
+    parts = split((torch.arange(4), Whole((mask, 2))), 2)
+    assert all(p[1][0] is mask and p[1][1] == 2 for p in parts)

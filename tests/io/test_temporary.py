@@ -21,16 +21,18 @@ def test_nothing_is_left_and_a_folder_says_whose_it_is(temporary: Path):
     assert list(temporary.iterdir()) == []
 
 
+def printed(code: str, temporary: Path) -> str:
+    """What a program prints that has this temporary folder."""
+    command, environment = [sys.executable, "-c", code], {**os.environ, "TMPDIR": str(temporary)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+
+
 def test_a_forked_process_that_ends_leaves_the_folder(temporary: Path):
     code = (
         "import os; from repro.io.temporary import own_folder\nwith own_folder() as folder:\n    "
         "if os.fork(): os.wait(); print(folder.exists())"
     )
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.stdout == "True\n", done.stderr
+    assert printed(code, temporary) == "True\n"
     assert list(temporary.iterdir()) == []
 
 
@@ -48,8 +50,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next(temporary: Path):
         "import os, signal; from repro.io.temporary import own_folder\nwith own_folder():\n    "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    subprocess.run([sys.executable, "-c", code], env=environment)
+    printed(code, temporary)
     (left,) = temporary.iterdir()
     with own_folder():
         assert not left.exists()
@@ -78,12 +79,5 @@ def test_what_libraries_leave_goes_with_the_command(temporary: Path):
         "import tempfile; from repro.__main__ import main; main()\nprint(tempfile.mkdtemp(), "
         "flush=True)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f"{temporary}/gpipe-" in done.stdout
+    assert f"{temporary}/gpipe-" in printed(code, temporary)
     assert list(temporary.iterdir()) == []
