@@ -6,10 +6,8 @@ has come to the matching one; the first post of a communicator makes the computi
 the neighbour's first.
 """
 
-import queue
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, cast
@@ -39,39 +37,31 @@ class Communicator:
     def __init__(self, peer: int, tag: int) -> None:
         self.peer, self.tag = peer, tag
         self._greeted = False
-        self._queue: queue.SimpleQueue[tuple[str, Tensor, Future] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._execute, daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1)
 
     def post(self, kind: str, data: Tensor) -> Future:
-        """Queue an operation; the result of its future comes when it is done."""
+        """Queue an operation."""
         if not self._greeted:
             greeting = dist.isend(torch.zeros(1), self.peer, tag=_HELLO + self.tag)
             self._receive(torch.zeros(1), _HELLO)
             _finish(greeting)
             self._greeted = True
-        done: Future = Future()
-        self._queue.put((kind, data, done))
-        return done
+        return self._pool.submit(self._execute, kind, data)
 
     def close(self) -> None:
         """Stop after what was posted; a second call does nothing."""
-        self._queue.put(None)
-        self._thread.join()
+        self._pool.shutdown()
 
-    def _execute(self) -> None:
-        while (job := self._queue.get()) is not None:
-            kind, data, done = job
-            try:
-                if kind == "send":
-                    self._receive(torch.zeros(1), _READY)
-                    self._send(data, _DATA)
-                else:
-                    self._send(torch.zeros(1), _READY)
-                    self._receive(data, _DATA)
-                done.set_result(None)
-            except RuntimeError as error:  # what follows fails in the same way
-                done.set_exception(Deadlock(f"{kind} to or from rank {self.peer}: {error}"))
+    def _execute(self, kind: str, data: Tensor) -> None:
+        try:
+            if kind == "send":
+                self._receive(torch.zeros(1), _READY)
+                self._send(data, _DATA)
+            else:
+                self._send(torch.zeros(1), _READY)
+                self._receive(data, _DATA)
+        except RuntimeError as error:  # what follows fails in the same way
+            raise Deadlock(f"{kind} to or from rank {self.peer}: {error}") from None
 
     def _send(self, data: Tensor, tag: int) -> None:
         _finish(dist.isend(data, self.peer, tag=tag + self.tag))
