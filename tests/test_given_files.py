@@ -1,4 +1,4 @@
-"""Whatever stands at a path that a user gives: an answer of one line, and nothing is waited for."""
+"""Whatever is at a path that a user gives: the answer is one line, and nothing waits."""
 
 import os
 from collections.abc import Callable
@@ -16,6 +16,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "deep lists": lambda path: path.write_text("[" * 100_000),
     "UTF-16": lambda path: path.write_bytes('{"model": "ä"}'.encode("utf-16")),
     "null": lambda path: path.write_text("null"),
+    "a number": lambda path: path.write_text("9" * 100_000),
 }
 
 

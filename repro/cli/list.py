@@ -20,8 +20,8 @@ def main(arguments: list[str]) -> int:
         built = {scale: catalog.find(name).build(scale) for scale in SCALES}
         first = built[SCALES[0]]
         minutes = {scale: _minutes(scale, each) for scale, each in built.items()}
-        told = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
-        lines.append({"name": name} | told | minutes | {"needs": first.needs})
+        exhibits = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
+        lines.append({"name": name} | exhibits | minutes | {"needs": first.needs})
     hint = "`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them"
     tell({"experiments, with minutes at each scale": lines, "next": hint})
     return 0

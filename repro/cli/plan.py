@@ -34,8 +34,8 @@ class PlanOptions:
     scale: Scale | None = None
     """how large everything is; by default node where two GPUs are usable, else laptop"""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """only runs with all these fields, say K=2,M=4 or model_args.D=8,lr=0.1,arm=NAME (arm stands
-    last), and their baselines (K=1); repeats add runs"""
+    """only runs with all these fields, such as K=2,M=4 or model_args.D=8,lr=0.1,arm=NAME (arm goes
+    last), and their baselines (K=1); repeat it to add runs"""
     rounds: int | None = None
     """rounds of each group, instead of the experiment's own number"""
     results: Path = Path("results")
@@ -81,7 +81,7 @@ class Request(NamedTuple, Generic[P]):
 
 
 def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
-    """The options, and the experiments that are named before them; says the scale and why.
+    """The options, and the experiments that are named before them; prints the scale and why.
 
     A single experiment brings its own parameters as options.
     """

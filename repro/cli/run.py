@@ -164,9 +164,14 @@ class Session:
         say(f"{passed}: {'; '.join(parts)}; {page}")
 
     def _answer(self, plan: Plan) -> None:
-        """Print what an exhibit shows; runs of one's own get a table at the end."""
-        for line in closing.lines(plan) if plan.experiment.minutes else ():
-            self.reporter.say(line)
+        """Print what an exhibit shows, in one line if others are measured as well.
+
+        Runs of one's own get a table at the end.
+        """
+        if plan.experiment.minutes:
+            lines = closing.lines(plan)
+            for line in lines if len(self.plans) == 1 else lines[:1]:
+                self.reporter.say(line)
 
     def _show_done(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
         results = of_journals([plan.journal])

@@ -1,4 +1,4 @@
-"""`about.md` beside an experiment: its title, question and deviations, and the words of its report.
+"""`about.md` of an experiment: its title, question and deviations, and the words of its report.
 
 The first heading is the title and the paragraph below it the question. `## Deviations` has a list.
 Each other heading, such as `## table5_gains: What a larger batch gains`, names tables or a figure,

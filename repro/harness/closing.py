@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _BASES: dict[str, dict[str, Any]] = {"over plain": PLAIN, "over K=1": {"K": 1}}
-# Fields that always have a column, or that say nothing about a timed step.
+# Fields that always have a column, or that do not describe a timed step.
 _NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures", "steps", "warmup", "trace"}
 _OF_METHOD = {"library", "schedule", "stages_per_rank", "zero"}  # one column, the method's name
 _TITLES = {"checkpoint": "recompute"}
@@ -148,9 +148,9 @@ def _table(title: str, runs: Sequence[Run], results: Results) -> list["Renderabl
         rows.append({titles.get(name, name): cell for name, cell in row.items()})
     left = [titles.get(name, name) for name in (*settings, "fits")]
     table = table_of(rows, left, wrapped=[*_BASES])
-    shown = [*(str(column.header) for column in table.columns)]
-    shown += [cell for row in rows for cell in row.values()]
-    marks = [f"  {says}" for mark, says in _MARKS.items() if any(mark in each for each in shown)]
+    texts = [*(str(column.header) for column in table.columns)]
+    texts += [cell for row in rows for cell in row.values()]
+    marks = [f"  {what}" for mark, what in _MARKS.items() if any(mark in each for each in texts)]
     return [f"\n{', '.join(words)}", table, *marks]
 
 

@@ -48,7 +48,7 @@ def warning(share: float | None) -> str:
 
 
 def _all_seconds() -> float:
-    """CPU seconds of all processes that share our cores; 0 if the system does not say."""
+    """CPU seconds of all processes that share our cores; 0 if the system does not count it."""
     import psutil
 
     # A quota below the number of cores is shared inside the container. Processes outside of it can

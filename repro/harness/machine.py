@@ -69,7 +69,7 @@ def detect(scale: Scale) -> Machine:
     if not names:
         raise ValueError(
             f"scale = '{scale}' needs GPUs that torch can use and this machine has none: "
-            "use --scale smoke, laptop or overnight (`repro doctor` says what torch sees)"
+            "use --scale smoke, laptop or overnight (`repro doctor` shows what torch can use)"
         )
     count = len(names)
     transport = "nccl" if count > 1 else "gloo"

@@ -46,7 +46,7 @@ def _timed(kinds: Counter[Kind]) -> Counter[Kind]:
 
 
 class TimeLeft:
-    """Estimates the seconds of what is left, by those planned and by what has ended since.
+    """Estimates the seconds of the runs that are left, by the plan and by the runs that ended.
 
     The planned seconds have the weight of a quarter of the runs that are left, so that a cold first
     run does not change the estimate much.
@@ -65,7 +65,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """Of everything that is left; None where nothing is known of runs that a clock times."""
+        """Seconds of all runs that are left; None if a kind of timed runs has no estimate yet."""
         left = {kind: count for kind, count in self._left.items() if count > 0}
         if any(kind.fidelity in TIMED and kind not in self._took for kind in left):
             return None

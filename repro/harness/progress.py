@@ -40,9 +40,9 @@ LEGEND = (
 class ProgressReporter:
     """Shows what happens during `repro run`.
 
-    On a terminal a live last line says what runs, how much is measured and the time left. It is
+    On a terminal the last line shows what runs, how much is measured and the time left. It is
     drawn once a second, because drawing takes time from the cores that are being measured. Without
-    a terminal a plain line says the same after `quiet_s` seconds of silence.
+    a terminal a line with the same text follows `quiet_s` seconds of silence.
     """
 
     def __init__(self, console: Console | None = None, *, quiet_s: float = 60.0) -> None:
@@ -126,7 +126,7 @@ class ProgressReporter:
         self._progress.update(self._task, description=activity, state=self._state())
 
     def _state(self) -> str:
-        """`12 of 340 measured, about 4 min left`; no time where that is unknown or over."""
+        """`12 of 340 measured, about 4 min left`; no time if it is unknown or zero."""
         task, seconds = self._progress.tasks[self._task], self._left.seconds
         left = f", about {duration(seconds)} left" if seconds else ""
         return f"{task.completed:.0f} of {task.total or 0:.0f} measured{left}"
@@ -191,7 +191,10 @@ def plan_table(plan: Plan) -> "RenderableType":
 
 
 def _differ_in(runs: Sequence[PlannedRun]) -> str:
-    """What tells these runs from the others of their plan; several are of one arm."""
+    """The settings in which these runs differ from the others of their plan.
+
+    Several runs are trainings of one arm.
+    """
     training = runs[0].spec.training
     if len(runs) == 1 or training is None:
         return runs[0].differs_in

@@ -20,7 +20,7 @@ def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None
     # FORCE_COLOR makes no terminal of a pipe.
     width = console.width if console.file.isatty() else _UNLIMITED_WIDTH
     for part in parts:
-        # A table without wrapped columns is printed at full width; the terminal breaks its lines.
+        # A table without wrapped columns keeps its full width; the terminal breaks its lines.
         whole = isinstance(part, Table) and all(column.no_wrap for column in part.columns)
         console.width = _UNLIMITED_WIDTH if whole else width
         console.print(part)
@@ -29,7 +29,7 @@ def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None
 def table_of(
     lines: Sequence[Mapping[str, str]], left: Sequence[str] = (), wrapped: Sequence[str] = ()
 ) -> "Table":
-    """A table of lines, each column -> text; one that says nothing in any line is left out.
+    """A table of lines, each column -> text, without columns that are empty in every line.
 
     Columns in `left` hold words, and those in `wrapped` may take several lines.
     """

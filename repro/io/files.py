@@ -8,7 +8,7 @@ from repro.io.untrusted import read_bytes
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file atomically; a file that already holds these bytes is not touched.
+    """Write a file atomically; a file with the same bytes is not touched.
 
     Raises:
         OSError: with the path of the file, which the system's own error of a full disk lacks.
@@ -25,6 +25,6 @@ def write(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):  # free its part of a full disk
+        with suppress(OSError):  # frees space on a full disk
             temporary.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from error

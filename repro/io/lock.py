@@ -9,13 +9,12 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 from filelock import FileLock, Timeout
 
 from repro.io.untrusted import read_text, refuse_links, short
 
-NAME = ".lock"  # beside the machines' folders; git ignores it, since it names a user and a host
-# Errors of a file system that has no locks.
+NAME = ".lock"  # in the results folder; git ignores it, since it names a host
+# Errors of a file system that has no locks, such as some of clusters.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -45,13 +44,12 @@ def held(results: Path, command: str) -> Iterator[None]:
         if error.errno not in _WITHOUT_LOCKS:
             raise
         warnings.warn(
-            f"{results} lies on a file system without locks ({error.strerror}): make sure that no "
+            f"the file system of {results} has no locks ({error.strerror}): make sure that no "
             "other `repro run` measures into it",
             stacklevel=1,
         )
-    user, since = psutil.Process().username(), datetime.now(UTC).isoformat(timespec="seconds")
-    process = f"process {os.getpid()} on {socket.gethostname()}"
-    owner = f"{user} ({process}, since {since}, `{command}`)"
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    owner = f"process {os.getpid()} on {socket.gethostname()} (since {since}, `{command}`)"
     with suppress(OSError):  # a full disk is reported by what has to be recorded
         path.write_text(owner, encoding="utf-8")
     try:

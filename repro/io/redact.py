@@ -37,7 +37,7 @@ def home_to_tilde(value: Any) -> Any:
     """A plain value with `~` for the home folder at the start of its texts, for use elsewhere.
 
     Raises:
-        ValueError: the end of a line: it holds a secret.
+        ValueError: a part of a line, which names the secret that the value contains.
     """
     return _changed(value, _with_tilde)
 
@@ -48,8 +48,8 @@ def _with_tilde(part: Any) -> Any:
     for place, secret in _secrets() if len(text) >= _SHORTEST else ():
         if secret in text:
             raise ValueError(
-                f"holds {place}, which would be recorded: take it out, and have your code read it "
-                "there itself"
+                f"contains {place}, which would be recorded: remove it, and let your code read it "
+                "there"
             )
     if not isinstance(part, str):
         return part

@@ -1,4 +1,4 @@
-"""Signals that end a program in order, as Ctrl-C does, with finished work kept."""
+"""Signals that end a program in order, as Ctrl-C does, so that finished work is kept."""
 
 import ctypes
 import signal
@@ -15,7 +15,7 @@ _received: list[tuple[float, int]] = []  # moments, and numbers of signals
 
 
 def install_handlers() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and remember that they came."""
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and record them."""
     _received.clear()
 
     def stop(number: int, _frame: object) -> None:
@@ -32,7 +32,7 @@ def install_handlers() -> None:
 
 @contextmanager
 def delayed() -> Iterator[None]:
-    """Let a signal that comes inside be handled at the end."""
+    """Delay the handling of signals until the end of the block."""
     came: list[int] = []
     handlers = {}
     try:
@@ -53,7 +53,7 @@ def was_signalled() -> bool:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal came; a library's import may have swallowed the first."""
+    """Raise KeyboardInterrupt after a signal; a library's import may have swallowed it."""
     if was_signalled():
         raise KeyboardInterrupt
 
@@ -66,5 +66,5 @@ def exit_status() -> int:
 
 def end_with_parent() -> None:
     """End this process when the thread that has started it ends."""
-    if sys.platform == "linux":  # on other systems the process notices that the store is gone
+    if sys.platform == "linux":  # elsewhere the process ends when the store does not answer
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

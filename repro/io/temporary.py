@@ -1,4 +1,4 @@
-"""Temporary folders that say whose they are, so that those of killed processes can be removed."""
+"""Temporary folders with their owner in the name, so that those of killed processes are removed."""
 
 import atexit
 import hashlib
@@ -18,8 +18,8 @@ _PROC = Path("/proc")  # which macOS lacks
 def own_folder() -> Iterator[Path]:
     """A temporary folder that only this user can open; removed at the end.
 
-    Its name holds the host, this process and when that started. What this user's processes on this
-    host have left, since they were killed, is removed first.
+    Its name contains the host, this process and its start time. Folders of this user's processes
+    that were killed on this host are removed first.
     """
     host = _host()
     for path in Path(tempfile.gettempdir()).glob(f"gpipe-{host}-*"):
@@ -29,7 +29,7 @@ def own_folder() -> Iterator[Path]:
                 shutil.rmtree(path, ignore_errors=True)
     prefix = f"gpipe-{host}-{os.getpid()}-{_started(os.getpid())}-"
     if Path(tempfile.gettempdir()).name.startswith(prefix):
-        prefix = "gpipe-"  # it goes with the folder around it; a socket's path has 107 characters
+        prefix = "gpipe-"  # removed with the outer folder; a socket's path has 107 characters
     folder, owner = Path(tempfile.mkdtemp(prefix=prefix)), os.getpid()
 
     def remove() -> None:
@@ -45,14 +45,14 @@ def own_folder() -> Iterator[Path]:
 
 
 def _host() -> str:
-    """What tells the processes of one host, or container, from those of another."""
+    """A digest that differs between hosts, and between containers of a host."""
     processes = _PROC / "self/ns/pid"
     numbers = processes.readlink() if processes.is_symlink() else ""
     return hashlib.sha256(f"{socket.gethostname()} {numbers}".encode()).hexdigest()[:12]
 
 
 def _started(process: int) -> str:
-    """When a process started, in ticks of the kernel; empty if it has ended, 0 without `/proc`."""
+    """Start time of a process, in ticks of the kernel; empty if it has ended, 0 without `/proc`."""
     try:
         if not _PROC.is_dir():
             os.kill(process, 0)

@@ -71,7 +71,7 @@ def read_bytes(path: Path, limit: int, within: Path | None = None) -> bytes:
         raise ValueError(f"not readable ({reason}); check the path") from None
     if len(raw) > limit:
         raise ValueError(
-            f"is larger than {limit} bytes, the most that is read; is it the right file?"
+            f"is larger than {limit} bytes, the limit for this kind of file; check the path"
         )
     return raw
 

@@ -1,5 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGKILL of the harness: finished rounds stay, the rest is said, and nothing
-is left behind."""
+"""Ctrl-C, SIGTERM and SIGKILL of the harness: finished rounds are kept, no process is left."""
 
 import os
 import random
@@ -77,7 +76,7 @@ def test_a_signal_stops_in_order_and_others_do_not_disturb(
 
 def test_workers_and_lock_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
     with begun(tmp_path) as harness:
-        words = rf"process {harness.pid} on .*`repro run sweep"
+        words = rf"^--results {tmp_path}: process {harness.pid} on .*`repro run sweep.* wait until"
         with pytest.raises(ValueError, match=words), lock.held(tmp_path, ""):
             pass
         harness.kill()
