@@ -201,7 +201,9 @@ def _time(name: str, args: dict[str, Any], K: int, N: int, kind: str, at: str) -
     fields: dict[str, Any] = {"model": name, "model_args": args, "K": K, "M": M, "N": M}
     spec = RunSpec(task="calibrate", balance="uniform", steps=2, **fields)
     check([spec])
-    print(f"timing the layers of {name} ({assigned(args)}) on {at}", file=sys.stderr)
+    print(
+        f"timing the layers of {name} ({assigned(args) or 'its defaults'}) on {at}", file=sys.stderr
+    )
     watch = contention.CpuShare()
     record = launch(time_layers, spec, kind, stages=K)[0][0]
     others = watch.share()
