@@ -9,7 +9,7 @@ from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, Sc
 NAME = "advise"
 ABOUT = read_about(__file__)
 SIZES = {"smoke": (16, 2), "laptop": (32, 4), "node": (64, 4)}  # N, least examples that are timed
-# Schedule, K, D, M, checkpoint mode. The order of a single stage is 1F1B, as `repro advise` has it.
+# Schedule, K, D, M, checkpoint mode. A single stage has the order 1F1B, as in `repro predict`.
 PLANS: tuple[tuple[ScheduleName, int, int, int, Checkpoint], ...] = (
     ("1f1b", 1, 1, 1, "never"),
     ("1f1b", 1, 1, 4, "never"),

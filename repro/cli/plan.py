@@ -44,7 +44,7 @@ class PlanOptions:
     """measure again what is done"""
     spec: str = ""
     """measure a recorded run again, with its baselines: its id, or a .json file with its spec, such
-    as that of `repro advise --save`"""
+    as that of `repro predict --save`"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
     """allow --spec to name code: its model is import:package.module:function"""
 
