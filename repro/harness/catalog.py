@@ -17,8 +17,8 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from repro.harness.outside import consent
-from repro.harness.spec import BASELINES, PLAIN, SIZES_AT, Experiment, Group, RunSpec, Scale, slug
-from repro.harness.vary import compared
+from repro.harness.spec import SIZES_AT, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.vary import baselines, compared
 from repro.io.untrusted import did_you_mean, from_json, message
 
 ALIASES = {"N": ("--batch",)}  # other names of a flag
@@ -115,14 +115,12 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
     See `consent` for `trusted`.
     """
     notice = consent(source, spec.model, trusted=trusted)
-    changes = [*BASELINES.values()] if spec.K > 1 else [PLAIN]
-    if spec.task != "train":
-        changes = []
     bases = []
-    for changed in changes:
+    for changed in baselines(spec):
         # A list of layer counts fits one K alone.
-        fits = isinstance(spec.balance, str) or changed["K"] == spec.K
-        bases.append(spec.model_copy(update=changed if fits else {**changed, "balance": "time"}))
+        fits = isinstance(spec.balance, str) or changed.get("K", spec.K) == spec.K
+        changed = changed if fits else {**changed, "balance": "time"}
+        bases.append(RunSpec(**{**spec.plain(), **changed}))
     others = [base for base in bases if compared(base) != compared(spec)]
     made = Experiment(
         name="replay",

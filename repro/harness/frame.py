@@ -12,7 +12,7 @@ import pandas as pd
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
-from repro.harness.spec import BASELINES, RunSpec
+from repro.harness.spec import BASELINES, FIELDS
 from repro.harness.statistics import quotients
 
 # A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
@@ -49,7 +49,7 @@ CSV_COLUMNS = (
 # Columns of `all_runs` that are fields of a spec and hardly ever differ.
 SETTINGS = (
     "task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory",
-    "stretch", "stages_per_rank", "tensor_parallel", "zero", "shared", "control",
+    "stretch", "stages_per_rank", "tensor_parallel", "zero", "control",
 )
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
@@ -152,13 +152,13 @@ def _frame(results: Results, runs: Sequence[Run]) -> Frame:
         if isinstance(record, LearnRound):
             line["parameters"] = record.parameters
             line |= {f"metrics.{name}": value for name, value in record.metrics.items()}
-    columns = dict.fromkeys([*RunSpec.model_fields, *_OF_RUN, "rounds", *_OF_EXHIBIT])
+    columns = dict.fromkeys([*FIELDS, *_OF_RUN, "rounds", *_OF_EXHIBIT])
     columns |= dict.fromkeys(name for line in lines.values() for name in line)
     return pd.DataFrame([*lines.values()], index=[*lines], columns=[*columns])
 
 
 def _line(run: Run) -> dict[str, Any]:
-    line = {name: getattr(run.spec, name) for name in RunSpec.model_fields}
+    line = {name: getattr(run.spec, name) for name in FIELDS}
     line |= {name: getattr(run, name) for name in _OF_RUN}
     return line | {"rounds": len(run.rounds)}
 

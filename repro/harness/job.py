@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pydantic import SerializeAsAny
+
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.schema import RoundRecord, TrainRound
 from repro.harness.spec import RunSpec
@@ -12,7 +14,7 @@ from repro.harness.spec import RunSpec
 class Job:
     """One run to measure once."""
 
-    spec: RunSpec
+    spec: SerializeAsAny[RunSpec]  # with the fields of its task
     balance: tuple[int, ...] | None = None  # as cut in an earlier round; None: cut now
     memory: bool = True  # whether to read peak memory too
     device: str = "cpu"  # or "cuda"

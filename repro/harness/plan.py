@@ -18,9 +18,8 @@ from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
 from repro.harness.pace import Kind, declared_seconds, recorded_seconds
 from repro.harness.spec import (
-    BASELINES,
+    FIELDS,
     PIPELINING,
-    PLAIN,
     TIMED,
     UNLIMITED_MEMORY,
     WHOLE_WORLD,
@@ -31,7 +30,7 @@ from repro.harness.spec import (
     digest,
     run_name,
 )
-from repro.harness.vary import compared, differences
+from repro.harness.vary import baselines, compared, differences
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import SMALL, did_you_mean, from_json, read_text
 
@@ -44,7 +43,7 @@ INSTALL: dict[Library, str] = {
 }
 # What `--only` chooses by. The name of an arm has commas, so it takes the rest of a filter.
 _NO_FILTERS = {"model_args", "balance", "training"}
-_FILTERS = [*(name for name in RunSpec.model_fields if name not in _NO_FILTERS), "arm"]
+_FILTERS = [*(name for name in FIELDS if name not in _NO_FILTERS), "arm"]
 _OF_MODEL = "model_args."
 _PARTS = re.compile(r"\s*arm *=.*|[^,]+")
 
@@ -259,19 +258,11 @@ def _parse(text: str) -> dict[str, list[str]]:
 
 
 def _bases(specs: Mapping[str, RunSpec]) -> dict[str, tuple[str, ...]]:
-    """The runs of a group that each run is divided by: plain training, and of K > 1 others.
-
-    These are the same run at K=1, at K=2 and M=1, by our own library, and over the default
-    transport. A control is divided by the run that it controls alone.
-    """
+    """The runs of a group that each run is divided by: a control by the one that it controls."""
     first = {compared(spec): run for run, spec in reversed([*specs.items()])}
-    of_pipelines = [*BASELINES.values(), {"library": "repro"}, {"transport": "auto"}]
     found: dict[str, tuple[str, ...]] = {}
     for name, spec in specs.items():
-        changes = of_pipelines if spec.K > 1 else [PLAIN]
-        if spec.task in ("fit", "learn") or spec.untimed:
-            changes = []
-        bases = [first.get(compared(spec, **changed)) for changed in changes]
+        bases = [first.get(compared(spec, **changed)) for changed in baselines(spec)]
         if spec.control:
             bases = [first.get(compared(spec.uncontrolled))]
         found[name] = tuple(dict.fromkeys(base for base in bases if base and base != name))

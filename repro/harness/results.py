@@ -30,9 +30,7 @@ _MOST_LISTED = 5  # runs in a message
 
 
 def _median_of_steps(name: str) -> "cached_property[float]":
-    return cached_property(
-        lambda round_: math.nan if round_.untimed else _median(round_.values.get(name, ()))
-    )
+    return cached_property(lambda round_: _median(round_.values.get(name, ())))
 
 
 def _median_of_rounds(name: str) -> "cached_property[float]":
@@ -55,7 +53,6 @@ class Round:
     commit: str  # of the code that measured it
     # Share of the usable cores that other processes took meanwhile, where a clock times the run.
     load: float = math.nan
-    untimed: bool = False  # whether no time counts, see `RunSpec.untimed`
     together: bool = False  # whether step i is of block i, as the steps of other runs are
 
     # Medians over the steps of the round.
@@ -74,8 +71,7 @@ class Round:
     @property
     def blocks(self) -> tuple[float, ...]:
         """Seconds of the step of each block; the median where the run was measured in turn."""
-        apart = self.untimed or not self.together
-        return (self.step_s,) if apart else tuple(self.values["step_s"])
+        return tuple(self.values["step_s"]) if self.together else (self.step_s,)
 
     @property
     def throughputs(self) -> tuple[float, ...]:
@@ -91,7 +87,7 @@ class Round:
 
     @property
     def breakdown(self) -> dict[str, float]:
-        shares = {} if self.untimed else self.values.get("breakdown", {})
+        shares = self.values.get("breakdown", {})
         return {part: math.nan if share is None else share for part, share in shares.items()}
 
     @property
@@ -405,8 +401,8 @@ def run_of(journal: Journal, run: str, differs_in: str) -> Run:
         # Only what a clock times can be disturbed.
         load = event.load if spec.fidelity in TIMED and event.load is not None else math.nan
         N = (values.get("modelled") or {}).get("batch") or spec.N
-        marks = {"untimed": spec.untimed, "together": run in event.together}
-        rounds.append(Round(event.round, values, N, event.commit, load, **marks))
+        together = run in event.together
+        rounds.append(Round(event.round, values, N, event.commit, load, together))
     status = str(journal.status(run))
     return Run(
         journal.place, run, journal.runs[run], spec, status, tuple(rounds), device, differs_in

@@ -12,25 +12,26 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from operator import not_
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import Checkpoint, make_schedule
-from repro.harness import rules
+from repro.gpipe.schedule.kinds import SCHEDULES, Checkpoint, make_schedule
 from repro.harness.schema import Printable
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
-from repro.io.untrusted import short
-from repro.methods.named import name_of
+from repro.io.untrusted import did_you_mean, short
+from repro.methods.named import ALIKE, LIBRARIES, SEVERAL, Allowed, name_of, needs_more
 from repro.simulate.stage_costs import Link
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU, "overnight" is of trainings.
 Scale = Literal["smoke", "gpu-dry", "laptop", "overnight", "gpu", "node", "paper"]
-ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", "zb-h1"]
-BalanceRule = Literal["time", "flops", "parameters", "uniform", "memory"]
+# The order of a pipeline's work that is executed; another one is only simulated.
+Executed = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b"]
+ScheduleName = Literal[Executed, "zb-h1"]
+BalanceRule = Literal["time", "flops", "parameters", "uniform"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]
 Library = Literal[
@@ -66,10 +67,12 @@ Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
 Several = Annotated[int, Field(ge=2, le=1024, strict=True)]
+Memory = Annotated[int, Field(ge=1, lt=2**60, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 # A second becomes at most twelve days.
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 Name = Annotated[Printable, Field(min_length=1, max_length=200)]
+MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
 SLOWED = 0.03  # share of a step that a positive control sleeps away
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
 UNLIMITED_MEMORY = 2**59
@@ -112,22 +115,15 @@ class Training(Frozen):
 
 
 class RunSpec(Frozen):
-    """One point of a sweep, in the paper's letters; a field that is None is not recorded.
+    """One point of a sweep, in the paper's letters; what all tasks have.
 
-    Values are bounded far above what any run needs, so that no spec costs memory or time before
-    anything is measured. K, M, D and how the model is cut and scheduled are as in
-    `repro.gpipe.PipelineConfig`; `balance` may also be "flops", those of a forward, counted.
+    `RunSpec(task=..., ...)` makes the class of its task, which adds the fields that mean something
+    there and narrows others. A field of another task reads as None, as one that is left out does;
+    neither is recorded. Values are bounded far above what any run needs, so that no spec costs
+    memory or time before anything is measured. K, M, D and how the model is cut and scheduled are
+    as in `repro.gpipe.PipelineConfig`; `balance` may also be "flops", those of a forward, counted.
 
     Attributes:
-        task: "train" times steps. "check" holds the library against the unsplit model
-            (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
-            "calibrate" times layers for `repro.simulate`. "learn" trains for an accuracy or a
-            translation quality, as `training` says. "traffic" counts what each device sends in a
-            step (`repro.methods.counted`). "roofline" is only in old records.
-        memory: bytes of each stage. A fit looks for the largest model within it; a simulated run
-            takes the largest N, up to the one given.
-        profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.
-            Without one the model's layers must wait for known times.
         figures: digest of a profile that is a file, or of the source of a model of the user's own,
             so that an edited file makes other runs. Built-in profiles and models change with the
             code, which then raises the `version` of the experiments that use them.
@@ -155,25 +151,45 @@ class RunSpec(Frozen):
     trace: Annotated[bool, Field(strict=True)] = True
     transport: Transport = "auto"
     task: Task = "train"
-    memory: Annotated[int, Field(ge=1, lt=2**60, strict=True)] | None = None
-    profile: Name | None = None
     figures: str | None = Field(default=None, pattern=r"^[0-9a-f]{12}$")
-    link: Link | None = None  # slows messages down, in place of the profile's link
-    stretch: Stretch | None = None  # emulated seconds for one second of the profile's device
-    training: Training | None = None
     stages_per_rank: Several | None = None
-    tensor_parallel: Several | None = None
-    zero: Literal[1] | None = None  # shard the optimizer's state over the D replicas (ZeRO-1)
-    # Its processes may share devices where there are too few. Nothing of it is timed.
-    shared: Literal[True] | None = None
-    # Each step has a mini-batch of its own of these pairs, so that the losses are those of a
-    # training: fields of `repro.data.pairs.TranslationTask`.
-    sentences: dict[str, Any] | None = None
-    # A run that shows what a measurement can tell apart: the same run "again" with another seed, or
-    # "slowed", which sleeps for `SLOWED` of each step.
-    control: Literal["again", "slowed"] | None = None
 
-    @field_validator("model", "model_args", "profile")
+    def __new__(cls, /, **fields: Any) -> "RunSpec":
+        return object.__new__(_KINDS[_kind_of(**fields)] if cls is RunSpec else cls)
+
+    def __init__(self, /, **fields: Any) -> None:
+        own = type(self).model_fields
+        kind = next(word for word, each in _KINDS.items() if each is type(self))
+        fields = {name: value for name, value in fields.items() if name in own or value is not None}
+        for name in (name for name in fields if name not in own and name in FIELDS):
+            others = [word for word, each in _KINDS.items() if name in each.model_fields]
+            raise ValueError(
+                f"{name} = {short(fields[name])}: a {kind} run has no such field, but a run of "
+                f"{' or '.join(others)}; leave it out"
+            )
+        try:
+            super().__init__(**fields)
+        except ValueError as error:
+            of = "" if kind == "train" else f" (of a {kind} run)"
+            raise ValueError(f"{error}{of}") from None
+
+    if TYPE_CHECKING:  # fields of some tasks, None for the others
+        profile: str | None
+        link: Link | None
+        stretch: float | None
+        memory: int | None
+        tensor_parallel: int | None
+        zero: Literal[1] | None
+        control: str | None
+        training: Training | None
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in FIELDS:
+                return None
+            return super().__getattribute__(name)
+
+    @field_validator("model", "model_args", "profile", check_fields=False)
     @classmethod
     def _check_recorded(cls, value: Any, info: ValidationInfo) -> Any:
         names = value if isinstance(value, dict) else ()
@@ -186,9 +202,62 @@ class RunSpec(Frozen):
             raise ValueError(f"{info.field_name} {error}") from None
 
     @model_validator(mode="after")
-    def _check(self) -> "RunSpec":
-        rules.check(self)
+    def _check_sizes(self) -> "RunSpec":
+        K, M, N, D = self.K, self.M, self.N, self.D
+        if K * M > MOST_CELLS:
+            most = f"allowed is a product of up to {MOST_CELLS}"
+            raise ValueError(f"K = {K} x M = {M}: {most}; choose smaller ones")
+        if M * D > N:
+            on = f" on each of D = {D} replicas" if D > 1 else ""
+            raise ValueError(
+                f"M = {M} micro-batches{on} of a mini-batch of N = {N}: each needs at least one "
+                f"example, so M x D may be 1 to {N}; choose smaller ones or a larger N"
+            )
+        if isinstance(self.balance, tuple):
+            given = f"balance = {short(list(self.balance))}"
+            if len(self.balance) != self.total_stages:
+                raise ValueError(
+                    f"{given} has {len(self.balance)} entries for {self.stages_text}: give one "
+                    "layer count per stage, or balance='time'"
+                )
+            if self.partitioner is not None:
+                cut = "these stages are cut already"
+                raise ValueError(f"partitioner = '{self.partitioner}' with {given}: {cut}")
         return self
+
+    @model_validator(mode="after")
+    def _check_schedule_and_library(self) -> "RunSpec":
+        kind = SCHEDULES[self.schedule]
+        allowed: Allowed = {"stages_per_rank": SEVERAL if kind.interleaved else (None,)}
+        if kind.split:
+            allowed |= {"checkpoint": ("never",)}
+        if not kind.executed:
+            allowed |= {"fidelity": ("simulated",)}
+        self._require("schedule", allowed)
+        self._require("library", LIBRARIES[self.library][1])
+        if unmet := needs_more(self.library, self.K, self.M):
+            raise ValueError(f"M = {self.M}, K = {self.K} with library = '{self.library}': {unmet}")
+        alike = self.modelled or self.task in ("check", "traffic") or self.library in ALIKE
+        count = self.M * self.D
+        if alike and self.N % count:
+            raise ValueError(
+                f"N = {self.N}, M = {self.M}, D = {self.D} with fidelity = '{self.fidelity}', task "
+                f"= '{self.task}', library = '{self.library}': micro-batches have one size there, "
+                f"so N must be a multiple of M D; try N={max(self.N - self.N % count, count)}"
+            )
+        return self
+
+    def _require(self, cause: str, allowed: Allowed) -> None:
+        """Raise a one-line ValueError for a field whose value another field does not allow."""
+        for field, values in allowed.items():
+            value = getattr(self, field)
+            if value in values:
+                continue
+            several = f"{values[0]} to {values[-1]}" if isinstance(values, range) else ""
+            raise ValueError(
+                f"{field} = {short(value)} with {cause} = {getattr(self, cause)!r}: allowed is "
+                f"{several or ' or '.join(map(repr, values))}; set that, or another {cause}"
+            )
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -198,9 +267,7 @@ class RunSpec(Frozen):
     @property
     def modelled(self) -> bool:
         """Whether a cost model gives the time of layers, instead of a clock."""
-        return self.fidelity == "simulated" or (
-            self.fidelity == "emulated" and self.profile is not None
-        )
+        return self.fidelity == "simulated" or self.profile is not None
 
     @property
     def total_stages(self) -> int:
@@ -215,13 +282,7 @@ class RunSpec(Frozen):
     @property
     def timed(self) -> bool:
         """Whether a clock times it; a measured run needs a device for each process then."""
-        by_clock = self.task in ("train", "calibrate", "roofline") and self.fidelity in TIMED
-        return by_clock and not self.untimed
-
-    @property
-    def untimed(self) -> bool:
-        """Whether its steps are no measure of time: stages share devices, or it only trains."""
-        return bool(self.shared or self.sentences)
+        return self.task in ("train", "calibrate", "roofline") and self.fidelity in TIMED
 
     @property
     def devices(self) -> int:
@@ -238,6 +299,8 @@ class RunSpec(Frozen):
     @property
     def uncontrolled(self) -> "RunSpec":
         """The run that a control measures again, or slowed down; any other run itself."""
+        if self.control is None:
+            return self
         seed = self.seed - 1 if self.control == "again" else self.seed
         return self.model_copy(update={"control": None, "seed": seed})
 
@@ -249,24 +312,6 @@ class RunSpec(Frozen):
     def make_schedule(self) -> Schedule:
         per_rank = self.stages_per_rank or 1
         return _schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)
-
-    def pretraining_run(self) -> "RunSpec | None":
-        """The pretraining that a training begins with, as a run of its own; None without one.
-
-        Runs that differ in their own data, answers and steps alone share it.
-        """
-        if self.training is None or self.training.pretraining is None:
-            return None
-        training = self.training.pretraining
-        classes = find(training.data[0]).classes
-        return self.model_copy(
-            update={
-                "model_args": {**self.model_args, "num_classes": classes},
-                "steps": training.steps,
-                "training": training,
-                "seed": self.seed if training.seed is None else training.seed,
-            }
-        )
 
     def plain(self) -> dict[str, Any]:
         """The spec as it is recorded and hashed: JSON, without fields that are None."""
@@ -301,6 +346,178 @@ class RunSpec(Frozen):
         timed = environment if self.fidelity in TIMED else {}
         marked = {"spec": self.plain(), "version": version, "environment": timed}
         return f"{name}-{digest(marked)[:6]}"
+
+
+class TrainSpec(RunSpec):
+    """A run whose steps a clock times.
+
+    Attributes:
+        profile: of an emulated run whose layers compute: the device that says how long they wait, a
+            name in `repro.costs.device`, or a file. Without one the layers must wait by themselves.
+        stretch: emulated seconds for one second of the profile's device.
+        link: slows messages down, in place of the profile's link.
+        zero: shard the optimizer's state over the D replicas (ZeRO-1).
+        control: a run that shows what a measurement can tell apart: the same run "again" with
+            another seed, or "slowed", which sleeps for `SLOWED` of each step.
+    """
+
+    task: Literal["train"] = "train"
+    fidelity: Literal["measured", "emulated"] = "measured"
+    profile: Name | None = None
+    stretch: Stretch | None = None
+    link: Link | None = None
+    tensor_parallel: Several | None = None
+    zero: Literal[1] | None = None
+    control: Literal["again", "slowed"] | None = None
+
+    @model_validator(mode="after")
+    def _check_timed(self) -> "TrainSpec":
+        if self.profile is not None:
+            alone: Allowed = {"library": ("repro",), "D": (1,), "tensor_parallel": (None,)}
+            self._require("profile", {"fidelity": ("emulated",), **alone})
+        elif self.stretch is not None:
+            raise ValueError(
+                f"stretch = {self.stretch}: it needs a profile, such as profile='v100'"
+            )
+        if self.zero is not None:
+            self._require("zero", {"tensor_parallel": (None,), "D": SEVERAL})
+        return self
+
+
+class SimulatedSpec(RunSpec):
+    """A run whose steps are laid on a virtual clock, with times from a cost model.
+
+    Attributes:
+        profile: as of a `TrainSpec`.
+        link: in place of the profile's.
+        memory: bytes of each stage: the run takes the largest N that fits, up to its own.
+    """
+
+    task: Literal["train"] = "train"
+    fidelity: Literal["simulated"] = "simulated"
+    library: Literal["repro"] = "repro"
+    profile: Name | None = None
+    link: Link | None = None
+    memory: Memory | None = None
+    tensor_parallel: Several | None = None
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> "SimulatedSpec":
+        if self.memory is not None and self.profile is None:
+            raise ValueError(f"memory = {self.memory}: it needs a profile, such as profile='v100'")
+        return self
+
+
+class CheckSpec(RunSpec):
+    """A run that compares a library with the unsplit model (`repro.methods.checks`)."""
+
+    task: Literal["check"] = "check"
+    fidelity: Literal["measured"] = "measured"
+    D: Literal[1] = 1
+    trace: Literal[False] = False
+
+
+class FitSpec(RunSpec):
+    """A search for the largest model within `memory` bytes of each stage (`repro.costs.fit`)."""
+
+    task: Literal["fit"] = "fit"
+    fidelity: Literal["counted", "measured"] = "counted"
+    library: Literal["repro"] = "repro"
+    D: Literal[1] = 1
+    balance: Literal["memory"] = "memory"
+    partitioner: None = None
+    stages_per_rank: None = None
+    memory: Memory
+
+
+class CalibrateSpec(RunSpec):
+    """A run that times layers for `repro.simulate`.
+
+    Of the task "roofline" there are recorded runs alone: they fitted a device to such times.
+    """
+
+    task: Literal["calibrate", "roofline"] = "calibrate"
+    fidelity: Literal["measured"] = "measured"
+    library: Literal["repro"] = "repro"
+    D: Literal[1] = 1
+
+
+class LearnSpec(RunSpec):
+    """A training for an accuracy or a translation quality, as `training` says."""
+
+    task: Literal["learn"] = "learn"
+    fidelity: Literal["measured"] = "measured"
+    library: Literal["repro"] = "repro"
+    balance: BalanceRule | tuple[Positive, ...] = "parameters"
+    trace: Literal[False] = False
+    training: Training
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> "LearnSpec":
+        if self.N % self.D:
+            raise ValueError(f"N = {self.N}: allowed is a multiple of D = {self.D}")
+        return self
+
+    def pretraining_run(self) -> "LearnSpec | None":
+        """The pretraining that the training begins with, as a run of its own; None without one.
+
+        Runs that differ in their own data, answers and steps alone share it.
+        """
+        if self.training.pretraining is None:
+            return None
+        training = self.training.pretraining
+        classes = find(training.data[0]).classes
+        return self.model_copy(
+            update={
+                "model_args": {**self.model_args, "num_classes": classes},
+                "steps": training.steps,
+                "training": training,
+                "seed": self.seed if training.seed is None else training.seed,
+            }
+        )
+
+
+class TrafficSpec(RunSpec):
+    """A run that counts what each device sends in a step (`repro.methods.counted`)."""
+
+    task: Literal["traffic"] = "traffic"
+    fidelity: Literal["counted"] = "counted"
+    library: Literal["repro", "ddp", "tensor", "channels", "rows"] = "repro"
+    checkpoint: Literal["never"] = "never"
+    balance: Literal["flops"] = "flops"
+    partitioner: None = None
+    stages_per_rank: None = None
+    trace: Literal[False] = False
+    tensor_parallel: Several | None = None
+
+    @model_validator(mode="after")
+    def _check_pipeline(self) -> "TrafficSpec":
+        if self.library == "repro":
+            self._require("library", {"D": (1,), "tensor_parallel": (None,)})
+        return self
+
+
+# The word for a kind of runs -> its class. It is the task's, but of simulated steps.
+_KINDS: dict[str, type[RunSpec]] = {
+    "train": TrainSpec,
+    "simulated": SimulatedSpec,
+    "check": CheckSpec,
+    "fit": FitSpec,
+    "calibrate": CalibrateSpec,
+    "roofline": CalibrateSpec,
+    "learn": LearnSpec,
+    "traffic": TrafficSpec,
+}
+# Every field of a run, of whatever kind.
+FIELDS = (*dict.fromkeys(name for kind in _KINDS.values() for name in kind.model_fields),)
+
+
+def _kind_of(task: Any = "train", fidelity: Any = "measured", **_fields: Any) -> str:
+    tasks = [name for name in _KINDS if name != "simulated"]
+    if task not in tasks:
+        allowed = f"allowed are {', '.join(tasks)}{did_you_mean(str(task), tasks)}"
+        raise ValueError(f"task = {short(task)}: {allowed}")
+    return "simulated" if (task, fidelity) == ("train", "simulated") else task
 
 
 # Plain training, over which speedups are shown first: one device takes the mini-batch at once and

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from repro.harness.spec import RunSpec, canonical
+from repro.harness.spec import BASELINES, FIELDS, PLAIN, RunSpec, canonical
 from repro.io.untrusted import short
 
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
@@ -25,7 +25,7 @@ def varied(specs: Sequence[RunSpec], fields: Iterable[str]) -> list[str]:
 
 def all_varied(specs: Sequence[RunSpec]) -> list[str]:
     """The fields, and the arguments of models, in which runs differ."""
-    fields = varied(specs, (name for name in RunSpec.model_fields if name != "model_args"))
+    fields = varied(specs, (name for name in FIELDS if name != "model_args"))
     return fields + _varied_arguments(specs)
 
 
@@ -77,12 +77,25 @@ def compared(spec: RunSpec, **changed: Any) -> str:
     one K alone, so a baseline of another K is cut by time. The seconds of an emulated run are
     divided by its stretch, which may differ.
     """
-    fields = spec.model_dump(mode="json", exclude={"stretch"}) | changed
+    fields = spec.plain() | changed | {"stretch": None}
     if fields["K"] == 1:
         fields |= {"balance": None, "partitioner": None}
     elif fields["K"] != spec.K and not isinstance(fields["balance"], str):
         fields["balance"] = "time"
-    return canonical(fields)
+    return canonical({name: value for name, value in fields.items() if value is not None})
+
+
+def baselines(spec: RunSpec) -> list[dict[str, Any]]:
+    """What a run is divided by, as the fields in which that run differs.
+
+    It is plain training and, of K > 1, the same run at K=1, at K=2 and M=1, by our own library, and
+    over the default transport. Only the steps of runs are divided.
+    """
+    if spec.task != "train":
+        return []
+    if spec.K == 1:
+        return [PLAIN]
+    return [*BASELINES.values(), {"library": "repro"}, {"transport": "auto"}]
 
 
 def same_cut(spec: RunSpec) -> str:

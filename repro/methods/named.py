@@ -42,7 +42,8 @@ METHODS: dict[str, tuple[tuple[str, ...], Fields]] = {
     "channels": (("tensor_parallel",), {"library": "channels"}),
     "rows": (("tensor_parallel",), {"library": "rows"}),
 }
-Allowed = Mapping[str, tuple[Any, ...]]  # field of a run -> its values, where these are limited
+# Field of a run -> its values, where these are limited.
+Allowed = dict[str, tuple[Any, ...] | range]
 # What is only asked of our own pipeline has its default.
 _OWN_ALONE: Allowed = {
     "checkpoint": ("always", "never"),
@@ -51,11 +52,19 @@ _OWN_ALONE: Allowed = {
     "link": (None,),
     "zero": (None,),
 }
-_PIPELINE = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "D": (1,)}
-_REPLICAS = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "K": (1,)}
-_TENSOR = {**_OWN_ALONE, "schedule": ("gpipe",), "D": (1,), "K": (1,)}
+_PIPELINE: Allowed = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "D": (1,)}
+_REPLICAS: Allowed = {**_OWN_ALONE, "schedule": ("gpipe",), "tensor_parallel": (None,), "K": (1,)}
+SEVERAL = range(2, 1025)
+_TENSOR: Allowed = {
+    **_OWN_ALONE,
+    "schedule": ("gpipe",),
+    "D": (1,),
+    "K": (1,),
+    "tensor_parallel": SEVERAL,
+    "fidelity": ("measured", "counted"),
+}
 # The bare loop only waits, in any schedule of one stage a rank.
-_BARE = {
+_BARE: Allowed = {
     "model": ("timed",),
     **_PIPELINE,
     "task": ("train",),
@@ -64,10 +73,7 @@ _BARE = {
     "transport": ("auto", "shm"),
 }
 _TORCH = "peers.pipelining.Pipelining"
-# Those that divide layers over `tensor_parallel` devices.
-DIVIDED = ("tensor", "channels", "rows")
-# Those of which what they send is counted.
-COUNTED = ("repro", "ddp", *DIVIDED)
+ALIKE = ("deepspeed", "bare")  # libraries whose micro-batches have one size
 # Library -> its class in `repro.methods`, and the runs that it accepts.
 LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "repro": ("own.Own", {}),
@@ -103,6 +109,19 @@ def fields_of(name: str, devices: int) -> Fields:
             )
         return {"K": devices // 2, spread[1]: 2, **settings}
     return {"K": 1, **dict.fromkeys(spread, devices), **settings}
+
+
+def needs_more(library: str, K: int, M: int) -> str:
+    """What a library asks of K and M that these do not meet; empty where they do."""
+    rounds = max(1, M // K)
+    if library == "deepspeed" and K == 1:
+        return "it needs K of 2 or more"
+    if library == "torch-1f1b" and M < K:
+        return f"it needs M of K or more; set M={K}"
+    if library == "torch-interleaved" and (K == 1 or M % rounds):
+        least = rounds * max(2, K)
+        return f"it needs K of 2 or more, and M of less than 2 K or a multiple of M // K; M={least}"
+    return ""
 
 
 def name_of(run: Any) -> str:

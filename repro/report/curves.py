@@ -47,8 +47,8 @@ def ideal_of(run: Run) -> tuple[float, float]:
 def timed_runs(results: Results, experiment: str, over: str = OVER_PLAIN) -> Frame:
     """The training runs of an experiment, with throughput over plain training or one device."""
     frame = runs_frame(results, experiment, task="train")
-    # Where nothing fits, N is 0 and nothing was timed; nor where processes shared devices.
-    frame = frame[(frame["N"] > 0) & frame["shared"].isna()]
+    # Where nothing fits, N is 0 and nothing was timed.
+    frame = frame[frame["N"] > 0]
     estimates = ratios(results, frame, **_BASES[over]).to_numpy().tolist()
     return with_interval(frame, over, estimates)
 

@@ -12,7 +12,7 @@ from experiments.consistency.runs import experiment
 from repro.gpipe import launch
 from repro.harness.job import Job
 from repro.harness.schema import LearnRound
-from repro.harness.spec import RunSpec, Training
+from repro.harness.spec import LearnSpec, RunSpec, Training
 from repro.harness.tasks import learn
 
 RECIPE = {"optimizer": "sgd", "lr": 0.01}
@@ -120,9 +120,9 @@ def test_a_model_without_an_output_for_each_class_is_one_line():
         trained(None, outputs=5)
 
 
-def weights_in_float64(spec: RunSpec) -> Tensor:
+def weights_in_float64(spec: LearnSpec) -> Tensor:
     """Weights and buffers after a run's steps; those before are the usual ones."""
-    trainer, *_ = learn._trainer(Job(spec), dist.get_rank())
+    trainer, *_ = learn._trainer(Job(spec), spec, dist.get_rank())
     layers = trainer.pipe.module.double()
     next(layers.children()).register_forward_pre_hook(lambda _, images: (images[0].double(),))
     trainer.run(spec.steps)

@@ -1,14 +1,23 @@
 """Specs: what is refused in one line, ids that never change, what tells runs apart."""
 
 import json
+import re
 from typing import Any, get_args
 
 import pytest
 from crew import spec
 
 from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
-from repro.harness.rules import GIVEN, RULES, _has
-from repro.harness.spec import Checkpoint, Group, Optimizer, RunSpec, ScheduleName, Training, slug
+from repro.harness.spec import (
+    Checkpoint,
+    FitSpec,
+    Group,
+    Optimizer,
+    RunSpec,
+    ScheduleName,
+    Training,
+    slug,
+)
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.vary import differences
 
@@ -54,31 +63,81 @@ def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
         assert word in text
 
 
-SOME: dict[str, Any] = {
-    "memory": 2**30,
-    "profile": "v100",
-    "stretch": 1.0,
-    "link": {"bytes_per_second": 1e9},
-    "training": {"data": ("digits",), "recipe": {}},
-    "stages_per_rank": 2,
-    "tensor_parallel": 2,
-    "zero": 1,
-    "shared": True,
-    "sentences": {"names": ("toy:alfa",)},
-}
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        # Fields and values that only runs of other tasks have.
+        ({"memory": 2**30}, "memory = 1073741824: a train run has no such field, but a run of sim"),
+        ({"task": "fit", "lr": 1.0}, "the field memory is missing; add it (of a fit run)"),
+        ({"task": "fit", "memory": 9, "zero": 1}, "zero = 1: a fit run has no such field, but a r"),
+        ({"task": "fit", "memory": 9, "D": 2}, "D = 2: must be 1; change D (of a fit run)"),
+        ({"task": "fitt"}, "task = 'fitt': allowed are train, check, fit, "),
+        ({"task": "learn"}, "the field training is missing; add it (of a learn run)"),
+        ({"task": "check", "D": 2}, "D = 2: must be 1"),
+        (
+            {"task": "calibrate", "fidelity": "emulated"},
+            "fidelity = 'emulated': must be 'm",
+        ),
+        ({"fidelity": "counted"}, "fidelity = 'counted': must be 'measured' or 'emulated'"),
+        ({"task": "traffic", "balance": "time"}, "balance = 'time': must be 'flops'"),
+        ({"task": "traffic", "D": 2}, "D = 2 with library = 'repro': allowed is 1; set that, or"),
+        (
+            {"fidelity": "simulated", "library": "torch"},
+            "library = 'torch': must be 'repro'",
+        ),
+        ({"fidelity": "simulated", "memory": 9}, "memory = 9: it needs a profile"),
+        # What a schedule, a library, a profile or a sharded optimizer allows.
+        (
+            {"schedule": "interleaved-1f1b"},
+            "stages_per_rank = None with schedule = 'interleaved-1f",
+        ),
+        ({"stages_per_rank": 2}, "stages_per_rank = 2 with schedule = 'gpipe': allowed is None"),
+        (
+            {"schedule": "zb-h1", "checkpoint": "never"},
+            "fidelity = 'measured' with schedule = 'zb-h1': allowed is 'simulated'",
+        ),
+        (
+            {"schedule": "zb-h1", "fidelity": "simulated"},
+            "checkpoint = 'always' with schedule = 'zb-h1': allowed is 'never'",
+        ),
+        (
+            {"library": "torch"},
+            "trace = True with library = 'torch': allowed is False; set that, o",
+        ),
+        ({"library": "ddp", "trace": False}, "K = 2 with library = 'ddp': allowed is 1"),
+        (
+            {"library": "tensor", "trace": False, "K": 1},
+            "tensor_parallel = None with library = 'tensor': allowed is 2 to 1024",
+        ),
+        ({"profile": "v100"}, "fidelity = 'measured' with profile = 'v100': allowed is 'emulated'"),
+        (
+            {"profile": "v100", "fidelity": "emulated", "D": 2},
+            "D = 2 with profile = 'v100': allowed is 1",
+        ),
+        ({"stretch": 2.0, "fidelity": "emulated"}, "stretch = 2.0: it needs a profile"),
+        ({"zero": 1}, "D = 1 with zero = 1: allowed is 2 to 1024"),
+        (
+            {"zero": 1, "D": 2, "tensor_parallel": 2},
+            "tensor_parallel = 2 with zero = 1: allowed is",
+        ),
+    ],
+)
+def test_a_field_that_its_task_or_another_field_does_not_allow_is_one_line(
+    fields: dict[str, Any], message: str
+):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}[^\n]*$"):
+        spec(**{"K": 2, **fields})
 
 
-@pytest.mark.parametrize("number", range(len(RULES)))
-def test_every_rule_refuses_what_breaks_it_alone(number: int):
-    """Every field of its first half is as it says, and all others are usual."""
-    where, needed = RULES[number]
-    fields = {n: SOME[n] if values is GIVEN else values[0] for n, values in where.items()}
-    usual = spec(K=2)
-    if all(_has(usual, field, values) for field, values in needed.items()):
-        spec(K=2, D=2 if "zero" in fields else 1, **fields)
-        return
-    with pytest.raises(ValueError, match=r" = .* with .*: allowed is .*; set that, or "):
-        spec(K=2, **fields)
+def test_a_run_has_the_fields_of_its_task_and_none_of_others():
+    fit = RunSpec(task="fit", model="mlp", K=2, M=1, N=2, memory=9, profile=None)
+    assert (fit.memory, fit.balance, fit.fidelity) == (9, "memory", "counted")
+    assert fit.training is None
+    assert {"profile", "training"}.isdisjoint(fit.plain())
+    back = RunSpec(**fit.plain())
+    assert type(back) is type(fit) is FitSpec
+    with pytest.raises(AttributeError, match="trainin"):
+        _ = fit.trainin  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_what_needs_the_model_is_one_line():
@@ -89,7 +148,7 @@ def test_what_needs_the_model_is_one_line():
         with pytest.raises(ValueError, match=words):
             wrong.check_depth(4)
     with pytest.raises(ValueError, match=r"^the field model is missing"):
-        RunSpec(K=1, M=1, N=1)  # pyright: ignore[reportCallIssue]
+        RunSpec(K=1, M=1, N=1)
     with pytest.raises(ValueError, match=r"^runs = \(\): must have at least 1 item"):
         Group(name="g", runs=())
 

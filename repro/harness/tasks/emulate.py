@@ -6,6 +6,7 @@ from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measure, Measured, Outcome
 from repro.harness.schema import TrainRound
+from repro.harness.spec import RunSpec
 from repro.models import Model, build
 from repro.simulate.stage_costs import FREE
 
@@ -18,8 +19,8 @@ def prepare(measure: Measure, job: Job, deadline: float) -> Job | Outcome:
     An outcome where that fails, or where nothing fits the device's memory. Memory will not be read,
     because layers that sleep keep nothing.
     """
-    fields = {"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False}
-    twin = job.spec.model_copy(update=fields | {"control": None})
+    fields = {"fidelity": "simulated", "transport": "auto", "trace": False}
+    twin = RunSpec(**{**job.spec.plain(), **fields, "stretch": None, "control": None})
     outcome = measure(replace(job, spec=twin, device="cpu"), deadline)
     simulated = outcome.measured and outcome.measured.record
     if not isinstance(simulated, TrainRound) or not simulated.step_s:

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import islice
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
-from repro.harness.spec import RunSpec, Training, canonical
+from repro.harness.spec import LearnSpec, Training, canonical
 from repro.harness.tasks.setup import config_of, device_of, facts_of
 from repro.models import Model, build
 from repro.train.evaluation import greedy
@@ -61,10 +60,10 @@ _pretrained: dict[str, Pretrained] = {}  # what this process has trained for sev
 
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     began = time.perf_counter()
-    spec, training = job.spec, job.spec.training
-    assert training is not None
-    start = _pretrain(job, rank)
-    trainer, data, model = _trainer(job, rank)
+    spec = job.spec
+    assert isinstance(spec, LearnSpec)
+    training, start = spec.training, _pretrain(job, spec, rank)
+    trainer, data, model = _trainer(job, spec, rank)
     with closing(trainer.pipe):
         if start is not None:
             trainer.start_from(start.state)
@@ -99,12 +98,11 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     return Measured(record)
 
 
-def _train(trainer: Trainer, spec: RunSpec, examples: Examples) -> dict[str, float]:
+def _train(trainer: Trainer, spec: LearnSpec, examples: Examples) -> dict[str, float]:
     """Train, and restore the weights of the lowest loss on the validation examples, if validated.
 
     Returns the validation losses, or errors, by the number of updates before each.
     """
-    assert spec.training is not None
     losses: dict[str, float] = {}
     best: dict[str, Tensor] = {}
     lowest = math.inf
@@ -123,10 +121,8 @@ def _train(trainer: Trainer, spec: RunSpec, examples: Examples) -> dict[str, flo
     return losses
 
 
-def _trainer(job: Job, rank: int) -> tuple[Trainer, Data, Model]:
+def _trainer(job: Job, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model]:
     """The trainer of a run, its data, and the model."""
-    spec = job.spec
-    assert spec.training is not None
     model, recipe = build(spec.model, **spec.arguments), Recipe(**spec.training.recipe)
     is_of_images = model.unit == "images/s"
     data = (_images if is_of_images else _languages)(spec, spec.training, recipe, rank)
@@ -142,7 +138,7 @@ def _trainer(job: Job, rank: int) -> tuple[Trainer, Data, Model]:
     return Trainer(pipe, data.loss, recipe, data.batches, data.metrics), data, model
 
 
-def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
+def _images(spec: LearnSpec, training: Training, recipe: Recipe, rank: int) -> Data:
     (name,) = training.data
     arguments: dict[str, Any] = {"validation": training.validations > 0, **training.data_args}
     task = ImageTask(name=name, size=spec.model_args["image"], **arguments)
@@ -155,7 +151,7 @@ def _images(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Dat
     return Data(batches, test, held_out, {"loss": classification(), "accuracy": accuracy}, loss)
 
 
-def _languages(spec: RunSpec, training: Training, recipe: Recipe, rank: int) -> Data:
+def _languages(spec: LearnSpec, training: Training, recipe: Recipe, rank: int) -> Data:
     task = _translation_task(training)
     batches = open_pairs(task, spec.N, spec.seed, rank // spec.K, spec.D)
 
@@ -176,14 +172,14 @@ def _translation_task(training: Training) -> TranslationTask:
     return TranslationTask(names=training.data, **arguments)
 
 
-def _pretrain(job: Job, rank: int) -> Pretrained | None:
+def _pretrain(job: Job, of: LearnSpec, rank: int) -> Pretrained | None:
     """The outcome of the run's pretraining; None without one."""
-    spec = job.spec.pretraining_run()
+    spec = of.pretraining_run()
     if spec is None:
         return None
     key = canonical(spec.plain())
     if key not in _pretrained:
-        trainer, data, _ = _trainer(replace(job, spec=spec), rank)
+        trainer, data, _ = _trainer(job, spec, rank)
         with closing(trainer.pipe):
             _train(trainer, spec, data.validation)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())

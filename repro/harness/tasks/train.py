@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from repro.data.batches import Batches
-from repro.data.pairs import TranslationTask, open_pairs
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
 from repro.gpipe.schedule import collector
@@ -100,9 +98,6 @@ class Training:
             model = drawn_on(device_of(job.device, rank), build(spec.model, **spec.arguments))
             throttle, examples = None, spec.N
         self._batch = model.batch(examples, spec.seed)
-        self._batches: Batches | None = None
-        if spec.sentences is not None:
-            self._batches = open_pairs(TranslationTask(**spec.sentences), spec.N, spec.seed)
         if spec.D > 1:
             replica = rank // (spec.K * (spec.tensor_parallel or 1))
             inputs, targets = (split(tree, spec.D)[replica] for tree in self._batch)
@@ -156,8 +151,6 @@ class Training:
     def _timed(self) -> Step:
         """One step after a barrier; collecting spans or times is not counted."""
         method = self._method
-        if self._batches is not None:
-            self._batch = self._batches.next()
         method.gather(None)
         result = method.train_step(*self._batch)
         slept = self._sleep()
