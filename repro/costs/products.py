@@ -3,9 +3,8 @@
 A matrix unit multiplies tiles of fixed extents, 128 x 128 on a TPU. A product whose rows, columns
 or summed dimension are no multiples of the tile takes as long as one that is padded up to them.
 
-How a compiler lays a convolution out is not published. Either each position of the kernel is a
-product of its own, or all positions are folded into the summed dimension, which pads less where
-channels are few. The cost model takes the first, and has the second as a bound.
+How a compiler lays a convolution out is not published. Here each position of the kernel is a
+product of its own. Folded into the summed dimension, they would pad less where channels are few.
 """
 
 from collections.abc import Sequence
@@ -45,13 +44,9 @@ def extents(name: str, args: Sequence[Any], result: Any) -> Extents | None:
     return None
 
 
-def padding(product: Extents, tile: float, *, folded: bool = False) -> float:
-    """How many times as long a product takes because its extents are padded to tiles; at least 1.
-
-    With `folded` the positions of a kernel are folded into the summed dimension.
-    """
-    inner = product.inner * product.positions if folded else product.inner
-    padded = (product.rows, inner, product.columns)
+def padding(product: Extents, tile: float) -> float:
+    """How many times as long a product takes with extents that are padded to tiles; at least 1."""
+    padded = (product.rows, product.inner, product.columns)
     return prod(ceil(extent / tile) * tile / extent for extent in padded)
 
 

@@ -9,7 +9,7 @@ The model leaves out what a compiler or a cache would save: XLA fuses operators 
 products into their neighbours, so a TPU moves fewer bytes than counted.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,9 +37,6 @@ class Terms(NamedTuple):
         return sum(self)
 
 
-TERMS = Terms._fields
-
-
 @dataclass(frozen=True)
 class LayerTime:
     """Costs of one layer, or of the loss, for one micro-batch."""
@@ -55,7 +52,7 @@ class LayerTime:
     end: bool
 
 
-def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
+def operator_seconds(op: Op, device: Device) -> Terms:
     """Seconds of one operator; one that neither computes nor moves data costs nothing.
 
     An operator without counted FLOPs takes one operation for each element that it writes.
@@ -77,14 +74,14 @@ def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
     launch += half.value / device.matmul_flops.value
     padded = work
     if op.product is not None:
-        padded *= products.padding(op.product, device.tile.value, folded=folded)
+        padded *= products.padding(op.product, device.tile.value)
     return Terms(work, padded - work, max(0.0, moved - padded), launch)
 
 
 def layers(
-    counter: Counter, part: Tree, device: Device, *, folded: bool = False, parts: int = 1
+    counter: Counter, part: Tree, device: Device, *, parts: int = 1
 ) -> tuple[LayerTime, ...]:
-    """Costs of every layer for one micro-batch; `folded` as in `repro.costs.products`.
+    """Costs of every layer for one micro-batch.
 
     The ends of the model are divided over `parts` devices, by words of the vocabulary as in
     Megatron-LM. Other layers are costed as they are counted.
@@ -100,8 +97,8 @@ def layers(
         share = 1 / parts if end else 1.0
         if id(traced) not in known:
             known[id(traced)] = (
-                _seconds(traced.ops, device, folded=folded, share=share),
-                _seconds(traced.ops_backward, device, folded=folded, share=share),
+                _seconds(traced.ops, device, share=share),
+                _seconds(traced.ops_backward, device, share=share),
             )
         times.append(
             LayerTime(
@@ -127,22 +124,12 @@ def head(
     return LayerTime(forward, backward, 0.0, 0, 0, 0, end=True)
 
 
-def profile(
-    times: Sequence[LayerTime], head: LayerTime, *, terms: Collection[str] = TERMS
-) -> Profile:
-    """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last one.
-
-    Only the causes in `terms` count.
-    """
-    assert set(terms) <= set(TERMS)
-
-    def seconds(causes: Terms) -> float:
-        return sum(getattr(causes, term) for term in TERMS if term in terms)
-
-    forward = [seconds(time.forward) for time in times]
-    backward = [seconds(time.backward) for time in times]
-    forward[-1] += seconds(head.forward)
-    backward[-1] += seconds(head.backward)
+def profile(times: Sequence[LayerTime], head: LayerTime) -> Profile:
+    """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last."""
+    forward = [time.forward.total for time in times]
+    backward = [time.backward.total for time in times]
+    forward[-1] += head.forward.total
+    backward[-1] += head.backward.total
     between = times[:-1]
     return Profile(
         tuple(forward),
@@ -153,11 +140,9 @@ def profile(
     )
 
 
-def _seconds(
-    ops: Iterable[Op], device: Device, *, folded: bool = False, share: float = 1.0
-) -> Terms:
+def _seconds(ops: Iterable[Op], device: Device, *, share: float = 1.0) -> Terms:
     """Seconds of some operators; each device has this share of their work, and launches them."""
-    each = [operator_seconds(op, device, folded=folded) for op in ops]
+    each = [operator_seconds(op, device) for op in ops]
     summed = Terms(*map(sum, zip(*each, strict=True)))
     summed = Terms(*(share * cause for cause in summed))._replace(launch=summed.launch)
     # An operator that takes no time on the device is a view, which the host does not launch.

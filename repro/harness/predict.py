@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
 
 from repro.costs import device as devices
 from repro.costs import roofline
@@ -38,14 +37,6 @@ from repro.simulate.stage_costs import FREE, StageCosts
 from repro.simulate.step import all_reduce_seconds, exposed_seconds, settle, simulate
 
 ALL_REDUCE = "all-reduce"  # seconds of a step with replicas that no span of its timeline shows
-
-
-class Included(NamedTuple):
-    """What counts in the time of a step."""
-
-    terms: tuple[str, ...] = roofline.TERMS
-    link: bool = True  # messages between stages
-    folded: bool = False  # kernels before matrices are padded, see `repro.costs.products`
 
 
 @dataclass(frozen=True)
@@ -330,29 +321,26 @@ class Roofline(Source):
             of_layer = {layer: partial(divided, layer, parts) for layer in model.layers}
             self.model = replace(model, layers=[of_layer[layer] for layer in model.layers])
         self._kind, self._given_link = kind, link
-        self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
-        self._set(device, Included())
+        self._set(device)
 
-    def _set(self, device: Device, included: Included) -> None:
-        self.device, self.included = device, included
+    def _set(self, device: Device) -> None:
+        self.device = device
+        self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
         self.durations = "" if device.is_fitted else DATA_SHEET
         self.memory, self.stored = device.memory.value, device.element_bytes.value / 4
-        self.link = (self._given_link or device.link) if included.link else FREE
+        self.link = self._given_link or device.link
 
-    def changed(self, device: Device | None = None, included: Included | None = None) -> "Roofline":
-        """The same model on another device, or where less counts."""
+    def changed(self, device: Device) -> "Roofline":
+        """The same model on another device."""
         other = copy.copy(self)
-        other._set(device or self.device, included or self.included)
-        if device is not None or other.included.folded != self.included.folded:
-            other._times = {}
+        other._set(device)
         return other
 
     def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
         if n not in self._times:
             inputs, targets = (micro_batch(few, n) for few in self.few)
             given, parts = (self.counter, inputs), self._parts
-            folded = self.included.folded
-            layers = roofline.layers(*given, self.device, folded=folded, parts=parts)
+            layers = roofline.layers(*given, self.device, parts=parts)
             head = roofline.head(*given, targets, self.device, parts=parts)
             self._times[n] = self._with_sums(layers) if parts > 1 else layers, head
         return self._times[n]
@@ -387,7 +375,7 @@ class Roofline(Source):
         return [size // self._parts if layer.end else size for layer, size in pairs]
 
     def layers(self, n: int, checkpoint: str) -> Profile:
-        return roofline.profile(*self.times(n), terms=self.included.terms)
+        return roofline.profile(*self.times(n))
 
     def once(self, n: int) -> tuple[Sequence[float], float]:
         return [time.update for time in self.times(n)[0]], self.device.setup_s.value

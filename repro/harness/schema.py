@@ -119,8 +119,6 @@ class Modelled(_Recorded):
 
     batch: Count  # N; 0 where not even micro-batches of one example fit
     stages: StageCosts
-    rungs: dict[str, Amount]  # cause -> seconds of the step with this cause and all before it
-    bounds: dict[str, Amount] = {}  # bound, such as "fused" -> seconds of the step under it
     memory: Amount | None = None  # bytes of the device, where there is one and they are known
 
 

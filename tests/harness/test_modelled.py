@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from repro.costs import device as devices
 from repro.gpipe import make_schedule
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Work
+from repro.harness.job import Job
 from repro.harness.rehearsal import check
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
@@ -42,15 +42,12 @@ def line(spec: RunSpec) -> dict[str, Any]:
     return measured.record.model_dump()
 
 
-def test_a_device_s_causes_add_up_to_its_step():
+def test_a_device_s_stages_give_its_step():
     found = line(device())
-    rungs = found["modelled"]["rungs"]
-    assert 0 < rungs["launch"] < rungs["transfer"] == found["step_s"][0]
     costs = TypeAdapter(StageCosts).validate_python(found["modelled"]["stages"])
     assert simulate(make_schedule("gpipe", 2, 4), costs).step_time == pytest.approx(
         found["step_s"][0]
     )
-    assert 0 < found["modelled"]["bounds"]["fused"] < found["step_s"][0]
     assert found["modelled"]["memory"] == devices.load("tpu-v2").memory.value
     assert len(found["peak_bytes"]) == 2
     assert found["labels"]["device"] == "tpu-v2"
@@ -93,7 +90,7 @@ def test_two_processes_take_about_the_simulated_step(tmp_path: Path):
     with Crew(2, tmp_path) as crew:
         prepared = prepare(crew.measure, Job(scaled), 60)
         assert isinstance(prepared, Job)
-        outcomes = crew.measure_all(Work((prepared, Job(waits))), 60, fresh=True)
+        outcomes = crew.measure_all((prepared, Job(waits)), 60, fresh=True)
     for run, outcome in zip((scaled, waits), outcomes.values(), strict=True):
         assert outcome.measured is not None, outcome.reason
         record = outcome.measured.record

@@ -1,7 +1,6 @@
 """Simulated runs: a schedule on a virtual clock, with durations from a cost model.
 
-Layer times come from a device's profile, or from layers that wait for known times. Of a profile it
-is recorded too what the step takes where less counts.
+Layer times come from a device's profile, or from layers that wait for known times.
 """
 
 import time
@@ -9,19 +8,10 @@ from typing import Any
 
 from repro.gpipe import breakdown
 from repro.harness.job import Job, Measured
-from repro.harness.predict import Included, Roofline, predict, source_of
+from repro.harness.predict import predict, source_of
 from repro.harness.schema import Modelled, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.setup import facts_of
-
-# What counts up to a cause of the step's time: all but messages, then these too.
-CAUSES = {"launch": Included(link=False), "transfer": Included()}
-# Bounds of a step's time. Fused: a compiler makes every other operator a part of a matrix product,
-# which then takes no time of its own.
-BOUNDS = {
-    "fused": Included(terms=("matmul", "padding")),
-    "fused and folded": Included(terms=("matmul", "padding"), folded=True),
-}
 
 
 def run(job: Job, _rank: int, _groups: list[Any]) -> Measured:
@@ -38,10 +28,6 @@ def simulated(spec: RunSpec, device: str) -> Measured:
     found = predict(spec, source)
     n, timeline, model = found.examples, found.timeline, source.model
     assert model is not None
-    explained: dict[str, Any] = {"rungs": {}}
-    if n and isinstance(source, Roofline):
-        at_n = spec.model_copy(update={"N": n * spec.M, "memory": None})
-        explained = _explained(at_n, source)
     facts = facts_of(model, began)
     if spec.profile:
         facts["labels"]["device"] = spec.profile
@@ -53,19 +39,7 @@ def simulated(spec: RunSpec, device: str) -> Measured:
         breakdown={**breakdown(timeline, spec.make_schedule())} if n else {},
         peak_bytes=found.peaks,
         balance=list(found.counts),
-        modelled=Modelled(batch=n * spec.M, stages=found.costs, memory=source.memory, **explained),
+        modelled=Modelled(batch=n * spec.M, stages=found.costs, memory=source.memory),
         **facts,
     )
     return Measured(record, timeline if n and spec.trace else None)
-
-
-def _explained(spec: RunSpec, source: Roofline) -> dict[str, Any]:
-    """Causes and bounds of a step, each time with its best cut."""
-
-    def step_s(included: Included) -> float:
-        return predict(spec, source.changed(included=included)).step_s
-
-    return {
-        "rungs": {cause: step_s(included) for cause, included in CAUSES.items()},
-        "bounds": {name: step_s(included) for name, included in BOUNDS.items()},
-    }
