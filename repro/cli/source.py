@@ -16,7 +16,7 @@ from repro.costs.error_bars import BUSY
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import contention, machine
 from repro.harness.catalog import pairs
-from repro.harness.job import Job, Work
+from repro.harness.job import Job
 from repro.harness.outside import consent, read
 from repro.harness.own_code import code_of
 from repro.harness.schema import CalibrationFile
@@ -225,4 +225,4 @@ def time_layers(spec: RunSpec, kind: str) -> Any:
 
     from repro.harness.tasks.run import run
 
-    return [each.record for each in run(Work((Job(spec, device=kind),)), dist.get_rank())]
+    return [each.record for each in run((Job(spec, device=kind),), dist.get_rank())]

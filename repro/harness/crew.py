@@ -1,7 +1,7 @@
 """Worker processes that are kept between jobs and measure many runs.
 
-The coordinator posts work in the store of the workers: a job, or several that are measured
-together. Every worker takes it in turn, ranks below K measure, rank 0 posts the result; of jobs
+The coordinator posts jobs in the store of the workers: one, or several that are measured
+together. Every worker takes them in turn, ranks below K measure, rank 0 posts the result; of jobs
 that are measured apart each rank measures and posts its own. When a worker fails, that run has
 failed, and fresh workers are started for the next one.
 """
@@ -23,7 +23,7 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.group import Group, Torchrun, on_this_host
 from repro.gpipe.runtime.heartbeats import Failure
 from repro.gpipe.runtime.status import rank_name, status
-from repro.harness.job import Job, Measured, Outcome, Work
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import oom_kills
 from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
@@ -33,7 +33,7 @@ _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
 _START = 180.0  # seconds for workers to begin
 # JSON and no pickle, since torchrun's store has an address
-_WORK = TypeAdapter(Work)
+_JOBS = TypeAdapter(tuple[Job, ...])
 _RESULT = TypeAdapter(list[Measured])
 
 
@@ -89,10 +89,10 @@ class Crew:
             time.sleep(_POLL)
 
     def measure(self, job: Job, deadline: float) -> Outcome:
-        return self.measure_all(Work((job,)), deadline)[0]
+        return self.measure_all((job,), deadline)[0]
 
     def measure_all(
-        self, work: Work, deadline: float, *, fresh: bool = False
+        self, jobs: tuple[Job, ...], deadline: float, *, fresh: bool = False
     ) -> dict[int, Outcome]:
         """Measure runs at once; `fresh`: with workers that have measured nothing before.
 
@@ -100,7 +100,7 @@ class Crew:
         """
         if fresh:
             self._stop()
-        wanted = max(map(self._wanted, work.jobs))
+        wanted = max(map(self._wanted, jobs))
         if wanted != self.count:
             self._stop()
             self.count = wanted
@@ -110,9 +110,9 @@ class Crew:
             lost = f"{self._team.lost}; start it again, finished runs are kept"
             return {0: Outcome("interrupted", lost)}
         kills = oom_kills()
-        text = _WORK.dump_json(work, exclude_none=True).decode()
-        self._group.store.set(f"work/{self._done}", text)
-        found = self._wait(self._group, deadline, work)
+        text = _JOBS.dump_json(jobs, exclude_none=True).decode()
+        self._group.store.set(f"jobs/{self._done}", text)
+        found = self._wait(self._group, deadline, jobs)
         self._done += 1
         if isinstance(found, list):
             return {n: Outcome("done", measured=each) for n, each in enumerate(found)}
@@ -131,9 +131,11 @@ class Crew:
         self._stop()
         return {failed: Outcome(status, reason, log=str(self._logs or ""))}
 
-    def _wait(self, group: Group, deadline: float, work: Work) -> list[Measured] | Failure:
+    def _wait(
+        self, group: Group, deadline: float, jobs: tuple[Job, ...]
+    ) -> list[Measured] | Failure:
         end = time.monotonic() + deadline
-        ranks = len(work.jobs) if work.apart else 1  # that have results
+        ranks = len(jobs) if jobs[0].apart else 1  # that have results
         keys = [f"result/{self._done}/{rank}" for rank in range(ranks)]
         while time.monotonic() < end:
             signals.check()
@@ -143,7 +145,7 @@ class Crew:
             if (failure := group.failure()) is not None:
                 return failure
             time.sleep(_POLL)
-        stages = max(job.spec.devices for job in work.jobs)
+        stages = max(job.spec.devices for job in jobs)
         seen = "; ".join(group.board.last_seen(rank) for rank in range(max(stages, ranks)))
         late = next(rank for rank, key in enumerate(keys) if not group.store.check([key]))
         return Failure(late, f"no result within {deadline:.0f} s ({seen})"[:1000], "timeout")
@@ -169,20 +171,20 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     store.set(f"ready/{rank}", "yes")
     for number in count():
-        store.wait([f"work/{number}"], _LONG)
-        work = _WORK.validate_json(store.get(f"work/{number}"))
+        store.wait([f"jobs/{number}"], _LONG)
+        jobs = _JOBS.validate_json(store.get(f"jobs/{number}"))
 
-        def at(index: int, number: int = number, work: Work = work) -> None:
-            spec = work.jobs[index].spec
-            status.who, status.step = _name(spec, 0 if work.apart else rank), None
+        def at(index: int, number: int = number, jobs: tuple[Job, ...] = jobs) -> None:
+            spec = jobs[index].spec
+            status.who, status.step = _name(spec, 0 if jobs[index].apart else rank), None
             ours = spec.library == "repro"
             status.outside = "outside of its steps" if ours else f"in {spec.library}"
-            if len(work.jobs) > 1:
+            if len(jobs) > 1:
                 store.set(f"at/{number}/{rank}", str(index))
 
-        at(min(rank, len(work.jobs) - 1) if work.apart else 0)
+        at(min(rank, len(jobs) - 1) if jobs[0].apart else 0)
         health.current().beat()
-        measured = run(work, rank, at)  # an error ends all workers
+        measured = run(jobs, rank, at)  # an error ends all workers
         if measured:
             store.set(f"result/{number}/{rank}", _RESULT.dump_json(measured).decode())
 

@@ -19,12 +19,18 @@ class Job:
     memory: bool = True  # whether to read peak memory too
     device: str = "cpu"  # or "cuda"
     allow_nonfinite: bool = False  # record a run whose loss or gradients are inf or nan
+    order: int = 0  # seed of the orders in which the jobs of a block take their steps
     simulated: TrainRound | None = None  # of a run that is emulated with a device's profile
 
     @property
     def processes(self) -> int:
         """Ranks that take part."""
         return 1 if self.spec.library == "torchgpipe" else self.spec.devices
+
+    @property
+    def apart(self) -> bool:
+        """Whether it has a worker of its own beside others: it trains in one process on the CPU."""
+        return trains_on_one_core(self.spec, self.device)
 
 
 @dataclass(frozen=True)
@@ -36,24 +42,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Work:
-    """Jobs for the workers: one, or several that are measured together.
-
-    Several are timed step against step by all workers. Or each is a run of one process and has a
-    worker of its own, `apart`.
-    """
-
-    jobs: tuple[Job, ...]
-    order: int = 0  # seed of the orders of their steps
-    apart: bool = False
-
-
-@dataclass(frozen=True)
 class Outcome:
     status: str  # "done", "oom", "timeout", "failed" or "interrupted"
     reason: str = ""  # why it is not done
     log: str = ""  # folder of the workers' output, for a person to look into
     measured: Measured | None = None  # by rank 0; None where it is not done
+
+
+def trains_on_one_core(spec: RunSpec, device: str) -> bool:
+    return spec.task == "learn" and spec.devices == 1 and device == "cpu"
 
 
 Measure = Callable[[Job, float], Outcome]  # of one run once, within so many seconds

@@ -16,13 +16,13 @@ from pathlib import Path
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Measured, Outcome, Work
+from repro.harness.job import Job, Measured, Outcome, trains_on_one_core
 from repro.harness.journal import Status
-from repro.harness.machine import Machine, torchrun_rank
+from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.predict import with_predictions
 from repro.harness.progress import ProgressReporter
-from repro.harness.spec import TIMED, WHOLE_WORLD, RunSpec, Scale
+from repro.harness.spec import TIMED, WHOLE_WORLD, Scale
 from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.tasks.fit_search import Search
 from repro.harness.vary import same_cut
@@ -138,7 +138,7 @@ class GroupRun:
         """
         if members[0].spec.task not in ("fit", "learn"):
             return [members]
-        at_once = all(_may_run_beside(run.spec, self.plan.machine) for run in members)
+        at_once = all(self._is_apart(run) for run in members)
         size = min(self.crew.count, self.plan.machine.count) if at_once else 1
         return [members[start : start + size] for start in range(0, len(members), size)]
 
@@ -153,8 +153,8 @@ class GroupRun:
         runs = [run for run in members if run.id not in self._failed]
         outcomes: dict[str, Outcome] = {}
         timed = [run for run in runs if run.spec.timed and run.spec.task == "train"]
-        if runs and all(_may_run_beside(run.spec, self.plan.machine) for run in runs):
-            outcomes |= self._at_once(runs, {run.id: self._job(run) for run in runs}, apart=True)
+        if runs and all(map(self._is_apart, runs)):
+            outcomes |= self._at_once(runs, {run.id: self._job(run) for run in runs})
         for run in (run for run in runs if run not in timed and run.id not in outcomes):
             outcomes[run.id] = self._alone(run, self._job(run))
         together = self._together(timed, outcomes)
@@ -218,7 +218,7 @@ class GroupRun:
         ]
         found: dict[str, Outcome] = {}
         while beside:
-            found = self._at_once(beside, jobs, apart=False)
+            found = self._at_once(beside, jobs)
             outcomes |= found
             if not found or len(found) == len(beside):
                 break
@@ -228,19 +228,17 @@ class GroupRun:
                 outcomes[run.id] = self._alone(run, jobs[run.id])
         return [*found]
 
-    def _at_once(
-        self, runs: list[PlannedRun], jobs: Mapping[str, Job], *, apart: bool
-    ) -> dict[str, Outcome]:
-        """The outcomes of runs that are measured step against step or, `apart`, side by side.
+    def _at_once(self, runs: list[PlannedRun], jobs: Mapping[str, Job]) -> dict[str, Outcome]:
+        """The outcomes of runs that are measured step against step or, if apart, side by side.
 
         Where one failed, it is that one's alone, and none where the memory does not hold all runs.
         """
         signals.check()
+        asked = tuple(jobs[run.id] for run in runs)
+        apart = asked[0].apart
         self.reporter.together(runs, "side by side" if apart else "step against step")
         began, deadline = time.monotonic(), self._deadline * (1 if apart else len(runs))
-        order = len(self.plan.journal.rounds)
-        work = Work(tuple(jobs[run.id] for run in runs), order, apart)
-        found = self.crew.measure_all(work, deadline, fresh=not apart)
+        found = self.crew.measure_all(asked, deadline, fresh=not apart)
         crowded = len(runs) > 1 and any(outcome.status == "oom" for outcome in found.values())
         if crowded and not apart:
             return {}
@@ -275,13 +273,17 @@ class GroupRun:
         memory_known = any(event.records[run.id].get("peak_bytes") for event in earlier)
         cut = self._cuts.get(same_cut(spec)) if spec.balance == "time" else None
         device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
-        return Job(spec, cut, not memory_known, device, self.allow_nonfinite)
+        order = len(self.plan.journal.rounds)
+        return Job(spec, cut, not memory_known, device, self.allow_nonfinite, order)
+
+    def _is_apart(self, run: PlannedRun) -> bool:
+        return trains_on_one_core(run.spec, self.plan.machine.device)
 
 
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
     machine = plans[0].machine
     missing = [run.spec for plan in plans for run in plan.runs if run.missing]
-    at_once = sum(_may_run_beside(spec, machine) for spec in missing)
+    at_once = sum(trains_on_one_core(spec, machine.device) for spec in missing)
     widest = max(*(spec.devices for spec in missing), min(machine.count, at_once))
     if torchrun_rank() is not None:
         return Crew(widest, team=torchrun())
@@ -289,11 +291,6 @@ def workers(plans: Sequence[Plan], results: Path) -> Crew:
     logs = results / machine.slug / plans[0].scale / "logs"
     refuse_links(results, logs)
     return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
-
-
-def _may_run_beside(spec: RunSpec, machine: Machine) -> bool:
-    """Whether it may run beside others: it is a training of one process, on the CPU."""
-    return spec.task == "learn" and spec.devices == 1 and machine.device == "cpu"
 
 
 def _now() -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from repro.cli.run import RunOptions, Session
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import plan, runner
-from repro.harness.job import Job, Measured, Outcome, Work
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import Machine
 from repro.harness.progress import ProgressReporter
 from repro.harness.schema import RoundRecord, round_record
@@ -90,10 +90,10 @@ class Crew:
         return Outcome("done", measured=Measured(metrics(1 / K + 1 / M, K), timeline))
 
     def measure_all(
-        self, work: Work, deadline: float, *, fresh: bool = False
+        self, jobs: tuple[Job, ...], deadline: float, *, fresh: bool = False
     ) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
-        for number, job in enumerate(work.jobs):
+        for number, job in enumerate(jobs):
             outcomes[number] = self.measure(job, deadline)
             if outcomes[number].status != "done":
                 return {number: outcomes[number]}

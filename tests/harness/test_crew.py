@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Outcome, Work
+from repro.harness.job import Job, Outcome
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec, Training
 from repro.harness.tasks.run import run
@@ -101,7 +101,7 @@ def test_runs_are_measured_step_against_step(shared: Crew):
     common |= {"model_args": {"L": 3, "forward_s": 0.01, "backward_s": 0.02}}
     timed = [job("timed", K=K, **common) for K in (1, 2, 3)]
     timed += [job("timed", library="torch", **common), job("timed", control="slowed", **common)]
-    found = shared.measure_all(Work(tuple(timed)), 60, fresh=True)
+    found = shared.measure_all(tuple(timed), 60, fresh=True)
     steps = [trained(found[number]).step_s for number in range(5)]
     assert all(len(each) == 4 for each in steps)
     _, ours, _, peer, slowed = steps
@@ -122,15 +122,15 @@ def test_trainings_side_by_side_are_those_alone(shared: Crew):
     def digests(*outcomes: Outcome) -> list[str]:
         return [each.measured.record.digest for each in outcomes]  # type: ignore[union-attr]
 
-    found = shared.measure_all(Work(tuple(jobs), apart=True), 60)
+    found = shared.measure_all(tuple(jobs), 60)
     assert digests(*found.values()) == digests(*(shared.measure(each, 60) for each in jobs))
     assert len({*digests(*found.values())}) == 2
-    failed = shared.measure_all(Work((jobs[0], wrong), apart=True), 60)
+    failed = shared.measure_all((jobs[0], wrong), 60)
     assert [(n, each.status) for n, each in failed.items()] == [(1, "failed")]
 
 
 def test_only_the_run_that_failed_has_an_outcome(shared: Crew):
-    work = Work((GOOD, job("import:faulty:raises"), GOOD))
+    work = (GOOD, job("import:faulty:raises"), GOOD)
     found = shared.measure_all(work, 60, fresh=True)
     assert [(n, each.status) for n, each in found.items()] == [(1, "failed")]
     assert BROKEN in found[1].reason
@@ -144,7 +144,7 @@ def test_a_method_that_uses_two_of_three_workers(shared: Crew, method: str):
         "model_args": {"L": 2, "V": 64, "dropout": 0.0, **SMALL},
         "N": 8,
     }
-    (single,) = run(Work((Job(RunSpec(K=1, M=2, **model)),)), 0)
+    (single,) = run((Job(RunSpec(K=1, M=2, **model)),), 0)
     assert isinstance(single.record, TrainRound)
     spec = RunSpec(**model, **fields_of(method, 2), M=2, trace=False)
     record = trained(shared.measure(Job(spec), 120))

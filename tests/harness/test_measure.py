@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repro.gpipe import NonFiniteError
-from repro.harness.job import Job, Work
+from repro.harness.job import Job
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.run import run
 
@@ -19,8 +19,8 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_our_own_library_says_where_and_what_is_allowed_is_measured():
     with pytest.raises(NonFiniteError, match="step 0: outputs or loss of micro-batch 0 on stage 0"):
-        run(Work((Job(SPEC),)), 0)
-    (measured,) = run(Work((Job(SPEC, allow_nonfinite=True),)), 0)
+        run((Job(SPEC),), 0)
+    (measured,) = run((Job(SPEC, allow_nonfinite=True),), 0)
     # null stands for what JSON cannot hold
     assert measured.record.model_dump()["loss"] == [None, None]
 
@@ -29,5 +29,5 @@ def test_a_peer_is_asked_for_its_loss():
     peer = {"library": "pipedream", "trace": False, "balance": "uniform"}
     untraced = SPEC.model_copy(update=peer)
     with pytest.raises(NonFiniteError, match=r"^the loss is inf; lower the learning rate"):
-        run(Work((Job(untraced),)), 0)
-    assert run(Work((Job(untraced, allow_nonfinite=True),)), 0)
+        run((Job(untraced),), 0)
+    assert run((Job(untraced, allow_nonfinite=True),), 0)

@@ -12,7 +12,7 @@ from rich.console import Console
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner
 from repro.harness.frame import all_runs
-from repro.harness.job import Outcome, Work
+from repro.harness.job import Job, Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
@@ -53,11 +53,11 @@ class Crowded(Crew):
     """Its memory does not hold several runs."""
 
     def measure_all(
-        self, work: Work, deadline: float, *, fresh: bool = False
+        self, jobs: tuple[Job, ...], deadline: float, *, fresh: bool = False
     ) -> dict[int, Outcome]:
-        if len(work.jobs) > 1:
-            return {len(work.jobs) - 1: Outcome("oom", "can't allocate memory")}
-        return super().measure_all(work, deadline)
+        if len(jobs) > 1:
+            return {len(jobs) - 1: Outcome("oom", "can't allocate memory")}
+        return super().measure_all(jobs, deadline)
 
 
 @pytest.mark.parametrize(("crew", "together"), [(Crew(), 4), (Crowded(), 0)])

@@ -12,7 +12,7 @@ from probed import examined, setup
 from torch import nn
 
 from repro.gpipe import launch
-from repro.harness.job import Job, Measured, Work
+from repro.harness.job import Job, Measured
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.run import run
 from repro.methods import make
@@ -110,7 +110,7 @@ def test_deepspeed_trains_as_ours():
 def bare_ranks() -> list[Measured]:
     args = {"L": 2, "forward_s": 0.005, "backward_s": 0.01, "elements": 1024}
     timed = RunSpec(model="timed", model_args=args, balance="uniform", fidelity="emulated", **BARE)
-    return run(Work((Job(timed),)), dist.get_rank())
+    return run((Job(timed),), dist.get_rank())
 
 
 def test_the_bare_loop_takes_what_it_waits_and_little_more():

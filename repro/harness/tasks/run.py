@@ -4,12 +4,12 @@ import gc
 import itertools
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 
-from repro.harness.job import Measured, Work
+from repro.harness.job import Job, Measured
 from repro.harness.spec import TIMED
 from repro.harness.tasks import calibrate, check, fit, learn, simulate, traffic, train
 from repro.harness.tasks.setup import groups_of
@@ -25,18 +25,20 @@ _TASKS = {
 }
 
 
-def run(work: Work, rank: int, at: Callable[[int], object] = lambda _: None) -> list[Measured]:
+def run(
+    jobs: Sequence[Job], rank: int, at: Callable[[int], object] = lambda _: None
+) -> list[Measured]:
     """Measure one run, or several together. Every worker calls it, also one without a stage.
 
-    Rank 0 gets the records; of jobs apart each rank that of its own, which it measures as if it
-    were alone. Ranks are numbered replica after replica. `at` is told the index of the job whose
-    turn it is.
+    Several are timed step against step by all workers, and rank 0 gets the records. Of jobs that
+    are `Job.apart` each rank measures its own as if it were alone, and gets that record. Ranks are
+    numbered replica after replica. `at` gets the index of the job whose turn it is.
     """
-    if work.apart:
-        if rank >= len(work.jobs):
+    if jobs[0].apart:
+        if rank >= len(jobs):
             return []
-        work, rank = Work(work.jobs[rank : rank + 1]), 0
-    jobs, first = work.jobs, work.jobs[0]
+        jobs, rank = jobs[rank : rank + 1], 0
+    first = jobs[0]
     groups = [groups_of(job.spec) for job in jobs]
     if first.device == "cuda":
         choose_kernels(exact=first.spec.task in ("check", "learn"))
@@ -44,7 +46,7 @@ def run(work: Work, rank: int, at: Callable[[int], object] = lambda _: None) -> 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if first.spec.task == "train" and first.spec.fidelity in TIMED:
-            measured = train.run(work, rank, groups, at)
+            measured = train.run(jobs, rank, groups, at)
         elif rank < first.processes:
             task = simulate.run if first.spec.fidelity == "simulated" else _TASKS[first.spec.task]
             measured = [task(first, rank, groups[0])]

@@ -22,7 +22,7 @@ import torch
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
 from repro.gpipe.schedule import collector
-from repro.harness.job import Job, Measured, Work
+from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
 from repro.harness.spec import SLOWED
 from repro.harness.tasks.emulate import in_device_seconds, stand_in
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 
 def run(
-    work: Work, rank: int, groups: Sequence[list[Any]], at: Callable[[int], object]
+    jobs: Sequence[Job], rank: int, groups: Sequence[list[Any]], at: Callable[[int], object]
 ) -> list[Measured]:
     """Build all runs, warm them up, and measure blocks of one step of each, in random order.
 
@@ -52,7 +52,6 @@ def run(
     process groups of each run. The order is the same on all ranks, and the steps of a record are
     those of the blocks.
     """
-    jobs = work.jobs
     trainings: dict[int, Training] = {}
     cuts: dict[str, tuple[int, ...]] = {}  # found by an earlier run of the same cut
     for index, job in enumerate(jobs):
@@ -63,7 +62,7 @@ def run(
             job = job if job.balance else replace(job, balance=cut)
             trainings[index] = Training(job, rank, groups[index])
             cuts[key] = tuple(trainings[index].balance)
-    orders = random.Random(work.order)
+    orders = random.Random(jobs[0].order)
     for block in range(max(job.spec.steps for job in jobs)):
         if block % _BLOCKS_BETWEEN_COLLECTIONS == 0:
             gc.collect()
