@@ -74,17 +74,11 @@ def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
         ({"task": "fitt"}, "task = 'fitt': allowed are train, check, fit, "),
         ({"task": "learn"}, "the field training is missing; add it (of a learn run)"),
         ({"task": "check", "D": 2}, "D = 2: must be 1"),
-        (
-            {"task": "calibrate", "fidelity": "emulated"},
-            "fidelity = 'emulated': must be 'm",
-        ),
+        ({"task": "calibrate", "fidelity": "emulated"}, "fidelity = 'emulated': must be 'm"),
         ({"fidelity": "counted"}, "fidelity = 'counted': must be 'measured' or 'emulated'"),
         ({"task": "traffic", "balance": "time"}, "balance = 'time': must be 'flops'"),
         ({"task": "traffic", "D": 2}, "D = 2 with library = 'repro': allowed is 1; set that, or"),
-        (
-            {"fidelity": "simulated", "library": "torch"},
-            "library = 'torch': must be 'repro'",
-        ),
+        ({"fidelity": "simulated", "library": "torch"}, "library = 'torch': must be 'repro'"),
         ({"fidelity": "simulated", "memory": 9}, "memory = 9: it needs a profile"),
         # What a schedule, a library, a profile or a sharded optimizer allows.
         (
