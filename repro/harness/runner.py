@@ -32,7 +32,6 @@ from repro.io.untrusted import refuse_links
 # seconds for one run
 DEADLINES: dict[Scale, float] = {
     "smoke": 180,
-    "gpu-dry": 180,
     "laptop": 600,
     "overnight": 3600,
     "gpu": 480,

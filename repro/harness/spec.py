@@ -26,8 +26,8 @@ from repro.io.untrusted import did_you_mean, short
 from repro.methods.named import ALIKE, LIBRARIES, SEVERAL, Allowed, name_of, needs_more
 from repro.simulate.stage_costs import Link
 
-# From small to large. "gpu-dry" rehearses "gpu" on the CPU, "overnight" is of trainings.
-Scale = Literal["smoke", "gpu-dry", "laptop", "overnight", "gpu", "node", "paper"]
+# From small to large; "overnight" is of trainings.
+Scale = Literal["smoke", "laptop", "overnight", "gpu", "node", "paper"]
 # The order of a pipeline's work that is executed; another one is only simulated.
 Executed = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b"]
 ScheduleName = Literal[Executed, "zb-h1"]
@@ -58,10 +58,10 @@ Transport = Literal["auto", "shm", "gloo"]
 Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn", "traffic"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
-ON_CPU: tuple[Scale, ...] = ("smoke", "gpu-dry", "laptop", "overnight")
-TINY: tuple[Scale, ...] = ("smoke", "gpu-dry")  # show that everything runs, and nothing else
+ON_CPU: tuple[Scale, ...] = ("smoke", "laptop", "overnight")
+TINY: tuple[Scale, ...] = ("smoke",)  # show that everything runs, and nothing else
 # Scales that only some experiments have. The others take the sizes of these instead.
-SIZES_AT: dict[Scale, Scale] = {"gpu-dry": "smoke", "overnight": "laptop", "gpu": "node"}
+SIZES_AT: dict[Scale, Scale] = {"overnight": "laptop", "gpu": "node"}
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
 Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
