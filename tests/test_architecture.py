@@ -40,9 +40,9 @@ LINES = {
     "report": 1900,
     "costs": 1900,
     "methods": 2500,
-    "models": 1600,
-    "data": 1400,
-    "train": 900,
+    "models": 1500,
+    "data": 1200,
+    "train": 500,
     "io": 600,  # signals that wait while a process starts; one rule on links
     "simulate": 400,
     "paper": 300,

@@ -1,8 +1,8 @@
-"""BLEU of translations by sacrebleu, whose signature must stand beside it."""
+"""BLEU of translations by sacrebleu; a result must also state the signature."""
 
 
 def score(hypotheses: list[str], references: list[str]) -> tuple[float, str]:
-    """BLEU of a test set from 0 to 100, NaN if no reference has four words, and its signature."""
+    """BLEU of a test set, from 0 to 100 or NaN if no reference has four words; its signature."""
     from sacrebleu.metrics import BLEU  # pyright: ignore[reportMissingImports]
 
     assert len(hypotheses) == len(references) > 0

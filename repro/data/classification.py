@@ -42,19 +42,21 @@ _STD = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 
 
 class ImageTask(Frozen):
-    """Which images of a data set, and what is asked about them."""
+    """Which images of a data set, and which classes they have."""
 
     model_config = ConfigDict(strict=True)
 
     name: str = "digits"  # see `repro.data.registry.find`
-    size: Annotated[int, Interval(ge=1)] = 32  # pixels; resized, and the middle is cut out
-    per_class: Annotated[int, Interval(ge=1)] | None = None  # the first training examples of each
+    size: Annotated[int, Interval(ge=1)] = 32  # pixels; the middle is cut out and resized
+    per_class: Annotated[int, Interval(ge=1)] | None = (
+        None  # only the first training images of each class
+    )
     rotate: Literal[0, 90, 180, 270] = 0  # degrees, counter-clockwise
     # The class, or whether its number is odd (1) or even (0).
     labels: Literal["identity", "parity"] = "identity"
     augment: Augment = "none"  # random changes of training images
-    validation: bool = False  # whether a part of the training images is left out to validate with
-    # The share of the classes, the last ones, that exchange their training labels at random.
+    validation: bool = False  # whether training leaves out a part, to validate with
+    # Share of the classes, the last ones, whose training labels are shuffled among themselves.
     shuffled: Annotated[float, Interval(ge=0, le=1)] = 0.0
 
     def labels_of_result(self) -> dict[str, str]:
@@ -111,7 +113,7 @@ def count_classes(task: ImageTask) -> int:
 
 
 def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
-    """What gives the images at some places, uint8 [n, 3, size, size]; and all targets, int64."""
+    """A function that reads images by place, uint8 [n, 3, size, size], and all targets, int64."""
     entry = find(task.name)
     if entry.kind != "images":
         raise ValueError(f"data={task.name!r}: {entry.title} are sentences; try digits")

@@ -1,9 +1,9 @@
-"""Two sets of grey images that this machine draws itself: letters of many scripts, and symbols.
+"""Two sets of generated grey images: letters of many scripts, and symbols.
 
-A letter or symbol of a font that matplotlib ships is bent, made bolder or finer, and blurred, all
-at random from a fixed seed. Like scikit-learn's digits the strokes are bright on a dark ground. The
-letters are a large set to pretrain on before a task with digits or with symbols, so none of them
-looks like a digit or like a symbol (glyphs.toml).
+A letter or symbol of a font of matplotlib is bent, made bolder or finer, and blurred, at random
+from a fixed seed. As in scikit-learn's digits, the strokes are bright on a dark ground. The letters
+are a large set to pretrain on before a task with digits or with symbols, so no letter looks like a
+digit or like a symbol (glyphs.toml).
 """
 
 import tomllib
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 SIZE = 16  # pixels of an image
-DISTORTION = 0.6  # how strongly all is bent
+DISTORTION = 0.6  # how strongly images are bent
 IMAGES = {"glyphs": 200, "symbols": 100}  # of each class
 _DRAWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 LIKE_DIGITS = "".join(_DRAWN["like_digits"].split())
@@ -30,7 +30,7 @@ _SIDE = 32  # pixels of a drawing
 
 @cache
 def pictures(name: str) -> tuple[Tensor, Tensor]:
-    """The set "glyphs" or "symbols", class after class, the same ones whenever it is drawn.
+    """The set "glyphs" or "symbols", class after class; the same images in every call.
 
     Returns:
         Grey images, uint8 [examples, 1, SIZE, SIZE], and labels, int64 [examples].
@@ -46,7 +46,7 @@ def pictures(name: str) -> tuple[Tensor, Tensor]:
 
 
 def draw(names: str) -> Tensor:
-    """Each name in each face, from 0 to 1: [faces, names, 32, 32]; black where a face has none."""
+    """Each name in each face, from 0 to 1: [faces, names, 32, 32]; black if a face lacks it."""
     import matplotlib as mpl
     from matplotlib.ft2font import FT2Font
     from PIL import Image, ImageDraw, ImageFont, ImageOps

@@ -1,7 +1,7 @@
 """Images to measure with: the 1797 handwritten digits of scikit-learn, resized to a given size.
 
-The paper uses ImageNet. Speed, memory and exactness of a pipeline do not depend on what the images
-show. `repro.data.classification` has the image sets to train on, the digits among them.
+The paper uses ImageNet. Speed, memory and exactness of a pipeline do not depend on the content of
+the images. `repro.data.classification` has the image sets to train on, including the digits.
 """
 
 from typing import Any

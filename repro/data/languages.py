@@ -1,12 +1,11 @@
 """Toy languages: six made-up languages and English share meanings, and translate into each other.
 
 The paper trains on 25 billion sentence pairs of 102 languages that are not public (section 5). Here
-a meaning is a small tree. Each language says it with words, word order, morphology and script of
-its own; the two members of a family share a script, a part of their words and what these mean
-together: a verb means another one beside some kinds of nouns, and so does an adjective. So
-translating word by word is not enough, and small models have something left to learn. The training
-sets shrink by one factor from language to language, from 20,000 pairs to 250, where the paper has
-10^9 to 10^4.
+a meaning is a small tree. Each language has its own words, word order, morphology and script; the
+two members of a family share a script, a part of their words and one rule: next to some kinds of
+nouns a verb has another meaning, and so has an adjective. So translating word by word is not
+enough, and small models have something left to learn. The sizes of the training sets fall by a
+constant factor, from 20,000 pairs to 250; in the paper they range from 10^9 to 10^4.
 """
 
 import tomllib
@@ -24,7 +23,7 @@ ENGLISH = "en"
 
 _LARGEST, _SMALLEST = 20_000, 250  # training pairs
 _SHARED = 0.7  # of the roots of a language are its family's
-# One meaning in ten is a test meaning, and another a validation meaning.
+# One tenth of the meanings are test meanings, and one tenth are validation meanings.
 _TENTHS: dict[int, Part] = {0: "test", 1: "validation"}
 _HELD_OUT = {"test": 500, "validation": 250}  # pairs
 _ADJECTIVE, _PLURAL, _DEFINITE, _PLACE, _PAST = 0.5, 0.4, 0.5, 0.5, 0.5  # probabilities
@@ -35,13 +34,13 @@ _NOUNS, _VERBS, _ADJECTIVES, _PREPOSITIONS = (words.split() for words in _CONCEP
 _KINDS = 10  # of nouns: those of a kind have the same neighbours
 _ALL = (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS)
 _PLACES = {concept: place for place, concept in enumerate(_ALL)}
-# Articles, and affixes, of which "present" is that of one agent. A lexicon has a word for each of
+# Articles and affixes; "present" is the affix of a single agent. A lexicon has a word for each of
 # these and for each concept.
 _GRAMMATICAL = ("the", "a", "several", "plural", "past", "present", "patient")
 
 
 class Phrase(NamedTuple):
-    """Somebody: a noun with number, definiteness and perhaps an adjective; all are concepts."""
+    """A noun with number, definiteness and perhaps an adjective; words are concepts."""
 
     noun: str
     plural: bool
@@ -61,21 +60,21 @@ class Meaning(NamedTuple):
 
 
 class Grammar(NamedTuple):
-    """How a language puts a sentence together."""
+    """The rules by which a language makes a sentence."""
 
-    order: str  # S, V and O as they follow one another
-    adjective_last: bool = False  # the adjective stands after its noun
-    article_last: bool = False  # the article ends the phrase
-    prefixes: bool = False  # plural, tense and case stand before the root instead of after it
-    case: bool = False  # the patient's noun is marked
+    order: str  # of S, V and O
+    adjective_last: bool = False  # whether the adjective follows its noun
+    article_last: bool = False  # whether the article ends the phrase
+    prefixes: bool = False  # plural, tense and case precede the root; else they follow it
+    case: bool = False  # whether the patient's noun is marked
 
 
 class Language(NamedTuple):
-    """A language: its place by the size of its training set, its grammar, script and family."""
+    """A language: its rank by the size of its training set, its grammar, script and family."""
 
     rank: int  # 0 for the largest training set
     grammar: Grammar
-    script: str  # which the other member of its family has too
+    script: str  # the script of its family
 
     @property
     def size(self) -> int:
@@ -99,17 +98,14 @@ LANGUAGES = {
 
 
 @cache
-def corpus(
-    language: str, part: Part = "train", pairs: int | None = None, related: bool = True
-) -> list[tuple[str, str]]:
+def corpus(language: str, part: Part = "train", pairs: int | None = None) -> list[tuple[str, str]]:
     """Sentences of 5 to 10 words and their English translations.
 
     No meaning comes twice or is in two parts. All languages have the same validation and test
     meanings.
 
     Args:
-        pairs: of the training set, in place of the language's own number.
-        related: whether its family has a part of its words.
+        pairs: of the training set, instead of the language's own number.
     """
     if language not in LANGUAGES:
         raise ValueError(
@@ -120,35 +116,32 @@ def corpus(
     source = f"train 0 {language}" if part == "train" else f"{part} 0"
     found: dict[Meaning, tuple[str, str]] = {}
     for meaning in _meanings(source):
-        # Whatever the language, a meaning belongs to one part.
+        # A meaning belongs to the same part in every language.
         tenth = zlib.crc32(repr(meaning).encode()) % 10
         if _TENTHS.get(tenth, "train") == part and meaning not in found:
-            found[meaning] = (say(language, meaning, related), say(ENGLISH, meaning))
+            found[meaning] = (_translated(language, meaning), _translated(ENGLISH, meaning))
             if len(found) == count:
                 break
     return list(found.values())
 
 
-def say(language: str, meaning: Meaning, related: bool = True) -> str:
+def _translated(language: str, meaning: Meaning) -> str:
     if language == ENGLISH:
         grammar, lexicon, family = Grammar("SVO"), _ENGLISH, ""
     else:
-        grammar, lexicon = LANGUAGES[language].grammar, _lexicon(language, related)
-        family = LANGUAGES[language].script if related else language
+        grammar, lexicon = LANGUAGES[language].grammar, _lexicon(language)
+        family = LANGUAGES[language].script
 
     def inflected(concept: str, affixes: list[str]) -> str:
         root = lexicon[concept]
         return "".join([*affixes, root] if grammar.prefixes else [root, *affixes])
-
-    def beside(concept: str, noun: str) -> str:
-        return _beside(family, concept, noun) if family else concept
 
     def phrase(part: Phrase, patient: bool = False) -> list[str]:
         affixes = [lexicon["plural"]] * part.plural
         affixes += [lexicon["patient"]] * (patient and grammar.case)
         noun = [inflected(part.noun, affixes)]
         if part.adjective:
-            adjective = [lexicon[beside(part.adjective, part.noun)]]
+            adjective = [lexicon[_meant(family, part.adjective, part.noun)]]
             noun = noun + adjective if grammar.adjective_last else adjective + noun
         article = lexicon["several" if part.plural else "a"]
         if part.definite:
@@ -160,7 +153,7 @@ def say(language: str, meaning: Meaning, related: bool = True) -> str:
         tense = "" if meaning.agent.plural else lexicon["present"]
     parts = {
         "S": phrase(meaning.agent),
-        "V": [inflected(beside(meaning.action, meaning.patient.noun), [tense])],
+        "V": [inflected(_meant(family, meaning.action, meaning.patient.noun), [tense])],
         "O": phrase(meaning.patient, patient=True),
     }
     sentence = [word for role in grammar.order for word in parts[role]]
@@ -170,8 +163,10 @@ def say(language: str, meaning: Meaning, related: bool = True) -> str:
     return " ".join(sentence)
 
 
-def _beside(family: str, concept: str, noun: str) -> str:
-    """What a family says for a concept beside a noun: beside half of the kinds its neighbour."""
+def _meant(family: str, concept: str, noun: str) -> str:
+    """The concept whose word a family uses next to a noun: for half of the kinds its neighbour."""
+    if not family:  # English
+        return concept
     place = _PLACES[concept]
     pair, kind = place // 2, _PLACES[noun] % _KINDS
     swapped = zlib.crc32(f"{family} {pair} {kind}".encode()) % 2
@@ -179,7 +174,7 @@ def _beside(family: str, concept: str, noun: str) -> str:
 
 
 def _meanings(source: str) -> Iterator[Meaning]:
-    """Meanings without end; `source` seeds them. The order of the draws fixes the text."""
+    """Meanings without end, seeded by `source`. The order of the draws determines the text."""
     rng = Random(source)
     weights = list(accumulate(1 / rank for rank in range(1, len(_NOUNS) + 1)))
 
@@ -208,7 +203,7 @@ _ENGLISH = {
 
 
 @cache
-def _lexicon(name: str, related: bool) -> dict[str, str]:
+def _lexicon(name: str) -> dict[str, str]:
     """Roots of two or three syllables, some of them the family's; affixes of one syllable."""
     language = LANGUAGES[name]
     consonants, vowels = _SCRIPTS[language.script]
@@ -227,9 +222,9 @@ def _lexicon(name: str, related: bool) -> dict[str, str]:
 
     roots = {}
     for concept in _ALL:
-        # Drawn for every concept, so that the members of a family agree on what they share.
+        # Drawn for every concept, so that the members of a family share the same words.
         root = word(inherited, inherited.choice((2, 2, 3)))
-        if not related or invented.random() >= _SHARED or root in taken:
+        if invented.random() >= _SHARED or root in taken:
             root = new_word(invented.choice((2, 2, 3)))
         taken.add(root)
         roots[concept] = root

@@ -4,8 +4,8 @@ The paper mixes 102 languages by temperature sampling, "as in multilingual BERT"
 language is drawn with a probability proportional to its number of pairs to the power of 1 / t. The
 paper does not state t. There is no token for the language, as all translate into English.
 
-Pairs are read in any order. So a set on the Hub is downloaded whole before the first batch: of
-wmt14-de-en that is 4.5 million pairs.
+Pairs are read in random order. So a set on the Hub is downloaded completely before the first batch;
+wmt14-de-en has 4.5 million pairs.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from repro.data.tokens import BOS, EOS, PAD
 from repro.io.explain import Frozen
 
 _KEPT = 200_000  # encoded pairs of a language that are kept in memory
-_ORDER_OF_0 = 2**62  # in place of the seed 0
+_ORDER_OF_0 = 2**62  # replaces the seed 0
 _READ = 200_000  # pairs of a language that sub-words are learnt from
 
 Pair = tuple[str, str]
@@ -35,7 +35,7 @@ Inputs = tuple[Tensor, Tensor]
 
 
 class TranslationTask(Frozen):
-    """Which sentences are translated into English, and as which tokens they are read.
+    """Which sentences are translated into English, and how they become tokens.
 
     A language is toy:alfa, wmt14-de-en, opus100:de-en and the like.
     """
@@ -43,59 +43,53 @@ class TranslationTask(Frozen):
     model_config = ConfigDict(strict=True)
 
     names: Sequence[str]  # of languages
-    vocabulary: Annotated[int, Interval(ge=1)]  # sub-words of both languages, about so many ids
+    vocabulary: Annotated[int, Interval(ge=1)]  # about so many sub-words of both languages
     # Tokens of a source and of a target. Each ends with EOS; longer ones are cut, others padded.
     S: Annotated[int, Interval(ge=2)]
     T: Annotated[int, Interval(ge=2)]
     vocabulary_of: Sequence[str] = ()  # languages that sub-words are learnt from, else `names`
-    # 1 draws languages as often as they have pairs; a higher one draws small ones more often.
+    # With 1 a language is drawn in proportion to its pairs; higher values favour small languages.
     temperature: Annotated[float, Interval(gt=0)] = 1.0
-    # Pairs of each toy language that sub-words are learnt from, as from monolingual text.
+    # Pairs of each toy language that sub-words are learnt from, in place of monolingual text.
     vocabulary_pairs: Annotated[int, Interval(ge=1)] | None = None
-    validation: bool = False  # whether a part of the training pairs is left out to validate with
+    validation: bool = False  # whether training leaves out a part, to validate with
     misaligned: Annotated[float, Interval(ge=0, le=1)] = 0.0  # share of training pairs
-    order: Annotated[int, Interval(ge=0)] = 0  # another one for the same seed
+    order: Annotated[int, Interval(ge=0)] = 0  # another value gives the same seed another order
     pairs: Annotated[int, Interval(ge=1)] | None = None  # to train on, of each toy language
-    related: bool = True  # whether toy languages of a family share words
 
     @property
     def subwords(self) -> Subwords:
-        """Its vocabulary, learnt once in a process."""
+        """The vocabulary, learnt once in a process."""
         names = tuple(self.vocabulary_of or self.names)
-        return _learn_vocabulary(names, self.vocabulary, self.vocabulary_pairs, self.related)
+        return _learn_vocabulary(names, self.vocabulary, self.vocabulary_pairs)
 
 
 class Language(NamedTuple):
-    """The sentence pairs of one language, training or test set."""
+    """The sentence pairs of one part of a language."""
 
     title: str
     size: int
-    pair: Callable[[int], Pair]  # gives the sentence of a number, and its translation
+    pair: Callable[[int], Pair]  # gives sentence number n and its translation
 
 
 def open_language(
-    name: str,
-    part: Part = "train",
-    *,
-    validation: bool = False,
-    pairs: int | None = None,
-    related: bool = True,
+    name: str, part: Part = "train", *, validation: bool = False, pairs: int | None = None
 ) -> Language:
     """A part of a language; a one-line ValueError if there is none.
 
-    The last three are as in `TranslationTask`.
+    The last two arguments are as in `TranslationTask`.
     """
     entry = find(name)
     if entry.kind != "pairs" or not entry.config:
         raise ValueError(f"data={name!r}: no language; try toy:alfa or opus100:de-en")
     if entry.hub:
         return _open_rows(entry, part, validation)
-    sentences = corpus(str(entry.config), part, pairs, related)
+    sentences = corpus(str(entry.config), part, pairs)
     return Language(entry.title, len(sentences), sentences.__getitem__)
 
 
 def _misaligned(language: Language, share: float) -> Language:
-    """The language with a share of its pairs misaligned: each has the translation of another."""
+    """The language, where a share of the sentences have the translation of another sentence."""
     rng = np.random.default_rng(0)
     chosen = rng.permutation(language.size)[: round(share * language.size)]
     other = dict(zip(chosen.tolist(), np.roll(chosen, 1).tolist(), strict=True))
@@ -107,13 +101,11 @@ def _misaligned(language: Language, share: float) -> Language:
 
 
 @cache
-def _learn_vocabulary(
-    names: tuple[str, ...], size: int, pairs: int | None, related: bool
-) -> Subwords:
-    """Sub-words of the training text of languages and of its translations, of about `size` ids."""
+def _learn_vocabulary(names: tuple[str, ...], size: int, pairs: int | None) -> Subwords:
+    """About `size` sub-words of the training text of languages and of its translations."""
     sentences = [
         sentence
-        for language in (open_language(name, pairs=pairs, related=related) for name in names)
+        for language in (open_language(name, pairs=pairs) for name in names)
         for example in range(min(language.size, _READ))
         for sentence in language.pair(example)
     ]
@@ -129,8 +121,9 @@ def open_pairs(
         Batches of inputs (source int64 [N / D, S], target_in int64 [N / D, T] beginning with BOS)
         and targets int64 [N / D, T], where N is the mini-batch over all replicas.
     """
-    of_task = task.model_dump(include={"validation", "pairs", "related"})
-    languages = [open_language(name, **of_task) for name in task.names]
+    languages = [
+        open_language(name, validation=task.validation, pairs=task.pairs) for name in task.names
+    ]
     languages = [_misaligned(language, task.misaligned) for language in languages]
     encoders = [_encoder(language, task) for language in languages]
 
@@ -152,8 +145,8 @@ def open_pairs(
         facts["misaligned"] = f"{task.misaligned:.0%}"
     weights = [count ** (1 / task.temperature) for count in counts]
     shares = [weight / sum(weights) for weight in weights]
-    # Seeds are small, so no other one has the same order. It is never that of 0, by which pairs are
-    # misaligned: all of those would come first.
+    # Seeds are small, so no other seed gives the same order. The order is never that of seed 0,
+    # which chooses the misaligned pairs: all of them would come first.
     seed = (seed + (task.order << 32)) or _ORDER_OF_0
     return Batches(counts, read, N, seed, facts, replica, replicas, shares)
 
@@ -161,9 +154,8 @@ def open_pairs(
 def evaluation_pairs(
     task: TranslationTask, name: str, N: int, count: int | None = None, part: Part = "test"
 ) -> tuple[Evaluation, list[str]]:
-    """The first `count` pairs to evaluate, by default all: batches of N, translations."""
-    of_task = task.model_dump(include={"validation", "related"})
-    language = open_language(name, part, **of_task)
+    """The first `count` pairs of a part, by default all: batches of N, and the translations."""
+    language = open_language(name, part, validation=task.validation)
     number = language.size if count is None else min(count, language.size)
     encode = _encoder(language, task)
 
@@ -175,7 +167,7 @@ def evaluation_pairs(
 
 
 def _encoder(language: Language, task: TranslationTask) -> Callable[[int], np.ndarray]:
-    """Gives source, target_in and target of a pair, one after the other, int64 [S + 2 T]."""
+    """A function that gives source, target_in and target of a pair, joined: int64 [S + 2 T]."""
     S, T, subwords = task.S, task.T, task.subwords
 
     @lru_cache(_KEPT)

@@ -27,10 +27,6 @@ class DataSet:
     classes: int = 0  # of images
     gated: bool = False  # whether the Hub gives it only to users who have accepted its terms
 
-    @property
-    def page(self) -> str:
-        return f"https://huggingface.co/datasets/{self.hub}"
-
 
 _ROWS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 DATA = {name: DataSet(name, **row) for name, row in _ROWS.items()}

@@ -29,7 +29,8 @@ def open_rows(entry: DataSet, train: bool) -> Any:
         return load_dataset(entry.hub, entry.config, split=split, revision=entry.revision)
     except Exception as error:  # of the network, the Hub or the library
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
-        terms = f"; accept its terms at {entry.page} and set HF_TOKEN" if entry.gated else ""
+        page = f"https://huggingface.co/datasets/{entry.hub}"
+        terms = f"; accept its terms at {page} and set HF_TOKEN" if entry.gated else ""
         raise ValueError(
             f"data={entry.name!r}: {entry.hub} cannot be read ({type(error).__name__}: "
             f"{first_line}){terms}; without a network try "

@@ -1,6 +1,6 @@
 """Sub-words: a sentencepiece model trained on the training text.
 
-The paper has a vocabulary of 64k sub-words (section 5) and does not say how they were made.
+The paper has a vocabulary of 64k sub-words (section 5) and does not state how they were made.
 """
 
 import io
@@ -12,7 +12,7 @@ from repro.data.tokens import BOS, EOS, PAD, UNK
 
 
 class Subwords:
-    """A trained vocabulary. `len` is its size: the rows of an embedding."""
+    """A trained vocabulary; its length is the number of rows of an embedding."""
 
     def __init__(self, model: bytes) -> None:
         from sentencepiece import SentencePieceProcessor
@@ -27,18 +27,18 @@ class Subwords:
         return self._processor.encode(sentence)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of ids: up to the first EOS; sentencepiece leaves out PAD and BOS.
+        """The sentence of the ids before the first EOS, without PAD and BOS.
 
-        A model may have more outputs than there are sub-words. Such an id is an unknown word.
+        A model may have more outputs than there are sub-words; such an id is an unknown word.
         """
         tokens = takewhile(lambda token: token != EOS, map(int, ids))
         return self._processor.decode([token if token < len(self) else UNK for token in tokens])
 
 
 def learn(sentences: Sequence[str], size: int) -> Subwords:
-    """Train a vocabulary of so many ids, or of fewer where a small text has fewer sub-words.
+    """Train a vocabulary of `size` ids, or of fewer if a small text has fewer sub-words.
 
-    The same sentences give the same one.
+    The same sentences give the same vocabulary.
     """
     from sentencepiece import SentencePieceTrainer
 

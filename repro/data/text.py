@@ -1,8 +1,8 @@
 """Text: made-up sentences from a seeded grammar, with Zipf's word frequencies and any vocabulary.
 
 The paper trains on data that was never published. Speed, memory and exactness of a pipeline do not
-depend on what the words mean. A model can still learn which kind of word follows which, and which
-words are frequent.
+depend on the meaning of the words. A model can still learn which kind of word follows another, and
+which words are frequent.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def sentences(count: int, V: int, seed: int) -> list[str]:
     noun, verb, adjective = (_zipf(invented[kind::3], rng) for kind in range(3))
     determiner, preposition = _zipf(_DETERMINERS, rng), _zipf(_PREPOSITIONS, rng)
 
-    # The order of the draws fixes the text, so it must not change.
+    # The order of the draws determines the text, so it must not change.
     def noun_phrase() -> list[str]:
         phrase = [determiner()]
         if rng.random() < _OPTIONAL:
@@ -54,7 +54,7 @@ def sentences(count: int, V: int, seed: int) -> list[str]:
 
 
 def batch(N: int, T: int, V: int, seed: int) -> tuple[Tensor, Tensor]:
-    """T tokens of a stream of sentences, N times, and the token after each: both int64 [N, T]."""
+    """N sequences of T tokens of a stream of sentences, and the next tokens: both int64 [N, T]."""
     needed = N * (T + 1)
     rows = sentences(-(-needed // _SHORTEST), V, seed)
     tokens = vocabulary(V)

@@ -1,6 +1,6 @@
 """The models by name, each a sequence of layers: `build("amoebanet-d", L=6, D=32)`.
 
-`build("import:package.module:function")` takes a model of your own, see `own`.
+`build("import:package.module:function")` builds a model of your own, see `own`.
 """
 
 import inspect
@@ -34,15 +34,15 @@ PREFIXES: dict[str, Callable[..., Model]] = {"timm": timm_model, "import": own}
 
 
 def names() -> list[str]:
-    """Names that `build` takes; angle brackets stand for a choice."""
+    """The names of models; angle brackets mark a choice."""
     return [*BUILDERS, "timm:<timm's name>", "import:<package.module>:<function>"]
 
 
 def build(name: str, /, **args: Any) -> Model:
     """Build a model by its name, one of `names`; by default with the paper's sizes.
 
-    A value that is not allowed is a one-line ValueError; a name or an argument that is not known,
-    or a user's function that fails, is an UnusableError.
+    A wrong value raises a one-line ValueError. An unknown name or argument, or a user's function
+    that fails, raises an UnusableError.
     """
     builder = _builder(name)
     check_names(name, builder, args)

@@ -42,14 +42,14 @@ class Stem(nn.Module):
 
     def forward(self, image: Tensor) -> Boundary:
         output = self.norm(self.conv(image))
-        return output, output  # there is no cell before the first one, so its skip is its input
+        return output, output  # the first cell has no earlier cell, so its skip is its input
 
 
 class Cell(nn.Module):
     """One cell: (x [N, C, H, W], skip) -> (output, x).
 
-    `skip_stride` is 2 if the skip is twice as high and wide as x, as behind a reduction cell. It is
-    None in the first cell, whose skip is its own input and stays as it is in the authors' code.
+    `skip_stride` is 2 if the skip is twice as high and wide as x, that is, after a reduction cell.
+    It is None in the first cell, whose skip is its own input, unchanged as in the authors' code.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Cell(nn.Module):
         widths = (filters, channels[1] if skip_stride is None else filters)
 
         def operation(name: str, state: int) -> nn.Module:
-            # Only on the cell's two inputs it has a stride.
+            # Only operations on the cell's two inputs have a stride.
             if state < 2:
                 return OPERATIONS[name](widths[state], filters, stride)
             return OPERATIONS[name](filters, filters, 1)
@@ -109,8 +109,8 @@ def amoebanet(
     The default sizes are those of Table 2.
 
     Args:
-        image: height and width of the images. Up to 32 the last cells see a single pixel, so that
-            batch norm needs micro-batches of two examples or more.
+        image: height and width of the images. Up to 32 the last cells get a single pixel, so batch
+            norm needs micro-batches of at least two examples.
         num_classes: 1001 is ImageNet's 1000 and a background class.
         bn_momentum: of batch norm's running statistics. The authors' 0.0003 (TensorFlow's decay
             0.9997) takes thousands of steps to forget the initial values.
@@ -140,7 +140,7 @@ def _plan(L: int, D: int) -> Iterator[tuple[int, bool]]:
 
 
 def _match(channels: int, filters: int, stride: int | None) -> nn.Module:
-    """Give a skip F channels and the size of the cell's input; `stride`: skip_stride of `Cell`."""
+    """What gives a skip F channels and the size of the cell's input; `stride` is `skip_stride`."""
     if stride == 2:
         return FactorizedReduction(channels, filters)
     if stride is None or channels == filters:
@@ -151,8 +151,8 @@ def _match(channels: int, filters: int, stride: int | None) -> nn.Module:
 def _initialised(momentum: float, kind: Callable[..., nn.Module], *arguments: Any) -> nn.Module:
     """A layer with initial weights, and batch norm's momentum.
 
-    Convolutions are initialised as by the authors: variance scaling by fan-out. The authors do the
-    same in the classifiers. With 10 classes instead of 1001 that gives a first loss of 14, where
+    Convolutions are initialised as in the authors' code: variance scaling by fan-out. The authors
+    do the same for classifiers. With 10 classes instead of 1001 the first loss would be 14, and
     guessing gives 2.3. So classifiers are scaled by fan-in here.
     """
     layer = kind(*arguments)

@@ -8,7 +8,7 @@ from annotated_types import Interval
 
 from repro.io.untrusted import did_you_mean
 
-# Ranges of arguments. The list of layers is made before it is known what fits, so L has a limit.
+# Ranges of arguments. L has a limit, since the list of layers is made before any check of memory.
 Layers = Annotated[int, Interval(ge=1, le=2**16)]
 Count = Annotated[int, Interval(ge=1)]
 Probability = Annotated[float, Interval(ge=0, lt=1)]
@@ -16,15 +16,15 @@ Classes = Annotated[int, Interval(ge=2, le=2**24)]
 
 
 class UnusableError(ValueError):
-    """A model that cannot be used with any arguments: it is unknown or broken. One line."""
+    """The model is unknown or broken, whatever its arguments; one line."""
 
 
 def check_names(
     model: str, builder: Callable[..., Any], given: Mapping[str, Any], also: Iterable[str] = ()
 ) -> None:
-    """Raise an UnusableError if an argument is unknown, or a required one is missing.
+    """Raise an UnusableError if an argument is unknown or a required argument is missing.
 
-    The message names the model, and `also` arguments that are not the builder's.
+    The message names the model, and lists the builder's arguments and those in `also`.
     """
     parameters = inspect.signature(builder).parameters.values()
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -41,9 +41,9 @@ def check_names(
 
 
 def check_types(builder: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise a ValueError if an argument is not of its annotated type and range, as JSON has types.
+    """Raise a ValueError if an argument does not have its annotated type and range.
 
-    An int is allowed for a float, but neither a bool nor "6" for an int.
+    Types are those of JSON: an int is allowed for a float, but neither a bool nor "6" for an int.
     """
     from pydantic import TypeAdapter, ValidationError
 

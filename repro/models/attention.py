@@ -1,4 +1,4 @@
-"""Attention in heads, and the linear layers around it, of the Transformers."""
+"""Multi-head attention of the Transformers, and their linear layers."""
 
 import math
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from torch.nn import functional
 class TensorPlan:
     """How a module's matrices are divided over T devices, as in Megatron-LM (arXiv:1909.08053).
 
-    A module that can be divided has one as its attribute `tensor_plan`. Each device gets a part of
-    the hidden channels and of the heads. Activations between modules stay whole on every device.
+    It is the attribute `tensor_plan` of a module that can be divided. Each device gets a part of
+    the hidden channels and of the heads. Activations between modules are whole on every device.
     """
 
     inputs: tuple[str, ...]  # modules whose whole output the divided layers read
     columns: tuple[str, ...]  # linear layers whose output channels are divided
     rows: tuple[str, ...]  # linear layers of divided input channels; their outputs are summed
     counts: tuple[str, ...] = ()  # attributes that are divided by T, such as the number of heads
-    # Attributes that each device has 1 / T of, of a module whose outputs are summed as a whole.
+    # Attributes that are divided by T if the outputs of the whole module are summed.
     seconds: tuple[str, ...] = ()
 
 

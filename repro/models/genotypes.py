@@ -1,14 +1,14 @@
 """The cells of AmoebaNet-B and AmoebaNet-D (Real et al., arXiv:1802.01548), as tables.
 
-A cell has two input states: 0, the previous cell's output, and 1, the output of the cell before
-that. It adds the states 2 to 6. Each is the sum of two operations on earlier states.
+A cell has two input states: 0 is the output of the previous cell, and 1 is the output of the cell
+before that. The states 2 to 6 are each the sum of two operations on earlier states.
 """
 
 from typing import NamedTuple
 
 
 class Pair(NamedTuple):
-    """One new state: left(state) + right(state), with operations of `operations.OPERATIONS`."""
+    """One new state: left(state) + right(state); operations are named as in `OPERATIONS`."""
 
     left: str
     left_state: int
@@ -59,7 +59,7 @@ CELLS = {
         ),
         concat=_NORMAL_CONCAT,
     ),
-    # State 4: the authors call it a dilated separable 5x5, but their code does not dilate.
+    # State 4: the authors name it a dilated separable 5x5, but their code does not dilate.
     ("b", True): Cell(
         pairs=(
             Pair("max2x2", 0, "max3x3", 0),

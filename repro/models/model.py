@@ -13,19 +13,19 @@ from repro.data import images
 
 @dataclass(frozen=True)
 class Model:
-    """A sequence of layers, and all that is needed to train it.
+    """A sequence of layers with its data and its loss.
 
-    A layer is a zero-argument factory, or a user's module, that maps one value, a tensor or a
-    nested tuple of tensors, to one value. Called under `torch.device("meta")`, a factory allocates
+    A layer is a factory without arguments, or a user's module. It maps one value to one value; a
+    value is a tensor or a nested tuple of tensors. Under `torch.device("meta")` a factory allocates
     no memory.
 
     Attributes:
-        name: as given to `build`, which gives a user's own model the name by which it was found.
-        layers: in their order; each gets what the one before it returns, the first the inputs.
+        name: as given to `build`; a user's own model is named by its path.
+        layers: in order; each gets the value of the previous layer, and the first gets the inputs.
         batch: (N, seed) -> (inputs, targets), the same small real data for the same seed.
-        loss: (output of the last layer, targets) -> a mean, such as that over the examples.
-        unit: of the throughput, which is examples a second: "images/s" or "sequences/s".
-        labels: facts that a result must state, such as where the data are from.
+        loss: (output of the last layer, targets) -> a mean, such as the mean over the examples.
+        unit: of the throughput in examples a second: "images/s" or "sequences/s".
+        labels: facts that a result must state, such as the origin of the data.
     """
 
     name: str
@@ -41,7 +41,8 @@ def of_images(
 ) -> Model:
     """A model of images [N, 3, image, image], from layers that end in logits.
 
-    Its data are the digits. Where there are fewer than ten classes, they count modulo their number.
+    The data are the digits; with fewer than ten classes, a digit's class is the digit modulo their
+    number.
     """
     batch = partial(images.batch, image, classes)
     labels = {"data": images.LABEL}

@@ -1,7 +1,7 @@
 """The operations of AmoebaNet's cells, padded as TensorFlow's SAME does.
 
-SAME gives ceil(size / stride) outputs, and an odd pixel of padding goes to the right and the
-bottom. So with stride 2 on an even size the padding is lopsided, which torch's `padding=` cannot
+SAME gives ceil(size / stride) outputs, and an odd pixel of padding is added at the right and at the
+bottom. So with stride 2 on an even size the padding is asymmetric, which torch's `padding=` cannot
 express. No operation works in place, since a cell's input is also the next cell's skip.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.utils import _pair
 
-# (input channels, filters F, stride) -> the operation, which gives F channels
+# (input channels, filters F, stride) -> the operation, which has F output channels
 Operation = Callable[[int, int, int], nn.Module]
 
 BN_EPSILON = 1e-3  # the authors' value; their momentum is an argument of the models
@@ -28,7 +28,7 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
 def _pad(
     input: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], fill: float
 ) -> tuple[Tensor, tuple[int, int]]:
-    """The input, padded if the padding is lopsided, and the padding left for the operation."""
+    """The input, padded if the padding is asymmetric, and the padding that the operation adds."""
     top, bottom = same_padding(input.shape[2], kernel[0], stride[0])
     left, right = same_padding(input.shape[3], kernel[1], stride[1])
     if (top, left) == (bottom, right):
@@ -56,10 +56,10 @@ class SameMaxPool(nn.MaxPool2d):
 
 
 class FactorizedReduction(nn.Module):
-    """Halve a skip in size, with F channels: [N, C, H, W] -> [N, F, ceil(H / 2), ceil(W / 2)].
+    """Halves the size of a skip: [N, C, H, W] -> [N, F, ceil(H / 2), ceil(W / 2)].
 
-    Half of the filters see the even pixels, the other half the odd ones, of the image shifted by
-    one pixel.
+    Half of the filters read the even pixels. The other half reads the odd pixels, that is, the even
+    pixels of the image shifted by one.
     """
 
     kernel_size, stride = 2, 2  # of both together
@@ -87,7 +87,7 @@ def conv(
 
 
 def _bottleneck(*kernels: tuple[int, int]) -> Operation:
-    """1x1 to a quarter of the filters, the kernels with the stride in their directions, and 1x1."""
+    """1x1 to a quarter of the filters, the kernels, which have the stride, and 1x1 to all."""
 
     def build(channels: int, filters: int, stride: int) -> nn.Module:
         narrow = max(filters // 4, 1)
@@ -101,7 +101,7 @@ def _bottleneck(*kernels: tuple[int, int]) -> Operation:
 
 
 def _separable(size: int) -> Operation:
-    """ReLU, depthwise size x size, pointwise, batch norm; twice, with the stride in the first."""
+    """ReLU, depthwise size x size, pointwise, batch norm; twice, the first with the stride."""
 
     def half(channels: int, filters: int, stride: int) -> list[nn.Module]:
         depthwise = SameConv(channels, channels, size, stride, groups=channels, bias=False)
@@ -134,7 +134,7 @@ def _average3x3(channels: int, filters: int, stride: int) -> nn.Module:
 
 
 def _to_filters(pool: nn.Module, channels: int, filters: int) -> nn.Module:
-    """The pool, with a 1x1 convolution and batch norm if its input has not F channels."""
+    """The pool; if its input does not have F channels, a 1x1 convolution and batch norm follow."""
     if channels == filters:
         return pool
     project = nn.Conv2d(channels, filters, 1, bias=False)

@@ -3,9 +3,9 @@
 The function is called with the model's arguments. It returns one of:
 - a sequence of layers (nn.Sequential, or a list or tuple of nn.Modules or zero-argument factories),
   which is trained on the digits. With factories, a rank makes only its own layers;
-- a `Model`, which has its own data and loss. It is named by its path, whatever name it has.
+- a `Model`, which has its own data and loss. Its name is replaced by its path.
 
-Modules are found as Python finds them, with the current directory first.
+Python looks for modules in the current directory first.
 """
 
 import importlib.util
@@ -29,15 +29,15 @@ from repro.models.model import Model, of_images
 def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments: Any) -> Model:
     """The model that the function at `path` (package.module:function) returns.
 
-    Height and width of the digits and the number of classes are passed to the function if it has
-    these parameters.
+    The function gets the height and width of the digits, and the number of classes, if it has these
+    parameters.
     """
     function = function_at(path)
     accepted = inspect.signature(function).parameters
     of_data = {"image": image, "num_classes": num_classes}
     arguments |= {name: value for name, value in of_data.items() if name in accepted}
     check_names(f"import:{path}", function, arguments, also=tuple(of_data))
-    # The function may return modules with weights, which must be the same in every process.
+    # The function may return modules with weights. They must be the same in every process.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
@@ -55,7 +55,7 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
 
 
 def function_at(path: str) -> Callable[..., Any]:
-    """The user's function at `path`; an UnusableError says why there is none."""
+    """The user's function at `path`; if there is none, an UnusableError says why."""
     wrong = f"model='import:{path}'"
     module_name, _, name = path.partition(":")
     if not (module_name and name) or module_name.startswith("."):
@@ -83,28 +83,28 @@ def function_at(path: str) -> Callable[..., Any]:
 
 @contextmanager
 def _explained(what: str, *, may_refuse: bool = False) -> Iterator[None]:
-    """Make one line of an error of the user's module.
+    """Turn an error of the user's module into one line.
 
-    A ValueError is its own refusal, or stands for the errors by which a function and torch's layers
-    may refuse sizes. An UnusableError stands for any other error.
+    A ValueError is not changed. If the function may refuse its arguments, an error by which it or
+    torch's layers refuse a size becomes a ValueError. Any other error becomes an UnusableError.
     """
     try:
         yield
     except ValueError:
         raise
-    except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
+    except (Exception, SystemExit) as error:  # a script without a guard may exit
         refuses = may_refuse and isinstance(error, AssertionError | RuntimeError | TypeError)
         kind = ValueError if refuses else UnusableError
         raise kind(f"{what} raised {_describe(error)}") from error
 
 
 def _describe(error: BaseException) -> str:
-    """An error and the user's line that led to it: `KeyError: 'a' (mymodel.py, line 12)`."""
+    """The error, and the user's line that raised it: `KeyError: 'a' (mymodel.py, line 12)`."""
     text = f"{type(error).__name__}: {message(error)}"[:200].removesuffix(": ")
     ours = ("<", __file__, importlib.__file__)
     frames = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in frames if not frame.filename.startswith(ours)]
-    if not frames or isinstance(error, SyntaxError):  # a SyntaxError names its place itself
+    if not frames or isinstance(error, SyntaxError):  # a SyntaxError already names its line
         return text
     last = [f for f in frames if f.filename == frames[0].filename][-1]
     return f"{text} ({Path(last.filename).name}, line {last.lineno})"

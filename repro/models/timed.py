@@ -1,7 +1,7 @@
 """Layers of known duration: they sleep for the time that a real layer would compute.
 
-They are ordinary layers with real messages, so any engine can run them. They show what the engine
-itself costs, also for more stages than a machine has devices (fidelity "emulated").
+They are ordinary layers with real messages, so any engine can run them. They show the overhead of
+the engine, also with more stages than a machine has devices (fidelity "emulated").
 """
 
 import time
@@ -23,9 +23,9 @@ Seconds = Annotated[float, Interval(ge=0)]
 
 
 class _Wait(Function):
-    """Return x, and in B its gradient, or zeros where the width changes, after a given time.
+    """Returns x after a given time, and its gradient in B; zeros if the width changes.
 
-    The results are made before the sleep, so that making them takes no additional time.
+    The results are made before the sleep, so that they take no additional time.
     """
 
     waits = Waits()
@@ -36,7 +36,7 @@ class _Wait(Function):
     ) -> Tensor:
         deadline = _Wait.waits.after(forward_s)
         ctx.backward_s = backward_s
-        # Layers that compute save their input, and some libraries recompute when it is asked for.
+        # Layers that compute save their input, and some libraries recompute when it is read.
         ctx.save_for_backward(x)
         ctx.weight = weight.shape
         output = x.view_as(x) if x.shape[1] == elements else x.new_zeros(len(x), elements)
@@ -45,10 +45,10 @@ class _Wait(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        (x,) = ctx.saved_tensors  # a recomputation, if any, happens now, before B's time begins
+        (x,) = ctx.saved_tensors  # a recomputation happens now, before B's time begins
         deadline = _Wait.waits.after(ctx.backward_s)
         (gradient,) = gradients
-        # A view, since autograd would copy the gradient itself, and B would end that much later.
+        # A view, since autograd would copy the gradient itself, which would lengthen B.
         returned = gradient.view_as(x) if gradient.shape == x.shape else gradient.new_zeros(x.shape)
         nothing = gradient.new_zeros(ctx.weight)
         _Wait.waits.until(deadline)
@@ -58,10 +58,10 @@ class _Wait(Function):
 class TimedLayer(nn.Module):
     """[N, any] -> [N, elements]: F takes forward_s seconds, B takes backward_s.
 
-    The output is the input if that has the same width, else zeros. Its parameters give optimizers
-    something to update; they change nothing, and their gradients are 0. `TimedSGD` takes update_s
-    seconds to update it. Where a schedule splits B, weight_s of it are for the weights' gradients.
-    Divided over T devices, F and B take 1 / T of the seconds, and an update all of them.
+    The output is the input if it has the same width, else zeros. The parameters have no effect, and
+    their gradients are 0; an optimizer can update them, which takes `TimedSGD` update_s seconds. If
+    a schedule splits B, weight_s seconds of it are for the weights' gradients. Divided over T
+    devices, F and B take 1 / T of the seconds; an update takes all of them.
     """
 
     tensor_plan: ClassVar[TensorPlan] = TensorPlan(
@@ -112,10 +112,10 @@ def timed(
 
     Every argument but L is one number for all layers, or a list of L numbers: seconds of F (and R)
     and of B of one micro-batch of any size, float32 numbers per example in the output of a layer,
-    and seconds of the layer's update with the optimizer `TimedSGD`. A simulated schedule that
-    splits B needs seconds of its part for the weights' gradients, by default half of B. The inputs
-    of the model are as wide as the output of the first layer, and replicas sum the gradients of the
-    parameters.
+    and seconds of the layer's update by `TimedSGD`. `weight_s` is the part of B for the weights'
+    gradients, which a simulated schedule that splits B needs; by default it is half of B. The
+    inputs of the model are as wide as the output of the first layer. Replicas sum the gradients of
+    the parameters.
     """
     numbers: dict[str, Any] = {"forward_s": forward_s, "backward_s": backward_s}
     numbers |= {"elements": elements, "update_s": update_s, "weight_s": weight_s}

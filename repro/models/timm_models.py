@@ -1,9 +1,10 @@
 """timm's image models as sequences of layers: `timm:resnet50`, `timm:vit_base_patch16_224`.
 
-The model is built once on the meta device (about 0.1 s, no memory). Each layer, a block or an end
-of the model, is a copy of it that keeps only the modules that the layer runs. The layer's factory
-allocates its parameters and gives them timm's own initial weights. So a rank never holds more than
-its own layers. The state-dict keys are timm's: together the layers have the whole model's state.
+The model is built once on the meta device, which takes 0.1 s and no memory. A layer is a block or
+an end of the model: a copy of the whole that keeps only the modules that the layer runs. Its
+factory allocates the parameters and gives them timm's own initial weights. So a rank never has more
+than its own layers in memory. The keys of the state dict are timm's: together the layers have those
+of the whole model.
 """
 
 import copy
@@ -41,7 +42,7 @@ def timm_model(
 ) -> Model:
     """A timm model of one of the `SUPPORTED` families with random weights.
 
-    Images are by default as large as those of the variant.
+    The default size of images is that of the variant.
     """
     import timm
     from timm.models.resnet import ResNet
@@ -54,10 +55,10 @@ def timm_model(
     with torch.device("meta"):
         try:
             whole: Any = timm.create_model(variant, num_classes=num_classes)
-        except RuntimeError as error:  # the model does not have this tag
+        except RuntimeError as error:  # timm has no such tag of this model
             raise ValueError(f"{wrong}: {error}") from None
         if image is not None and isinstance(whole, VisionTransformer):
-            # Its positions are made for the size of the images.
+            # Its position embedding depends on the size of the images.
             whole = timm.create_model(variant, num_classes=num_classes, img_size=image)
     split = {ResNet: _resnet, VisionTransformer: _vision_transformer}.get(type(whole))
     # Every module below the whole model must be able to initialise its own tensors.
@@ -78,7 +79,7 @@ def timm_model(
 
 
 def is_timm_model(variant: str) -> bool:
-    """Whether timm's own registry has a model; timm would also load from hubs and folders."""
+    """Whether timm's registry has the model; timm itself would also load from hubs and folders."""
     import timm
 
     return re.fullmatch(r"[\w.-]+", variant) is not None and timm.is_model(variant)
@@ -122,14 +123,14 @@ def _layer(whole: nn.Module, part: Part) -> nn.Module:
 
 
 def _strip(module: nn.Module, keeps: tuple[str, ...], path: str) -> nn.Module:
-    """A copy of `module`, found at `path`, with only `keeps`, and with uninitialised tensors."""
+    """A copy of `module`, which is at `path`, with only `keeps` and with uninitialised tensors."""
 
     def kept(name: str) -> bool:
         full = f"{path}{name}."
         return any(full.startswith(f"{k}.") or f"{k}.".startswith(full) for k in keeps)
 
     twin = copy.copy(module)
-    # Uninitialised tensors are made on the default device, and fake ones in a fake mode.
+    # `empty` uses the default device, and makes fake tensors in a fake mode.
     twin._parameters = {
         n: nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad)
         if p is not None and kept(n)

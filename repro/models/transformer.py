@@ -5,8 +5,8 @@ The paper's text calls it a sequence-to-sequence model, but the parameter counts
 per layer four d x d attention matrices and two feed-forward matrices, all with biases, and two
 layer norms. So there is no cross attention, no final layer norm and no learned position.
 
-What the counts leave open follows the authors' Lingvo: layer norm before each branch, ReLU, and
-embeddings scaled by sqrt(d) with sinusoidal positions.
+The counts do not determine the rest, which follows the authors' Lingvo: layer norm before each
+branch, ReLU, and embeddings scaled by sqrt(d) with sinusoidal positions.
 """
 
 import math
@@ -94,9 +94,9 @@ def transformer(
     dropout; 0.1 is the value of Vaswani et al. for their base model.
 
     Args:
-        attention: "plain": matrix products and softmax, as in the paper's time, which keep weights
-            of [N, heads, T, T]; "fused": torch's scaled_dot_product_attention, which does not keep
-            them. The results are the same.
+        attention: "plain" is matrix products and softmax, which keep weights [N, heads, T, T], as
+            when the paper was written. "fused" is torch's scaled_dot_product_attention, which does
+            not keep them. The results are the same.
     """
     multiple = math.lcm(2, heads)  # even: sine and cosine halves of the positions
     if d % multiple:

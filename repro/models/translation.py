@@ -13,7 +13,7 @@ The choices that the paper does not state are ours:
 - Layer norm before each branch and at the end of encoder and decoder; ReLU, sinusoidal positions
   and biases as in Transformer-L.
 - Which feed-forward weights are scaled down: the second matrix of each layer is divided by 2L, so
-  that a feed-forward branch starts 2L times smaller. The paper counts 128 layers for L = 64.
+  that a feed-forward branch begins 2L times smaller. The paper counts 128 layers for L = 64.
 
 The value between two layers of the encoder is (x, hidden, target tokens), and of the decoder (y,
 memory, hidden). Here x and y are the states [N, S, d] and [N, T, d], memory is the encoder's
@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
     d: int
     H: int
     heads: int
-    head_dim: int  # channels of a head; together they may differ from d
+    head_dim: int  # channels of a head; the channels of all heads may differ from d
     dropout: float
     attention: Attention
     shrink: float  # divides the initial output of a feed-forward layer
@@ -93,13 +93,13 @@ class SourceEmbedding(nn.Module):
     def forward(self, tokens: tuple[Tensor, Tensor]) -> Boundary:
         source, target = tokens
         hidden = source == PAD
-        # The first position is always seen: a softmax over nothing would make an empty source NaN.
+        # The first position is never hidden: a softmax over nothing would be NaN.
         hidden[:, 0] = False
         return self.embedding(source), hidden, target
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention to all of the source, and a feed-forward layer, each after a layer norm."""
+    """Self-attention to the whole source, and a feed-forward layer, each after a layer norm."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class TargetEmbedding(nn.Module):
 class DecoderBlock(nn.Module):
     """Causal self-attention, attention to the memory, and a feed-forward layer, after layer norms.
 
-    Padding of the target needs no mask: it stands at the end, and nothing looks into the future.
+    Padding of the target needs no mask: it is at the end, and no position attends to a later one.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -175,15 +175,15 @@ def cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0)
 
 
 def target_tokens(targets: Tensor) -> Tensor:
-    """How many tokens are not PAD, by which the mean losses of micro-batches are weighted."""
+    """The number of tokens that are not PAD: the weight of a micro-batch's mean loss."""
     return (targets != PAD).sum()
 
 
 def batch(N: int, S: int, T: int, V: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """N made-up sentences; the translation of a sentence is its words in reverse order.
 
-    The result is ((source [N, S], decoder's input [N, T]), targets [N, T]), all int64. EOS is among
-    the T tokens: longer ones are cut, shorter ones padded. The four special tokens are of the V.
+    The result is ((source [N, S], decoder's input [N, T]), targets [N, T]), all int64. The T tokens
+    include EOS; longer sentences are cut, and shorter ones padded. V includes the special tokens.
     """
     word_tokens = text.vocabulary(V - SPECIAL)
     rows = [
@@ -215,8 +215,8 @@ def translation(
 
     The default is T(6, 8192, 16), the smallest model of the paper. The paper states neither S and
     T, the tokens of a source and of a target sentence, nor dropout, nor the 64 channels of a head,
-    but its sizes fit these. V are the words that source and target share. Logits are not clipped:
-    the paper clips them, but does not state at which magnitude.
+    but its sizes fit these. V is the number of words that source and target share. Logits are not
+    clipped: the paper clips them, but does not state at which magnitude.
     """
     sizes = Sizes(d, H, A, head_dim, dropout, attention, shrink=2.0 * L)
     return Model(

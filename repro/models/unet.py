@@ -1,7 +1,7 @@
-"""torchgpipe's U-Net (B, C), whose published steps the cost model is held against.
+"""torchgpipe's U-Net (B, C). The cost model is compared with its published steps.
 
-Each operator is a layer, so there are 44 B + 21 as in its benchmark. A skip travels behind the
-value, through all stages between its ends; torchgpipe sends it directly.
+Each operator is a layer, so there are 44 B + 21 layers, as in torchgpipe's benchmark. A skip is
+sent with the value, through all stages between its ends; torchgpipe sends it directly.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ from repro.models.arguments import Count, Probability
 from repro.models.model import Model
 
 DEPTH = 5  # how often an image is halved
-Value = Tensor | tuple[Tensor, ...]  # x, or x and the skips that wait, the newest first
+Value = Tensor | tuple[Tensor, ...]  # x, or x and the skips, the newest first
 Layers = Iterator[Callable[[], nn.Module]]
 
 
 class First(nn.Module):
-    """An operator on x; skips pass by."""
+    """An operator on x; skips are passed on."""
 
     def __init__(self, operator: Callable[..., nn.Module], *args: int, **options: float) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Join(nn.Module):
 def unet(B: Count = 5, C: Count = 64, image: Count = 192, dropout: Probability = 0.1) -> Model:
     """U-Net of B convolutions in each block, the outermost with C channels.
 
-    It tells the digits from their background; torchgpipe's targets are ones.
+    It separates the digits from their background; torchgpipe's targets are ones.
     """
     if image % 2 ** (DEPTH + 1):
         raise ValueError(f"image={image}: must be a multiple of {2 ** (DEPTH + 1)}; try image=192")

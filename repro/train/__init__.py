@@ -1,1 +1,1 @@
-"""Training of models to an accuracy: recipes, the training loop, checkpoints, losses, decoding."""
+"""What the experiments train with: recipes, the training loop, losses, evaluation, decoding."""

@@ -1,4 +1,4 @@
-"""What needs forwards alone: means of losses and metrics over some batches, and translation."""
+"""Evaluation and translation with a pipeline: forwards only."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ def evaluate(
 ) -> dict[str, float]:
     """The mean of each metric over the batches of all replicas; call it on every rank.
 
-    The last batch of inputs and targets may be smaller than M. A metric is a mean over a batch's
-    examples, from (outputs, targets); a `Weighted` one says how much a batch weighs.
+    The last batch may be smaller than M. A metric maps (outputs, targets) to a mean over the
+    batch's examples; a `Weighted` metric also gives the weight of the batch.
 
     Raises:
-        ValueError: on every rank, if they have different numbers of batches, or none. One line.
+        ValueError: on every rank, in one line, if ranks have no batches or different numbers.
     """
     everyone = pipe.engine.everyone
     lengths = everyone.all_gather(len(batches))
@@ -32,7 +32,7 @@ def evaluate(
     sums = dict.fromkeys(metrics, 0.0)
     weights = dict.fromkeys(metrics, 0.0)
     for n in range(len(batches)):
-        # Reading may be slow, so only the two ends do it.
+        # Reading may be slow, so only the first and the last stage read.
         inputs, targets = batches[n] if pipe.is_first or pipe.is_last else (None, None)
         padded = _padded(inputs, pipe.micro_batches) if pipe.is_first else None
         outputs = pipe.predict(padded)
@@ -46,7 +46,7 @@ def evaluate(
             if weight:
                 sums[name] += float(metric(outputs, targets)) * weight
                 weights[name] += weight
-    of_ranks = everyone.all_gather((sums, weights))  # only last stages have added something
+    of_ranks = everyone.all_gather((sums, weights))  # zero except on last stages
     return {
         name: sum(sums[name] for sums, _ in of_ranks)
         / sum(weights[name] for _, weights in of_ranks)
@@ -55,14 +55,15 @@ def evaluate(
 
 
 def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
-    """The most likely translations with the weights of now; call it on every rank.
+    """Translations by the most likely token at each position; call it on every rank.
 
     Nothing is cached: each token takes a forward of the whole target, so shapes never change. The
     tokens are the same for every K.
 
-    The model's inputs are (source [n, S], target so far [n, T]) and its outputs logits [n, T, V].
-    Sources int64 [n, S], n at least M, are read on the first stage; others may pass None. All ranks
-    of a replica get its translations, int64 [n, T] on the CPU, without BOS, PAD behind EOS.
+    The model's inputs are (source [n, S], target so far [n, T]), and its outputs are logits
+    [n, T, V]. The first stage reads sources, int64 [n, S] with n at least M; other stages may pass
+    None. All ranks of a replica get its translations, int64 [n, T] on the CPU, without BOS, and
+    with PAD after EOS.
     """
     target = None
     if pipe.is_first and sources is not None:
@@ -70,16 +71,18 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
         target[:, 0] = BOS
 
     columns: list[Tensor] = []
-    ended = torch.zeros(1, dtype=torch.bool)  # after the first token [n]: has the sentence an EOS?
+    ended = torch.zeros(
+        1, dtype=torch.bool
+    )  # after the first token [n]: whether the sentence has an EOS
     for t in range(T):
         inputs = (sources, target) if target is not None else None
         logits = pipe.predict(inputs)
-        # The last stage knows the token, and the first one needs it.
+        # The last stage has the token, and the first stage needs it.
         likeliest = None if logits is None else logits[:, t].argmax(1).cpu()
         token: Tensor = pipe.engine.wire.all_gather(likeliest)[-1]
         columns.append(token.masked_fill(ended, PAD))
         ended = ended | (token == EOS)
-        # Replicas evaluate together, so one of them cannot stop before the others.
+        # Replicas run every forward together, so none can stop before the others.
         if pipe.replicas == 1 and ended.all():
             break
         if target is not None and t + 1 < T:
@@ -91,7 +94,7 @@ def greedy(pipe: Pipeline, sources: Tensor | None, T: int) -> Tensor:
 
 
 def _padded(inputs: Any, least: int) -> Any:
-    """A batch with at least so many examples; the last one is repeated."""
+    """The batch, with the last example repeated until there are `least` examples."""
     examples = batch_size(inputs)
     if examples >= least:
         return inputs

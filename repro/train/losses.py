@@ -1,7 +1,7 @@
-"""Losses of training, and measures of an evaluation, as the last stage computes them.
+"""Losses and metrics, which the last stage computes.
 
-Each is a mean over a micro-batch's examples or, as a `Weighted` one, over its tokens that are not
-padding. So the loss of a mini-batch does not depend on M.
+Each is a mean over the examples of a micro-batch, or, if it is `Weighted`, over the tokens that are
+not padding. So the loss of a mini-batch does not depend on M.
 """
 
 from functools import partial
@@ -17,8 +17,8 @@ from repro.models.translation import cross_entropy, target_tokens
 def classification(smoothing: float = 0.0, classes: int | None = None) -> Loss:
     """Mean cross-entropy of logits [N, classes] and classes int64 [N].
 
-    `smoothing` is the share of the probability that is spread evenly over all classes. If the
-    number of classes is given, the loss refuses, in one line, a model with fewer outputs.
+    `smoothing` is the share of the probability that is spread evenly over all classes. If `classes`
+    is given, a model with fewer outputs is refused in one line.
     """
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -42,5 +42,5 @@ def translation(smoothing: float = 0.0) -> Weighted:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Share of the examples whose greatest logit is that of their class (top-1)."""
+    """Share of the examples with the greatest logit at their class (top-1)."""
     return (outputs.argmax(1) == targets).float().mean()

@@ -1,7 +1,7 @@
 """Recipes: how weights are updated, with the settings of the paper's two kinds of experiments.
 
-A recipe counts in steps, one step being one update. So the learning rate depends on the number of
-the step only, and training can go on after any step without a scheduler's state.
+A recipe counts in steps; a step is one update. The learning rate depends only on the number of the
+step, so there is no scheduler with a state.
 """
 
 import math
@@ -25,7 +25,7 @@ class Recipe(Frozen):
     # "rmsprop" is timm's RMSpropTF, which computes what TensorFlow's RMSProp does.
     optimizer: Literal["rmsprop", "adam", "sgd"] = "sgd"
     momentum: Share = 0.9  # of rmsprop and sgd; adam's first beta
-    square_decay: Share = 0.9  # how slowly rmsprop forgets squares of gradients; adam's second beta
+    square_decay: Share = 0.9  # decay of rmsprop's mean square; adam's second beta
     epsilon: Positive = 1e-8  # added to the mean square (rmsprop) or to its root (adam)
     # "exponential": `decay` every `decay_steps`, in stairs; "inverse-sqrt": the peak at `warm_up`,
     # then falling with the root of the step.
@@ -34,12 +34,12 @@ class Recipe(Frozen):
     decay: Share = 0.97
     decay_steps: Annotated[int, Interval(ge=1)] = 1
     stable: Annotated[int, Interval(ge=0)] = 0  # steps at the peak before an exponential fall
-    floor: Share = 0.0  # the least learning rate, as a share of `lr`
+    floor: Share = 0.0  # lowest learning rate, as a share of `lr`
     weight_decay: Positive = 0.0  # of matrices and convolutions: added to the gradient, x weight
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     ema: Share | None = None  # decay of the moving average of the weights, which is evaluated
-    clip: Positive | None = None  # the largest norm of all gradients together
-    # In which layers and loss run; weights stay float32.
+    clip: Positive | None = None  # largest norm of all gradients together
+    # Of layers and loss; weights stay float32.
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
     @model_serializer(mode="wrap")
@@ -49,14 +49,14 @@ class Recipe(Frozen):
         return fields if self.stable else {k: v for k, v in fields.items() if k != "stable"}
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of a step; `step` counts the updates before it."""
+        """The learning rate of a step; `step` is the number of updates before it."""
         share = 1.0
         if self.schedule == "inverse-sqrt":
-            # The Transformer counts from 1, and its warm-up ends where the two curves meet.
+            # The Transformer counts from 1, and its warm-up ends at the crossing of the curves.
             peak = max(self.warm_up, 1)
             share = min((step + 1) / peak, math.sqrt(peak / (step + 1)))
         elif step < self.warm_up:
-            share = step / self.warm_up  # as in TensorFlow's code the first step has the floor
+            share = step / self.warm_up  # so the first step has the floor, as in TensorFlow's code
         elif self.schedule == "exponential":
             share = self.decay ** (max(0, step - self.stable) // self.decay_steps)
         return self.lr * max(share, self.floor)
@@ -70,10 +70,10 @@ def imagenet(N: int, examples: int) -> Recipe:
     with decay 0.9, momentum 0.9 and epsilon 1.0; 0.97 every 2.4 epochs, in stairs; a floor of
     0.0001; 3 epochs of warm-up; label smoothing 0.1; weight decay 4e-5; a moving average of 0.9999.
 
-    The learning rate there is 0.015 with a mini-batch of 32. To scale it with N is our choice. The
-    code's command line has 0.64 with a mini-batch of 256 and another decay. Gradients are not
-    clipped, as in that command line. Weight decay applies to the weights of convolutions and
-    classifiers, as there.
+    The learning rate there is 0.015 with a mini-batch of 32. Scaling it with N is our choice. The
+    code's command line has 0.64 with a mini-batch of 256 and another decay. As in that command
+    line, gradients are not clipped, and weight decay applies to the weights of convolutions and
+    classifiers.
     """
     epoch = examples / N
     return Recipe(
