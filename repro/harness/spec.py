@@ -18,12 +18,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import SCHEDULES, Checkpoint, make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES, Checkpoint, check_kind, make_schedule
 from repro.harness.schema import Printable
 from repro.io.explain import Frozen
 from repro.io.redact import home_to_tilde, tilde_to_home
 from repro.io.untrusted import did_you_mean, short
-from repro.methods.named import ALIKE, LIBRARIES, SEVERAL, Allowed, name_of, needs_more
+from repro.methods.named import ALIKE, LIBRARIES, SEVERAL, Allowed, name_of
 from repro.simulate.stage_costs import Link
 
 # From small to large; "overnight" is of trainings.
@@ -34,29 +34,19 @@ ScheduleName = Literal[Executed, "zb-h1"]
 BalanceRule = Literal["time", "flops", "parameters", "uniform"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]
-Library = Literal[
-    "repro",
-    "torch",
-    "torch-1f1b",
-    "torch-interleaved",
-    "deepspeed",
-    "torchgpipe",
-    "ddp",
-    "fsdp",
-    "zero2",
-    "tensor",
-    "channels",
-    "rows",
-    "pipedream",
-    "bare",
-]
-REPLICATED: tuple[Library, ...] = ("ddp", "fsdp", "zero2")  # libraries of K=1 and D replicas
 # Schedules of torch.distributed.pipelining, each a library here.
-PIPELINING: tuple[Library, ...] = ("torch", "torch-1f1b", "torch-interleaved")
-WHOLE_WORLD: tuple[Library, ...] = ("deepspeed",)  # take every process that there is
+Pipelining = Literal["torch", "torch-1f1b", "torch-interleaved"]
+WholeWorld = Literal["deepspeed"]  # takes every process that there is
+Replicated = Literal["ddp", "fsdp", "zero2"]  # of K=1 and D replicas
+Divided = Literal["tensor", "channels", "rows"]  # divide layers over `tensor_parallel` devices
+Library = Literal[
+    "repro", Pipelining, WholeWorld, "torchgpipe", "pipedream", "bare", Replicated, Divided
+]
+PIPELINING: tuple[Library, ...] = get_args(Pipelining)
+WHOLE_WORLD: tuple[Library, ...] = get_args(WholeWorld)
+REPLICATED: tuple[Library, ...] = get_args(Replicated)
 Transport = Literal["auto", "shm", "gloo"]
-Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn", "traffic"]
-Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
+Fidelity = Literal["measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 ON_CPU: tuple[Scale, ...] = ("smoke", "laptop", "overnight")
 TINY: tuple[Scale, ...] = ("smoke",)  # show that everything runs, and nothing else
@@ -150,7 +140,7 @@ class RunSpec(Frozen):
     # Record spans; without them there is no timeline, bubble or breakdown.
     trace: Annotated[bool, Field(strict=True)] = True
     transport: Transport = "auto"
-    task: Task = "train"
+    task: str = "train"
     figures: str | None = Field(default=None, pattern=r"^[0-9a-f]{12}$")
     stages_per_rank: Several | None = None
 
@@ -227,16 +217,10 @@ class RunSpec(Frozen):
 
     @model_validator(mode="after")
     def _check_schedule_and_library(self) -> "RunSpec":
-        kind = SCHEDULES[self.schedule]
-        allowed: Allowed = {"stages_per_rank": SEVERAL if kind.interleaved else (None,)}
-        if kind.split:
-            allowed |= {"checkpoint": ("never",)}
-        if not kind.executed:
-            allowed |= {"fidelity": ("simulated",)}
-        self._require("schedule", allowed)
+        check_kind(self.schedule, self.checkpoint, self.stages_per_rank or 1)
+        if not SCHEDULES[self.schedule].executed:
+            self._require("schedule", {"fidelity": ("simulated",)})
         self._require("library", LIBRARIES[self.library][1])
-        if unmet := needs_more(self.library, self.K, self.M):
-            raise ValueError(f"M = {self.M}, K = {self.K} with library = '{self.library}': {unmet}")
         alike = self.modelled or self.task in ("check", "traffic") or self.library in ALIKE
         count = self.M * self.D
         if alike and self.N % count:
@@ -482,7 +466,7 @@ class TrafficSpec(RunSpec):
 
     task: Literal["traffic"] = "traffic"
     fidelity: Literal["counted"] = "counted"
-    library: Literal["repro", "ddp", "tensor", "channels", "rows"] = "repro"
+    library: Literal["repro", "ddp", Divided] = "repro"
     checkpoint: Literal["never"] = "never"
     balance: Literal["flops"] = "flops"
     partitioner: None = None

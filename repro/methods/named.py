@@ -111,19 +111,6 @@ def fields_of(name: str, devices: int) -> Fields:
     return {"K": 1, **dict.fromkeys(spread, devices), **settings}
 
 
-def needs_more(library: str, K: int, M: int) -> str:
-    """What a library asks of K and M that these do not meet; empty where they do."""
-    rounds = max(1, M // K)
-    if library == "deepspeed" and K == 1:
-        return "it needs K of 2 or more"
-    if library == "torch-1f1b" and M < K:
-        return f"it needs M of K or more; set M={K}"
-    if library == "torch-interleaved" and (K == 1 or M % rounds):
-        least = rounds * max(2, K)
-        return f"it needs K of 2 or more, and M of less than 2 K or a multiple of M // K; M={least}"
-    return ""
-
-
 def name_of(run: Any) -> str:
     """The name of the method that a `RunSpec` uses; its library where it has none."""
     library: str = run.library

@@ -208,6 +208,23 @@ def _with_messages(
     return actions
 
 
+def check_kind(name: str, checkpoint: str, stages_per_rank: int) -> None:
+    """Raise a one-line ValueError for an argument that a kind of schedule does not allow."""
+    one_of("schedule", name, SCHEDULES)
+    one_of("checkpoint", checkpoint, CHECKPOINTS)
+    kind = SCHEDULES[name]
+    if kind.interleaved != (stages_per_rank > 1):
+        allowed = "at least 2" if kind.interleaved else "1"
+        raise ValueError(
+            f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}"
+        )
+    if kind.split and checkpoint != "never":
+        raise ValueError(
+            f"checkpoint={checkpoint!r}: must be 'never' for schedule={name!r}, whose backwards "
+            "are split; try checkpoint='never', or schedule='1f1b'"
+        )
+
+
 @collector.paused()
 def make_schedule(
     name: str, stages: int, micro_batches: int, checkpoint: str = "always", stages_per_rank: int = 1
@@ -227,20 +244,9 @@ def make_schedule(
     Raises:
         ValueError: naming the argument that is out of range.
     """
-    one_of("schedule", name, SCHEDULES)
-    one_of("checkpoint", checkpoint, CHECKPOINTS)
     check_counts(stages=stages, micro_batches=micro_batches, stages_per_rank=stages_per_rank)
+    check_kind(name, checkpoint, stages_per_rank)
     kind = SCHEDULES[name]
-    if kind.interleaved != (stages_per_rank > 1):
-        allowed = "at least 2" if kind.interleaved else "1"
-        raise ValueError(
-            f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}"
-        )
-    if kind.split and checkpoint != "never":
-        raise ValueError(
-            f"checkpoint={checkpoint!r}: must be 'never' for schedule={name!r}, whose backwards "
-            "are split; try checkpoint='never', or schedule='1f1b'"
-        )
     if stages % stages_per_rank:
         raise ValueError(
             f"stages={stages}: must be a multiple of stages_per_rank={stages_per_rank}"
