@@ -19,7 +19,7 @@ from repro.methods.named import fields_of
 
 NAME = "methods"
 ABOUT = read_about(__file__)
-WORK = ("transformer", "amoebanet-d", "resnet50")  # groups of the methods on one model each
+WORK = ("transformer", "amoebanet-d")  # groups of the methods on one model each
 SCHEDULES, TRAFFIC, TRAFFIC_AT_PAPER_SIZE = "schedules", "traffic", "traffic-paper-size"
 
 ON_TWO = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "data", "fully-sharded")
@@ -32,25 +32,20 @@ SLOW = ("fully-sharded", "zero2", "tensor", "channels", "rows")
 class Sizes(NamedTuple):
     transformer: dict[str, Any]
     amoebanet: dict[str, Any]
-    resnet: tuple[str, dict[str, Any]]
     batch: tuple[int, int]  # N and M of the Transformer
-    images: tuple[int, int]  # of the image models
+    images: tuple[int, int]  # of AmoebaNet-D
 
 
-_SMALL_IMAGES: dict[str, Any] = {"image": 32, "num_classes": 10}
-_RESNET18 = ("timm:resnet18", _SMALL_IMAGES)  # whose blocks are counted in seconds
-_RESNET50 = ("timm:resnet50", _SMALL_IMAGES)
-_LARGE = ("timm:resnet50", {})
 # At scale node no method recomputes, so the models are smaller there than the paper's: one device
 # of 16 GB is to hold them.
 _FOR_16_GB = {"L": 12, "d": 1024, "H": 4096, "heads": 16, "T": 128}
 _IMAGES_FOR_16_GB = {"L": 6, "D": 128, "image": 128}
 _T, _A = TRANSFORMER, AMOEBANET
 SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes(_T["smoke"], _A["smoke"], _RESNET18, (8, 2), (8, 2)),
-    "laptop": Sizes(_T["laptop"], _A["laptop"], _RESNET50, (32, 8), (16, 4)),
-    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, _LARGE, (32, 8), (64, 8)),
-    "paper": Sizes(_T["paper"], _A["paper"], _LARGE, (128, 8), (128, 8)),
+    "smoke": Sizes(_T["smoke"], _A["smoke"], (8, 2), (8, 2)),
+    "laptop": Sizes(_T["laptop"], _A["laptop"], (32, 8), (16, 4)),
+    "node": Sizes(_FOR_16_GB, _IMAGES_FOR_16_GB, (32, 8), (64, 8)),
+    "paper": Sizes(_T["paper"], _A["paper"], (128, 8), (128, 8)),
 }
 
 # One layer is half a stage, so that an interleaved schedule has two stages on each rank.
@@ -68,7 +63,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",
-        minutes={"smoke": 1.5, "laptop": 12, "node": 40, "paper": 40},
+        minutes={"smoke": 1.2, "laptop": 8, "node": 30, "paper": 30},
         rounds=sets(scale),
         groups=(*_work(scale), Group(name=SCHEDULES, runs=_schedules()), *_traffic(scale)),
     )
@@ -77,25 +72,18 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _work(scale: Scale) -> Iterator[Group]:
     size = SIZES[scale]
     # Without dropout, whose random numbers differ in each method.
-    transformer = "transformer", {**size.transformer, "dropout": 0.0}
-    sharded = ("zero1", "zero2", *DIVIDED["transformer"])
-    settings = zip(
-        WORK,
-        (transformer, ("amoebanet-d", size.amoebanet), size.resnet),
-        (size.batch, size.images, size.images),
-        (15, 15, 5),  # blocks: a step of ResNet-50 takes as long as several of the other models
-        (sharded, DIVIDED["amoebanet-d"], ()),
-        strict=True,
-    )
-    for group, (model, args), batch, blocks, more in settings:
-        given = {"batch": batch, "model": model, "model_args": args, **in_blocks(scale, blocks)}
-        run = partial(_run, **given)
-        runs = [run("single", 1), *(run(name, 2) for name in (*ON_TWO, *more))]
-        if group == "transformer":
+    arguments = {**size.transformer, "dropout": 0.0}, size.amoebanet
+    for model, args, batch in zip(WORK, arguments, (size.batch, size.images), strict=True):
+        run = partial(_run, batch=batch, model=model, model_args=args, **in_blocks(scale))
+        names = [*ON_TWO, *DIVIDED[model]]
+        runs = [run("single", 1)]
+        if model == "transformer":
+            names += ["zero1", "zero2"]
             for checkpoint in ("except_last", "always"):
                 runs += [run("single", 1, checkpoint=checkpoint)]
                 runs += [run("gpipe", 2, checkpoint=checkpoint)]
-        yield Group(name=group, runs=(*runs, *controls_at(scale, run("gpipe", 2))))
+        runs += [run(name, 2) for name in names]
+        yield Group(name=model, runs=(*runs, *controls_at(scale, run("gpipe", 2))))
 
 
 def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> RunSpec:

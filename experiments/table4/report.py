@@ -40,7 +40,7 @@ GAINS = {
 
 def tables(results: Results) -> list[Table]:
     """A line for each task, for each mean gain, and for each data set of the paper."""
-    runs, at_size = (compared.trained(results, NAME, *scale) for scale in ((), ("paper",)))
+    runs, at_size = compared.trained(results, NAME), compared.trained(results, NAME, "paper")
     verdicts = {judged.what: judged.verdict for judged in claims(results)}
     lines: list[dict[str, Any]] = []
     for task in TASKS:

@@ -46,18 +46,6 @@ def reference(whole_reference: Results) -> Results:
 
 
 @pytest.fixture(scope="session")
-def mixed(results: Results) -> Results:
-    """The same with K=2 and K=4 once more as emulated: K=2 finished, K=4 failed."""
-    emulated = []
-    for run in results.runs:
-        if run.K in (2, 4):
-            spec = run.spec.model_copy(update={"fidelity": "emulated"})
-            status = run.status if run.K == 2 else "failed(timed wait)"
-            emulated.append(replace(run, spec=spec, status=status))
-    return replace(results, runs=[*results.runs, *emulated])
-
-
-@pytest.fixture(scope="session")
 def nothing(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load(tmp_path_factory.mktemp("empty"))
 

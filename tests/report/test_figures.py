@@ -51,16 +51,6 @@ def test_a_sweep_has_speed_up_idle_share_and_memory_of_each_k_beside_the_ideal(o
     assert points_of(peak, "measured") == pytest.approx([1, 1])
 
 
-def test_a_sweep_keeps_fidelities_apart_and_draws_those_with_the_most_runs(mixed):
-    measured, emulated = rows_of_sweep(mixed, "table2", 4)
-    expected = [100 * timeline(2, M).idle_over_total for M in (1, 4)]
-    assert points_of(measured[1], "measured")[2:] == pytest.approx(expected)
-    assert points_of(emulated[1], "emulated") == pytest.approx(expected)
-    assert points_of(emulated[1], "measured") == []
-    (most,) = rows_of_sweep(mixed, "table2", 1)
-    assert most[0].get_title(loc="left") == measured[0].get_title(loc="left")
-
-
 @pytest.mark.parametrize(
     "other", [{"library": "torch"}, {"schedule": "interleaved-1f1b"}, {"D": 2}]
 )

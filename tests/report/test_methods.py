@@ -31,12 +31,3 @@ def test_what_is_counted_on_two_devices_is_what_is_measured(reference):
     assert len(lines) == 7
     measured = lines[methods.ON_TWO].astype(float)
     assert lines[methods.COUNTED_ON_TWO].tolist() == pytest.approx(measured.tolist(), rel=0.01)
-
-
-def test_rows_send_hardly_more_than_a_pipeline_but_for_gradients(reference):
-    tensor, channels, rows = methods.claims(reference)
-    assert {claim.verdict for claim in (tensor, channels, rows)} == {"reproduced"}
-    assert [value for value, *_ in rows.ours] == pytest.approx([1.60, 1.08], abs=0.005)
-    assert rows.why.startswith("1.08x without")
-    assert not tensor.why
-    assert [value for value, *_ in tensor.ours] == [168, 168], "its sums are of activations"

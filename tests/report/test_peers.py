@@ -30,19 +30,6 @@ def test_faster_needs_an_interval_that_is_clear_of_the_noise(ratio, noise, verdi
     assert peers.verdict((nan, *ratio), (1.0, *noise)) == "", "not run"
 
 
-def test_a_point_is_judged_by_the_a_a_of_its_own_group_and_m(reference):
-    (table,) = peers.tables(reference)
-    lines = table.data[table.data["where"] == "laptop on amd-epyc-2c"]
-    # That record has A/A at one M of each group, and nothing over gloo.
-    judged = lines["A/A"].notna()
-    assert {*lines.loc[~judged, "verdict"]} == {"no A/A at this M"}
-    assert set(lines["ours sends through"]) == {"shared memory"}
-    newer = table.shown[table.shown["where"] == "laptop on intel-xeon-2c"]
-    assert len(newer) == 69
-    for column in ("through shared memory", "through gloo"):
-        assert newer[column].str.contains("faster|within noise|slower").all()
-
-
 def test_what_each_library_does_as_one_device_would_is_as_recorded(whole_reference):
     """Ours all, K stages on a GPU too. Others update batch norm once for each recompute."""
     frame = runs_frame(whole_reference, "peers", task="check", done=True)
