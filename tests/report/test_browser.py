@@ -66,7 +66,7 @@ def test_the_first_screen_says_what_holds(browser, path):
     tab, _ = opened(browser, path, 1280)
     rows = tab.evaluate(
         "[...document.querySelectorAll('.exhibits tbody tr')].map(row => "
-        "({text: row.innerText, verdict: row.querySelector('.verdict').title, "
+        "({text: row.innerText, verdict: row.querySelector('.verdict').innerText, "
         "end: row.getBoundingClientRect().bottom}))"
     )
     names = [row["text"].split("\t")[0] for row in rows]
