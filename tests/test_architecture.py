@@ -39,7 +39,7 @@ LINES = {
     "cli": 1800,
     "report": 1800,
     "costs": 1900,
-    "methods": 2500,
+    "methods": 2400,
     "models": 1500,
     "data": 1200,
     "train": 500,

@@ -264,3 +264,10 @@ def test_what_cannot_be_divided_is_refused_in_one_line(name, changed, T, words):
     sizes = SIZES if name == "transformer" else {"L": 3, "D": 16, "num_classes": 10}
     with pytest.raises(ValueError, match=words):
         refuse_indivisible(build(name, **sizes | changed).layers, T)
+
+
+def test_our_pipeline_divides_no_layer():
+    model = QUIET["transformer"]()
+    setup = Setup(model.layers, model.loss, OF_TORCH["tensor"], None, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"^tensor_parallel = 4: .* 'channels' or 'rows'$"):
+        make("repro", setup)
