@@ -100,12 +100,12 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
     sweep += ["--wandb", "disabled", "--results", str(tmp_path), "--K"]
     assert main([*sweep, "2"]) == 0
     output = capfd.readouterr().out
-    table = output[output.rindex("\nK ") :].splitlines()[1:]
-    assert table[0].split()[:6] == ["K", "M", "method", "D", "recompute", "step"]
+    table = output[output.rindex("\nrun ") :].splitlines()[1:]
+    assert table[0].split()[:7] == ["run", "K", "M", "N", "method", "D", "recompute"]
     lines = [line.split() for line in table[1:6]]
-    assert [line[2] for line in lines] == ["single", "single", "gpipe", "data", "1f1b"]
-    assert [line[4] for line in lines] == ["never", *["always"] * 4]
-    assert [line[8].endswith("x") for line in lines] == [False, *[True] * 4], "over plain"
+    assert [line[4] for line in lines] == ["single", "single", "gpipe", "data", "1f1b"]
+    assert [line[6] for line in lines] == ["never", *["always"] * 4]
+    assert [line[11].endswith("x") for line in lines] == [False, *[True] * 4], "over plain"
     assert main([*sweep, "2", "3"]) == 1
     output = capfd.readouterr().out
     last = output.splitlines()[-1]

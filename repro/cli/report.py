@@ -12,11 +12,11 @@ import tyro
 
 from repro.cli.answers import same, tell
 from repro.cli.options import parse
-from repro.harness import progress, text
+from repro.harness import closing, progress
 from repro.harness.frame import rounds_frame
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
 from repro.harness.spec import assigned
-from repro.harness.terminal import show, table_of
+from repro.harness.terminal import show
 from repro.harness.wandb import PROJECT, log_experiment, settings, workspace
 from repro.io.untrusted import did_you_mean, message, short
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 REFERENCE = Path("results/reference"), Path("plots/reference")
 _SCREEN = 40  # runs that are listed without being asked for by name
-_WORDS = ("experiment", "recorded", "schedule", "recompute", "fidelity", "status")  # columns
 _WIDTH = 72  # of the timeline of a step
 # Questions that are answered one at a time, and the options that one of them has.
 _QUESTIONS = ("runs", "run", "wandb", "reference", "with")
@@ -133,12 +132,7 @@ def show_runs(results: Results, options: ReportOptions) -> None:
 
         rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
     elif options.runs or len(results.runs) <= _SCREEN:
-        lines = [_line(run) for run in results.runs]
-        common = [name for name in _WORDS if len({line[name] for line in lines}) == 1]
-        if common:  # printed once
-            print(f"{', '.join(f'{name} {lines[0][name]}' for name in common)}\n")
-        rows = [{name: line[name] for name in line if name not in common} for line in lines]
-        show([table_of(rows, ("run", *_WORDS))])
+        show(closing.table(results.runs, results))
         print("\n`repro report --run RUN` shows one with its median step")
     else:
         count = Counter(run.place for run in results.runs)
@@ -146,26 +140,6 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         rows = [{**place._asdict(), "runs": count[place], "done": done[place]} for place in count]
         tell({"recorded": rows})
         print("\n`--runs EXPERIMENT` lists the runs of one, `--runs --csv` prints all of them")
-
-
-def _line(run: Run) -> dict[str, str]:
-    peak, status = GIB * run.peak_gib_max, short(run.status, 60, quote=False)
-    return {
-        "run": run.id,
-        "experiment": run.experiment,
-        "recorded": f"{run.machine}/{run.scale}",
-        "K": str(run.K),
-        "M": str(run.M),
-        "N": str(run.N),
-        "schedule": run.schedule,
-        "recompute": run.remat,
-        "fidelity": run.fidelity,
-        "step": "-" if isnan(run.step_s) else text.seconds(run.step_s),
-        "throughput": "-" if isnan(run.throughput) else text.number(run.throughput),
-        "idle": "-" if isnan(run.idle_over_total) else f"{run.idle_over_total:.1%}",
-        "peak": "-" if isnan(peak) else text.size(peak),
-        "status": status,
-    }
 
 
 def _timed(of: Run | Round) -> dict[str, float | None]:

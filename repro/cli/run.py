@@ -123,7 +123,7 @@ class Session:
             # Tables are printed when no live line is below them.
             for plan in plans:
                 if not plan.experiment.minutes:
-                    show(closing.tables(plan), self.reporter.console.file)
+                    show(["", *closing.table(*closing.recorded(plan))], self.reporter.console.file)
         return 1 if self.refused or self.reporter.failed else 0
 
     @property
