@@ -147,7 +147,10 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("predict transformer --device v100 --devices 2 --link 0", ["--link 0: allowed is"]),
         ("run sweep --method gpip", ["rows; did you mean 'gpipe'"]),
         ("run sweep --method gpipe --D 2", ["error: D = 2 with method = gpipe: "]),
-        ("run sweep --schedule interleaved-1f1b", ["a value, as in --stages-per-rank 2"]),
+        (
+            "run sweep --schedule interleaved-1f1b",
+            ["must be at least 2 for schedule='interleaved-1f1b'"],
+        ),
         (
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],
@@ -201,7 +204,7 @@ def test_scale_paper_says_what_it_takes_and_asks(tmp_path, capfd, monkeypatch: p
     assert "8 GPUs (8.0 GPU-hours)" in error
     assert "add --yes" in error
     assert main(["run", "table4", "--scale", "paper", "--results", str(tmp_path)]) == 2
-    assert "would train 35 models, without an estimate of the hours" in capfd.readouterr().err
+    assert "would train 7 models, without an estimate of the hours" in capfd.readouterr().err
 
 
 def test_list_and_plan_say_what_there_is_and_what_is_skipped(tmp_path: Path, capfd):

@@ -21,7 +21,7 @@ VERBS = {
     "plan": "Show which runs would be measured, are recorded, or cannot run on this machine.",
     "run": "Measure and record the missing runs. After a stop, the same command goes on.",
     "report": "Write tables, figures and report.html from the recorded results, or print runs.",
-    "predict": "Predict steps and memory: for given K and M, the fastest plan, the largest model.",
+    "predict": "Predict a step of given K and M, the fastest plan, or the largest model to fit.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }
 # Removed verbs and flags, and what to use in their place.
