@@ -147,10 +147,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("predict transformer --device v100 --devices 2 --link 0", ["--link 0: allowed is"]),
         ("run sweep --method gpip", ["rows; did you mean 'gpipe'"]),
         ("run sweep --method gpipe --D 2", ["error: D = 2 with method = gpipe: "]),
-        (
-            "run sweep --schedule interleaved-1f1b",
-            ["must be at least 2 for schedule='interleaved-1f1b'"],
-        ),
+        ("run sweep --schedule interleaved-1f1b", ["try stages_per_rank=2"]),
         (
             "run sweep --method tensor --K 2 --model amoebanet-d",
             ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],

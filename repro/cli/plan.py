@@ -34,8 +34,7 @@ class PlanOptions:
     scale: Scale | None = None
     """how large everything is; by default node where two GPUs are usable, else laptop"""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """only runs with all these fields, such as K=2,M=4 or model_args.D=8,lr=0.1,arm=NAME (arm goes
-    last), and their baselines (K=1); repeat it to add runs"""
+    """only runs with all these fields, such as K=2,M=4, and their baselines; repeats add runs"""
     rounds: int | None = None
     """rounds of each group, instead of the experiment's own number"""
     results: Path = Path("results")

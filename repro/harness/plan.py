@@ -4,7 +4,6 @@ A plan is made from the experiment and from what is recorded already. torch is n
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,11 +40,8 @@ INSTALL: dict[Library, str] = {
     "torchgpipe": "--no-deps torchgpipe==0.0.7",
     "deepspeed": "deepspeed==0.19.8",
 }
-# What `--only` chooses by. The name of an arm has commas, so it takes the rest of a filter.
-_NO_FILTERS = {"model_args", "balance", "training"}
-_FILTERS = [*(name for name in FIELDS if name not in _NO_FILTERS), "arm"]
-_OF_MODEL = "model_args."
-_PARTS = re.compile(r"\s*arm *=.*|[^,]+")
+# What `--only` chooses by.
+_FILTERS = [name for name in FIELDS if name not in ("model_args", "balance", "training")]
 
 
 @dataclass(frozen=True)
@@ -209,49 +205,34 @@ def _digest_of_figures(profile: str) -> str | None:
 def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     """The runs that match any filter. A filter, `K=2,M=4`, asks for all its fields at once.
 
-    The same field twice in one filter is a choice: `K=2,K=4` takes both. `model_args.D=8` is an
-    argument of the model, `lr` of a training is its peak, and `arm=NAME` stands last.
+    The same field twice in one filter is a choice: `K=2,K=4` takes both.
     """
     runs = [run for group in experiment.groups for run in group.runs]
     chosen: dict[int, RunSpec] = {}
     for text in only:
         matching = runs
         for field, values in _parse(text).items():
-            matching = [run for run in matching if setting(run, field) in values]
+            matching = [run for run in matching if str(getattr(run, field)) in values]
             if not matching:
-                present = list(dict.fromkeys(setting(run, field) for run in runs))
-                hint = did_you_mean(values[0], present)
-                if any(field in run.model_args for run in runs):
-                    hint = f"; the model's is {_OF_MODEL}{field}"
+                present = list(dict.fromkeys(str(getattr(run, field)) for run in runs))
                 raise ValueError(
                     f"--only {text} matches no run of {experiment.name}: {field} is "
-                    f"{('; ' if field == 'arm' else ', ').join(present)} there{hint}"
+                    f"{', '.join(present)} there{did_you_mean(values[0], present)}"
                 )
         chosen |= {id(run): run for run in matching}
     return [*chosen.values()] if only else runs
 
 
-def setting(run: RunSpec, field: str) -> str:
-    """What a run has in a field of `--only`, as text."""
-    if field.startswith(_OF_MODEL):
-        return str(run.model_args.get(field.removeprefix(_OF_MODEL)))
-    if run.training and field in ("arm", "lr"):
-        return str(run.training.arm if field == "arm" else run.training.recipe.get("lr"))
-    return str(getattr(run, field, None))
-
-
 def _parse(text: str) -> dict[str, list[str]]:
     """`K=2,M=4` -> {"K": ["2"], "M": ["4"]}."""
     wanted: dict[str, list[str]] = {}
-    for part in _PARTS.findall(text) or [text]:
+    for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
         field = next((known for known in _FILTERS if known.lower() == name.lower()), None)
-        if name.startswith(_OF_MODEL):
-            field = name
         if field is None or not value:
             raise ValueError(
                 f"--only {part}: is no FIELD=VALUE, such as K=2, of one of the fields "
-                f"{', '.join(_FILTERS)}, {_OF_MODEL}NAME{did_you_mean(name, _FILTERS)}"
+                f"{', '.join(_FILTERS)}{did_you_mean(name, _FILTERS)}"
             )
         wanted.setdefault(field, []).append(value)
     return wanted

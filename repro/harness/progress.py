@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
 from repro.harness.job import Outcome
 from repro.harness.pace import TimeLeft
-from repro.harness.plan import Plan, PlannedRun, setting
+from repro.harness.plan import Plan, PlannedRun
 from repro.harness.terminal import table_of
 from repro.harness.text import duration
 from repro.harness.vary import varied
@@ -198,12 +198,14 @@ def _differ_in(runs: Sequence[PlannedRun]) -> str:
     training = runs[0].spec.training
     if len(runs) == 1 or training is None:
         return runs[0].differs_in
-    seeds, rates = (
-        "|".join(dict.fromkeys(setting(run.spec, field) for run in runs))
-        for field in ("seed", "lr")
-    )
+    seeds = _alternatives(run.spec.seed for run in runs)
+    rates = _alternatives(run.spec.training and run.spec.training.recipe["lr"] for run in runs)
     text = f"arm={training.arm}, seed={seeds}"
     return f"{text}, tried rate={rates}" if training.tuning else text
+
+
+def _alternatives(values: Iterable[Any]) -> str:
+    return "|".join(dict.fromkeys(map(str, values)))
 
 
 def gantt(timeline: Timeline, width: int) -> Text:

@@ -148,9 +148,8 @@ class TrainRound(_Round):
     # Of each process in one step, by what is sent, where that was counted.
     sent_bytes: list[dict[str, Count]] | None = None
     # Of each stage of an asynchronous method: how many updates older than the newest weights those
-    # are that a micro-batch uses, and the most bytes of older weights that it kept at once.
+    # are that a micro-batch uses.
     staleness: list[Count] | None = None
-    stashed_bytes: list[Count] | None = None
 
     @model_validator(mode="after")
     def _check_steps(self) -> "TrainRound":

@@ -138,8 +138,7 @@ class Method(ABC):
     def asynchrony(self) -> dict[str, list[int]]:
         """For each stage, where micro-batches update weights while others use older ones.
 
-        "staleness" is the most updates between the F and the update of a micro-batch,
-        "stashed_bytes" the most bytes of weights, besides the newest, that were kept at once.
+        "staleness" is the most updates between the F and the update of a micro-batch.
         """
         return {}
 

@@ -79,7 +79,6 @@ class PipeDream(Method):
         self._updates = 0
         self._newest = self._weights()
         self._greatest_staleness = 0
-        self._most_stashed = 0  # bytes
 
     def train_step(self, inputs: Tree, targets: Tree) -> StepResult:
         """M updates, of which the last K - 1 - j are done in the next step; see `Method`.
@@ -127,11 +126,8 @@ class PipeDream(Method):
         return EvaluationResult(self._wire.from_last(loss), gather(outputs))
 
     def asynchrony(self) -> dict[str, list[int]]:
-        """On stage j, once the pipe was full: K - 1 - j, and the weights of so many versions."""
-        return {
-            "staleness": self.gather(self._greatest_staleness),
-            "stashed_bytes": self.gather(self._most_stashed),
-        }
+        """On stage j, once the pipe was full: K - 1 - j."""
+        return {"staleness": self.gather(self._greatest_staleness)}
 
     def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
         """Peak memory of each stage from an empty pipe to a full one."""
@@ -249,8 +245,6 @@ class PipeDream(Method):
         self._greatest_staleness = max(self._greatest_staleness, self._updates - done.updates)
         self._updates += 1
         self._newest = self._weights()
-        size = sum(p.nbytes for p in self._parameters.values() if p.requires_grad)
-        self._most_stashed = max(self._most_stashed, len(kept) * size)
 
     def _weights(self) -> dict[str, Tensor]:
         return {

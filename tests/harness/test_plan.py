@@ -62,19 +62,12 @@ def test_only_adds_baselines_filters_are_alternatives_and_their_fields_go_togeth
     assert members(make(tmp_path, "K=1,K=2,M=1"))[0] == [(1, 1), (2, 1)]
 
 
-def test_only_chooses_an_arm_a_width_and_a_rate_and_the_plan_shows_an_arm_in_a_line(tmp_path: Path):
+def test_the_plan_shows_the_trainings_of_an_arm_in_one_line(tmp_path: Path):
     of = catalog.find("table4").build("overnight")
-    arm = "arm=digits, 5 a class: fine-tuned, D=8"
-    for only, seeds in ((arm, [*range(5)]), (f"model_args.D=8,lr=0.0025,{arm}", [100, 101])):
-        runs = make(tmp_path, only, of=of).runs
-        assert [run.spec.seed for run in runs][-len(seeds) :] == seeds
-    with pytest.raises(ValueError, match=r": D is 1 there; the model's is model_args\.D$"):
-        make(tmp_path, "D=8", of=of)
     out = io.StringIO()
-    Console(file=out, width=200).print(plan_table(make(tmp_path, arm, of=of)))
-    tuning, trainings = out.getvalue().splitlines()[1:]
-    assert f"{arm}, seed=100|101, tried rate=0.0025|0.005|0.01" in tuning
-    assert trainings.startswith("5 x amoebanet-b-K1-M1")
+    Console(file=out, width=200).print(plan_table(make(tmp_path, "seed=100,seed=101", of=of)))
+    tuning = next(line for line in out.getvalue().splitlines() if "digits, 5 a class: fine" in line)
+    assert "D=8, seed=100|101, tried rate=0.0025|0.005|0.01" in tuning
 
 
 @pytest.mark.parametrize(

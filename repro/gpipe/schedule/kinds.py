@@ -214,9 +214,10 @@ def check_kind(name: str, checkpoint: str, stages_per_rank: int) -> None:
     one_of("checkpoint", checkpoint, CHECKPOINTS)
     kind = SCHEDULES[name]
     if kind.interleaved != (stages_per_rank > 1):
-        allowed = "at least 2" if kind.interleaved else "1"
+        allowed, usual = ("at least 2", 2) if kind.interleaved else ("1", 1)
         raise ValueError(
-            f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}"
+            f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}; try "
+            f"stages_per_rank={usual}"
         )
     if kind.split and checkpoint != "never":
         raise ValueError(
