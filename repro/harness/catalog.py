@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,13 @@ from repro.io.untrusted import did_you_mean, from_json, message
 
 ALIASES = {"N": ("--batch",)}  # other names of a flag
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
+# The order in which experiments run and the page shows them: first what decides most claims of the
+# paper in the least time, then its trainings, then what goes beyond it, the shortest first.
+ORDER = (
+    *("consistency", "table1", "figure2", "bubble", "table2", "table3", "breakdown"),
+    *("table4", "table5", "figure1", "figure3"),
+    *("advise", "costs", "runtime", "two_gpu_demo", "methods", "peers"),
+)
 
 
 @dataclass(frozen=True)
@@ -90,9 +97,15 @@ class Source:
         return replace(self, command=shlex.join(words), function=function)
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """All of `ORDER`, then the others of these names in the order of the alphabet."""
+    return [*dict.fromkeys([*ORDER, *sorted(names)])]
+
+
 def names() -> dict[str, Path]:
-    """Experiments that come with the project: name -> file."""
-    return {path.parent.name: path for path in sorted(_HOME.glob("*/runs.py"))}
+    """Experiments that come with the project, in the order in which they run: name -> file."""
+    files = {path.parent.name: path for path in _HOME.glob("*/runs.py")}
+    return {name: files[name] for name in in_order(files)}
 
 
 def find(name: str) -> Source:

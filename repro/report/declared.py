@@ -8,7 +8,6 @@ Such a file has
   claim without a result of ours is there too.
 """
 
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,17 +18,6 @@ from repro.harness.schema import PlanEvent
 
 HOME = Path(__file__).resolve().parents[2] / "experiments"
 MOST_COLUMNS = 7  # of a table
-# In which the page shows experiments: those of the paper, then what goes beyond it, then others.
-ORDER = (
-    *("consistency", "table1", "table2", "table3", "bubble", "figure2", "breakdown"),
-    *("table4", "table5", "figure1", "figure3", "methods"),
-    *("costs", "peers", "runtime", "advise"),
-)
-
-
-def in_order(experiments: Iterable[str]) -> list[str]:
-    """All of `ORDER`, then the others of these by name."""
-    return [*dict.fromkeys([*ORDER, *sorted(experiments)])]
 
 
 def with_report() -> set[str]:

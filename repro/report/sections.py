@@ -7,11 +7,12 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from repro.harness.catalog import in_order
 from repro.harness.results import Results, Run, on_a_busy_machine
 from repro.harness.spec import ON_CPU
 from repro.report.claim import Claim
 from repro.report.compare import of_exhibits
-from repro.report.declared import in_order, words_of
+from repro.report.declared import words_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import Table

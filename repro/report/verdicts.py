@@ -9,10 +9,11 @@ from math import isinf, isnan
 
 import pandas as pd
 
+from repro.harness.catalog import in_order
 from repro.harness.results import Results
 from repro.report.claim import MODELLED, WORDS, Claim, Word
 from repro.report.compare import of_exhibits
-from repro.report.declared import in_order, report_of, with_report
+from repro.report.declared import report_of, with_report
 from repro.report.framed import INTERVAL, RANGE, in_two
 from repro.report.table import EMPTY, Table
 from repro.report.texts import TABLES
