@@ -19,16 +19,7 @@ from experiments.learned import (
 )
 from repro.data.registry import DATA
 from repro.harness.about import read_about
-from repro.harness.spec import (
-    ON_CPU,
-    TINY,
-    UNLIMITED_MEMORY,
-    Experiment,
-    Group,
-    RunSpec,
-    Scale,
-    sweep,
-)
+from repro.harness.spec import ON_CPU, UNLIMITED_MEMORY, Experiment, Group, RunSpec, Scale, sweep
 
 NAME = "figure1"
 # Controls: training labels that are shuffled in a share of the classes, which flattens the law, and
@@ -104,7 +95,7 @@ def _run(
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Accuracy of AmoebaNet-B for four widths."""
     on_cpu = scale in ON_CPU
-    counts = () if scale in TINY else (Group(name="counts", runs=_counts()),)
+    counts = () if scale == "smoke" else (Group(name="counts", runs=_counts()),)
     return Experiment(
         **ABOUT.of_experiment,
         paper="Figure 1",

@@ -1,7 +1,7 @@
 """Figure 2 of arXiv:1811.06965v5: the order in which stages run a mini-batch."""
 
 from repro.harness.about import read_about
-from repro.harness.spec import TINY, Experiment, Group, RunSpec, Scale
+from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
 NAME = "figure2"
 ABOUT = read_about(__file__)
@@ -10,7 +10,7 @@ K = M = 4
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """The same mini-batch on four stages, whole and in four micro-batches."""
-    F = 0.002 if scale in TINY else 0.02  # seconds of a forward of one of M micro-batches
+    F = 0.002 if scale == "smoke" else 0.02  # seconds of a forward of one of M micro-batches
     return Experiment(
         **ABOUT.of_experiment,
         paper="Figure 2",

@@ -14,7 +14,7 @@ from repro.harness.sizes import (
     in_blocks,
     sets,
 )
-from repro.harness.spec import TINY, Experiment, Group, RunSpec, Scale
+from repro.harness.spec import Experiment, Group, RunSpec, Scale
 from repro.methods.named import fields_of
 
 NAME = "methods"
@@ -117,7 +117,7 @@ def _schedules() -> tuple[RunSpec, ...]:
 def _traffic(scale: Scale) -> Iterator[Group]:
     """What each device sends: two at the sizes that are measured, and K at the paper's."""
     size, modelled = SIZES[scale], (MODELLED_TRANSFORMER[scale], MODELLED_AMOEBANET[scale])
-    many = 2 if scale in TINY else K  # the small Transformer has two heads
+    many = 2 if scale == "smoke" else K  # the small Transformer has two heads
     work = {
         TRAFFIC: (2, (size.transformer, size.amoebanet), (size.batch, size.images)),
         TRAFFIC_AT_PAPER_SIZE: (many, modelled, ((32, 1), (128, 1))),

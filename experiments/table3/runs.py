@@ -7,7 +7,7 @@ from experiments.cuts import BY_FLOPS
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import sizes
 from repro.harness.about import read_about
-from repro.harness.spec import TINY, Experiment, Group, RunSpec, Scale, sweep
+from repro.harness.spec import Experiment, Group, RunSpec, Scale, sweep
 
 NAME, M, KS, DEVICE = "table3", 32, [2, 4, 8], "p100-pcie"
 # Model -> its arguments, N, and how much longer emulated stages wait than the device's at M=1, so
@@ -28,7 +28,7 @@ ABOUT = read_about(__file__)
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Throughput at M=32 for K in {2, 4, 8}, without NVLink."""
-    modelled = () if scale in TINY else _modelled()
+    modelled = () if scale == "smoke" else _modelled()
     measured = _throttled(scale) if scale in SPEEDS else _measured(scale)
     return Experiment(
         **ABOUT.of_experiment,

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from experiments.learned import HALF, ORDER, Arm, groups_of, one_language
 from repro.harness.about import read_about
-from repro.harness.spec import ON_CPU, SCALES, TINY, Experiment, Scale
+from repro.harness.spec import ON_CPU, SCALES, Experiment, Scale
 
 NAME = "table5"
 UPDATES, END, PAIRS = "equal updates", "to convergence", "equal pairs"  # protocols
 # Sentence pairs of a mini-batch. The paper's 260K, 1M and 4M tokens are 2048, 8192 and 32768
 # sentences of 128 tokens.
 NS: dict[Scale, tuple[int, int, int]] = dict.fromkeys(SCALES, (2048, 8192, 32768))
-NS |= dict.fromkeys(TINY, (4, 16, 64)) | dict.fromkeys(("laptop", "overnight"), (8, 32, 128))
+NS |= {"smoke": (4, 16, 64), "laptop": (8, 32, 128), "overnight": (8, 32, 128)}
 # Of the updates at scale overnight.
 SHARE: dict[Scale, float] = {"smoke": 1 / 500, "laptop": 0.15, "overnight": 1.0}
 # For each N the updates at scale overnight, the rate that the tuning runs chose, and those that

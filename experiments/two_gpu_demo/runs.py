@@ -4,7 +4,7 @@ from typing import Any
 
 from repro.harness.about import read_about
 from repro.harness.sizes import TRANSFORMER, controls_at, in_blocks, sets
-from repro.harness.spec import TINY, Checkpoint, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, slug
 from repro.methods.named import fields_of
 
 NAME = "two_gpu_demo"
@@ -44,7 +44,7 @@ def experiment(
         need = "naive model parallelism and GPipe need 2 devices or more; try K=2"
         raise ValueError(f"K = {K}: {need}")
     groups = []
-    every = (1, 2) if scale in TINY else (1, 2, 4, 8, 16, 32)
+    every = (1, 2) if scale == "smoke" else (1, 2, 4, 8, 16, 32)
     for model, (args, N, blocks) in SIZES[scale].items():
         common: dict[str, Any] = {"model": model, "model_args": args, "checkpoint": checkpoint}
         common |= {"N": N, **in_blocks(scale, blocks)}

@@ -8,16 +8,14 @@ second.
 
 from typing import Any
 
-from repro.harness.spec import ON_CPU, SCALES, TINY, RunSpec, Scale, controls
+from repro.harness.spec import ON_CPU, SCALES, RunSpec, Scale, controls
 
 Arguments = dict[str, Any]  # of a model
 
 
 def _at(smoke: Arguments, laptop: Arguments, paper: Arguments) -> dict[Scale, Arguments]:
     """The arguments of a model at each scale; all scales on GPUs have the paper's size."""
-    return {
-        scale: smoke if scale in TINY else laptop if scale in ON_CPU else paper for scale in SCALES
-    }
+    return {**dict.fromkeys(SCALES, paper), **dict.fromkeys(ON_CPU, laptop), "smoke": smoke}
 
 
 AMOEBANET = _at(
@@ -42,17 +40,17 @@ BLOCKS = 15  # of a round, where nothing else is said
 
 def sets(scale: Scale) -> int:
     """Rounds of an experiment: sets of fresh processes, whose place is a matter of chance."""
-    return 1 if scale in TINY else 3
+    return 1 if scale == "smoke" else 3
 
 
 def in_blocks(scale: Scale, blocks: int = BLOCKS) -> dict[str, int]:
     """The fields of a measured run: so many blocks in each set, after two warm-up steps."""
-    return {"warmup": 1, "steps": 1} if scale in TINY else {"warmup": 2, "steps": blocks}
+    return {"warmup": 1, "steps": 1} if scale == "smoke" else {"warmup": 2, "steps": blocks}
 
 
 def controls_at(scale: Scale, run: RunSpec) -> tuple[RunSpec, ...]:
     """The controls of a run; none where a single step is timed, which tells nothing apart."""
-    return () if scale in TINY else controls(run)
+    return () if scale == "smoke" else controls(run)
 
 
 def _at_paper_size(smoke: Arguments, paper: Arguments) -> dict[Scale, Arguments]:

@@ -49,7 +49,6 @@ Transport = Literal["auto", "shm", "gloo"]
 Fidelity = Literal["measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 ON_CPU: tuple[Scale, ...] = ("smoke", "laptop", "overnight")
-TINY: tuple[Scale, ...] = ("smoke",)  # show that everything runs, and nothing else
 # Scales that only some experiments have. The others take the sizes of these instead.
 SIZES_AT: dict[Scale, Scale] = {"overnight": "laptop", "gpu": "node"}
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")

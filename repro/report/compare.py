@@ -9,7 +9,7 @@ from repro.harness.catalog import find, names
 from repro.harness.frame import Frame
 from repro.harness.results import Results, Round, Run
 from repro.harness.schema import TrainRound
-from repro.harness.spec import TINY, RunSpec
+from repro.harness.spec import RunSpec
 from repro.harness.vary import compared
 from repro.report.style import MARKERS, model_name
 
@@ -29,10 +29,10 @@ def rows_of(results: Results, experiment: str = "", **wanted: Any) -> list[Run]:
 def of_exhibits(results: Results) -> Results:
     """The runs that exhibits are made of.
 
-    Runs at the scales `TINY` only show that everything runs: beside the paper's numbers they would
+    Runs at scale smoke only show that everything runs: beside the paper's numbers they would
     look like a reproduction that failed. Journals also hold runs that their experiment once had.
     """
-    kept = [run for run in results.runs if run.scale not in TINY and _is_planned(run)]
+    kept = [run for run in results.runs if run.scale != "smoke" and _is_planned(run)]
     return replace(results, runs=kept)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from markupsafe import Markup
 
 from repro.harness.results import Results, load_recorded
-from repro.harness.spec import TINY
 from repro.io.untrusted import refuse_linked_files
 from repro.report import figures, texts, verdicts
 from repro.report.compare import of_exhibits, of_paper
@@ -58,7 +57,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         verdict_words=texts.VERDICTS,
         player=player(results),
         banner=_banner(results),
-        tiny=all(run.scale in TINY for run in results.runs),
+        tiny=all(run.scale == "smoke" for run in results.runs),
         sections=sections,
         absent=[f".venv/bin/repro run {name}" for name in absent if rows],
         places=places,
@@ -99,7 +98,7 @@ def _banner(results: Results) -> list[str]:
         sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
         names = ", ".join(dict.fromkeys(run.experiment for run in every))
         sentences.append(f"The paper has no numbers for {names}, so none stand beside these.")
-    hidden = {run.experiment for run in every if run.scale in TINY} & {*shown.by_experiment}
+    hidden = {run.experiment for run in every if run.scale == "smoke"} & {*shown.by_experiment}
     if hidden:
         sentences.append(
             f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "
