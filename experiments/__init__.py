@@ -1,1 +1,1 @@
-"""The experiments. Each has a folder: `runs.py` says what is run, `report.py` what is shown."""
+"""The experiments. Each has a folder: `runs.py` defines its runs, `report.py` its tables."""

@@ -39,7 +39,7 @@ def to_rest(recipe: Recipe, steps: int, *, stable: bool = True) -> Recipe:
 
 
 def beside(chosen: float) -> list[float]:
-    """The chosen rate and those beside it in a grid of which each is twice the last."""
+    """The chosen rate and its neighbours in a grid in which each is twice the last."""
     return [chosen / 2, chosen, 2 * chosen]
 
 
@@ -74,7 +74,7 @@ def _with(run: RunSpec, seed: int, rate: float | None, **changed: Any) -> RunSpe
 
 
 def groups_of(scale: Scale, arms: Sequence[Arm]) -> tuple[Group, ...]:
-    """The runs of the arms; at scale overnight those that choose the rates stand before them."""
+    """The runs of the arms; at scale overnight after those that choose the rates."""
     seeds = SEEDS if scale == "overnight" else SEEDS[:1]
     # Two seeds of an arm side by side take as long, and what each begins with is made once.
     pairs = [seeds[start : start + 2] for start in range(0, len(seeds), 2)]
@@ -97,7 +97,7 @@ RATES: dict[Scale, dict[int, float]] = {
 
 
 def small_training(data: str, data_args: dict[str, Any], steps: int, rate: float = 1.0) -> Training:
-    """Of an AmoebaNet-B on a CPU; a rate of 1 stands for that of the arm."""
+    """Of an AmoebaNet-B on a CPU; a rate of 1 is replaced by that of the arm."""
     recipe = to_rest(Recipe(lr=rate, optimizer="adam"), steps).model_dump()
     validations = min(VALIDATIONS, steps)
     return Training(data=(data,), data_args=data_args, recipe=recipe, validations=validations)

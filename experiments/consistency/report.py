@@ -64,7 +64,7 @@ def claims(results: Results) -> Iterator[Claim]:
 
 
 def _doubt(pairs_of_model: Frame, planned: Frame) -> str:
-    """Why equal bits would say nothing: a control that has them too, or a K without a result."""
+    """Why equal bits are no evidence: a control has them too, or a K has no result."""
     nudged = select(pairs_of_model, change=NUDGED)
     if (nudged["agreement"] == "same bits").any():
         return "a control fails: another learning rate changes no bit"
@@ -75,7 +75,7 @@ def _doubt(pairs_of_model: Frame, planned: Frame) -> str:
 
 
 def pairs(results: Results) -> Frame:
-    """A line for each training beside the usual one with its seed, and how far the two are apart.
+    """A line for each training with its distance from the usual one of the same seed.
 
     `identical` says that all losses, weights and buffers are the same, bit for bit; `distance` is
     the norm of the differences of weights over that of the weights; `agreement` is the word for

@@ -25,7 +25,7 @@ def steps(results: Results) -> Iterator[tuple[Timeline, Timeline]]:
 
 
 def tables(results: Results) -> list[Table]:
-    """None: the picture says it all."""
+    """None: the picture is the exhibit."""
     return []
 
 

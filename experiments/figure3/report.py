@@ -1,4 +1,4 @@
-"""Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines, and what is said of them."""
+"""Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines, and the paper's claims."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product

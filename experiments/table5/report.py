@@ -22,7 +22,7 @@ EXHIBIT = "Table 5, batch size"
 
 
 def tables(results: Results) -> list[Table]:
-    """The paper's line, then one for each protocol; both steps to a larger batch stand apart."""
+    """The paper's line, then one for each protocol, with each step to a larger batch."""
     runs = compared.trained(results, NAME)
     Ns = _batches(runs)
     steps = {f"N={more} minus N={less}": (less, more) for less, more in pairwise(Ns)}

@@ -79,7 +79,7 @@ def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
 
 
 def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
-    """A table with a line for each item; columns that say nothing are left out."""
+    """A table with a line for each item, without empty columns."""
     lines: list[dict[str, str]] = [{} for _ in items]
     left = []
     for name in items[0]:

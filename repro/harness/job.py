@@ -29,7 +29,7 @@ class Job:
 
     @property
     def apart(self) -> bool:
-        """Whether it has a worker of its own beside others: it trains in one process on the CPU."""
+        """Whether one worker measures it while others run: it trains in one process on the CPU."""
         return trains_on_one_core(self.spec, self.device)
 
 

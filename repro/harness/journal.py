@@ -133,7 +133,7 @@ class Journal:
     def plan(
         self, experiment: Experiment, machine: Machine, command: str = "", *, accumulate: bool
     ) -> None:
-        """Record what an experiment's runs are, unless the newest plan says the same.
+        """Record an experiment's runs, unless the newest plan has the same.
 
         With `accumulate` the commands of the newest plan stay, and those of its runs that would
         have the same id today: no ratio is taken with a run of another version, torch or machine.

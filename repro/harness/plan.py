@@ -174,7 +174,7 @@ def _with_rounds(run: PlannedRun, journal: Journal, rounds: int, *, force: bool)
 
 
 def _with_figures(experiment: Experiment) -> Experiment:
-    """The same runs; those made from files of the user's own get a digest of what these say."""
+    """The same runs; those made from the user's own files get a digest of these files."""
     profile_digest, code_digest = cache(_digest_of_figures), cache(code_of)
 
     def marked(run: RunSpec) -> RunSpec:

@@ -164,7 +164,7 @@ class Source:
 
 
 def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Prediction:
-    """The step of a run; cut as the spec says, unless the layers of each stage are given."""
+    """The step of a run, cut as in its spec unless the layers of each stage are given."""
     examples = source.examples(spec)
     n = max(1, examples)
     counts = tuple(counts) or cut(spec, source, n)
@@ -182,7 +182,7 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
 
 
 def source_of(spec: RunSpec, kind: str) -> Source:
-    """The source of a modelled run; `kind`, "cpu" or "cuda", says whose operators are counted."""
+    """The source of a modelled run; `kind`, "cpu" or "cuda", is where operators are counted."""
     model, parts = build(spec.model, **spec.arguments), spec.tensor_parallel or 1
     if waits(model):
         return Known(model, link=spec.link, parts=parts)

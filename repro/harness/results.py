@@ -144,7 +144,7 @@ class Run:
 
     @property
     def in_turn(self) -> bool:
-        """Whether a clock timed its steps while no other run stood beside them."""
+        """Whether a clock timed its steps while no other run was measured."""
         timed = self.spec.timed and self.spec.task == "train"
         return timed and not all(round_.together for round_ in self.rounds)
 

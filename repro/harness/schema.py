@@ -27,7 +27,7 @@ def _printable(text: str) -> str:
 
 
 def _null_if_not_finite(value: Any) -> Any:
-    """JSON holds neither NaN nor infinities: null stands for a number that was not finite."""
+    """JSON has no NaN and no infinity: null replaces a number that was not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

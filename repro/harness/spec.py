@@ -426,7 +426,7 @@ class CalibrateSpec(RunSpec):
 
 
 class LearnSpec(RunSpec):
-    """A training for an accuracy or a translation quality, as `training` says."""
+    """A training for an accuracy or a translation quality, defined by `training`."""
 
     task: Literal["learn"] = "learn"
     fidelity: Literal["measured"] = "measured"

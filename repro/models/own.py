@@ -55,7 +55,7 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
 
 
 def function_at(path: str) -> Callable[..., Any]:
-    """The user's function at `path`; if there is none, an UnusableError says why."""
+    """The user's function at `path`; an UnusableError with the reason if there is none."""
     wrong = f"model='import:{path}'"
     module_name, _, name = path.partition(":")
     if not (module_name and name) or module_name.startswith("."):

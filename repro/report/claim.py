@@ -37,7 +37,7 @@ def number(value: float) -> Estimate:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says in one cell or sentence, and ours.
+    """One cell or sentence of the paper, and our value.
 
     What agrees is `paper` with up to `off` to either side; of a claim without a printed number,
     all above `least` up to `most`.

@@ -66,7 +66,7 @@ def sections_of(
 
 
 def with_code(text: str) -> Markup:
-    """A text for the page, where what stands between backticks is code."""
+    """A text for the page; words between backticks are code."""
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(text))))
 
 

@@ -55,7 +55,7 @@ class Calibration(LayerTables):
             raise ValueError("sizes or boundaries do not fit the layers")
 
     def beside_replicas(self, replicas: int) -> "Calibration":
-        """The same for one of D replicas: beside others, layers never compute alone."""
+        """The same for one of D replicas: its layers never compute alone."""
         return self if replicas == 1 else replace(self, alone=None)
 
     def profile(

@@ -14,7 +14,7 @@ FREE = LinkSpeed()
 
 
 def _with_inf(link: Any) -> Any:
-    """The fields of a link as pydantic reads them; null stands for an infinite speed in JSON."""
+    """The fields of a link as pydantic reads them; in JSON null is an infinite speed."""
     fields = asdict(link) if isinstance(link, LinkSpeed) else link
     if isinstance(fields, dict) and fields.get("bytes_per_second", 0) is None:
         fields = fields | {"bytes_per_second": math.inf}

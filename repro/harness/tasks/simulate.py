@@ -19,7 +19,7 @@ def run(job: Job, _rank: int, _groups: list[Any]) -> Measured:
 
 
 def simulated(spec: RunSpec, device: str) -> Measured:
-    """One simulated run; `device` says whose operators are counted.
+    """One simulated run; `device` is the kind whose operators are counted.
 
     Where not even micro-batches of one example stay within the memory, the record has no steps.
     """
