@@ -69,7 +69,8 @@ def optimizer_of(
     parameters = [*module.parameters()]
     if last is not None and {*last.param_groups[0]["params"]} == {*parameters}:
         return last
-    return what.optimizer(parameters) if parameters else None
+    groups: Any = [{"params": parameters}]
+    return what.optimizer(groups) if parameters or what.scaled else None
 
 
 def diverges(first: float, last: float) -> bool:
