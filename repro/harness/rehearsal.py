@@ -87,6 +87,11 @@ def check_model(spec: RunSpec, model: Model) -> None:
         )
     spec.check_depth(len(model.layers))
     if spec.tensor_parallel is not None:
+        if spec.library == "repro" and not spec.modelled:
+            raise ValueError(
+                f"tensor_parallel = {spec.tensor_parallel}: our pipeline divides no layer; use the "
+                "library 'tensor', 'channels' or 'rows'"
+            )
         try:
             if spec.library in ("channels", "rows"):
                 refuse_undivided(spec.library, model.layers, spec.tensor_parallel)

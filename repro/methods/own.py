@@ -19,11 +19,6 @@ class Own(Method):
 
     def __init__(self, setup: Setup) -> None:
         config = setup.config
-        if config.tensor_parallel > 1:
-            raise ValueError(
-                f"tensor_parallel = {config.tensor_parallel}: our pipeline divides no layer; use "
-                "the library 'tensor', 'channels' or 'rows'"
-            )
         super().__init__(setup, config.processes, own_rank(config))
         self._pipe = Pipeline(
             setup.layers,

@@ -103,7 +103,7 @@ class TensorParallel(Sharded):
     """torch.distributed.tensor.parallel: each matrix is divided over T processes.
 
     All processes run all layers on the same mini-batch, with the parts of matrices that a module's
-    `tensor_plan` says. `repro.methods.divided` does the same inside our pipeline.
+    `tensor_plan` says.
     """
 
     def _wrapped(self, module: SeededLayers) -> nn.Module:

@@ -85,3 +85,9 @@ def test_what_waits_is_emulated_and_what_computes_is_measured():
     ):
         with pytest.raises(ValueError, match=f"^fidelity = {words}"):
             rehearsal.check([wrong])
+
+
+def test_our_pipeline_divides_no_layer():
+    words = "^tensor_parallel = 2: .* 'channels' or 'rows'$"
+    with pytest.raises(ValueError, match=words):
+        rehearsal.check([spec(tensor_parallel=2)])

@@ -26,7 +26,7 @@ T, N, M = 3, 8, 2
 MODEL: partial[Model] = partial(
     build, "amoebanet-d", L=3, D=24, image=65, num_classes=5, dropout=0.0
 )
-CONFIG = PipelineConfig(1, M, balance="uniform", checkpoint="never", tensor_parallel=T)
+CONFIG = PipelineConfig(1, M, balance="uniform", checkpoint="never")
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 

@@ -37,7 +37,7 @@ OF_TORCH = {
     "ddp": Config(1, 2, replicas=4, checkpoint="never"),
     "fsdp": Config(1, 2, replicas=4, checkpoint="never"),
     "zero2": Config(1, 2, replicas=4, checkpoint="never"),
-    "tensor": Config(1, 4, tensor_parallel=4, checkpoint="never"),
+    "tensor": Config(1, 4, checkpoint="never"),
 }
 REPLICATED = Config(2, 2, replicas=2)
 
@@ -54,11 +54,9 @@ def everything(folder: Path) -> dict[Any, Any]:
 
 
 def group_of(config: PipelineConfig) -> Any:
-    """The parts of this process's stage or, without any, its replicas; all processes make all."""
-    K, T, D = config.stages, config.tensor_parallel, config.replicas
-    members = [[d * K + j for d in range(D)] for j in range(K)]
-    if T > 1:
-        members = [[(d * T + t) * K + j for t in range(T)] for d in range(D) for j in range(K)]
+    """The replicas of this process's stage or, without any, all processes."""
+    K, D = config.stages, config.replicas
+    members = [list(range(4))] if D == 1 else [[d * K + j for d in range(D)] for j in range(K)]
     return dist.new_subgroups_by_enumeration(members)[0]
 
 
@@ -66,7 +64,7 @@ def prepared(
     name: str, config: PipelineConfig, model: Model, group: Any, **more: Any
 ) -> tuple[Method, Any, Any]:
     """A method, and the mini-batch of this process's replica."""
-    replica = dist.get_rank() // (config.stages * config.tensor_parallel)
+    replica = dist.get_rank() // config.stages if config.replicas > 1 else 0
     inputs, targets = (split(t, config.replicas)[replica] for t in model.batch(N, 0))
     setup = Setup(
         model.layers, model.loss, config, inputs, torch.device("cpu"), group=group, **more
@@ -264,10 +262,3 @@ def test_what_cannot_be_divided_is_refused_in_one_line(name, changed, T, words):
     sizes = SIZES if name == "transformer" else {"L": 3, "D": 16, "num_classes": 10}
     with pytest.raises(ValueError, match=words):
         refuse_indivisible(build(name, **sizes | changed).layers, T)
-
-
-def test_our_pipeline_divides_no_layer():
-    model = QUIET["transformer"]()
-    setup = Setup(model.layers, model.loss, OF_TORCH["tensor"], None, torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"^tensor_parallel = 4: .* 'channels' or 'rows'$"):
-        make("repro", setup)

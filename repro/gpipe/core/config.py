@@ -39,8 +39,6 @@ class PipelineConfig:
             arrives `latency` later. Without `overlap` its sender does not compute meanwhile.
         stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
             v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
-        tensor_parallel: T processes for each stage, which do the same steps with the same
-            mini-batches. Rank (d T + t) K + j of the world has part t of stage j of replica d.
     """
 
     stages: int
@@ -53,7 +51,6 @@ class PipelineConfig:
     transport: str = "auto"
     throttle: LinkSpeed | None = None
     stages_per_rank: int = 1
-    tensor_parallel: int = 1
 
     @classmethod
     def of(cls, given: Sequence[Any], named: Mapping[str, Any]) -> "PipelineConfig":
@@ -80,13 +77,14 @@ class PipelineConfig:
 
     @property
     def processes(self) -> int:
-        """K x D x T."""
-        return self.stages * self.replicas * self.tensor_parallel
+        """K x D."""
+        return self.stages * self.replicas
 
     def make_schedule(self) -> Schedule:
         """Every action of every rank."""
-        names = "stages", "replicas", "stages_per_rank", "tensor_parallel"
-        check_counts(**{name: self.arguments[name] for name in names})
+        check_counts(
+            stages=self.stages, replicas=self.replicas, stages_per_rank=self.stages_per_rank
+        )
         counts = self.total_stages, self.micro_batches
         return make_schedule(self.schedule, *counts, self.checkpoint, self.stages_per_rank)
 

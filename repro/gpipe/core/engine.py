@@ -60,7 +60,6 @@ class Engine:
         self.recorder = Recorder(held.device)
         self.step, self.loss = 0, math.nan
         self.metrics: Metrics = {}
-        self.counts_metrics = True  # else another process computes the same
         self.check = LossCheck(held.device) if check_loss else None
         self._rank = links.wire.rank
         # The first rank reads the inputs, the last one computes the loss.

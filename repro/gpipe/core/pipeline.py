@@ -8,7 +8,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,6 @@ from repro.gpipe.core.replicas import Replicas, start_equal
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.core.topology import own_device, own_rank, refuse_unlike
-from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_costs import stage_layers
@@ -106,8 +105,6 @@ class Pipeline:
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least, for balance="time".
-        divide: called with each layer of this stage once it is built; gives the layer that computes
-            with one of T parts of the matrices, and returns what the whole layer would.
         allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
             training nor when saving.
         check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
@@ -126,7 +123,6 @@ class Pipeline:
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
-        divide: Callable[[nn.Module], nn.Module] | None = None,
         allow_nonfinite: bool = False,
         check_loss: bool = True,
         **settings: Any,
@@ -139,12 +135,10 @@ class Pipeline:
         self.schedule = how.schedule_to_execute(len(entries))
         self.allow_nonfinite = allow_nonfinite
 
-        # Which part of which rank of which replica this process is, and where it runs. Each part
-        # of a replica's stages is a chain of its own: it has its own links, and the same messages.
-        K, T = how.stages, how.tensor_parallel
+        # Which rank of which replica this process is, and where it runs.
+        K = how.stages
         rank = own_rank(how)
-        chain, self.rank = divmod(rank, K)
-        self.replica, self.part = divmod(chain, T)
+        self.replica, self.rank = divmod(rank, K)
         self.is_first, self.is_last = self.rank == 0, self.rank == K - 1
         self._everyone = ControlChannel(how.processes, rank)
         self.device = own_device(device, rank)
@@ -164,7 +158,7 @@ class Pipeline:
             }
             refuse_unlike(rank, must_be_alike)
 
-        wire = ControlChannel(K, self.rank, chain)
+        wire = ControlChannel(K, self.rank, self.replica)
         links = Links(wire, self.device, how.transport, how.throttle, ring=how.stages_per_rank > 1)
         by_time = partial(self._cost, entries, links, seed, sample)
         self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, by_time)
@@ -174,14 +168,13 @@ class Pipeline:
         refuse_shared(entries, self.balance)
 
         self.layer_names = names(layers)
-        self.held = self._build_stages(entries, seed, divide)
+        self.held = self._build_stages(entries, seed)
         foreign = empty_foreign_layers(entries, self.balance, self.held.module)
         if self.is_last:  # the loss follows the last stage, also where this rank has others
             foreign.update(self.module[: -self.balance[-1]].modules())
         copies = None
         if self.replicas > 1:
-            first = self.part * K + self.rank  # of the same part, in the first replica
-            copies = Replicas(range(first, how.processes, K * T), self.device)
+            copies = Replicas(range(self.rank, how.processes, K), self.device)
         self.engine = Engine(
             self.held,
             links,
@@ -192,7 +185,6 @@ class Pipeline:
             check_loss=check_loss,
             foreign=foreign,
         )
-        self.engine.counts_metrics = self.part == 0
         self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
@@ -207,19 +199,14 @@ class Pipeline:
         slowest = max(speeds, key=lambda link: link.seconds(2**20))
         return profiles[0].cost(slowest, recompute=self.config.checkpoint != "never")
 
-    def _build_stages(
-        self, layers: list[Layer], seed: int, divide: Callable[[nn.Module], nn.Module] | None
-    ) -> HeldStages:
+    def _build_stages(self, layers: list[Layer], seed: int) -> HeldStages:
         own = range(self.rank, self.config.total_stages, self.stages)
         indices = {stage: stage_layers(self.balance)[stage] for stage in own}
         modules = {n: build(layers[n], n, seed, self.device) for ns in indices.values() for n in ns}
         for n, module in modules.items():
             refuse_unfit(module, n, self.stages, self.micro_batches)
-        if self.config.processes > self.stages:
-            # Whole layers, before they are divided into parts.
+        if self.replicas > 1:
             start_equal(modules.values(), range(self.rank, self.config.processes, self.stages))
-        if divide is not None:
-            modules = {n: divide(module) for n, module in modules.items()}
         keys = [self.layer_names[n] for n in modules]
         held = HeldStages(indices, modules, keys, self.device, seed)
         held.first = self.replica * self.micro_batches
@@ -329,7 +316,6 @@ class Pipeline:
         is torch.nn.utils.clip_grad_norm_ of the unsplit model, with the same bits for every K. A
         limit of inf only measures. Returned is the norm before clipping, on this stage's device.
         """
-        self._refuse_parts("clip_grad_norm_")
         of_stages = [self.held.parameters_of(stage) for stage in self.held.stages]
         late = self._updated is True
         norm = clip.clip_grad_norm_(
@@ -409,7 +395,6 @@ class Pipeline:
         Raises:
             ValueError: if the unsplit model does not fit there, or a layer cannot be copied.
         """
-        self._refuse_parts("compare")
         last = self.config.total_stages - 1
         actions = self.schedule.ranks[-1]
         order = [a.cell[1] for a in actions if a.kind == "B" and a.cell[0] == last]
@@ -450,14 +435,6 @@ class Pipeline:
         read = [inputs if self.is_first else None, targets if self.is_last else None]
         yield from flatten(unwrapped(read))[0]
 
-    def _refuse_parts(self, method: str) -> None:
-        """Raise a ValueError on every rank for what needs whole parameters, not parts of them."""
-        if self.config.tensor_parallel > 1:
-            raise RefusedError(
-                f"{method} needs whole parameters: use tensor_parallel=1, in place of "
-                f"{self.config.tensor_parallel}"
-            )
-
     def sent_bytes(self) -> dict[str, int]:
         """Bytes that this process has sent so far: activations, gradients, and "all-reduce".
 
@@ -489,7 +466,6 @@ class Pipeline:
             OSError, ValueError: on every rank, also if what would be saved is inf or nan and that
                 is not allowed. The former checkpoint stays.
         """
-        self._refuse_parts("save")
         gather_state = getattr(optimizer, "consolidate_state_dict", None)
         if gather_state is not None:
             # ZeroRedundancyOptimizer: the first replica, which saves, gets the state of all.
@@ -520,7 +496,6 @@ class Pipeline:
         Raises:
             ValueError: before anything is changed, if it is damaged or of another model.
         """
-        self._refuse_parts("load")
         restored = save_load.load(
             Path(folder),
             rank=self.rank,

@@ -1,7 +1,6 @@
 """Which process runs which stage of which replica, on which device."""
 
 import json
-import math
 import os
 from collections.abc import Mapping
 
@@ -14,15 +13,15 @@ from repro.gpipe.runtime import health
 
 
 def own_rank(config: PipelineConfig) -> int:
-    """The rank of this process among the K D T of a pipeline."""
+    """The rank of this process among the K D of a pipeline."""
     rank, world = 0, 1
     if dist.is_initialized():
         rank, world = dist.get_rank(), dist.get_world_size()
     needed = config.processes
     if needed > world:
         raise ValueError(
-            f"K x D x T = {config.stages} x {config.replicas} x {config.tensor_parallel}: only "
-            f"{world} process(es) here and {needed} are needed; start them with "
+            f"K x D = {config.stages} x {config.replicas}: only {world} process(es) here and "
+            f"{needed} are needed; start them with "
             f"repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
         )
     if needed == 1:
@@ -65,7 +64,7 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
         if rank == 0:
             store.set(f"pipeline/{number}/0", settings_text)
         (first,) = watch.wait_for(f"pipeline/{number}", [0])
-        needed = math.prod(int(first[name]) for name in ("stages", "replicas", "tensor_parallel"))
+        needed = int(first["stages"]) * int(first["replicas"])
         if rank < needed:
             break
     store.set(f"pipeline/{number}/{rank}", settings_text)

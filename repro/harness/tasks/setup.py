@@ -91,7 +91,6 @@ def config_of(spec: RunSpec) -> PipelineConfig:
         transport=spec.transport,
         throttle=spec.link,
         stages_per_rank=spec.stages_per_rank or 1,
-        tensor_parallel=spec.tensor_parallel or 1,
     )
 
 
