@@ -1,12 +1,7 @@
-"""A model as a sequence of layers: modules, or layers that are built only where they run.
-
-The latter are zero-argument factories, and modules on the meta device, which have shapes but no
-memory.
-"""
+"""A model as a sequence of layers: modules, or factories, which are called only where they run."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
 from itertools import chain
 from typing import Any
 
@@ -21,8 +16,6 @@ from repro.io.untrusted import short
 
 Layer = nn.Module | Callable[[], nn.Module]
 _RUNS = ("forward", "__call__", "__iter__")  # methods by which a container runs its layers
-# Methods that initialise a module; the second is nn.MultiheadAttention's.
-_RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")
 
 
 def as_layers(layers: Any) -> list[Layer]:
@@ -71,8 +64,8 @@ def names(layers: Any) -> list[str]:
 def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Module:
     """The module of a layer, on its device.
 
-    A factory is called and a module on the meta device is initialised, on the CPU from (seed, layer
-    index), so with the same values for every K. Any other module is taken as it is.
+    A factory initialises its module on the CPU from (seed, layer index), so with the same values
+    for every K. A module is taken as it is.
     """
     cpu, others = torch.device("cpu"), rng.other_sources()
     with rng.preserved(cpu, others):
@@ -80,7 +73,10 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
         module = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
         # One that another Pipeline trains elsewhere raises a ValueError here.
         if any(tensor.is_meta for _, tensor in _tensors(module)):
-            module = _materialise(module, index)
+            raise ValueError(
+                f"layers[{index}]: {type(module).__name__} is on the meta device, where it has no "
+                "weights; give a function that makes the layer, such as lambda: MyLayer(...)"
+            )
     return module.to(device)
 
 
@@ -130,52 +126,6 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return chain(module.named_parameters(), module.named_buffers())
 
 
-def _materialise(layer: nn.Module, index: int) -> nn.Module:
-    """A copy with memory of a module on the meta device, initialised by its own reset methods.
-
-    The methods run in the order of constructors, submodules first: nn.MultiheadAttention sets its
-    projection's bias after that has drawn one. If constructors only call these methods, the draws
-    are those of a factory.
-    """
-    real = next((name for name, tensor in _tensors(layer) if not tensor.is_meta), None)
-    if real is not None:
-        raise ValueError(
-            f"layers[{index}].{real}: not on the meta device, as other parts of this layer are; "
-            "give a factory that makes the whole layer"
-        )
-    blank = {id(tensor): _blank(tensor) for _, tensor in _tensors(layer)}
-    untouched = {id(tensor): tensor._version for tensor in blank.values()}
-    # deepcopy takes the blanks for copies already made, so that tied tensors stay tied.
-    module = deepcopy(layer, dict(blank))
-
-    def reset(part: nn.Module) -> None:
-        resets = [getattr(part, method) for method in _RESETS if hasattr(part, method)]
-        if resets and _needs_no_arguments(resets[0]):
-            resets[0]()
-
-    module.apply(reset)  # submodules first
-    for name, tensor in _tensors(module):
-        # Integers cannot be NaN; they are unset if nothing wrote to them.
-        is_real = tensor.is_floating_point() or tensor.is_complex()
-        if tensor.isnan().any() if is_real else untouched.get(id(tensor)) == tensor._version:
-            kind = type(module.get_submodule(name.rpartition(".")[0])).__name__
-            raise ValueError(
-                f"layers[{index}].{name}: on the meta device, and {kind} leaves it unset when it "
-                "resets its parameters; give a factory instead, for example lambda: MyLayer(...)"
-            )
-    return module
-
-
-def _blank(tensor: Tensor) -> Tensor:
-    """Memory on the CPU for a tensor on the meta device, filled with NaN if its type has one."""
-    blank = torch.empty_like(tensor, device="cpu", requires_grad=False)
-    if blank.is_floating_point() or blank.is_complex():
-        blank.fill_(float("nan"))
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(blank, tensor.requires_grad)
-    return blank
-
-
 def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
     """Every layer as a module; those of factories are made on the meta device."""
     for index, layer in enumerate(layers):
@@ -202,9 +152,8 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     """Raise a ValueError if two stages share a parameter or buffer: each would change its own.
 
-    Also if a layer holds or names a layer of another stage, and if two layers share a
-    tensor on the meta device: each makes its own. A tensor of a factory that is not on the meta
-    device exists already, so it can be shared.
+    Also if a layer holds or names a layer of another stage. A tensor of a factory that is not on
+    the meta device exists already, so it can be shared.
     """
     # Tensor or module -> its first layer. It is kept, so that no other one gets its id.
     first_layer: dict[int, tuple[int, Any]] = {}
@@ -223,11 +172,6 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                     f"layers[{index}].{name}: shared by stages {stage_of[first]} and "
                     f"{stage_of[index]}; return it from the first with the output and hand it on "
                     "(docs/library.md, 'tie weights'), or choose a balance that joins its users"
-                )
-            if first != index and tensor.is_meta:
-                raise ValueError(
-                    f"layers[{index}].{name}: on the meta device and shared with layers[{first}], "
-                    "but each is built on its own; untie it, or put both into one layer"
                 )
         for part in layer.modules():
             first, _ = first_layer.setdefault(id(part), (index, part))
