@@ -33,7 +33,7 @@ ALLOWED = {
 # The most lines of each room: what it has, rounded up to the next hundred. A number falls with its
 # room; it grows only with a reason beside it.
 LINES = {
-    "gpipe": 9800,  # the terms of losses, their check, a step without a pipeline; emptied layers
+    "gpipe": 9700,  # the terms of losses, their check, a step without a pipeline; emptied layers
     "harness": 6400,
     "experiments": 4000,
     "cli": 1800,

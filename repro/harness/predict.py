@@ -76,8 +76,7 @@ class Prediction:
 class Source:
     """What a model's layers cost; memory and parameters are counted on fake tensors.
 
-    `model` is None where only the times of its layers are known, `link` is between two stages, and
-    matrices are divided over `parts` devices.
+    `model` is None where only the times of its layers are known, and `link` is between two stages.
     """
 
     memory: float | None = None  # bytes of a device; None where the layers are those of no device
@@ -85,16 +84,10 @@ class Source:
     durations = ""  # where they come from, by which their error is known (`costs.error_bars`)
 
     def __init__(
-        self,
-        model: Model | None,
-        optimizer: str = "sgd",
-        link: LinkSpeed | None = None,
-        parts: int = 1,
+        self, model: Model | None, optimizer: str = "sgd", link: LinkSpeed | None = None
     ) -> None:
-        if model is not None and parts > 1:
-            refuse_indivisible(model.layers, parts)
         self.model, self._optimizer, self._kind = model, optimizer, "cpu"
-        self.link, self._parts = link or FREE, parts
+        self.link = link or FREE
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         raise NotImplementedError
@@ -183,11 +176,12 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
 
 def source_of(spec: RunSpec, kind: str) -> Source:
     """The source of a modelled run; `kind`, "cpu" or "cuda", is where operators are counted."""
-    model, parts = build(spec.model, **spec.arguments), spec.tensor_parallel or 1
+    model = build(spec.model, **spec.arguments)
     if waits(model):
-        return Known(model, link=spec.link, parts=parts)
+        return Known(model, link=spec.link)
     assert spec.profile is not None
     device = devices.load(tilde_to_home(spec.profile))
+    parts = spec.tensor_parallel or 1
     return Roofline(device, model, spec.optimizer, spec.link, kind, parts)
 
 
@@ -260,7 +254,7 @@ class Known(Source):
     @cached_property
     def _waiting(self) -> list[TimedLayer]:
         assert self.model is not None
-        made = [divided(layer, self._parts) for layer in self.model.layers if callable(layer)]
+        made = [layer() for layer in self.model.layers if callable(layer)]
         return [layer for layer in made if isinstance(layer, TimedLayer)]
 
 
@@ -315,8 +309,10 @@ class Roofline(Source):
         kind: str = "cpu",
         parts: int = 1,
     ) -> None:
-        super().__init__(model, optimizer, link, parts)
+        super().__init__(model, optimizer, link)
+        self._parts = parts
         if parts > 1:
+            refuse_indivisible(model.layers, parts)
             # Equal layers are one object, by which the counter knows them.
             of_layer = {layer: partial(divided, layer, parts) for layer in model.layers}
             self.model = replace(model, layers=[of_layer[layer] for layer in model.layers])

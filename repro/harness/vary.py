@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from repro.harness.spec import BASELINES, FIELDS, PLAIN, RunSpec, canonical
+from repro.harness.spec import BASELINES, PLAIN, RunSpec, canonical
 from repro.io.untrusted import short
 
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
@@ -21,12 +21,6 @@ def varied(specs: Sequence[RunSpec], fields: Iterable[str]) -> list[str]:
     return [
         name for name in fields if any(getattr(s, name) != getattr(specs[0], name) for s in specs)
     ]
-
-
-def all_varied(specs: Sequence[RunSpec]) -> list[str]:
-    """The fields, and the arguments of models, in which runs differ."""
-    fields = varied(specs, (name for name in FIELDS if name != "model_args"))
-    return fields + _varied_arguments(specs)
 
 
 def _varied_arguments(specs: Sequence[RunSpec]) -> list[str]:

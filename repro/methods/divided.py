@@ -114,8 +114,6 @@ def divide(layer: nn.Module, parts: Part) -> nn.Module:
             setattr(module, name, RowLinear(getattr(module, name), parts))
         for name in plan.counts:
             setattr(module, name, getattr(module, name) // parts.count)
-        for name in plan.seconds:
-            setattr(module, name, getattr(module, name) / parts.count)
     return layer
 
 

@@ -39,7 +39,7 @@ class Setup:
     seed: int = 0  # of initial weights, and of random numbers inside layers
     optimizer: MakeOptimizer | None = None  # None: gradients are not applied
     # Of processes that exchange more than neighbours do: the K stages (torch's pipelines), the D
-    # replicas of a stage (ddp, fsdp, ZeRO), or the T parts of a stage.
+    # replicas of a stage (ddp, fsdp, ZeRO), or the T processes that divide layers.
     group: dist.ProcessGroup | None = None
     # Train on if loss or gradients are inf or nan; only ours refuses that.
     allow_nonfinite: bool = False

@@ -22,8 +22,6 @@ class TensorPlan:
     columns: tuple[str, ...]  # linear layers whose output channels are divided
     rows: tuple[str, ...]  # linear layers of divided input channels; their outputs are summed
     counts: tuple[str, ...] = ()  # attributes that are divided by T, such as the number of heads
-    # Attributes that are divided by T if the outputs of the whole module are summed.
-    seconds: tuple[str, ...] = ()
 
 
 Attention = Literal["plain", "fused"]

@@ -7,7 +7,7 @@ the engine, also with more stages than a machine has devices (fidelity "emulated
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Interval
@@ -16,7 +16,6 @@ from torch.autograd import Function
 
 from repro.gpipe.runtime.clock import Waits, wait_until
 from repro.models.arguments import Count, Layers
-from repro.models.attention import TensorPlan
 from repro.models.model import Model
 
 Seconds = Annotated[float, Interval(ge=0)]
@@ -60,13 +59,8 @@ class TimedLayer(nn.Module):
 
     The output is the input if it has the same width, else zeros. The parameters have no effect, and
     their gradients are 0; an optimizer can update them, which takes `TimedSGD` update_s seconds. If
-    a schedule splits B, weight_s seconds of it are for the weights' gradients. Divided over T
-    devices, F and B take 1 / T of the seconds; an update takes all of them.
+    a schedule splits B, weight_s seconds of it are for the weights' gradients.
     """
-
-    tensor_plan: ClassVar[TensorPlan] = TensorPlan(
-        (), (), (), seconds=("forward_s", "backward_s", "weight_s")
-    )
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from repro.simulate.calibration import Overlap
 from repro.simulate.stage_costs import FREE, StageCosts
 
 _TIMED = ("F", "R", "B")  # whose layers are timed
+_ROUNDS = 3  # simulations until costs that depend on each other have settled
 
 
 def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
@@ -42,15 +43,13 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
     return replace(timeline, spans=(*setup, *timeline.spans))
 
 
-def settle(
-    schedule: Schedule, costs: Callable[[Overlap], StageCosts], rounds: int = 3
-) -> StageCosts:
+def settle(schedule: Schedule, costs: Callable[[Overlap], StageCosts]) -> StageCosts:
     """Stage costs that depend on how many stages compute at once: a fixed-point iteration.
 
     The first of the simulations assumes that all stages always compute.
     """
     settled = costs(dict.fromkeys(_TIMED, (1.0,) * schedule.stages))
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         settled = costs(overlap(simulate(schedule, settled)))
     return settled
 

@@ -109,7 +109,7 @@ def pick(value):
 
 def test_f_r_and_b_apart():
     layers = [nn.Linear(4, 4), Apply(partial(wait, seconds=0.02)), nn.Tanh()]
-    profile = measure(layers, torch.zeros(2, 4), CPU, repeats=1)
+    profile = measure(layers, torch.zeros(2, 4), CPU)
     assert profile.recompute == profile.forward
     assert all(len(kind) == 3 for kind in (profile.forward, profile.backward))
     assert min(*profile.forward, *profile.backward) > 0
@@ -123,7 +123,7 @@ def test_what_crosses():
     layers = [frozen, nn.Linear(4, 4), Apply(fan), Apply(pick), nn.Linear(4, 1)]
     tokens = torch.zeros(2, dtype=torch.int64)
     with torch.no_grad():  # the user's mode does not matter
-        profile = measure(layers, tokens, CPU, repeats=1)
+        profile = measure(layers, tokens, CPU)
     assert profile.activation_bytes == (32, 32, 32 + 40 + 32 + 8, 32)
     assert profile.gradient_bytes == (0, 32, 32, 32)
 

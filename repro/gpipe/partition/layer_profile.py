@@ -18,9 +18,11 @@ from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, un
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.layer_costs import Profile
 
+_REPEATS = 3  # of which the quickest counts, behind one to warm up
+
 
 def measure(
-    layers: Sequence[Layer], sample: Tree, device: torch.device, *, seed: int = 0, repeats: int = 3
+    layers: Sequence[Layer], sample: Tree, device: torch.device, *, seed: int = 0
 ) -> Profile:
     """Time every layer, forward and backward, on what the layer before it returned.
 
@@ -37,7 +39,7 @@ def measure(
             forward = backward = math.inf
             outputs: Tree = None
             try:
-                for attempt in range(repeats + 1):
+                for attempt in range(_REPEATS + 1):
                     f, b, outputs = _run(module, value, device)
                     if attempt:
                         forward, backward = min(forward, f), min(backward, b)

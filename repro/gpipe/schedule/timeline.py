@@ -4,7 +4,6 @@ The engine, emulation and `replay` all yield a `Timeline`. Pure: no torch, no cl
 idle time of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_lowercase
@@ -69,10 +68,9 @@ class Timeline:
         """Seconds from the first start to the last end on any stage."""
         return max((s.end for s in self.spans), default=0.0) - self.start
 
-    def busy(self, kinds: Iterable[str] = WORK) -> float:
-        """Seconds of the given kinds of work, summed over all stages."""
-        wanted = tuple(kinds)
-        return sum(s.seconds for s in self.spans if s.kind in wanted)
+    def busy(self) -> float:
+        """Seconds of work, summed over all stages."""
+        return sum(s.seconds for s in self.spans if s.kind in WORK)
 
     @property
     def idle_over_total(self) -> float:

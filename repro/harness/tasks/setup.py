@@ -108,14 +108,11 @@ def groups_of(spec: RunSpec) -> list[Any]:
         from repro.methods.peers.pipelining import groups
 
         return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])
-    # Rank (d T + t) K + j has part t of stage j of replica d.
-    K, T = spec.K, spec.tensor_parallel or 1
     if spec.library in REPLICATED or spec.zero is not None:
+        K = spec.K
         members = [range(j, K * spec.D, K) for j in range(K)]  # the replicas of each stage
-    elif T > 1:
-        members = [
-            range(d * T * K + j, (d + 1) * T * K, K) for d in range(spec.D) for j in range(K)
-        ]
+    elif spec.tensor_parallel is not None:
+        members = [range(spec.tensor_parallel)]  # of a single stage
     else:
         return []
     groups = [dist.new_group(ranks, timeout=TIMEOUT) for ranks in members]

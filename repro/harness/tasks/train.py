@@ -98,8 +98,7 @@ class Training:
             throttle, examples = None, spec.N
         self._batch = model.batch(examples, spec.seed)
         if spec.D > 1:
-            replica = rank // (spec.K * (spec.tensor_parallel or 1))
-            inputs, targets = (split(tree, spec.D)[replica] for tree in self._batch)
+            inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in self._batch)
             self._batch = inputs, targets
         setup = replace(setup_of(job, model, self._batch[0], rank, groups), trace=spec.trace)
         if job.simulated:
