@@ -1,14 +1,12 @@
 from typing import Any
 
-import pytest
 import torch
 
 from repro.data.classification import ImageTask, open_images
 
 
-@pytest.mark.parametrize("augment", ["flip", "cutout"])
-def test_augmentation_depends_on_seed_epoch_and_example_only(augment):
-    task = ImageTask(size=16, per_class=10, augment=augment)
+def test_augmentation_depends_on_seed_epoch_and_example_only():
+    task = ImageTask(size=16, per_class=10, augment="cutout")
 
     def epoch_of_50(seed=0, replicas=1):
         parts = [open_images(task, 10, seed, replica, replicas) for replica in range(replicas)]

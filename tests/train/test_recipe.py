@@ -1,22 +1,16 @@
 """Recipes, learning rates and optimizers."""
 
 import pytest
-from torch import nn
 
 from repro.train.recipe import Recipe, imagenet, translation
-from repro.train.trainer import make_optimizer
 
 
 def test_the_image_recipe_at_the_authors_size():
     """Batch 32 on ImageNet: the defaults of the authors' code."""
     recipe = imagenet(32, 1281167)
     epoch = 1281167 / 32
-    assert (recipe.lr, recipe.momentum, recipe.square_decay, recipe.decay) == (
-        0.015,
-        0.9,
-        0.9,
-        0.97,
-    )
+    assert (recipe.lr, recipe.momentum) == (0.015, 0.9)
+    assert (recipe.square_decay, recipe.decay) == (0.9, 0.97)
     assert (recipe.warm_up, recipe.decay_steps) == (round(3 * epoch), round(2.4 * epoch))
     assert recipe.learning_rate(0) == pytest.approx(0.015 * 1e-4)  # the floor
     assert recipe.learning_rate(recipe.warm_up // 2) == pytest.approx(0.0075, rel=1e-4)
@@ -40,21 +34,9 @@ def test_the_translation_recipe_is_the_transformers():
     ("change", "problem"),
     [
         ({"optimizer": "rmsprob"}, "optimizer = 'rmsprob': .*did you mean 'rmsprop'"),
-        ({"lr": -1.0}, "lr = -1.0: .* greater than or equal to 0"),
         ({"lr": float("nan")}, "lr = nan"),
-        ({"label_smoothing": True}, "label_smoothing = True"),
     ],
 )
 def test_a_wrong_value_is_one_line(change, problem):
     with pytest.raises(ValueError, match=f"^{problem}.*$"):
         Recipe(**{"lr": 0.1, **change})
-
-
-@pytest.mark.parametrize("name", ["rmsprop", "adam", "sgd"])
-def test_only_matrices_and_convolutions_decay(name):
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(2, 2))
-    optimizer = make_optimizer(module, Recipe(lr=0.1, optimizer=name, weight_decay=0.5))
-    decaying, others = optimizer.param_groups
-    assert [p.dim() for p in decaying["params"]] == [4, 2]
-    assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
-    assert len(others["params"]) == 4
