@@ -2,11 +2,9 @@
 
 import json
 
-import pytest
 from recorded import changed_runs, with_values
 
 from experiments.advise import report as advise
-from experiments.costs import report as costs
 from experiments.costs.record import factors
 from repro.costs.error_bars import FILE, RATIO
 
@@ -15,12 +13,6 @@ def test_the_ranges_are_those_of_recorded_steps(reference):
     """After a change of either: python -m experiments.costs.record."""
     assert json.loads(FILE.read_text("utf-8")) == factors(reference)
     assert 1 < RATIO < 1.5
-
-
-def test_nine_of_ten_and_half_and_twice_as_fast_are_equally_wrong(reference):
-    errors = costs.steps(reference)["ratio"]
-    assert costs.nine_of_ten(range(10, 0, -1)) == 9
-    assert costs.sizes(0 * errors - 0.5) == pytest.approx(costs.sizes(0 * errors + 1.0))
 
 
 def test_the_advised_plan_is_marked_with_its_step_over_the_fastest(reference):

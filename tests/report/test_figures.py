@@ -82,13 +82,3 @@ def test_a_box_is_as_long_as_its_span():
             if span.kind == kind
         ]
         assert sorted(boxes_of(axes, kind)) == [pytest.approx(box) for box in sorted(expected)]
-
-
-@pytest.mark.parametrize("K", [1, 2, 4])
-def test_the_picture_of_a_step_has_rows_that_can_be_read(K):
-    figure = gantt.draw("a step", [("", timeline(K, 4))], "measured")
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    assert axes.get_window_extent().height / figure.dpi / K > 0.2, (
-        "inches, room for a label of 9.5 points"
-    )

@@ -17,27 +17,26 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_ids_and_their_parts_are_found_own_results_first(recorded: Path, tmp_path: Path):
+def test_ids_and_their_parts_are_found_own_results_first(recorded: Path):
     run = next(run.id for run in load(recorded).runs if (run.K, run.M) == (2, 1))
     parts = ("transformer-K2-M1", "K2-M1", run.rpartition("-")[2], f"table2/{run[3:]}")
     for text in (run, *parts, f"test-cpu-2c/laptop/table2/{run}"):
         results, found = find_run(text, recorded)
         assert found.id == run
         assert results.journals[0].root == recorded
-    fill(tmp_path / "reference", experiment())
-    assert find_run("transformer-K2-M1", tmp_path)[1].id == run
 
 
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ("transformer-K2", ["names 3 runs", "table2/transformer-K2-M1-", "give more of one"]),
-        ("transformer-K2-M4", ["names 2 runs", "table2/transformer-K2-M4", "again/"]),
-        ("tranformer-K2-M1", ["no run below", "did you mean 'transformer-K2-M1-"]),
-        ("table2", ["run = 'table2': names 6 runs", "/transformer-K1-M1-"]),
+        (
+            "transformer-K2-M4",
+            "names 2 runs, such as .*again/.*table2/transformer-K2-M4.*give more of one",
+        ),
+        ("tranformer-K2-M1", "no run below.*did you mean 'transformer-K2-M1-"),
+        ("table2", "names 6 runs.*/transformer-K1-M1-"),
     ],
 )
-def test_a_mistake_is_one_line(run: str, words: list[str], recorded: Path):
-    with pytest.raises(ValueError, match=r"^run = .*$") as error:
+def test_a_mistake_is_one_line(run: str, words: str, recorded: Path):
+    with pytest.raises(ValueError, match=rf"^run = '{run}': .*{words}.*$"):
         find_run(run, recorded)
-    assert [word for word in words if word not in str(error.value)] == []

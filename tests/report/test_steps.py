@@ -1,9 +1,7 @@
 """The exhibits of single steps: the bubble, the breakdown, and Figure 2."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from recorded import changed_runs, fill_with, record, with_values
@@ -18,7 +16,6 @@ from repro.harness.job import Measured
 from repro.harness.results import Results, Run, load
 from repro.harness.spec import RunSpec
 from repro.paper.theory import UNIT_COSTS
-from repro.report.style import styled
 
 
 def with_shares(run: Run, shares: Mapping[str, float]) -> Run:
@@ -73,22 +70,3 @@ def recorded_figure2(path: Path, order: str = "FRB") -> Results:
 def test_the_order_of_figure_2_is_that_of_recorded_spans(tmp_path, order, word):
     (claim,) = figure2.claims(recorded_figure2(tmp_path, order))
     assert (claim.verdict, claim.ours[0][0]) == (word, 0 if order == "FRB" else 4)
-
-
-def letters(axes: Any) -> set[str]:
-    """`F0,3` of each label, in whatever form it has."""
-    return {re.sub(r"[^FRB\d,]", "", text.get_text()) for text in axes.texts}
-
-
-def test_figure_2_has_the_whole_mini_batch_above_its_micro_batches(tmp_path):
-    with styled():
-        ((_, figure, values),) = figure2.figures(recorded_figure2(tmp_path))
-        assert figure is not None
-        above, below = figure.axes
-    assert values == {"M": 4}
-    assert above.get_xlim() == below.get_xlim(), "one clock, on which either does the same work"
-    assert above.get_title(loc="left").startswith("M=1, as Figure 2(b): ")
-    assert below.get_title(loc="left").startswith("M=4, as Figure 2(c): ")
-    of_stages = {f"{kind}{j}" for kind in "FRB" for j in range(4)}
-    assert of_stages <= letters(above)
-    assert {f"{of},{i}" for of in of_stages for i in range(4)} <= letters(below)
