@@ -3,10 +3,9 @@
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, PipelineConfig, Timeline
+from repro.gpipe import PipelineConfig
 from repro.gpipe.core.microbatch import map_leaves, split
 from repro.methods import make
 from repro.methods.checks import Check, examine
@@ -60,27 +59,3 @@ def cut_in_two() -> dict[str, dict[str, Check]]:
         )
         checks[name] = examine(partial(make, "repro"), setup, draw, N)
     return checks
-
-
-FORWARD_S = 0.01
-
-
-def waiting() -> dict[tuple[int, int, str], Timeline]:
-    """The quickest of a few steps of K stages whose layers wait, by K, M and schedule."""
-    found = {}
-    for case in [(2, 8, "gpipe"), (4, 8, "gpipe"), (4, 8, "gpipe-late")]:
-        K, micro_batches, schedule = case
-        if dist.get_rank() >= K:
-            continue
-        model = build("timed", L=K, forward_s=FORWARD_S, backward_s=2 * FORWARD_S)
-        inputs, targets = model.batch(micro_batches, 0)
-        pipe = Pipeline(model.layers, K, micro_batches, schedule=schedule, device="cpu")
-        timelines = []
-        for _ in range(5):
-            pipe.barrier()
-            timeline = pipe.train_step(inputs, targets, model.loss, trace=True).timeline
-            assert timeline is not None
-            timelines.append(timeline)
-        pipe.close()
-        found[case] = min(timelines[1:], key=lambda timeline: timeline.step_time)
-    return found

@@ -3,13 +3,9 @@ from itertools import pairwise
 import pytest
 import torch
 from pipelined import whole
-from torch import Tensor
 
+from repro.gpipe.core.microbatch import flatten
 from repro.models import build
-
-
-def shapes(value) -> list[tuple[int, ...]]:
-    return [tuple(t.shape) for t in ((value,) if isinstance(value, Tensor) else value)]
 
 
 def test_layers_and_boundaries_of_table_2s_model():
@@ -20,7 +16,7 @@ def test_layers_and_boundaries_of_table_2s_model():
         seen = []
         for factory in model.layers:
             value = factory()(value)
-            seen.append(shapes(value))
+            seen.append([tuple(t.shape) for t in flatten(value)[0]])
     heights = [111, 56, 28] + 6 * [28] + 7 * [14] + 7 * [7]
     channels = [32, 192, 384] + 6 * [1024] + [1536] + 6 * [2048] + [3072] + 6 * [4096]
     assert [s[0] for s in seen[:-1]] == [
@@ -31,9 +27,7 @@ def test_layers_and_boundaries_of_table_2s_model():
     assert seen[-1] == [(1, 1001)]
 
 
-@pytest.mark.parametrize("D", [8, 64])
-@pytest.mark.parametrize("name", ["amoebanet-d", "amoebanet-b"])
-@pytest.mark.parametrize("image", [16, 45])
+@pytest.mark.parametrize(("name", "D", "image"), [("amoebanet-d", 8, 45), ("amoebanet-b", 64, 16)])
 def test_any_width_and_image_size(name, D, image):
     with torch.device("meta"):
         logits = whole(name, L=3, D=D, image=image)(torch.empty(2, 3, image, image + 9))

@@ -36,17 +36,13 @@ def test_outputs_and_gradients_are_those_of_the_unsplit_model(variant, image):
         layer.load_state_dict({key: state[key] for key in layer.state_dict()})
 
     inputs, targets = model.batch(2, 0)
-    value = inputs
-    for layer in layers:
-        value = layer(value)
-    expected = whole(inputs)
+    value, expected = nn.Sequential(*layers)(inputs), whole(inputs)
     assert torch.equal(value, expected)
     model.loss(value, targets).backward()
     model.loss(expected, targets).backward()
     gradients = {key: p.grad for layer in layers for key, p in layer.named_parameters()}
     for key, parameter in whole.named_parameters():
-        assert parameter.grad is not None
-        assert torch.equal(gradients[key], parameter.grad), key
+        torch.testing.assert_close(gradients[key], parameter.grad, rtol=0, atol=0)
     for key, tensor in whole.state_dict().items():  # batch norm's statistics too
         assert torch.equal(joined(layers)[key], tensor), key
 
@@ -66,16 +62,11 @@ def test_initial_weights_are_drawn_as_timm_draws_them(variant):
     ("variant", "words"),
     [
         ("resnet5", "did you mean 'timm:resnet"),
-        (
-            "convnext_tiny",
-            "a ConvNeXt that .*: timm does not say in which order its parts run; .*import:package",
-        ),
+        ("convnext_tiny", "timm does not say in which order its parts run; .*import:package"),
         ("vit_base_patch16_siglip_224", "its AttentionPoolLatent cannot initialise its own"),
-        ("ecaresnet50d_pruned", "its pruned layer cannot initialise its own"),
         # A name reaches neither a hub nor a folder: their files may hold code.
         ("hf-hub:timm/resnet18.a1_in1k", "timm has no such model"),
         ("local-dir:/tmp", "timm has no such model"),
-        ("resnet18.a/resnet50", "timm has no such model"),
         ("resnet18.nonsense", "Invalid pretrained tag"),
     ],
 )

@@ -2,7 +2,7 @@ import pytest
 import torch
 from pipelined import whole
 
-from repro.data.tokens import BOS, EOS, PAD
+from repro.data.tokens import PAD
 from repro.models.translation import DecoderBlock, EncoderBlock, batch
 
 SMALL = {"L": 2, "d": 16, "H": 24, "A": 2, "head_dim": 12, "V": 32, "S": 12, "T": 13}
@@ -46,17 +46,3 @@ def test_every_token_of_the_source_is_seen_and_no_later_one_of_the_target():
     changed = model((source, other))
     torch.testing.assert_close(changed[:, :6], logits[:, :6])
     assert not torch.isclose(changed[:, 6:], logits[:, 6:]).all(-1).any()
-
-
-@pytest.mark.parametrize(("S", "T"), [(12, 13), (4, 3), (1, 1)])
-def test_a_batch_is_sentences_and_their_reversals(S, T):
-    (source, decoder_input), targets = batch(5, S, T, 32, 0)
-    assert source.shape == (5, S)
-    assert decoder_input.shape == targets.shape == (5, T)
-    for s, x, y in zip(source, decoder_input, targets, strict=True):
-        tokens = s[s != PAD]
-        assert tokens.min() > EOS
-        reverse = tokens.flip(0)[: T - 1].tolist()
-        padding = [PAD] * (T - len(reverse) - 1)
-        assert x.tolist() == [BOS, *reverse, *padding]
-        assert y.tolist() == [*reverse, EOS, *padding]
