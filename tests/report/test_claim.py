@@ -14,7 +14,6 @@ INSIDE, OUTSIDE, CROSSING = (2.0, 1.9, 2.1), (3.0, 2.9, 3.1), (2.0, 0.9, 3.1)
     [
         # A printed number.
         ([number(2.0)], {"paper": 2.0}, "reproduced"),
-        ([number(2.04)], {"paper": 2.0, "off": 0.05}, "reproduced"),
         ([number(2.06)], {"paper": 2.0, "off": 0.05}, "not reproduced"),
         ([INSIDE], {"paper": 2.0, "off": 0.2}, "reproduced"),
         ([INSIDE], {"paper": 2.0, "off": 0.05}, "cannot tell"),
@@ -23,7 +22,6 @@ INSIDE, OUTSIDE, CROSSING = (2.0, 1.9, 2.1), (3.0, 2.9, 3.1), (2.0, 0.9, 3.1)
         # Settings that the paper leaves open.
         ([INSIDE, (2.2, 2.0, 2.4)], {"paper": 2.05, "fidelity": "simulated"}, "consistent"),
         ([INSIDE, OUTSIDE], {"paper": 2.0, "fidelity": "simulated"}, "cannot tell"),
-        ([OUTSIDE, (4.0, 3.9, 4.1)], {"paper": 2.0, "fidelity": "simulated"}, "not reproduced"),
         ([number(2.0)], {"paper": 2.0, "fitted": True}, "cannot tell"),
         ([number(3.0)], {"paper": 2.0, "fitted": True}, "not reproduced"),
         # A limit, and a direction, whose end is no effect at all.
@@ -38,7 +36,6 @@ INSIDE, OUTSIDE, CROSSING = (2.0, 1.9, 2.1), (3.0, 2.9, 3.1), (2.0, 0.9, 3.1)
         ([], {"paper": 2.0}, "not tested here"),
         ([number(nan)], {"paper": 2.0}, "not tested here"),
         ([number(nan), number(2.0)], {"paper": 2.0}, "cannot tell"),
-        ([number(nan), number(3.0)], {"paper": 2.0}, "cannot tell"),
         ([(2.0, 1.0, nan)], {"least": 0.0, "smaller": True}, "not tested here"),
         ([(2.0, -inf, inf)], {"least": 0.0}, "cannot tell"),
         ([number(2.0)], {"least": 0.0, "smaller": True}, "not tested here"),

@@ -1,16 +1,12 @@
 """The page: complete, useful without results, the same bytes each time, self-contained."""
 
-import math
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from matplotlib.colors import to_rgb
 
 from repro.report import page
-from repro.report.claim import WORDS
-from repro.report.style import FIDELITIES
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,14 +40,9 @@ def test_the_page_follows_its_order(modelled, tmp_path):
     assert places == sorted(places)
 
 
-def test_the_page_names_runs_without_a_result_machines_and_sizes(written):
+def test_the_page_is_self_contained_its_ids_are_unique_and_missing_runs_are_named(written):
     html = written.read_text(encoding="utf-8")
     assert "skipped(needs 4 devices): K=4 M=1, K=4 M=4" in html
-    assert "Test CPU" in html
-
-
-def test_the_page_is_self_contained_and_its_ids_are_unique(written):
-    html = written.read_text(encoding="utf-8")
     assert not re.search(r'src="https?:', html)
     assert re.findall(r'href="(https?:[^"]+)"', html) == ["https://ui.perfetto.dev"], (
         "a link, nothing to load"
@@ -78,15 +69,6 @@ def test_the_committed_page_has_few_folds_and_links_to_committed_files():
     titles = re.findall(r'<img src="[^"]*" alt="([^"]*)">', html)
     assert all(titles)
     assert len(titles) == len({*titles}), "each figure has a title of its own"
-
-
-def test_a_verdict_has_no_colour_of_a_number():
-    css = (ROOT / "repro/report/page.css").read_text(encoding="utf-8")
-    colours = dict(re.findall(r"^i\.([\w-]+) \{ background: (#\w+); \}", css, flags=re.M))
-    assert {word.replace(" ", "-") for word in WORDS} == {*colours}
-    for word, colour in colours.items():
-        apart = [math.dist(to_rgb(colour), to_rgb(other)) for other in FIDELITIES.values()]
-        assert min(apart) > 0.25, word
 
 
 def test_the_page_is_the_same_again(written, folder, tmp_path):

@@ -5,9 +5,8 @@ from math import nan
 import pytest
 
 from experiments.peers import report as peers
-from repro.harness.frame import controls_frame, runs_frame
+from repro.harness.frame import controls_frame
 
-PEERS = ("torch", "torch-1f1b", "torch-interleaved", "deepspeed")
 AGAIN, NOISY, SLOWER = (0.99, 1.02), (0.8, 1.5), (0.7, 0.73)
 
 
@@ -28,24 +27,6 @@ AGAIN, NOISY, SLOWER = (0.99, 1.02), (0.8, 1.5), (0.7, 0.73)
 def test_faster_needs_an_interval_that_is_clear_of_the_noise(ratio, noise, verdict):
     assert peers.verdict((1.0, *ratio), (1.0, *noise)) == verdict
     assert peers.verdict((nan, *ratio), (1.0, *noise)) == "", "not run"
-
-
-def test_what_each_library_does_as_one_device_would_is_as_recorded(whole_reference):
-    """Ours all, K stages on a GPU too. Others update batch norm once for each recompute."""
-    frame = runs_frame(whole_reference, "peers", task="check", done=True)
-    found = {}
-    for run in frame.itertuples():
-        for name, check in run.record.checks.items():
-            found.setdefault((run.library, name), set()).add(check.verdict)
-    ours = {name: verdicts for (library, name), verdicts in found.items() if library == "repro"}
-    assert len(ours) == 5
-    assert set().union(*ours.values()) == {"ok", "none"}  # a Transformer has no batch norm
-    assert {library for library, _ in found} == {"repro", "torchgpipe", *PEERS}
-    not_ok = {at for at, verdicts in found.items() if not verdicts <= {"ok", "none"}}
-    wrong = {(library, "batch norm") for library in (*PEERS, "torchgpipe")}
-    assert not_ok == wrong | {(library, "unequal micro-batches") for library in PEERS}
-    assert all(found[at] == {"wrong"} for at in wrong)
-    assert {*frame.loc[frame["scale"] == "gpu", "K"]} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize("name", ["peers", "methods", "two_gpu_demo"])
