@@ -61,33 +61,32 @@ def test_an_exhibit_has_a_line_for_each_model_with_its_widest_run(tmp_path: Path
     assert ended(tmp_path, of).splitlines()[1:3] == lines, "a second start says the same"
 
 
-def test_of_several_trainings_the_range_of_quality_is_shown(tmp_path: Path):
-    class Teacher(Crew):
-        def measure(self, job: Job, deadline: float) -> Outcome:
-            score = {0: None, 1: 12.0, 2: 30.5}[job.spec.seed]
-            return Outcome("done", measured=Measured(metrics(1.0, 1, metrics={"bleu": score})))
+class Fixed(Crew):
+    """Records of trainings by seed, and of a check."""
 
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        score = {0: None, 1: 12.0, 2: 30.5}[job.spec.seed]
+        verdicts = {"gradients": "ok", "batch norm": "wrong"}
+        checks = {n: {"verdict": v, "value": None, "evidence": ""} for n, v in verdicts.items()}
+        found = {"task": "check", "checks": checks} if job.spec.task == "check" else {}
+        changed = found or {"metrics": {"bleu": score}}
+        return Outcome("done", measured=Measured(metrics(1.0, job.spec.K, **changed)))
+
+
+def test_of_trainings_the_range_of_quality_is_shown_and_of_a_check_what_it_found(tmp_path: Path):
     of = experiment(*(spec(1, 1, seed=seed) for seed in (0, 1, 2)))
     of = of.model_copy(update={"minutes": {"smoke": 1.0}})
-    assert ended(tmp_path, of, Teacher()).rstrip().endswith("quality BLEU 12.00 to BLEU 30.50")
+    printed = ended(tmp_path / "trained", of, Fixed())
+    assert printed.rstrip().endswith("quality BLEU 12.00 to BLEU 30.50")
+    check = spec(2, 4, task="check", trace=False)
+    printed = ended(tmp_path / "checked", experiment(check), Fixed())
+    assert re.search(r" 1 ok, 1 wrong \(batch norm of transformer-K2-M4-\w+\) ", printed)
 
 
 def test_controls_have_no_row(tmp_path: Path):
     printed = ended(tmp_path, experiment(*POINTS, *controls(POINTS[2])))
     assert printed[printed.rindex("\nrun ") :].count("transformer-K") == 4
     assert len(runs_frame(load(tmp_path))) == 4
-
-
-def test_a_check_ends_with_what_it_found(tmp_path: Path):
-    class Checking(Crew):
-        def measure(self, job: Job, deadline: float) -> Outcome:
-            found = {"gradients": "ok", "batch norm": "wrong"}
-            checks = {n: {"verdict": v, "value": None, "evidence": ""} for n, v in found.items()}
-            record = metrics(1.0, 2, task="check", checks=checks)
-            return Outcome("done", measured=Measured(record))
-
-    printed = ended(tmp_path, experiment(spec(2, 4, task="check", trace=False)), Checking())
-    assert re.search(r" 1 ok, 1 wrong \(batch norm of transformer-K2-M4-\w+\) ", printed)
 
 
 def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

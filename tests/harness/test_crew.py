@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from repro.gpipe import NonFiniteError
 from repro.harness.crew import Crew
 from repro.harness.job import Job, Outcome
 from repro.harness.schema import TrainRound
@@ -127,6 +128,20 @@ def test_trainings_side_by_side_are_those_alone(shared: Crew):
     assert len({*digests(*found.values())}) == 2
     failed = shared.measure_all((jobs[0], wrong), 60)
     assert [(n, each.status) for n, each in failed.items()] == [(1, "failed")]
+
+
+def test_a_loss_that_is_not_finite_fails_a_peer_too_unless_that_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    ours = job("import:faulty:overflows", K=1, steps=2, warmup=1)
+    changed = {"library": "pipedream", "trace": False}
+    peer = replace(ours, spec=ours.spec.model_copy(update=changed))
+    with pytest.raises(NonFiniteError, match=r"^the loss is inf; lower the learning rate"):
+        run((peer,), 0)
+    for each in (ours, peer):
+        (measured,) = run((replace(each, allow_nonfinite=True),), 0)
+        assert trained(Outcome("done", measured=measured)).loss == [None, None]
 
 
 def test_only_the_run_that_failed_has_an_outcome(shared: Crew):

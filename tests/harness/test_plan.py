@@ -35,7 +35,6 @@ def members(made: plan.Plan) -> list[list[tuple[int, int]]]:
 
 
 ONE_F_ONE_B = {"schedule": "1f1b", "balance": "uniform"}
-ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
 
 def test_capped_stages_share_a_gpu_if_it_has_room(tmp_path: Path):
@@ -45,13 +44,6 @@ def test_capped_stages_share_a_gpu_if_it_has_room(tmp_path: Path):
         gpu = replace(MACHINE, device="cuda", kind="NVIDIA H200", count=1, memory=gigabytes * 10**9)
         runs = plan.make(table1, "gpu", gpu, tmp_path).runs
         assert {run.reason for run in runs if run.reason} == reasons
-
-
-def test_more_stages_than_devices_are_skipped_and_say_so(tmp_path: Path):
-    made = make(tmp_path)
-    labels = {run.spec.K: run.label for run in made.runs}
-    assert labels == {1: "planned", 2: "planned", 4: "skipped(needs 4 devices)"}
-    assert members(made) == [ALL, ALL]
 
 
 def test_only_adds_baselines_filters_are_alternatives_and_their_fields_go_together(tmp_path: Path):
@@ -107,17 +99,6 @@ def test_a_baseline_is_cut_by_the_same_rule_but_for_one_stage(tmp_path: Path):
     ]
     # A list of four counts is none for K=2.
     assert compared(spec(4, 4, balance=(2, 2, 2, 2)), K=2) == compared(spec(2, 4))
-
-
-def test_a_round_that_misses_the_baseline_does_not_count(tmp_path: Path):
-    """The baseline failed in it, so it holds no ratio."""
-    both = experiment(spec(1, 4), spec(2, 4))
-    record(make(tmp_path, of=both), (2, 4))
-    assert members(make(tmp_path, of=both)) == [[(1, 4), (2, 4)]] * 2
-    for _ in range(2):
-        record(make(tmp_path, of=both), (1, 4), (2, 4))
-    assert members(make(tmp_path, of=both)) == []
-    assert members(make(tmp_path, "K=2", of=both, force=True)) == [[(1, 4), (2, 4)]] * 2
 
 
 def test_peers_and_ours_over_gloo_bring_our_own_run_and_a_check_needs_one_round(tmp_path: Path):

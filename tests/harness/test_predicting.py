@@ -12,13 +12,12 @@ from crew import Crew
 from torch import nn
 
 from repro.cli import source
-from repro.cli.answers import tell
 from repro.cli.main import main
 from repro.costs.device import load as load_device
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import machine, runner
-from repro.harness.fastest import CHECKPOINTS, Search, order
+from repro.harness.fastest import CHECKPOINTS, Search
 from repro.harness.machine import Machine
 from repro.harness.predict import Roofline, predict
 from repro.harness.results import load
@@ -122,12 +121,8 @@ def test_the_sentence_names_what_fits_and_is_faster_than_plain_training(capsys):
         assert found["answer"].startswith(start)
         assert [plan["fits"] for plan in found["plans"]] == [peak <= size for peak in peaks]
         assert found["plain"]["fits"] == (size == 2**40)
-    slow = [*given, "--link", "0.001", "--memory"]
-    found = answer(capsys, *slow, "1TB")
-    assert found["answer"].startswith("fastest: plain training on one device")
-    leanest = min(max(plan["peak_bytes"]) for plan in found["plans"])
-    found = answer(capsys, *slow, f"{leanest}B")
-    assert re.search(r" 0\.\d\dx over plain training, which does not fit", found["answer"])
+    slow = answer(capsys, *given, "--link", "0.001")
+    assert slow["answer"].startswith("fastest: plain training on one device")
     nearly = answer(capsys, *given, "--memory", f"{(min(peaks) - 1) / 1e9:.9f}GB")["answer"]
     taken, limit = re.findall(r"takes (\S+) GB of (\S+) GB", nearly)[0]
     assert float(taken) > float(limit)
@@ -148,11 +143,6 @@ def test_a_cut_that_the_library_refuses_is_refused_or_left_out(capsys):
     assert "memory is counted in float32" in found["on"]
 
 
-def test_only_a_share_that_is_below_zero_has_a_sign(capsys):
-    tell({"shares": [{"transfer": -1e-17, "imbalance": -0.014, "bubble": 0.5}]})
-    assert capsys.readouterr().out.split() == "shares imbalance bubble -1.4% 50.0%".split()
-
-
 def test_the_fastest_plans_are_ranked_and_fit(capsys):
     words = ["--memory", "1GB", "--devices", "4", "--N", "4", "--top", "30"]
     found = answer(capsys, *ON, *words)
@@ -165,14 +155,6 @@ def test_the_fastest_plans_are_ranked_and_fit(capsys):
         assert sum(plan["cut"]) == LAYERS
     families = [(p["schedule"], p["K"], p["D"], p["checkpoint"]) for p in found["plans"]]
     assert len(set(families)) == len(families)
-
-
-def test_of_plans_as_fast_as_each_other_one_on_fewer_devices_comes_first():
-    two = predict(RunSpec(model="timed", K=2, M=2, N=8, fidelity="simulated"), search({}, 8).source)
-    one = dataclasses.replace(two, spec=two.spec.model_copy(update={"K": 1}))
-    slower = dataclasses.replace(one, exposed_s=0.02 * one.step_s)
-    one.__dict__["peaks"] = slower.__dict__["peaks"] = [9]
-    assert sorted([two, slower, one], key=order) == [one, two, slower]
 
 
 def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():

@@ -1,3 +1,5 @@
+"""What a terminal shows: the plan, signs of life, the time left, tables."""
+
 import io
 import time
 from pathlib import Path
@@ -7,7 +9,9 @@ from crew import MACHINE, experiment
 from rich.console import Console
 
 from repro.harness import plan
+from repro.harness.pace import Kind, TimeLeft
 from repro.harness.progress import ProgressReporter, plan_table, summary
+from repro.harness.terminal import show, table_of
 
 
 def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
@@ -36,3 +40,29 @@ def test_a_silent_round_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     assert {*lines} == {"starting 1 worker process; 0 of 0 measured"}
     time.sleep(0.2)
     assert out.getvalue() == said, "it ends with the measurements"
+
+
+def test_no_time_left_is_told_before_it_is_known_and_a_cold_run_is_not_the_pace_of_all():
+    """The first run imports what all need: it takes 18 s."""
+    measured, simulated = Kind("a", "a", "measured"), Kind("a", "a", "simulated")
+    left = TimeLeft([(simulated, 0.0)] * 10 + [(measured, 0.0)] * 3)
+    left.done(simulated, 0.5)
+    left.done(measured, None)  # left out
+    assert left.seconds is None
+    left.done(measured, 99.0)
+    assert left.seconds == pytest.approx(9 * 0.5 + 99.0)
+    left = TimeLeft([(measured, 3.0)] * 20)
+    left.done(measured, 18.0)
+    assert left.seconds is not None
+    assert 20 * 3.0 < left.seconds < 2 * 20 * 3.0
+
+
+def test_without_a_terminal_no_word_is_broken(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do; it makes no terminal of a pipe
+    long = "transformer-K2-M16-94bacf " * 5
+    table = table_of([{"what": "a", "nothing": "-", "why": long}], ("what", "why"), ("why",))
+    show([table])
+    output = capsys.readouterr().out
+    assert long.strip() in output
+    assert "nothing" not in output

@@ -39,16 +39,6 @@ def status(results: Path, K: int, M: int) -> str:
     return f"{run.status}, {len(run.rounds)}"
 
 
-def test_rounds_are_recorded_with_their_ratios(run, tmp_path: Path):
-    assert run(Crew()) == 0
-    assert status(tmp_path, 2, 4) == "done, 2"
-    assert status(tmp_path, 4, 4) == "skipped(needs 4 devices), 0"
-    rows = all_runs(load(tmp_path)).set_index(["K", "M"])
-    assert rows.loc[(2, 4), "speedup_vs_k1"] == pytest.approx((1 + 1 / 4) / (1 / 2 + 1 / 4))
-    assert rows.loc[(2, 4), "speedup_vs_k2m1"] == pytest.approx(2.0)
-    assert rows.loc[(4, 1), "status"] == "skipped(needs 4 devices)"
-
-
 class Crowded(Crew):
     """Its memory does not hold several runs."""
 

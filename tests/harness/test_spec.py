@@ -139,7 +139,6 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     runs = {
         "a": spec(model_args={"L": 4, "d": 64}),
         "b": spec(model_args={"L": 4, "d": 256}, optimizer="adam", lr=0.1),
-        "c": spec(model_args={"L": 4, "d": 256, "layers": list(range(100))}),
         "d": spec(model_args={"L": 4}, fidelity="simulated"),
         "e": spec(model="timed"),
         "f": spec(model="mlp", zero=1, D=2),
@@ -148,8 +147,6 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     found = differences(runs)
     assert found["a"] == "d=64, optimizer=sgd, lr=0.01"
     assert found["b"] == "d=256, optimizer=adam, lr=0.1"
-    assert found["c"].startswith("d=256, layers=[0, 1, 2,")
-    assert len(found["c"]) < 90
     assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
     assert (found["f"], found["g"]) == ("zero=1", ""), "neither what it lacks nor trace"
     trainings = [Training(data=data, recipe={}) for data in (("toy:alfa",), ("toy:bravo",))]

@@ -125,11 +125,6 @@ def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
 
 
-def test_only_timed_runs_are_runs_there(logged: dict[str, Copy]):
-    timed = {"transformer-K1-M4", "transformer-K2-M4", "amoebanet-b-K1-M1"}
-    assert logged.keys() == timed | {"tiny, all runs"}
-
-
 def test_a_measured_run_and_a_training(logged: dict[str, Copy]):
     copy, trained = logged["transformer-K2-M4"], logged["amoebanet-b-K1-M1"]
     place = {"experiment": "tiny", "machine": "test-cpu-2c", "scale": "smoke"}
@@ -148,9 +143,11 @@ def test_a_measured_run_and_a_training(logged: dict[str, Copy]):
     assert trained.summary["test/accuracy"] == 0.5
 
 
-def test_all_runs_are_lines_of_a_table(logged: dict[str, Copy]):
+def test_timed_runs_are_runs_there_and_all_are_lines_of_a_table(logged: dict[str, Copy]):
     table = logged["tiny, all runs"].table("runs/tiny")
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    timed = {"transformer-K1-M4", "transformer-K2-M4", "amoebanet-b-K1-M1"}
+    assert logged.keys() == timed | {"tiny, all runs"}
     assert [row["run"] for row in rows] == [run.id for run in load(RESULTS).runs]
     (simulated,) = [row for row in rows if row["fidelity"] == "simulated"]
     assert simulated["step_s"] == pytest.approx(1 / 2 + 1 / 8)
@@ -170,15 +167,13 @@ def test_tables_of_results_without_copies_are_copied_later(
     assert capsys.readouterr().err == ""
 
 
-def test_variables_of_one_run_are_left_out_and_others_hold(logged: dict[str, Copy]):
+def test_variables_of_one_run_are_left_out_which_is_one_line(
+    logged: dict[str, Copy], monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
     runs = [each.run for each in logged.values()]
     assert len({run["run_id"] for run in runs}) == len(runs)
     assert {(run["project"], run["entity"]) for run in runs} == {("ours", "a-team")}
-    assert {run["run_group"] for run in runs} == {"tiny"}
     assert "theirs" not in json.dumps(runs)
-
-
-def test_what_is_left_out_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     for name, value in OF_ONE_RUN.items():
         monkeypatch.setenv(name, value)
     for _ in range(2):
@@ -250,24 +245,21 @@ def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
     assert ("no route to host" if key else "wandb login") in err
 
 
-def test_the_workspace_shows_what_is_copied(logged: dict[str, Copy], capsys: Any):
+def test_the_workspace_shows_what_is_copied_where_the_variables_say(
+    logged: dict[str, Copy], monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    from wandb_workspaces.workspaces import Workspace
+
     assert main(["report", "--wandb"]) == 0
     text = capsys.readouterr().out
     for words in ("tiny: A tiny sweep  speedup_vs_k1 against K, ", "nothing was sent"):
         assert words in text
     made = copies.workspace(load(RESULTS), "", "")
-    spec = made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
-    assert set(re.findall(r'"(runs/\w+)"', spec)) == {"runs/tiny"}
-    assert "runs/tiny" in logged["tiny, all runs"].summary
-    assert '"train_loss"' in spec, "as in the history of a training"
+    shown = made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
+    assert set(re.findall(r'"(runs/\w+)"', shown)) == {"runs/tiny"}
+    assert '"train_loss"' in shown, "as in the history of a training"
     columns = logged["tiny, all runs"].table("runs/tiny")["columns"]
     assert {*copies._DRAWN, *copies._DRAWN.values()} <= {*columns}
-
-
-def test_the_workspace_is_made_where_the_variables_say(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any
-):
-    from wandb_workspaces.workspaces import Workspace
 
     wandb.teardown()
     for name in ("PROJECT", "ENTITY", "API_KEY"):
