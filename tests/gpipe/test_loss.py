@@ -121,28 +121,14 @@ def focal(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((1 - (-each).exp()) ** 2 * each).mean()
 
 
-def dice(outputs: Tensor, targets: Tensor) -> Tensor:
-    shares = outputs.sigmoid()
-    return 1 - 2 * (shares * targets).sum() / (shares.sum() + targets.sum())
-
-
 def masked_mean(outputs: Tensor, targets: Tensor) -> Tensor:
     mask = targets != PAD
     return ((outputs.mean(1, keepdim=True) - targets) ** 2 * mask).sum() / mask.sum()
 
 
-def mean_of_means(outputs: Tensor, targets: Tensor) -> Tensor:
-    mask = targets != PAD
-    return (((outputs[:, :1] - targets) ** 2 * mask).sum(1) / mask.sum(1)).mean()
-
-
 def distillation(outputs: Tensor, targets: Tensor) -> Tensor:
     teacher = functional.softmax(targets / 3, -1)
     return 9 * functional.kl_div((outputs / 3).log_softmax(-1), teacher, reduction="batchmean")
-
-
-def triplet(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.triplet_margin_loss(outputs, targets, targets.flip(1))
 
 
 def info_nce(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -153,11 +139,6 @@ def info_nce(outputs: Tensor, targets: Tensor) -> Tensor:
 def mixup(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
     each = [functional.cross_entropy(outputs, target) for target in targets]
     return 0.3 * each[0] + 0.7 * each[1]
-
-
-def weighted_huber(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
-    each = functional.huber_loss(outputs, targets[0], reduction="none").mean(1)
-    return (each * targets[1]).sum() / targets[1].sum()
 
 
 def broadcast(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -178,22 +159,16 @@ def evidence_bound(outputs: Tensor, targets: Tensor) -> Tensor:
 # Of people's own: (loss, targets, whether it can be split into micro-batches).
 OWN: dict[str, tuple[Loss, Any, bool]] = {
     "focal": (focal, labels(), True),
-    "dice": (dice, SIGNS, False),
     "masked mean": (masked_mean, tokens(), False),
     "masked mean, weighted": (Weighted(masked_mean, lambda t: (t != PAD).sum()), tokens(), True),
     "wrongly weighted": (Weighted(of_tokens, len), tokens(), False),
-    "mean of means": (mean_of_means, tokens(), True),
     "distillation": (distillation, SOME, True),
-    "triplet": (triplet, SOME, True),
     "InfoNCE": (info_nce, None, False),
-    "mixup": (mixup, (labels(), labels().roll(1)), True),
     "mixup of ignored labels": (mixup, (HARD, HARD.roll(3)), False),
-    "Huber": (weighted_huber, (SOME, random(N, seed=6).abs()), False),
     "divergence over the batch": (evidence_bound, SOME, False),
     "centred": (lambda o, t: functional.mse_loss(o - o.mean(0), t), SOME, False),
     "broadcast": (broadcast, random(N, seed=8), False),
     "targets of the batch": (lambda o, t: functional.mse_loss(o, t - t.mean(0)), SOME, False),
-    "reversed targets": (lambda o, t: functional.mse_loss(o, t.flip(0)), SOME, False),
     "targets in place": (scaled_in_place, SOME, True),
     "sum over length": (
         lambda o, t: functional.cross_entropy(o, t, reduction="sum") / len(t),

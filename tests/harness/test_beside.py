@@ -6,8 +6,6 @@ import pytest
 from crew import Crew, experiment, measure, spec
 
 from repro.cli.main import main
-from repro.gpipe.schedule.replay import replay
-from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import Machine
 from repro.harness.results import load_beside
 
@@ -16,20 +14,10 @@ GPUS = Machine("cuda", "NVIDIA H100", 2, "nccl", "2.15.0")
 SWEEP = experiment(spec(1, 1), spec(2, 4))
 
 
-class Pipelines(Crew):
-    """Measures whole pipeline steps, with every span."""
-
-    def measure(self, job: Job, deadline: float) -> Outcome:
-        measured = super().measure(job, deadline).measured
-        assert measured is not None
-        timeline = replay(job.spec.make_schedule(), lambda action: 0.1)
-        return Outcome("done", measured=Measured(measured.record, timeline))
-
-
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("local")
-    assert measure(results, Pipelines(), SWEEP, machine=CPU) == 0
+    assert measure(results, Crew(), SWEEP, machine=CPU) == 0
     return results
 
 
@@ -37,7 +25,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of a machine with two GPUs."""
     results = tmp_path_factory.mktemp("sent")
-    assert measure(results, Pipelines(), SWEEP, machine=GPUS) == 0
+    assert measure(results, Crew(), SWEEP, machine=GPUS) == 0
     return results
 
 
@@ -65,7 +53,7 @@ def test_the_same_results_are_shown_once_and_machines_of_one_kind_keep_apart(sen
     results, lines = load_beside(sent, [sent, sent])
     assert len(results.runs) == 2
     assert all("tiny of 2x-h100 is among the results already" in line for line in lines)
-    measure(tmp_path / "other", Pipelines(), experiment(spec(1, 2)), machine=GPUS)
+    measure(tmp_path / "other", Crew(), experiment(spec(1, 2)), machine=GPUS)
     results, lines = load_beside(tmp_path / "none", [sent, tmp_path / "other"])
     names = [line.split()[-1] for line in lines]
     assert names[0] == "2x-h100"

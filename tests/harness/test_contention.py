@@ -11,22 +11,18 @@ from repro.harness.contention import CpuShare, is_busy
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "counted", "used", "share"),
-    [(10, 1000.0, 30, 1 / 4), (0.4, 1000.0, 1, None), (10, 0.0, 0, None)],
-    ids=["two of three busy cores were ours", "too short", "not counted"],
-)
-def test_what_the_machine_did_and_we_did_not_is_load(seconds, counted, used, share, monkeypatch):
-    now = {"time": 100.0, "all": counted, "own": 50.0}
+def test_what_the_machine_did_and_we_did_not_is_load(monkeypatch: pytest.MonkeyPatch):
+    """Of four cores three were busy, and two of them were ours."""
+    now = {"time": 100.0, "all": 1000.0, "own": 50.0}
     monkeypatch.setattr(contention.time, "monotonic", lambda: now["time"])
     for name in ("all", "own"):
         monkeypatch.setattr(contention, f"_{name}_seconds", lambda name=name: now[name])
     monkeypatch.setattr(machine, "cores", lambda: 4)
     watch = CpuShare()
-    for name, amount in {"time": seconds, "all": used, "own": 2 * seconds}.items():
-        now[name] += amount
-    assert watch.share() == pytest.approx(share)
-    assert is_busy(watch.share()) == (share is not None)
+    now = {"time": 110.0, "all": 1030.0, "own": 70.0}
+    assert watch.share() == pytest.approx(1 / 4)
+    assert is_busy(watch.share())
+    assert CpuShare().share() is None, "no time has passed"
 
 
 def test_a_quota_is_shared_inside_its_container_alone(monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +12,8 @@ from crew import Crew
 import repro.gpipe
 from repro.cli.main import main
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.gpipe.schedule.replay import replay
 from repro.harness import runner
 from repro.harness import wandb as copies
-from repro.harness.job import Job, Outcome
 from repro.io import lock
 from repro.simulate.calibration import Calibration
 
@@ -42,16 +39,6 @@ LATER = [  # what other runs would make; {0} is the machine's folder
 ]
 
 
-class Traced(Crew):
-    """As `Crew`, with the spans of a whole step."""
-
-    def measure(self, job: Job, deadline: float) -> Outcome:
-        measured = super().measure(job, deadline).measured
-        assert measured is not None
-        timeline = replay(job.spec.make_schedule(), lambda _: 1.0)
-        return Outcome("done", measured=replace(measured, timeline=timeline))
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with results and their report; nothing is really measured, or sent to W&B."""
@@ -59,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
         patch.chdir(folder)
-        patch.setattr(runner, "Crew", lambda *_: Traced())
+        patch.setattr(runner, "Crew", lambda *_: Crew())
         patch.setattr(repro.gpipe, "launch", lambda *_, **__: [[LAYERS]])
         patch.setattr("wandb.init", None)
         for command in (VERBS[0], VERBS[-1]):

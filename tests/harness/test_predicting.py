@@ -135,7 +135,7 @@ def shared() -> list:
 
 def test_a_cut_that_the_library_refuses_is_refused_or_left_out(capsys):
     """N is odd, so without a pipeline the second device is of no use."""
-    on = ["predict", f"import:{__name__}:shared", "--device", "a100", "--N", "4095"]
+    on = ["predict", f"import:{__name__}:shared", "--device", "a100", "--N", "15"]
     assert main([*on, "--K", "2", "--M", "3"]) == 2
     assert "layers[2].weight: shared by stages 0 and 1" in capsys.readouterr().err
     found = answer(capsys, *on, "--devices", "2", "--link", "10000", "--top", "30")
