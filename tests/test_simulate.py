@@ -66,36 +66,6 @@ def test_uniform_costs_give_the_closed_forms(K, M, F, R, B):
     )
 
 
-@given(
-    data=st.data(),
-    K=K,
-    M=M,
-    kind=KINDS | st.just("zb-h1"),
-    checkpoint=st.sampled_from(["always", "except_last", "never"]),
-)
-@settings(max_examples=60, deadline=None)
-def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
-    schedule = make_schedule(kind, K, M, "never" if kind == "zb-h1" else checkpoint)
-    some = data.draw(costs(K))
-    timeline = simulate(schedule, some)
-    at = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
-    for rank in schedule.ranks:
-        for recv, user in pairwise(rank):
-            if recv.kind == "Recv":
-                producer = at[recv.producer]
-                sizes = some.activations if recv.of == "F" else some.gradients
-                size = sizes[min(producer.stage, recv.stage)]
-                earliest = producer.end + size / some.link.bytes_per_second + some.link.latency
-                assert at[user.kind, user.stage, user.micro_batch].start >= earliest - 1e-9
-    for j in range(K):
-        own = timeline.on(j)
-        assert all(a.end <= b.start + 1e-9 for a, b in pairwise(own))
-        assert own[0].kind == "setup"
-        assert own[-1].kind == "U"
-    work_ends = max(s.end for s in timeline.spans if s.kind != "U")
-    assert all(s.start == work_ends for s in timeline.spans if s.kind == "U")
-
-
 @given(data=st.data(), K=st.integers(1, 4), held=st.integers(2, 3), M=st.integers(1, 9))
 @settings(max_examples=30, deadline=None)
 def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
