@@ -37,7 +37,6 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
     [
         ({"stages": 2}, "only 1 process"),
         ({"stages": "1"}, "stages='1': must be a whole number"),
-        ({"replicas": 0}, "replicas=0: must be a whole number, at least 1"),
         ({"micro_batches": 0}, "at least 1"),
         ({"checkpoint": "alway"}, "did you mean 'always'"),
         ({"schedule": "1b1f"}, "choose one of gpipe"),
@@ -86,9 +85,7 @@ def test_a_pipeline_is_not_made(change: Any, words: str):
     ("fields", "words"),
     [
         ({"latency": -1.0}, r"^latency=-1\.0: must be a number from 0 to 1e\+30"),
-        ({"latency": "1"}, "^latency='1'"),
         ({"bytes_per_second": 0}, "^bytes_per_second=0: must be a number from 1e-30 to inf"),
-        ({"bytes_per_second": [1e9]}, r"^bytes_per_second=\[1"),
         ({"overlap": 1}, "^overlap=1: must be True or False"),
     ],
 )
@@ -153,7 +150,6 @@ def test_inputs_that_cannot_be_cut_or_sent(inputs: Any, words: str):
         (Y, lambda outputs, targets: MSE(outputs, targets).detach(), "has a gradient"),
         (Y, Weighted(MSE, lambda _: 0), r"its micro-batches weigh \[0.0, 0.0\]"),
         (Y, Weighted(MSE, lambda targets: -len(targets)), r"its micro-batches weigh \[-5.0, -5.0"),
-        (Y, Weighted(MSE, lambda _: torch.tensor(torch.nan)), "its micro-batches weigh .*nan"),
         (Y, Weighted(MSE, lambda _: None), "its micro-batches weigh .*nan"),
     ],
 )

@@ -19,7 +19,7 @@ from repro.simulate.calibration import Calibration
 
 SMALL = "transformer --model-args L=2 d=16 H=16 heads=2 V=16 T=8 --K 1 --M 1 --N 8"
 SWEEP = f"sweep --model {SMALL} --checkpoint never --rounds 1 --scale smoke"
-REPORTS = [f"run {SWEEP} --plots plots", "report", "report --with sent", "report --wandb --log"]
+REPORTS = [f"run {SWEEP} --plots plots", "report", "report --wandb --log"]
 VERBS = [
     *REPORTS,
     f"run {SWEEP} --force --wandb disabled",
@@ -51,7 +51,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr("wandb.init", None)
         for command in (VERBS[0], VERBS[-1]):
             assert main(command.split()) == 0
-        shutil.copytree("results", "sent")
         shutil.rmtree("results/wandb", ignore_errors=True)
         yield folder
 

@@ -1,4 +1,4 @@
-"""What a terminal shows: the plan, signs of life, the time left, tables."""
+"""What a terminal shows: the plan, signs of life, tables."""
 
 import io
 import time
@@ -9,7 +9,6 @@ from crew import MACHINE, experiment
 from rich.console import Console
 
 from repro.harness import plan
-from repro.harness.pace import Kind, TimeLeft
 from repro.harness.progress import ProgressReporter, plan_table, summary
 from repro.harness.terminal import show, table_of
 
@@ -40,21 +39,6 @@ def test_a_silent_round_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     assert {*lines} == {"starting 1 worker process; 0 of 0 measured"}
     time.sleep(0.2)
     assert out.getvalue() == said, "it ends with the measurements"
-
-
-def test_no_time_left_is_told_before_it_is_known_and_a_cold_run_is_not_the_pace_of_all():
-    """The first run imports what all need: it takes 18 s."""
-    measured, simulated = Kind("a", "a", "measured"), Kind("a", "a", "simulated")
-    left = TimeLeft([(simulated, 0.0)] * 10 + [(measured, 0.0)] * 3)
-    left.done(simulated, 0.5)
-    left.done(measured, None)  # left out
-    assert left.seconds is None
-    left.done(measured, 99.0)
-    assert left.seconds == pytest.approx(9 * 0.5 + 99.0)
-    left = TimeLeft([(measured, 3.0)] * 20)
-    left.done(measured, 18.0)
-    assert left.seconds is not None
-    assert 20 * 3.0 < left.seconds < 2 * 20 * 3.0
 
 
 def test_without_a_terminal_no_word_is_broken(capsys, monkeypatch: pytest.MonkeyPatch):
