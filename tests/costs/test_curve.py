@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from predictions import curve
@@ -22,25 +21,12 @@ def seconds(source: Roofline, of: Device, sizes: tuple[int, ...]) -> list[float]
     return [each for table in tables for each in (*table.forward, *table.backward)]
 
 
-def known(args: dict[str, Any], sizes: tuple[int, ...]) -> tuple[Roofline, curve.Seconds, Device]:
-    """A model's layers on a known device: their source, their seconds by a device, that device."""
+def test_the_curve_of_a_known_device_is_found():
     numbers = {"matmul_flops": 1e11, "other_flops": 1e9, "bytes_per_second": 1e10}
     numbers |= dict.fromkeys(curve.HALVES, 1e5) | {"launch_s": 1e-6, "host_s": 1e-5}
     real = curve.measured("a test", LINK, name="real", **TEXTS, **numbers)
-    source = Roofline(real, build("transformer", **args), "sgd")
-    return source, partial(seconds, source, sizes=sizes), real
-
-
-def test_the_curve_of_a_known_device_is_found():
-    source, predict, real = known(ARGS, (1, 4, 16, 64))
+    source = Roofline(real, build("transformer", **ARGS), "sgd")
+    predict = partial(seconds, source, sizes=(1, 4, 16, 64))
     found = curve.of_layers("a test", LINK, predict, predict(real), name="found", **TEXTS)
     others = seconds(source, real, (2, 32))
     assert seconds(source, found, (2, 32)) == pytest.approx(others, rel=0.1)
-
-
-def test_what_no_layer_has_does_not_run_off_among_noisy_seconds():
-    _, predict, real = known({"L": 1, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}, (8, 16, 32))
-    exact = np.asarray(predict(real))
-    noisy = (exact * np.exp(np.random.default_rng(7).normal(size=len(exact)))).tolist()
-    found = curve.of_layers("a test", LINK, predict, noisy, name="found", **TEXTS)
-    assert found.convolution_half.value < 1e9  # FLOPs: there is no convolution

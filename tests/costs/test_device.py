@@ -40,7 +40,7 @@ def test_a_core_is_half_a_chip_and_host_staged_messages_cross_the_bus_twice():
         (("matmul_flop",), 1, r"no field 'matmul_flop'.*did you mean 'matmul_flops'\?"),
         (("memory", "unit"), "GB", r"no field 'memory\.unit' .*allowed are source, value"),
         (("launch_s", "value"), math.nan, r"nan"),
-        (("matmul_flops", "peak"), 1e300, r"matmul_flops.peak = 1e\+300: .* 10{19}; change"),
+        (("matmul_flops", "peak"), 1e300, r"matmul_flops.peak = 1e\+300: must be .* 10{19}"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line(place: tuple, value: object, text: str, tmp_path: Path):

@@ -142,14 +142,6 @@ def test_a_model_of_one_s_own(
     assert found["answer"].startswith("nothing fits: the smallest size, this size (")
 
 
-def test_the_search_goes_on_until_a_size_does_not_fit(capsys: pytest.CaptureFixture[str]):
-    tiny = ["predict", "transformer", "--largest", "6MiB", "--N", "1", "--json", "--model-args"]
-    assert main([*tiny, *"d=4 H=4 heads=1 V=16 T=2".split()]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["largest"]["args"]["L"] > 4000
-    assert found["next"]["args"]["L"] == found["largest"]["args"]["L"] + 1
-
-
 @pytest.mark.slow
 def test_table_1_at_its_own_size():
     """The 83.9 billion parameters of Transformer-1663 on 128 stages of 16 GiB, and their memory."""

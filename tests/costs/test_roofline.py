@@ -1,6 +1,5 @@
 """Roofline times against closed forms: layers whose operations and bytes are known by hand."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -80,14 +79,6 @@ def test_an_update_moves_parameters_gradients_and_state(optimizer, copies: int):
     assert time.update == copies * 4 * (W * W + W) + steps
 
 
-def test_ends_are_the_embedding_and_the_last_layer_and_an_embedding_reads_rows():
-    words = torch.zeros(N, 3, dtype=torch.int64)
-    made = [partial(nn.Embedding, 1000, W), linear, nn.ReLU, linear]
-    times = layers(counter(made), words, machine(1.0, 1.0))
-    assert [time.end for time in times] == [True, False, False, True]
-    assert times[0].forward.memory == 2 * 4 * N * 3 * W  # not its table of 1000 rows
-
-
 def test_a_transformer_at_the_papers_size_multiplies_two_operations_for_each_parameter_and_token():
     """FLOPs of parameters, and 2 T d of attention per layer and token; an embedding has none."""
     L, d, V, T = 48, 2048, 32000, 1024
@@ -130,16 +121,6 @@ def test_amoebanet_at_the_papers_size_multiplies_what_is_known_of_each_layer():
     assert [index for index, time in enumerate(times) if time.end] == [23]
     # The skip travels too: 802,816 numbers behind each of the first normal cells' pairs.
     assert times[5].activation_bytes == 4 * 2 * 802_816
-
-
-# Matrix products, and their padding to the tiles of a matrix unit.
-
-
-def test_extents_of_a_convolution_are_pixels_and_channels():
-    conv: Any = partial(nn.Conv2d, 16, 24, (1, 7), stride=2, padding=(0, 3))
-    traced = counter([conv]).layer(0, torch.zeros(3, 16, 10, 10))
-    for ops in (traced.ops, traced.ops_backward):
-        assert [op.product for op in ops if op.flops] == [(3 * 5 * 5, 16, 24, 7)]
 
 
 def test_padded_work_takes_its_factor_longer_and_hides_more_of_the_bytes():

@@ -117,10 +117,3 @@ def test_the_bare_loop_takes_what_it_waits_and_little_more():
     record = launch(bare_ranks, stages=2)[0][0].record.model_dump()
     assert 1 <= min(record["step_s"]) / 0.095 < 1.5  # (M+K-1)F + M(R+B) + (K-1)B
     assert record["sent_bytes"] == [{"activations": 4 * 4096}, {"gradients": 4 * 4096}]
-
-
-def test_the_bare_loop_refuses_what_does_not_wait():
-    with pytest.raises(
-        ValueError, match=r"model = 'mlp' with library = 'bare': allowed is 'timed'"
-    ):
-        RunSpec(model="mlp", **BARE)

@@ -10,15 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import PipelineConfig, launch
-from repro.gpipe.core.layers import on_meta
 from repro.gpipe.core.microbatch import split
 from repro.methods import make
-from repro.methods.convolutions import Rows, divide_rows, refuse_undivided
+from repro.methods.convolutions import refuse_undivided
 from repro.methods.counted import count
-from repro.methods.divided import Group
 from repro.methods.method import Setup
 from repro.models import Model, build
-from repro.models.operations import SameConv
 
 pytestmark = pytest.mark.slow
 T, N, M = 3, 8, 2
@@ -138,33 +135,6 @@ def test_what_is_sent_is_what_is_counted(ran, library):
             buffers = sum(buffer.nbytes for buffer in process[library, "never"]["buffers"].values())
             counted["broadcast"] = round(buffers * (T - 1) / T)
         assert measured == pytest.approx(counted, abs=4)  # of what a ring sends a third of
-
-
-def test_what_is_counted_is_the_bytes_by_hand():
-    """Two convolutions of 3 x 3 to two channels, on five images of 4 x 4, in two processes."""
-    conv = partial(SameConv, kernel_size=3, bias=False)
-    layers = [partial(conv, 3, 2), partial(conv, 2, 2), nn.Flatten]
-    images, row = torch.zeros(5, 3, 4, 4), 5 * 4 * 4  # bytes of a row in one channel
-    # Half of both outputs; a ring of two sends the gradient of the second input once.
-    channels = {"all-gather": 2 * 4 * row, "all-reduce": 2 * 4 * row}
-    assert count("channels", layers, images, 2, 1).sent == [channels] * 2
-    # A row of the images, a row between the convolutions and two behind them; there, gradients too.
-    messages = [sent["messages"] for sent in count("rows", layers, images, 2, 1).sent]
-    assert messages == [(3 + 2 * 2 + 2 * 2 * 2) * row] * 2
-
-
-@pytest.mark.parametrize(("count", "heights"), [(T, [4, 4]), (2, [2])])
-def test_rows_end_where_there_are_fewer_than_processes(count, heights):
-    layers = MODEL().layers
-    module = nn.Sequential(*on_meta(layers))
-    gathered = divide_rows(module, Group(0, count), layers, data()[0])
-    assert [shape[2] for shape in gathered] == heights
-
-
-def test_rows_that_a_process_has_need_not_begin_where_it_wants_them():
-    """An operator with stride 2 reads one of the two rows that the second process has of three."""
-    x = torch.arange(1.0, 3.0).view(1, 1, 2, 1)
-    assert Rows(Group(1, 2)).take(x, 3, [range(1), range(2, 3)]).tolist() == [[[[2.0]]]]
 
 
 @pytest.mark.parametrize("name", ["transformer", "timm:resnet18"])
