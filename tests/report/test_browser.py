@@ -73,3 +73,22 @@ def test_the_first_screen_says_what_holds(browser, path):
     assert names == [*pd.read_csv(path.with_name("verdicts.csv"))["exhibit"].unique()]
     assert all(any(word in row["verdict"] for word in WORDS) for row in rows)
     assert rows[len(rows) // 2]["end"] <= HEIGHT, "half of the table is on the first screen"
+
+
+def test_the_player_shows_what_its_controls_say(browser, path):
+    tab, problems = opened(browser, path, 1280)
+    part = "[data-player={}]".format
+    tab.check("input[name=player-checkpoint][value=never]", force=True)
+    for schedule, K, M in (("gpipe", 16, 64), ("1f1b", 4, 8)):
+        tab.check(f"input[name=player-schedule][value='{schedule}']", force=True)
+        tab.fill(part("K"), str(K))
+        tab.fill(part("M"), str(M))
+        bubble = f"{(K - 1) / (M + K - 1):.1%}".replace("%", "\N{NO-BREAK SPACE}%")
+        assert bubble in tab.inner_text(part("formula"))
+        assert f"{bubble} simulated" in tab.inner_text(part("bubble"))
+    tab.select_option(part("measured"), "0")
+    assert tab.is_disabled(part("K"))
+    tab.focus(part("stages-box"))
+    tab.keyboard.press(" ")
+    assert tab.inner_text(part("play")) == "Pause", "a key plays it"
+    assert problems == []
