@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 T, N, M = 3, 8, 2
 # Images of 32 to 2 rows inside: uneven parts, and in the end fewer rows than processes.
 MODEL: partial[Model] = partial(
-    build, "amoebanet-d", L=3, D=24, image=65, num_classes=5, dropout=0.0
+    build, "amoebanet-d", L=3, D=12, image=65, num_classes=5, dropout=0.0
 )
 CONFIG = PipelineConfig(1, M, balance="uniform", checkpoint="never")
 SGD = partial(torch.optim.SGD, lr=0.1)

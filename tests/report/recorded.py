@@ -107,11 +107,6 @@ def with_values(run: Run, **changed: Any) -> Run:
     return replace(run, rounds=tuple(rounds))
 
 
-def at_scale(run: Run, scale: str) -> Run:
-    """The same run, recorded at another scale."""
-    return replace(run, place=run.place._replace(scale=scale))
-
-
 def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecord:
     """What is recorded of a run whose step this is."""
     values = {

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from recorded import at_scale, changed_runs
+from recorded import changed_runs
 
 from repro.harness.results import Results
 from repro.report import figures
@@ -49,7 +49,10 @@ def test_a_report_is_made_of_single_rounds_before_a_failure(reference):
 
 def test_tiny_runs_have_no_exhibit_and_no_claim(tmp_path, reference):
     runs = [run for run in reference.runs if run.experiment in ("table2", "figure1", "bubble")]
-    tiny = changed_runs(replace(reference, runs=runs), lambda run: at_scale(run, "smoke"))
+    tiny = changed_runs(
+        replace(reference, runs=runs),
+        lambda run: replace(run, place=run.place._replace(scale="smoke")),
+    )
     assert {*of_paper(tiny)} >= {"table2", "bubble"}
     assert [table.name for table in all_tables(tiny)] == ["bubble_points", "table2_points"]
     assert {drawn.stem.name for drawn in figures.draw_all(tiny, tmp_path)} == {

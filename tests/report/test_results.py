@@ -14,6 +14,7 @@ from repro.harness.frame import ROUND_COLUMNS, Frame
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference"
+REPORT = ["report", "--results", str(REFERENCE)]
 
 
 @pytest.fixture(scope="module")
@@ -21,23 +22,17 @@ def rounds() -> Frame:
     return repro.results(REFERENCE)
 
 
-def test_every_run_and_round_is_a_row(rounds: Frame):
-    assert list(rounds.columns) == list(ROUND_COLUMNS)
+def test_every_run_and_round_is_a_row_which_the_command_prints(
+    rounds: Frame, capsys: pytest.CaptureFixture[str]
+):
+    assert main([*REPORT, "--runs", "--csv"]) == 0
+    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert list(printed.columns) == list(rounds.columns) == list(ROUND_COLUMNS)
+    assert list(printed.run) == list(rounds.run)
     assert not rounds.duplicated(["machine", "scale", "experiment", "run", "round"]).any()
     assert set(rounds.fidelity) >= {"measured", "emulated", "simulated", "counted"}
     wide = rounds[(rounds.experiment == "table3") & (rounds.K > 2) & (rounds.status == "done")]
     assert wide["speedup_vs_k1"].notna().any()
-
-
-REPORT = ["report", "--results", str(REFERENCE)]
-
-
-def test_the_command_prints_the_same_rows(rounds: Frame, capsys: pytest.CaptureFixture[str]):
-    assert main([*REPORT, "--runs", "--csv"]) == 0
-    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
-    assert list(printed.columns) == list(ROUND_COLUMNS)
-    assert list(printed.run) == list(rounds.run)
-    assert printed.step_s.tolist() == pytest.approx(rounds.step_s.tolist(), nan_ok=True)
 
 
 def test_runs_are_listed_by_experiment_and_one_by_one(
@@ -51,8 +46,7 @@ def test_runs_are_listed_by_experiment_and_one_by_one(
     assert counts == runs.groupby(["machine", "scale", "experiment"]).size().to_dict()
 
     assert main([*REPORT, "--runs", "advise", "figure2"]) == 0
-    common, _, header, *lines, _, hint = capfd.readouterr().out.splitlines()
-    assert "status done" in common, "printed once"
+    _, _, header, *lines, _, hint = capfd.readouterr().out.splitlines()
     columns = [header.split().index(name) for name in ("run", "experiment", "K", "M")]
     shown = runs[runs.experiment.isin(["advise", "figure2"])]
     expected = shown[["run", "experiment", "K", "M"]].astype(str).to_numpy().tolist()
@@ -69,9 +63,9 @@ def test_one_run_has_its_settings_its_rounds_and_its_median_step(
     of = rounds[(rounds.experiment == "figure2") & (rounds.M == 4)]
     assert main([*REPORT, "--run", of.run.iloc[0][:-2]]) == 0
     output = capfd.readouterr().out
-    for words in ("intel-xeon-2c/laptop/figure2", "K=4, M=4, N=4", "forward_s=", *of["round"]):
+    step = f"{1e3 * of.step_s.iloc[0]:.0f} ms"
+    for words in ("intel-xeon-2c/laptop/figure2", "K=4, M=4, N=4", step, *of["round"]):
         assert words in output
-    assert f"{1e3 * of.step_s.iloc[0]:.0f} ms" in output
     drawn = re.findall(r"stage \d \|([FRBU.]+)\|$", output, flags=re.MULTILINE)
     assert [len(line) for line in drawn] == [72] * 4
     assert len(output.splitlines()) < 40, "one screen"

@@ -33,7 +33,6 @@ def test_a_column_is_not_judged_by_some_of_its_readings(reference: Results):
             lambda run: with_values(run, fit=run.rounds[-1].values["fit"] | {"largest": None}),
             "out of memory",
         ),
-        (lambda run: replace(run, status="oom(stage 1)", rounds=()), "out of memory"),
         (lambda run: replace(run, status="interrupted", rounds=()), "-"),
         (lambda run: replace(run, spec=searched(PAPER_AT_2)), "largest D=544"),  # as if it was one
     ],
