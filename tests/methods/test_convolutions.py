@@ -137,14 +137,10 @@ def test_what_is_sent_is_what_is_counted(ran, library):
         assert measured == pytest.approx(counted, abs=4)  # of what a ring sends a third of
 
 
-@pytest.mark.parametrize("name", ["transformer", "timm:resnet18"])
-def test_other_models_are_refused_in_one_line(name):
+def test_what_cannot_be_divided_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"^tensor_parallel = 2: has a .* use the model 'amoeba"):
-        refuse_undivided("rows", build(name).layers, 2)
-
-
-def test_channels_that_nothing_divides_are_refused():
-    model = build("amoebanet-d", L=3, D=8, image=32)
-    refuse_undivided("rows", model.layers, 3)
+        refuse_undivided("rows", build("unet", B=1, C=2, image=64).layers, 2)
+    layers = build("amoebanet-d", L=3, D=8, image=32).layers
+    refuse_undivided("rows", layers, 3)
     with pytest.raises(ValueError, match="divides the output channels of no convolution"):
-        refuse_undivided("channels", model.layers, 3)
+        refuse_undivided("channels", layers, 3)

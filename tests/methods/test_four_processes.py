@@ -181,7 +181,7 @@ def test_training_with_dropout_is_that_of_one_process(ran, name):
         assert process[name]["evaluated"] == pytest.approx(evaluated, rel=1e-4)
 
 
-def test_sent_bytes_are_those_of_rings(ran):
+def test_sent_and_counted_bytes_are_those_of_rings(ran):
     activation = N * SIZES["T"] * SIZES["d"] * 4
     weights, share = parameter_bytes(build("transformer", **SIZES)), 3 / 4
     scalars = 2 * share * 2 * 8  # the mini-batch's weight and its loss
@@ -202,17 +202,14 @@ def test_sent_bytes_are_those_of_rings(ran):
         for sent in ran[0][name]["sent"]:
             assert {operator: sent[operator] for operator in counts} == counts
 
-
-def test_what_is_counted_is_what_is_sent(ran):
-    """In one micro-batch of all examples, which sends as much as several."""
+    # What is counted, in one micro-batch of all examples, which sends as much as several.
     model = build("transformer", **SIZES)
     inputs, _ = model.batch(N, 0)
-    activation = N * SIZES["T"] * SIZES["d"] * 4
     assert count("tensor", model.layers, inputs, 4, 1).sent == ran[0]["tensor"]["sent"]
     stages = count("repro", model.layers, inputs, 2, 1, balance=(2, 2)).sent
     assert stages == [{"activations": activation}, {"gradients": activation}]
     replicas = count("ddp", model.layers, inputs, 4, 1).sent
-    assert replicas[0]["all-reduce"] == 2 * 3 / 4 * parameter_bytes(model)
+    assert replicas[0]["all-reduce"] == 2 * share * weights
 
 
 def parameter_bytes(model: Model) -> int:
