@@ -1,11 +1,9 @@
-"""`replay` against the closed forms of the paper (section 2.3), breakdowns, and timelines."""
+"""`replay` of messages, breakdowns, and timelines; tests/test_simulate.py has the closed forms."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from repro.gpipe.schedule.breakdown import PARTS, breakdown
 from repro.gpipe.schedule.kinds import make_schedule
@@ -13,27 +11,10 @@ from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
-SECONDS = st.floats(0.1, 5)
-K, M = st.integers(1, 8), st.integers(1, 20)
 
 
 def timed(name, K, M, checkpoint, duration=lambda a: UNIT[a.kind], transfer: Any = 0.0):
     return replay(make_schedule(name, K, M, checkpoint), duration, transfer)
-
-
-@given(K=K, M=M, more=st.integers(0, 12), F=SECONDS, I=SECONDS, W=SECONDS)
-def test_what_zb_h1_waits(K, M, more, F, I, W):  # noqa: E741
-    """Table 2 of arXiv:2401.10241: a third of the bubble of 1F1B if F = I = W.
-
-    In general (K-1)(F+I-W), where W is no longer than F and I; else it fills only a part. With
-    M < K the last W have no wait to fill.
-    """
-    step = timed("zb-h1", K, M, "never").step_time
-    assert timed("1f1b", K, M, "never").step_time == 3 * M + 3 * (K - 1)
-    assert step == (3 * M + (K - 1) if M >= K else 2 * (M + K - 1) + 1)
-    M, seconds = K + more, {"F": F, "I": I, "W": W}
-    step = timed("zb-h1", K, M, "never", lambda a: seconds[a.kind]).step_time
-    assert step == pytest.approx(M * (F + I + W) + (K - 1) * max(F + I - W, F, I))
 
 
 def test_messages_take_time_one_after_the_other():

@@ -48,18 +48,6 @@ def search(args: dict[str, Any], N: int, memory: float = 10**9) -> Search:
     return Search(Roofline(load_device("v100"), build("transformer", **args)), one, 2, memory)
 
 
-def test_given_steps_and_plain_training_are_a_table_and_a_sentence(capsys):
-    assert main([*ON, "--K", "1", "2", "--M", "1", "4"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    title = next(n for n, line in enumerate(lines) if line.startswith("method"))
-    assert [line.split()[:5] for line in lines[title + 1 : title + 4]] == [
-        ["plain", "1", "1", "1", "never"],
-        ["single", "1", "1", "1", "always"],
-        ["single", "1", "1", "4", "always"],
-    ]
-    assert re.match("answer +fastest: gpipe, K=2, D=1, M=4, recompute always: ", lines[-1])
-
-
 @pytest.mark.parametrize(
     ("schedule", "bubble"),
     [(["--schedule", "1f1b"], 3 / 8), (INTERLEAVED, 3 / 16), (["--schedule", "zb-h1"], 3 / 8 / 3)],
