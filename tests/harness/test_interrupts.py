@@ -74,7 +74,10 @@ def test_a_signal_stops_in_order_and_others_do_not_disturb(
     assert not list(tmp_path.rglob(".*.json.*"))
 
 
-def test_workers_and_lock_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
+@pytest.mark.timeout(150)
+def test_workers_and_lock_do_not_outlive_a_harness_that_is_killed_and_the_next_goes_on(
+    tmp_path: Path,
+):
     with begun(tmp_path) as harness:
         words = rf"^--results {tmp_path}: process {harness.pid} on .*`repro run sweep.* wait until"
         with pytest.raises(ValueError, match=words), lock.held(tmp_path, ""):
@@ -84,6 +87,15 @@ def test_workers_and_lock_do_not_outlive_a_harness_that_is_killed(tmp_path: Path
         with lock.held(tmp_path, ""):  # its workers may still live
             pass
         until(lambda: processes(tmp_path) == [], 10)
+    (journal,) = tmp_path.glob("*/smoke/sweep/journal.jsonl")
+    kept, rounds = journal.read_bytes(), len(load(tmp_path).runs[0].rounds)
+    more = SWEEP.replace("--rounds 5000", f"--rounds {rounds + 2}").split()
+    with program(tmp_path, [sys.executable, *more, tmp_path], stdout=subprocess.PIPE) as again:
+        printed, _ = again.communicate(timeout=50)
+    assert again.returncode == 0, printed
+    assert journal.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1]), "nothing is lost"
+    found = [(run.status, len(run.rounds)) for run in load(tmp_path).runs]
+    assert found == [("done", rounds + 2)] * 2
 
 
 def caught(status: str) -> int:

@@ -1,6 +1,6 @@
 """A sweep stopped at each of its writes: nothing recorded is lost, nothing is left behind.
 
-The crew measures without processes; tests/harness/test_campaign.py kills real ones.
+The crew measures without processes; tests/harness/test_interrupts.py kills real ones.
 """
 
 from contextlib import suppress
