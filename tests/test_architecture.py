@@ -33,7 +33,7 @@ ALLOWED = {
 # The most lines of each room: what it has, rounded up to the next hundred. A number falls with its
 # room; it grows only with a reason beside it.
 LINES = {
-    "gpipe": 9700,  # the terms of losses, their check, a step without a pipeline; emptied layers
+    "gpipe": 9800,  # the terms of losses, their check, a step without a pipeline; emptied layers
     "harness": 6400,
     "experiments": 4000,
     "cli": 1800,
@@ -45,9 +45,9 @@ LINES = {
     "train": 500,
     "io": 600,  # signals that wait while a process starts; one rule on links
     "simulate": 400,
-    "paper": 300,
+    "paper": 200,
 }
-MOST_LINES_OF_TESTS = 16900  # losses in turns and compiled; claims of each exhibit, tampered
+MOST_LINES_OF_TESTS = 14400
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
     *"about catalog frame machine plan record results schema sizes spec statistics vary".split()

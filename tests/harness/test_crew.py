@@ -97,7 +97,10 @@ def test_what_is_measured(shared: Crew):
 
 
 def test_runs_are_measured_step_against_step(shared: Crew):
-    """Of one, two and three stages, with a peer; a slowed run is slower in every block."""
+    """Of one, two and three stages, with a peer; a slowed run is slower.
+
+    The shortest of the steps counts, since other programs can only make a step longer.
+    """
     common: dict[str, Any] = {"M": 3, "N": 3, "steps": 4, "warmup": 1, "trace": False}
     common |= {"model_args": {"L": 3, "forward_s": 0.01, "backward_s": 0.02}}
     timed = [job("timed", K=K, **common) for K in (1, 2, 3)]
@@ -105,11 +108,11 @@ def test_runs_are_measured_step_against_step(shared: Crew):
     found = shared.measure_all(tuple(timed), 60, fresh=True)
     steps = [trained(found[number]).step_s for number in range(5)]
     assert all(len(each) == 4 for each in steps)
-    _, ours, _, peer, slowed = steps
-    assert all(0.2 < each < 0.35 for each in (*ours, *peer))
-    assert all(s / o > 1.01 for s, o in zip(slowed, ours, strict=True))
+    one, ours, three, peer, slowed = map(min, steps)
+    assert all(0.2 < each < 0.35 for each in (ours, peer))
+    assert slowed > 1.01 * ours
     # 9 waits of F, R and B each: K=1 does all of them, K=3 a third
-    assert all(one > 1.5 * three for one, three in zip(steps[0], steps[2], strict=True))
+    assert one > 1.5 * three
 
 
 def test_trainings_side_by_side_are_those_alone(shared: Crew):
