@@ -35,6 +35,14 @@ _REMOVED = {
     "fit": "`repro predict MODEL --largest 8GB` searches the largest model that fits",
     "calibrate": "`repro predict MODEL --device here` times the model's layers first",
     "train": "docs/training.md trains a model on a folder of images with `repro.gpipe.Pipeline`",
+    "report --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
+    "predict --calibration": "`--device FILE.json` takes kept layer times",
+    "predict --balance": "stages are cut by time; `repro run sweep --balance` measures other cuts",
+    "predict --partitioner": "`repro run sweep --partitioner` measures other cuts",
+    "predict --tensor-parallel": "`repro run sweep --method tensor` measures it",
+    "run --plan": "`repro run --spec FILE.json` measures what `repro predict --save` wrote",
+    "gpus": "`repro doctor` shows the GPUs",
+    "pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
     "doctor --check": "`repro run peers --only task=check` compares stages with the unsplit model",
 }
 
@@ -95,8 +103,9 @@ def _dispatch(given: list[str]) -> int:
         )
         return 0 if given else 2
     verb = given[0]
+    words_given = {word.partition("=")[0] for word in given}
     for words, instead in _REMOVED.items():
-        if verb == words.split()[0] and {*words.split()} <= {*given}:
+        if verb == words.split()[0] and {*words.split()} <= words_given:
             raise ValueError(f"`repro {words}` was removed: {instead}")
     if verb not in VERBS:
         from repro.harness.catalog import names

@@ -74,10 +74,8 @@ def parse(
         value = getattr(options, name)
         for allowed in (each for each in get_args(hint) if isinstance(each, Interval)):
             if value is not None and not allowed.ge <= value <= allowed.le:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} {value:g}: allowed is {allowed.ge:g} to "
-                    f"{allowed.le:g}"
-                )
+                low, high = (f"{end:,}" for end in (allowed.ge, allowed.le))
+                raise ValueError(f"--{name.replace('_', '-')} {value}: allowed is {low} to {high}")
     return options
 
 
@@ -121,7 +119,9 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
         before = given[: given.index(tokens[0])]
         if options := [each for each in before if each.startswith("--")]:
             return f"; {options[-1].partition('=')[0]} takes no further value"
-        return "; names come before options, as in `repro run table2 --scale smoke`"
+        if "--model-args" in flags and "=" in tokens[0]:
+            return f"; an argument of the model goes behind --model-args, as {tokens[0]}"
+        return "; no name is needed here"
     if word in flags:
         return f"; it stands first, without {word}"
     if "--only" in flags and word in {names[0] for names in _SYNONYMS}:

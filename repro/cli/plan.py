@@ -142,8 +142,13 @@ def main(arguments: list[str]) -> int:
         check_plans(unchecked)
     for plan in plans:
         of = plan.experiment
+        if len(plans) > 1:
+            show([Text(f"{of.name}: {summary([plan])}")])
+            continue
         title = Text(f"\n{of.name}: {of.title}\n{of.question}\n", style="bold")
         show([title, plan_table(plan), summary([plan])])
+    if len(plans) > 1:
+        show([f"in all: {summary(plans)}", "`repro plan NAME` lists the runs of one"])
     if any(plan.machine == machine.without_gpus() for plan in plans):
         show(
             ["\ntorch can use no GPU here, so `repro run` refuses this scale; --scale laptop runs"]

@@ -200,7 +200,7 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     from repro.gpipe.core.layers import refuse_shared
     from repro.harness.predict import predict
 
-    default = [M for M in (1, 4, 32) if options.D * M <= options.N] or [1]
+    default = [M for M in (1, 4, 32) if options.N % (options.D * M) == 0] or [1]
     Ms = list(dict.fromkeys(options.M)) or default
     specs = sweep(
         model=of.model.name,

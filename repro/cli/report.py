@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -18,7 +19,7 @@ from repro.harness.results import GIB, Results, Round, Run, find_run, load_besid
 from repro.harness.spec import assigned
 from repro.harness.terminal import show
 from repro.harness.wandb import PROJECT, log_experiment, settings, workspace
-from repro.io.untrusted import did_you_mean, message, short
+from repro.io.untrusted import did_you_mean, message, refuse_links, short
 
 if TYPE_CHECKING:
     import wandb_workspaces.workspaces as ws
@@ -50,7 +51,7 @@ class ReportOptions:
     """only list the recorded runs, of these experiments or of all"""
     csv: tyro.conf.FlagCreatePairsOff[bool] = False
     """with --runs: a row for each run and round with all columns, as comma-separated values"""
-    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
+    run: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
     """only show one run, by its id or a unique part of it: settings, rounds, its median step"""
     wandb: tyro.conf.FlagCreatePairsOff[bool] = False
     """only show the workspace that the results have in Weights & Biases"""
@@ -66,14 +67,15 @@ class ReportOptions:
 
 def main(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
-    given = {name for name, value in vars(options).items() if value not in (False, "", None)}
+    fields = dataclasses.fields(options)
+    given = {each.name for each in fields if getattr(options, each.name) != each.default}
     given |= {"with"} if options.others else set()
     questions = [f"--{name}" for name in _QUESTIONS if name in given]
     if len(questions) > 1:
         raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
     for name in (name for name, of in _OF_ONE.items() if name in given and of not in given):
         raise ValueError(f"--{name}: an option of --{_OF_ONE[name]}, which is not given")
-    if options.run:
+    if options.run is not None:
         results, run = find_run(options.run, options.results)
         show_run(results, run)
     elif options.runs is not None:
@@ -174,6 +176,12 @@ def show_run(results: Results, run: Run) -> None:
 
 def show_workspace(results: Results, options: ReportOptions) -> None:
     """Print the panels of each section; with --log copy tables, with --push make the workspace."""
+    folder = options.results / "wandb"
+    if options.log:
+        # W&B would report a folder that cannot be written once for each table.
+        refuse_links(options.results, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
     user = settings(options.results)
     project = options.project or user.project or PROJECT
     made = workspace(results, options.entity or user.entity or "", project)
@@ -181,11 +189,10 @@ def show_workspace(results: Results, options: ReportOptions) -> None:
         {"section": name, "panels": ", ".join(panels)} for name, panels in panels_of(made).items()
     ]
     tell({"workspace": made.name, "project": made.project, "sections": sections})
-    folder = options.results / "wandb"
     if options.log:
         for place in dict.fromkeys(run.place for run in results.runs if run.done):
             log_experiment("offline", results, place, options.results)
-        print(f"\ncopied offline, into {folder}")
+        print(f"\noffline copies are in {folder}")
     if options.push:
         print(f"\nworkspace: {_push(made)}")
     else:

@@ -169,7 +169,8 @@ def _timed_here(
     path = options.results / here.slug / f"layers-{slug(name)}-{key}.json"
     refuse_links(options.results, path)
     file = read(path, CalibrationFile, LARGE) if path.exists() else None
-    if file is None or not file.calibration.covers(N):
+    # Times of a busy machine are kept for whoever names the file; here they are taken again.
+    if file is None or file.others is not None or not file.calibration.covers(N):
         file = _time(name, args, K, N, here.device, at)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -232,7 +232,7 @@ def _parse(text: str) -> dict[str, list[str]]:
         if field is None or not value:
             raise ValueError(
                 f"--only {part}: is no FIELD=VALUE, such as K=2, of one of the fields "
-                f"{', '.join(_FILTERS)}{did_you_mean(name, _FILTERS)}"
+                f"{', '.join(_FILTERS)}{'' if field else did_you_mean(name, _FILTERS)}"
             )
         wanted.setdefault(field, []).append(value)
     return wanted

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 _NOTHING = ("-", "", "0.0%", "-0.0%")
 _UNLIMITED_WIDTH = 2000  # columns; wider than any table of ours
+_LEAST_WRAPPED = 24  # characters of a line in a column that may take several lines
 
 
 def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None:
@@ -20,10 +21,19 @@ def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None
     # FORCE_COLOR makes no terminal of a pipe.
     width = console.width if console.file.isatty() else _UNLIMITED_WIDTH
     for part in parts:
-        # A table without wrapped columns keeps its full width; the terminal breaks its lines.
-        whole = isinstance(part, Table) and all(column.no_wrap for column in part.columns)
+        # rich would drop columns of a table that is too wide; the terminal breaks its lines.
+        whole = isinstance(part, Table) and _unwrapped(part) + _LEAST_WRAPPED > width
         console.width = _UNLIMITED_WIDTH if whole else width
         console.print(part)
+
+
+def _unwrapped(table: "Table") -> int:
+    """The width of the columns that take one line."""
+    from rich.cells import cell_len
+
+    columns = [column for column in table.columns if column.no_wrap]
+    cells = [[str(each) for each in (column.header, *column.cells)] for column in columns]
+    return sum(max(map(cell_len, texts)) + 2 for texts in cells)
 
 
 def table_of(

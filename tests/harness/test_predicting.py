@@ -271,7 +271,7 @@ def test_layers_are_timed_here_once_and_say_whether_the_machine_was_busy(
 ):
     monkeypatch.setattr(machine, "gpus", lambda: ())
     monkeypatch.setattr(machine, "cores", lambda: 2)
-    others = iter([0.0, 0.5])
+    others = iter([0.0, 0.5, 0.0])
     monkeypatch.setattr(source.contention.CpuShare, "share", lambda _: next(others))
     here = [*TINY, "--results", str(tmp_path), "--N", "4"]
     assert main([*here, "--json"]) == 0
@@ -293,6 +293,8 @@ def test_layers_are_timed_here_once_and_say_whether_the_machine_was_busy(
     assert "low" not in output.out
     assert main(["predict", "--device", str(path), *given, "--N", "16"]) == 0
     assert unknown in capsys.readouterr().out
+    assert main([*here, *given, "--N", "16"]) == 0
+    assert "low" in capsys.readouterr().out, "times of a busy machine are taken again"
 
 
 def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():

@@ -41,6 +41,18 @@ def test_a_silent_round_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     assert out.getvalue() == said, "it ends with the measurements"
 
 
+@pytest.mark.parametrize(("width", "lines"), [(40, 2), (80, 3)])
+def test_a_terminal_gets_every_column(width: int, lines: int, monkeypatch: pytest.MonkeyPatch):
+    """A column of words takes several lines if enough is left for it, else the table is whole."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    show([table_of([{"run": "r" * 40, "why": "word " * 10}], ("why",), ("why",))], out)
+    assert len(out.getvalue().splitlines()) == lines
+    assert "r" * 40 in out.getvalue()
+    assert out.getvalue().split().count("word") == 10
+
+
 def test_without_a_terminal_no_word_is_broken(capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do; it makes no terminal of a pipe
