@@ -35,7 +35,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     N, smallest = SIZES.get(scale, SIZES["laptop"])
     common: dict[str, Any] = {"model": "transformer", "model_args": TRANSFORMER[scale], "N": N}
     timed = RunSpec(K=2, M=N // smallest, task="calibrate", balance="uniform", steps=1, **common)
-    common |= {"trace": False, **in_blocks(scale, 10)}
+    common |= {"trace": False, **in_blocks(scale)}
     names = ("schedule", "K", "D", "M", "checkpoint")
     plans: list[dict[str, Any]] = [dict(zip(names, plan, strict=True)) for plan in PLANS]
     for plan in plans:

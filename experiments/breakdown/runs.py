@@ -16,7 +16,7 @@ MODELLED = "amoebanet-d"
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Computation, recompute, imbalance, bubble, set-up and update of a step at K=2."""
-    here = {"N": MEASURED_N[scale], **in_blocks(scale, 10)}
+    here = {"N": MEASURED_N[scale], **in_blocks(scale)}
     measured = [
         Group(name=model, runs=sweep(model=model, K=K, M=M, model_args=sizes[scale], **here))
         for model, sizes in MEASURED.items()

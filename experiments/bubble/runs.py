@@ -26,7 +26,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     transformers = [
         run
         for K in ((2,) if scale in ON_CPU else (2, 4, 8))
-        for run in sweep(**real, K=K, M=_powers(32), **in_blocks(scale, 10))
+        for run in sweep(**real, K=K, M=_powers(32), **in_blocks(scale))
     ]
     return Experiment(
         **ABOUT.of_experiment,
@@ -40,7 +40,11 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name="simulated", runs=tuple(simulated)),
             # Waits hardly differ from round to round.
             Group(name="emulated", runs=tuple(emulated), rounds=1),
-            Group(name="transformer", runs=tuple(transformers)),
+            Group(
+                name="transformer",
+                runs=tuple(transformers),
+                in_full=tuple(run for run in transformers if run.M == 4 * run.K),
+            ),
         ),
     )
 

@@ -48,7 +48,7 @@ def _timed(model: str, args: dict[str, Any], scale: Scale) -> Group:
     common: dict[str, Any] = {"model": model, "model_args": args, "K": 2}
     layers: dict[str, Any] = {"task": "calibrate", "balance": "uniform", "steps": 1}
     timed = RunSpec(N=most, M=most // SMALLEST, **layers, **common)
-    return Group(name=model, runs=(timed, *sweep(M=Ms, N=N, **common, **in_blocks(scale, 8))))
+    return Group(name=model, runs=(timed, *sweep(M=Ms, N=N, **common, **in_blocks(scale, 12))))
 
 
 def _of_torchgpipe(name: str, model: str, **changed: Any) -> Iterator[Published]:

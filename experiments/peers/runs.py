@@ -70,7 +70,7 @@ def _speed(scale: Scale) -> Iterator[Group]:
     for (model, args), N, Ms in zip(models.items(), size.N, size.Ms, strict=True):
         common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "N": N}
         # Steps of the encoder are longer.
-        common |= in_blocks(scale, 8 if model == ENCODER else 10)
+        common |= in_blocks(scale, 12 if model == ENCODER else 15)
         common |= {"checkpoint": ["always", "never"]}
         for schedule in PEERS:
             at = Ms if schedule == "gpipe" else [max(M, 2) for M in Ms]

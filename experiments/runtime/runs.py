@@ -25,8 +25,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     durations = [run for f, k, m in known for run in _runs(k, m, f, 64 * KIB, **waits)]
     durations += [run for f, k, m in bare for run in _runs(k, m, f, 64 * KIB, **waits, **BARE)]
     sent = (64 * KIB, MIB) if small else (64 * KIB, 256 * KIB, MIB, 4 * MIB, 8 * MIB)
-    # Memory that messages are put in is made in the first steps.
-    waits |= {"warmup": 3}
     both: dict[str, Any] = {"transport": ["shm", "gloo"], **waits}
     sizes = [run for size in sent for run in _runs(K, M, F, size, **both)]
     return Experiment(

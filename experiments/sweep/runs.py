@@ -41,7 +41,7 @@ def experiment(
     optimizer: Optimizer = "sgd",
     lr: float = 0.01,
     seed: int = 0,
-    warmup: int = 2,
+    warmup: int = 1,
     steps: int = BLOCKS,
 ) -> Experiment:
     """Every K with every M on one model, all at the same mini-batch.
@@ -75,7 +75,7 @@ def experiment(
         lr: its step size.
         seed: of weights, data and everything random.
         warmup: steps that are not counted.
-        steps: blocks of a round; a block is one timed step of each run, in random order.
+        steps: blocks of a round at most; a block is one timed step of each run, in random order.
     """
     pipeline = {"D": D, "schedule": schedule, "stages_per_rank": stages_per_rank}
     ways = [fields_of(name, devices) for name in method for devices in K]

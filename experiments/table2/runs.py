@@ -39,11 +39,15 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(scale: Scale) -> Iterator[Group]:
-    cells: dict[str, Any] = {"K": [1, *KS], "M": MS, **sizes.in_blocks(scale, 12)}
+    cells: dict[str, Any] = {"K": [1, *KS], "M": MS, **sizes.in_blocks(scale, 18)}
     for model, args in SIZES.items():
         runs = sweep(model=model, model_args=args[scale], N=N[model][scale], **cells)
         controlled = next(run for run in runs if (run.K, run.M) == (2, 4))
-        yield Group(name=model, runs=(*runs, *sizes.controls_at(scale, controlled)))
+        yield Group(
+            name=model,
+            runs=(*runs, *sizes.controls_at(scale, controlled)),
+            in_full=tuple(run for run in runs if run.K == 2 and run.M in (1, 32)),
+        )
 
 
 def _simulated(scale: Scale) -> Iterator[Group]:

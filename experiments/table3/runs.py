@@ -60,7 +60,7 @@ def _measured(scale: Scale) -> Iterator[Group]:
     """The table's own cells, on GPUs that talk through pinned host memory."""
     for model, (args, N, _) in MODELS.items():
         given = {"model": model, "model_args": args, "N": N, "M": M, "K": [1, *KS]}
-        runs = sweep(**given, transport="gloo", **sizes.in_blocks(scale, 10))
+        runs = sweep(**given, transport="gloo", **sizes.in_blocks(scale))
         yield Group(name=model, runs=runs)
 
 
@@ -69,6 +69,6 @@ def _throttled(scale: Scale) -> Iterator[Group]:
     links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS[scale]]
     for model, args in SMALL.items():
         given = {"model": model, "model_args": args[scale], "N": 32, "K": 2, "M": M}
-        runs = sweep(**given, link=links, **sizes.in_blocks(scale, 10))
+        runs = sweep(**given, link=links, **sizes.in_blocks(scale))
         runs += sizes.controls_at(scale, runs[0])
         yield Group(name=f"{model}{THROTTLED}", runs=runs)

@@ -19,8 +19,8 @@ _FOR_16_GB: dict[str, Any] = {"L": 12, "d": 512, "H": 2048, "heads": 8, "V": 819
 SIZES: dict[Scale, dict[str, tuple[dict[str, Any], int, int]]] = {
     "smoke": {RESNET: (_SMALL_IMAGES, 8, 1), TEXT: (TRANSFORMER["smoke"], 8, 1)},
     # A block of ResNet-50 takes ten seconds on two CPU cores.
-    "laptop": {RESNET: (_SMALL_IMAGES, 32, 5), TEXT: (_SMALL, 128, 10)},
-    "node": {RESNET: ({"image": 224}, 128, 10), TEXT: (_FOR_16_GB, 128, 10)},
+    "laptop": {RESNET: (_SMALL_IMAGES, 32, 8), TEXT: (_SMALL, 128, 15)},
+    "node": {RESNET: ({"image": 224}, 128, 15), TEXT: (_FOR_16_GB, 128, 15)},
 }
 SIZES["paper"] = SIZES["node"]
 

@@ -6,10 +6,12 @@ that are measured apart each rank measures and posts its own. When a worker fail
 failed, and fresh workers are started for the next one.
 """
 
+import json
 import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from itertools import count
@@ -182,9 +184,16 @@ def work(rank: int, _world: int, store: dist.Store) -> None:
             if len(jobs) > 1:
                 store.set(f"at/{number}/{rank}", str(index))
 
+        def agree(block: int, decide: Callable[[], list[int]], number: int = number) -> list[int]:
+            key = f"going/{number}/{block}"
+            if rank == 0:
+                store.set(key, json.dumps(decide()))
+            store.wait([key], _LONG)
+            return json.loads(store.get(key))
+
         at(min(rank, len(jobs) - 1) if jobs[0].apart else 0)
         health.current().beat()
-        measured = run(jobs, rank, at)  # an error ends all workers
+        measured = run(jobs, rank, at, agree)  # an error ends all workers
         if measured:
             store.set(f"result/{number}/{rank}", _RESULT.dump_json(measured).decode())
 

@@ -68,8 +68,8 @@ def rounds_frame(results: Results) -> Frame:
     """A line for each run and round, and one for a run without rounds.
 
     Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
-    A speedup is over the baseline in the same blocks. ci_low and ci_high are the bootstrap 95 %
-    interval of speedup_vs_k1 over all rounds of the run.
+    A speedup is over the baseline in the same blocks. ci_low and ci_high are the 95 % interval
+    of speedup_vs_k1 over all rounds of the run.
     """
     lines = []
     for run in results.runs:
@@ -102,8 +102,8 @@ def run_line(results: Results, run: Run) -> dict[str, Any]:
 def all_runs(results: Results) -> Frame:
     """A line for each run, as plain values: runs.csv; units are those of `rounds_frame`.
 
-    A name that ends in _ci_low or _ci_high is one end of the bootstrap 95 % interval of the
-    quantity before it.
+    A name that ends in _ci_low or _ci_high is one end of the 95 % interval of the quantity
+    before it.
     """
     lines = [run_line(results, run) for run in results.runs]
     return pd.DataFrame(lines, columns=list(COLUMNS), dtype=object)

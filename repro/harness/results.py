@@ -149,6 +149,11 @@ class Run:
         return timed and not all(round_.together for round_ in self.rounds)
 
     @property
+    def stopped(self) -> bool:
+        """Whether a round stopped before its last block, since its ratios were decided."""
+        return any(each.together and len(each.blocks) < self.spec.steps for each in self.rounds)
+
+    @property
     def throughputs(self) -> dict[Hashable, tuple[float, ...]]:
         return {(self.place, round_.name): round_.throughputs for round_ in self.rounds}
 
@@ -248,7 +253,8 @@ class Results:
 
     def ratio(self, run: Run, base: Run) -> Ratio:
         """Throughput of a run over that of another, inside common blocks (`statistics.ratio`)."""
-        return ratio(run.throughputs, base.throughputs)
+        stopped = run.stopped or base.stopped
+        return ratio(run.throughputs, base.throughputs, stopped=stopped)
 
     def speedup(self, run: Run, **changed: Any) -> tuple[float, float, float]:
         """Throughput over a baseline's with its interval; a baseline has none over itself."""

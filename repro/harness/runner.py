@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -233,7 +233,15 @@ class GroupRun:
         Where one failed, it is that one's alone, and none where the memory does not hold all runs.
         """
         signals.check()
-        asked = tuple(jobs[run.id] for run in runs)
+        number = {run.id: n for n, run in enumerate(runs)}
+        asked = tuple(
+            replace(
+                jobs[run.id],
+                bases=tuple(number[base] for base in run.bases if base in number),
+                in_full=run.in_full,
+            )
+            for run in runs
+        )
         apart = asked[0].apart
         self.reporter.together(runs, "side by side" if apart else "step against step")
         began, deadline = time.monotonic(), self._deadline * (1 if apart else len(runs))

@@ -35,17 +35,17 @@ TRANSLATION = _at(
 )
 
 DEFAULT_N = 32  # mini-batch of every verb, where nothing else is said
-BLOCKS = 15  # of a round, where nothing else is said
+BLOCKS = 15  # of a round at most, where nothing else is said
 
 
 def sets(scale: Scale) -> int:
     """Rounds of an experiment: sets of fresh processes, whose place is a matter of chance."""
-    return 1 if scale == "smoke" else 3
+    return 1 if scale == "smoke" else 2
 
 
 def in_blocks(scale: Scale, blocks: int = BLOCKS) -> dict[str, int]:
-    """The fields of a measured run: so many blocks in each set, after two warm-up steps."""
-    return {"warmup": 1, "steps": 1} if scale == "smoke" else {"warmup": 2, "steps": blocks}
+    """The fields of a measured run: so many blocks in each set at most, after a warm-up step."""
+    return {"warmup": 1, "steps": 1 if scale == "smoke" else blocks}
 
 
 def controls_at(scale: Scale, run: RunSpec) -> tuple[RunSpec, ...]:

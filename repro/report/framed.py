@@ -32,8 +32,8 @@ LOW, HIGH = ": low", ": high"
 # numbers of its setting were right.
 INTERVAL, RANGE = " [{}, {}]", " ({} to {})"
 MARKS = (
-    f"[low, high]: bootstrap 95 % interval over rounds and their blocks, {NO_INTERVAL}; ~ where it "
-    "spans 1: no difference shown."
+    f"[low, high]: 95 % interval over rounds and their blocks, {NO_INTERVAL}; ~ where it spans 1: "
+    "no difference shown."
 )
 
 

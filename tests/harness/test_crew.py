@@ -15,6 +15,7 @@ from repro.harness.job import Job, Outcome
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec, Training
 from repro.harness.tasks.run import run
+from repro.harness.tasks.train import going_on
 from repro.methods.named import fields_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
@@ -113,6 +114,44 @@ def test_runs_are_measured_step_against_step(shared: Crew):
     assert slowed > 1.01 * ours
     # 9 waits of F, R and B each: K=1 does all of them, K=3 a third
     assert one > 1.5 * three
+
+
+def test_a_run_leaves_when_its_ratios_are_decided(shared: Crew):
+    """K=3 takes a third of the waits of K=1; the same run again does not differ."""
+    common: dict[str, Any] = {"M": 3, "N": 3, "steps": 12, "warmup": 1, "trace": False}
+    common |= {"model_args": {"L": 3, "forward_s": 0.005, "backward_s": 0.01}}
+    base, wide, again = (job("timed", K=K, **common) for K in (1, 3, 1))
+    jobs = base, replace(wide, bases=(0,)), replace(again, bases=(0,))
+    found = shared.measure_all(jobs, 60, fresh=True)
+    blocks = [len(trained(found[number]).step_s) for number in range(3)]
+    assert blocks[1] < blocks[0] == blocks[2] == 12
+
+
+BASE, RUN = job("timed", steps=9), job("timed", steps=9, M=4)
+CONTROL = job("timed", steps=9, M=4, control="again")
+CLEAR, NEAR = [1.0, 1.01, 0.99, 1.0, 1.02], [2.0, 2.01, 1.99, 2.0, 2.02]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seconds", "left"),
+    [
+        # A run and its base; a control goes on with the others, and keeps nothing going.
+        ([BASE, replace(RUN, bases=(0,))], [NEAR, CLEAR], []),
+        ([BASE, replace(RUN, bases=(0,))], [NEAR, NEAR], [0, 1]),
+        ([BASE, replace(RUN, bases=(0,), in_full=True)], [NEAR, CLEAR], [0, 1]),
+        ([BASE, replace(CONTROL, bases=(0,))], [NEAR, CLEAR], [0, 1]),
+        ([BASE, replace(RUN, bases=(0,)), replace(CONTROL, bases=(1,))], [NEAR, CLEAR, CLEAR], []),
+        # What is decided leaves, but for a base of what is not.
+        ([BASE, *[replace(RUN, bases=(0,))] * 2], [NEAR, CLEAR, NEAR], [0, 2]),
+        (
+            [BASE, replace(RUN, bases=(0,)), replace(RUN, bases=(1,))],
+            [NEAR, CLEAR, CLEAR],
+            [0, 1, 2],
+        ),
+    ],
+)
+def test_which_runs_go_on(jobs: list[Job], seconds: list[list[float]], left: list[int]):
+    assert going_on(jobs, range(len(jobs)), dict(enumerate(seconds))) == left
 
 
 def test_trainings_side_by_side_are_those_alone(shared: Crew):

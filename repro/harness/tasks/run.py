@@ -26,13 +26,17 @@ _TASKS = {
 
 
 def run(
-    jobs: Sequence[Job], rank: int, at: Callable[[int], object] = lambda _: None
+    jobs: Sequence[Job],
+    rank: int,
+    at: Callable[[int], object] = lambda _: None,
+    agree: train.Agree = lambda _, decide: decide(),
 ) -> list[Measured]:
     """Measure one run, or several together. Every worker calls it, also one without a stage.
 
     Several are timed step against step by all workers, and rank 0 gets the records. Of jobs that
     are `Job.apart` each rank measures its own as if it were alone, and gets that record. Ranks are
-    numbered replica after replica. `at` gets the index of the job whose turn it is.
+    numbered replica after replica. `at` gets the index of the job whose turn it is; `agree` is for
+    `train.run`.
     """
     if jobs[0].apart:
         if rank >= len(jobs):
@@ -46,7 +50,7 @@ def run(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if first.spec.task == "train" and first.spec.fidelity in TIMED:
-            measured = train.run(jobs, rank, groups, at)
+            measured = train.run(jobs, rank, groups, at, agree)
         elif rank < first.processes:
             task = simulate.run if first.spec.fidelity == "simulated" else _TASKS[first.spec.task]
             measured = [task(first, rank, groups[0])]

@@ -13,8 +13,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from repro.gpipe.schedule import collector
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
 from repro.harness.spec import SLOWED
+from repro.harness.statistics import MIN_BLOCKS, decided
 from repro.harness.tasks.emulate import in_device_seconds, stand_in
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
 from repro.harness.vary import same_cut
@@ -43,14 +45,22 @@ class Step(NamedTuple):
     timeline: Timeline | None  # spans of all stages; None without a trace
 
 
+# What rank 0 decides after a block, on all ranks: it alone has the times of all runs.
+Agree = Callable[[int, Callable[[], list[int]]], list[int]]
+
+
 def run(
-    jobs: Sequence[Job], rank: int, groups: Sequence[list[Any]], at: Callable[[int], object]
+    jobs: Sequence[Job],
+    rank: int,
+    groups: Sequence[list[Any]],
+    at: Callable[[int], object],
+    agree: Agree,
 ) -> list[Measured]:
     """Build all runs, warm them up, and measure blocks of one step of each, in random order.
 
     Runs of the same M, which will be compared most, stay next to each other. `groups` are the
     process groups of each run. The order is the same on all ranks, and the steps of a record are
-    those of the blocks.
+    those of the first blocks: a run may leave early, see `going_on`.
     """
     trainings: dict[int, Training] = {}
     cuts: dict[str, tuple[int, ...]] = {}  # found by an earlier run of the same cut
@@ -63,10 +73,11 @@ def run(
             trainings[index] = Training(job, rank, groups[index])
             cuts[key] = tuple(trainings[index].balance)
     orders = random.Random(jobs[0].order)
+    going = [*range(len(jobs))]
     for block in range(max(job.spec.steps for job in jobs)):
         if block % _BLOCKS_BETWEEN_COLLECTIONS == 0:
             gc.collect()
-        members = [index for index, job in enumerate(jobs) if block < job.spec.steps]
+        members = [index for index in going if block < jobs[index].spec.steps]
         place = {job.spec.M: orders.random() for job in jobs}
         orders.shuffle(members)
         members.sort(key=lambda index: place[jobs[index].spec.M])
@@ -75,6 +86,9 @@ def run(
                 at(index)
                 if index in trainings:
                     trainings[index].step()
+        if block + 1 >= MIN_BLOCKS:
+            seconds = {index: training.seconds for index, training in trainings.items()}
+            going = agree(block, partial(going_on, jobs, going, seconds))
     measured = []
     for index, training in trainings.items():
         at(index)
@@ -82,6 +96,36 @@ def run(
     for training in trainings.values():
         training.close()
     return measured
+
+
+def going_on(
+    jobs: Sequence[Job], going: Sequence[int], seconds: Mapping[int, Sequence[float]]
+) -> list[int]:
+    """Which of the runs that take part so far take another block.
+
+    A run does if it takes all its blocks, or if one of its ratios is not decided. With such runs go
+    those that they are divided by, all controls, and runs without a ratio. If no run but a control
+    has a ratio, all go on.
+    """
+    if not any(job.bases and not job.spec.control for job in jobs):
+        return [*going]
+
+    def is_open(index: int, base: int) -> bool:
+        # A base leaves only when ratios to it are decided; one more block may blur them again.
+        pairs = zip(seconds[base], seconds[index], strict=False)
+        return base in going and not decided([math.log(long / short) for long, short in pairs])
+
+    needed: set[int] = set()
+    for index in going:
+        job = jobs[index]
+        if job.spec.control or len(seconds[index]) == job.spec.steps:
+            continue
+        if job.in_full or any(is_open(index, base) for base in job.bases):
+            needed.add(index)
+    if needed:
+        needed |= {index for index in going if jobs[index].spec.control or not jobs[index].bases}
+    needed |= {base for index in needed for base in jobs[index].bases}
+    return [index for index in going if index in needed]
 
 
 class Training:
@@ -119,6 +163,11 @@ class Training:
     def step(self) -> None:
         self._steps.append(self._timed())
         self._refuse_nonfinite(self._steps[-1].loss)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each step so far; the device's, where the run is emulated."""
+        return [step.seconds / (self._job.spec.stretch or 1.0) for step in self._steps]
 
     def measured(self) -> Measured:
         """The record of all steps so far, with the spans of the median traced one."""
