@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.learned import HALF, ORDER, SEEDS
+from experiments.learned import BRIEF, HALF, ORDER, SEEDS
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
@@ -41,9 +41,10 @@ LINES = ("-", "--", ":")
 def trained(results: Results, experiment: str, *scales: Scale) -> Frame:
     """A line of `runs_frame` for each arm and test seed, at the place with most seeds.
 
-    Accuracies are in percent. Without a scale, all count.
+    Accuracies are in percent. Without a scale, all count whose trainings may converge.
     """
-    frame = runs_frame(results, experiment, task="learn", scale=scales or SCALES, done=True)
+    scales = scales or tuple(scale for scale in SCALES if scale not in BRIEF)
+    frame = runs_frame(results, experiment, task="learn", scale=scales, done=True)
     trainings = [spec.training for spec in frame["spec"]]
     frame = frame.assign(
         arm=[training.arm for training in trainings],

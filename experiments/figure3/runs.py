@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from experiments.learned import (
+    BRIEF,
     HALF,
     OPUS,
     ORDER,
@@ -33,8 +34,7 @@ class Sizes(NamedTuple):
 
 
 SIZES_OF: dict[Scale, Sizes] = {
-    "smoke": Sizes(8, 3, 3, 4),
-    "laptop": Sizes(32, 800, 400, 50),
+    **dict.fromkeys(BRIEF, Sizes(8, 3, 3, 4)),
     "overnight": Sizes(32, 2500, 2000, 500),
     "paper": Sizes(2048, 500_000, 100_000, 500),
 }
@@ -81,7 +81,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="Figure 3",
         neurips="Figure 3",
         needs="any machine" if scale in ON_CPU else "16 GPUs, and OPUS-100",
-        minutes={"smoke": 0.6, "laptop": 5, "overnight": 140},
+        minutes={"smoke": 0.3, "laptop": 0.3, "overnight": 140},
         rounds=1,
         groups=groups_of(scale, [*arms(scale)]),
     )

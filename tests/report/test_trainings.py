@@ -21,6 +21,7 @@ from repro.harness.results import Results, Run, load
 from repro.harness.schema import LearnRound, RoundRecord
 from repro.harness.spec import RunSpec, Scale, canonical
 from repro.report.claim import Claim
+from repro.report.table import EMPTY
 
 
 def trained(metrics: Mapping[str, float], **fields: object) -> LearnRound:
@@ -44,7 +45,7 @@ NOISE = (0.3, -0.2, 0.1, -0.4, 0.2)  # of the seeds
 SMALLEST, LARGEST = (arm_of(UPDATES, N) for N in (8, 128))
 
 
-def batches(path: Path, **changed: Mapping[str, Any]) -> Results:
+def batches(path: Path, scale: Scale = "overnight", **changed: Mapping[str, Any]) -> Results:
     """Table 5 where N=128 has 10 more BLEU than N=8, but for what is changed in some arms."""
 
     def made(spec: RunSpec) -> LearnRound:
@@ -57,7 +58,7 @@ def batches(path: Path, **changed: Mapping[str, Any]) -> Results:
         metrics = {"bleu": of_arm["bleu"] + noise, "loss": loss}
         return trained(metrics, validation=of_arm["validation"])
 
-    return recorded(path, "table5", made, "overnight")
+    return recorded(path, "table5", made, scale)
 
 
 def judged(results: Results, protocol: str) -> Claim:
@@ -95,6 +96,13 @@ def test_four_seeds_earn_no_verdict_and_the_two_steps_stand_apart(tmp_path):
     few = Results([run for run in results.runs if run.spec.seed != 4], results.journals)
     assert judged(few, UPDATES).doubt == "4 of 5 seeds"
     assert judged(few, UPDATES).verdict == "not tested here"
+
+
+def test_trainings_of_a_few_updates_are_not_shown(tmp_path):
+    results = batches(tmp_path, "laptop")
+    assert all(run.done for run in results.runs)
+    assert judged(results, UPDATES).verdict == "not tested here"
+    assert {*table5.tables(results)[0].shown["N=8"][1:]} == {EMPTY}
 
 
 @pytest.mark.parametrize(("images", "at_rest"), [(1, True), (2, False)])
