@@ -42,19 +42,15 @@ _RESULT = TypeAdapter(list[Measured])
 class Crew:
     """Workers, one per stage with one thread each; a context manager that always ends them.
 
-    A run that has enough GPUs gets as many workers as there are GPUs: more have no NCCL
-    (`group.initialise`), and their messages would go through the host. A library that takes all
-    processes as its own gets as many as it needs. Other workers measure on in any number: `count`
-    is how many there are, or were last, and `widest` how many the widest run needs. Under torchrun
-    its ranks, the `team`, start the workers in place of this host.
+    They start when a job needs them, as many as it needs, and those that are there measure on where
+    they are enough. Under torchrun its ranks, the `team`, start the workers in place of this host.
     """
 
     def __init__(
-        self, widest: int, logs: Path | None = None, gpus: int = 0, team: Torchrun | None = None
+        self, logs: Path | None = None, gpus: int = 0, team: Torchrun | None = None
     ) -> None:
-        self._widest, self._gpus = widest, min(gpus, widest)
-        self._logs, self._team = logs, team
-        self.count = team.world if team else widest if gpus < 2 else self._gpus
+        self._logs, self._gpus, self._team = logs, gpus, team
+        self.count = 0  # of workers that are there
         self._group: Group | None = None
         self._opened = ExitStack()  # what ends with the workers
         self._done = 0
@@ -72,11 +68,11 @@ class Crew:
             if self._logs is not None and not self._trouble:
                 shutil.rmtree(self._logs, ignore_errors=True)
 
-    def ready(self) -> None:
-        """Start the workers if they are not there, so that no deadline includes their start."""
-        if self._group is not None or (self._team and self._team.lost):
+    def _start(self, count: int) -> None:
+        """Start so many workers, so that no deadline includes their start."""
+        if self._team and self._team.lost:
             return
-        self._done = 0
+        self._done, self.count = 0, count
         if self._team:
             starting = self._team.group(work)
         else:
@@ -102,11 +98,10 @@ class Crew:
         """
         if fresh:
             self._stop()
-        wanted = max(map(self._wanted, jobs))
+        wanted = self._wanted(jobs)
         if wanted != self.count:
             self._stop()
-            self.count = wanted
-        self.ready()
+            self._start(wanted)
         if self._group is None:
             assert self._team
             lost = f"{self._team.lost}; start it again, finished runs are kept"
@@ -153,19 +148,18 @@ class Crew:
         return Failure(late, f"no result within {deadline:.0f} s ({seen})"[:1000], "timeout")
 
     def _stop(self) -> None:
-        self._group = None
+        self._group, self.count = None, 0
         self._opened.close()
 
-    def _wanted(self, job: Job) -> int:
-        """How many workers a job needs; those that are there need not start again."""
-        devices = job.spec.devices
+    def _wanted(self, jobs: tuple[Job, ...]) -> int:
+        """How many workers these jobs are measured by: those that are there, where they can."""
         if self._team:
-            return self.count
-        if job.spec.library in WHOLE_WORLD:
-            return devices
-        if job.device == "cuda":
-            return self._gpus if devices <= self._gpus else self._widest
-        return self.count if devices <= self.count else self._widest
+            return self._team.world
+        needed = len(jobs) if jobs[0].apart else max(job.spec.devices for job in jobs)
+        takes_all = any(job.spec.library in WHOLE_WORLD for job in jobs)
+        # More workers than GPUs have no NCCL, and their messages would go through the host.
+        crowded = jobs[0].device == "cuda" and needed <= self._gpus < self.count
+        return needed if takes_all or crowded else max(needed, self.count)
 
 
 def work(rank: int, _world: int, store: dist.Store) -> None:

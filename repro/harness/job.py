@@ -7,7 +7,7 @@ from pydantic import SerializeAsAny
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.schema import RoundRecord, TrainRound
-from repro.harness.spec import RunSpec
+from repro.harness.spec import TIMED, RunSpec
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Job:
 
     @property
     def apart(self) -> bool:
-        """Whether one worker measures it while others run: it trains in one process on the CPU."""
-        return trains_on_one_core(self.spec, self.device)
+        """Whether one worker measures it while others measure other runs."""
+        return takes_one_core(self.spec, self.device)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,13 @@ class Outcome:
     measured: Measured | None = None  # by rank 0; None where it is not done
 
 
-def trains_on_one_core(spec: RunSpec, device: str) -> bool:
-    return spec.task == "learn" and spec.devices == 1 and device == "cpu"
+def takes_one_core(spec: RunSpec, device: str) -> bool:
+    """Whether it takes one process of the CPU and nothing of it is timed.
+
+    So others of its kind may run beside it. A measured fit may not: its sizes follow each other.
+    """
+    untimed = spec.task == "learn" or spec.fidelity not in TIMED
+    return untimed and spec.devices == 1 and device == "cpu"
 
 
 Measure = Callable[[Job, float], Outcome]  # of one run once, within so many seconds

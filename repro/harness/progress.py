@@ -79,12 +79,12 @@ class ProgressReporter:
             self._warned_busy = True
             self.warn(f"{text}, or measure again later with --force")
 
-    def begin(self, plans: Sequence[Plan], workers: int) -> None:
+    def begin(self, plans: Sequence[Plan]) -> None:
         """Start the live line; workers start after this."""
         outstanding = [run for plan in plans for run in plan.outstanding]
         self._left = TimeLeft((run.kind, run.seconds) for run in outstanding)
         self._progress.update(self._task, total=len(outstanding))
-        self._show(f"starting {workers} worker process{'es' if workers > 1 else ''}")
+        self._show("starting worker processes")
         self._progress.start()
         if self._progress.disable:
             threading.Thread(target=self._break_silence, daemon=True, name="progress").start()

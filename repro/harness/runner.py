@@ -1,8 +1,8 @@
 """Measure what plans leave open, and tell a reporter what happens.
 
 A round measures each run of a group once. Runs that a clock times are measured together, step
-against step, by processes of their own; rounds are recorded one by one. Trainings to a quality that
-take one process are made side by side, one on each core.
+against step, by processes of their own; rounds are recorded one by one. Runs that take one process
+and are not timed are made side by side, one on each core.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
 from repro.harness.crew import Crew
-from repro.harness.job import Job, Measured, Outcome, trains_on_one_core
+from repro.harness.job import Job, Measured, Outcome, takes_one_core
 from repro.harness.journal import Status
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
@@ -70,8 +70,7 @@ def measure(
         runs = [run for plan in todo for run in plan.runs]
         if any(run.missing and run.spec.fidelity in TIMED for run in runs):
             reporter.load(watch.share())
-        reporter.begin(todo, crew.count)
-        crew.ready()
+        reporter.begin(todo)
         for plan in todo:
             before = len(plan.journal.rounds)
             for group in plan.experiment.groups:
@@ -137,9 +136,14 @@ class GroupRun:
         """
         if members[0].spec.task not in ("fit", "learn"):
             return [members]
-        at_once = all(self._is_apart(run) for run in members)
-        size = min(self.crew.count, self.plan.machine.count) if at_once else 1
-        return [members[start : start + size] for start in range(0, len(members), size)]
+        if all(map(self._is_apart, members)):
+            return self._beside(members)
+        return [[run] for run in members]
+
+    def _beside(self, runs: list[PlannedRun]) -> list[list[PlannedRun]]:
+        """Runs that take one core each, as many side by side as there are cores."""
+        cores = self.plan.machine.count
+        return [runs[start : start + cores] for start in range(0, len(runs), cores)]
 
     def _mark(self, status: Status) -> None:
         missing = [name for name, run in self._open.items() if run.missing]
@@ -152,8 +156,8 @@ class GroupRun:
         runs = [run for run in members if run.id not in self._failed]
         outcomes: dict[str, Outcome] = {}
         timed = [run for run in runs if run.spec.timed and run.spec.task == "train"]
-        if runs and all(map(self._is_apart, runs)):
-            outcomes |= self._at_once(runs, {run.id: self._job(run) for run in runs})
+        for beside in self._beside([run for run in runs if self._is_apart(run)]):
+            outcomes |= self._at_once(beside, {run.id: self._job(run) for run in beside})
         for run in (run for run in runs if run not in timed and run.id not in outcomes):
             outcomes[run.id] = self._alone(run, self._job(run))
         together = self._together(timed, outcomes)
@@ -255,7 +259,6 @@ class GroupRun:
     def _alone(self, run: PlannedRun, job: Job) -> Outcome:
         signals.check()
         self.reporter.run(run)
-        self.crew.ready()
         began = time.monotonic()
         if run.spec.task == "fit" and run.spec.fidelity == "measured":
             search = Search(self.crew.measure, job, self._deadline, self.reporter.note)
@@ -277,27 +280,27 @@ class GroupRun:
     def _job(self, run: PlannedRun) -> Job:
         spec, machine = run.spec, self.plan.machine
         earlier = [] if run.id in self._replaced else self.plan.journal.rounds_of(run.id)
-        memory_known = any(event.records[run.id].get("peak_bytes") for event in earlier)
+        # Layers that wait keep nothing.
+        read = spec.fidelity != "emulated" and not any(
+            event.records[run.id].get("peak_bytes") for event in earlier
+        )
         cut = self._cuts.get(same_cut(spec)) if spec.balance == "time" else None
         device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
         order = len(self.plan.journal.rounds)
-        return Job(spec, cut, not memory_known, device, self.allow_nonfinite, order)
+        return Job(spec, cut, read, device, self.allow_nonfinite, order)
 
     def _is_apart(self, run: PlannedRun) -> bool:
-        return trains_on_one_core(run.spec, self.plan.machine.device)
+        return takes_one_core(run.spec, self.plan.machine.device)
 
 
 def workers(plans: Sequence[Plan], results: Path) -> Crew:
     machine = plans[0].machine
-    missing = [run.spec for plan in plans for run in plan.runs if run.missing]
-    at_once = sum(trains_on_one_core(spec, machine.device) for spec in missing)
-    widest = max(*(spec.devices for spec in missing), min(machine.count, at_once))
     if torchrun_rank() is not None:
-        return Crew(widest, team=torchrun())
+        return Crew(team=torchrun())
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     logs = results / machine.slug / plans[0].scale / "logs"
     refuse_links(results, logs)
-    return Crew(widest, logs / name, 0 if machine.device == "cpu" else machine.count)
+    return Crew(logs / name, 0 if machine.device == "cpu" else machine.count)
 
 
 def _now() -> str:

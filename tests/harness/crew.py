@@ -67,16 +67,12 @@ class Crew:
 
     fail: dict[tuple[int, int], Outcome] = field(default_factory=dict)
     stop_after: int | None = None
-    count: int = 2
     jobs: list[Job] = field(default_factory=list)
 
     def __enter__(self) -> "Crew":
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
-
-    def ready(self) -> None:
         return None
 
     def measure(self, job: Job, deadline: float) -> Outcome:

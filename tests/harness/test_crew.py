@@ -58,7 +58,7 @@ BROKEN = "RuntimeError: layer two is broken"
 def test_a_run_that_fails_is_named_and_the_next_one_is_measured(
     shared: Crew, model: str, fields: dict[str, Any], status: str, reason: str
 ):
-    shared.ready()
+    assert shared.measure(GOOD, 60).status == "done"
     before = [child.pid for child in multiprocessing.active_children()]
     outcome = shared.measure(job(f"import:faulty:{model}", **fields), 3 if model == "hangs" else 60)
     assert outcome.status == status
@@ -73,7 +73,7 @@ def test_a_run_that_fails_is_named_and_the_next_one_is_measured(
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")}
-    with Crew(3, tmp_path_factory.mktemp("crew") / "logs") as crew:
+    with Crew(tmp_path_factory.mktemp("crew") / "logs") as crew:
         yield crew
     assert before == {name: os.environ.get(name) for name in before}
 
@@ -196,6 +196,9 @@ def test_only_the_run_that_failed_has_an_outcome(shared: Crew):
 @pytest.mark.parametrize("method", ["data", "tensor"])
 def test_a_method_that_uses_two_of_three_workers(shared: Crew, method: str):
     """The third must make the same process groups."""
+    three = job("timed", K=3, M=1, model_args={"L": 3, "forward_s": 0.001, "backward_s": 0.001})
+    shared.measure(three, 60)
+    assert shared.count == 3
     model: dict[str, Any] = {
         "model": "transformer",
         "model_args": {"L": 2, "V": 64, "dropout": 0.0, **SMALL},
@@ -213,16 +216,17 @@ def test_a_method_that_uses_two_of_three_workers(shared: Crew, method: str):
 @pytest.mark.parametrize(
     ("gpus", "there", "asked", "wanted"),
     [
+        (0, 0, job("timed"), 2),
         (0, 4, job("timed"), 4),
-        (2, 2, job("timed", "cuda"), 2),
-        (2, 2, job("timed", "cuda", K=4, N=16), 4),
         (4, 4, job("timed", "cuda"), 4),
+        (2, 2, job("timed", "cuda", K=4, N=16), 4),
+        (2, 4, job("timed", "cuda"), 2),
         (0, 4, job("timed", library="deepspeed", schedule="1f1b", trace=False), 2),
         (0, 2, job("timed", K=4, N=16), 4),
     ],
 )
 def test_a_run_gets_the_workers_that_it_needs(gpus: int, there: int, asked: Job, wanted: int):
     """More workers than GPUs have no NCCL; a library may take all processes as its own."""
-    crew = Crew(4, gpus=gpus)
+    crew = Crew(gpus=gpus)
     crew.count = there
-    assert crew._wanted(asked) == wanted
+    assert crew._wanted((asked,)) == wanted

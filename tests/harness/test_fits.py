@@ -108,7 +108,7 @@ def test_a_size_that_fails_otherwise_ends_the_search(status: str, reason: str, m
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
-    with Crew(2, tmp_path / "logs") as crew:
+    with Crew(tmp_path / "logs") as crew:
         asked = Job(fit(2, optimizer="rmsprop", transport="shm"))
         outcome = Search(crew.measure, asked, 60, lambda _: None).outcome()
     record = answer(outcome)

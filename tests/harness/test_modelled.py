@@ -87,7 +87,7 @@ def test_two_processes_take_about_the_simulated_step(tmp_path: Path):
     waits = waiting(2, 4, fidelity="emulated", model_args=short, steps=3)
     gpu = {"fidelity": "emulated", "profile": "v100", "steps": 3}
     scaled = device(**gpu, stretch=0.3 / line(device(profile="v100"))["step_s"][0])
-    with Crew(2, tmp_path) as crew:
+    with Crew(tmp_path) as crew:
         prepared = prepare(crew.measure, Job(scaled), 60)
         assert isinstance(prepared, Job)
         outcomes = crew.measure_all((prepared, Job(waits)), 60, fresh=True)

@@ -62,6 +62,21 @@ def test_what_memory_does_not_hold_is_measured_in_turn(
     assert [each.in_turn for each in done] == [not together] * len(ALL)
 
 
+def test_runs_of_one_process_that_no_clock_times_are_made_side_by_side(run, tmp_path: Path):
+    sizes = []
+
+    class Counting(Crew):
+        def measure_all(self, jobs, deadline, *, fresh=False):
+            sizes.append((len(jobs), fresh))
+            return super().measure_all(jobs, deadline)
+
+    simulated = [spec(K, 4, fidelity="simulated", profile="v100", trace=False) for K in (1, 2, 4)]
+    assert run(Counting(), experiment(*simulated)) == 0
+    assert sizes == [(2, False), (1, False)]
+    (journal,) = journals(tmp_path)
+    assert [len(event.records) for event in journal.rounds] == [3]  # ratios are inside a round
+
+
 def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
     run, monkeypatch: pytest.MonkeyPatch
 ):
@@ -69,6 +84,10 @@ def test_memory_is_read_once_the_cut_is_kept_and_a_second_start_does_nothing(
     run(crew, experiment(spec(2, 4), rounds=3))
     assert [job.memory for job in crew.jobs] == [True, False, False]
     assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2)]
+    waits = spec(2, 4, model="timed", model_args={"L": 2}, fidelity="emulated")
+    asleep = Crew()
+    run(asleep, experiment(waits), accumulate=True)
+    assert not any(job.memory for job in asleep.jobs)
     monkeypatch.setattr(rehearsal, "build", None)  # no model is looked at
     assert run(crew, experiment(spec(2, 4), rounds=3)) == 0
     assert len(crew.jobs) == 3

@@ -16,8 +16,7 @@ MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
 def prepare(measure: Measure, job: Job, deadline: float) -> Job | Outcome:
     """Simulate a run, to know how long its stages wait.
 
-    An outcome where that fails, or where nothing fits the device's memory. Memory will not be read,
-    because layers that sleep keep nothing.
+    An outcome where that fails, or where nothing fits the device's memory.
     """
     fields = {"fidelity": "simulated", "transport": "auto", "trace": False}
     twin = RunSpec(**{**job.spec.plain(), **fields, "stretch": None, "control": None})
@@ -25,7 +24,7 @@ def prepare(measure: Measure, job: Job, deadline: float) -> Job | Outcome:
     simulated = outcome.measured and outcome.measured.record
     if not isinstance(simulated, TrainRound) or not simulated.step_s:
         return outcome
-    return replace(job, simulated=simulated, memory=False)
+    return replace(job, simulated=simulated)
 
 
 def in_device_seconds(job: Job, record: TrainRound, timeline: Timeline | None) -> Measured:
