@@ -96,21 +96,11 @@ def the_driver() -> Driver:
     return Driver(tuple(name for _, name in rows), rows[0][0] if rows else "")
 
 
-def memory() -> tuple[float, float]:
-    """Bytes of memory, and free ones, that this container may use."""
-    import psutil
-
-    here, limit = psutil.virtual_memory(), float("inf")
-    if (text := machine.of_container("memory.max").strip()).isdigit():
-        limit = float(text)
-    return min(here.total, limit), min(here.available, limit)
-
-
 def main(arguments: list[str]) -> int:
     parse(DoctorOptions, arguments, "repro doctor")
     torch, driver, cores = the_torch(), the_driver(), machine.cores()
     packages = {name: machine.installed(name) or None for name in _PACKAGES}
-    total, free = memory()
+    total, free = machine.memory()
     scale, why = machine.default_scale()
     build = f"built for CUDA {torch.cuda}" if torch.cuda else "a build without CUDA"
     tell(

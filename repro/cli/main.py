@@ -24,7 +24,7 @@ VERBS = {
     "predict": "Predict a step of given K and M, the fastest plan, or the largest model to fit.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }
-# Removed verbs and flags, and what to use in their place.
+# Removed verbs, flags and values, and what to use in their place; * is any verb.
 _REMOVED = {
     "results --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
     "results": "`repro report --runs` lists the recorded runs, with --csv in full",
@@ -43,6 +43,8 @@ _REMOVED = {
     "run --plan": "`repro run --spec FILE.json` measures what `repro predict --save` wrote",
     "gpus": "`repro doctor` shows the GPUs",
     "pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
+    "* gpu-dry": "`--scale gpu` has the same runs",
+    "* gpipe-x-tensor": "`--method tensor` divides layers, `--method gpipe` has stages",
     "doctor --check": "`repro run peers --only task=check` compares stages with the unsplit model",
 }
 
@@ -103,10 +105,12 @@ def _dispatch(given: list[str]) -> int:
         )
         return 0 if given else 2
     verb = given[0]
-    words_given = {word.partition("=")[0] for word in given}
+    words_given = {part for word in given for part in word.split("=")}
     for words, instead in _REMOVED.items():
-        if verb == words.split()[0] and {*words.split()} <= words_given:
-            raise ValueError(f"`repro {words}` was removed: {instead}")
+        of, *others = words.split()
+        if of in (verb, "*") and {*others} <= words_given:
+            removed = f"repro {words}".replace("repro * ", "")
+            raise ValueError(f"`{removed}` was removed: {instead}")
     if verb not in VERBS:
         from repro.harness.catalog import names
         from repro.io.untrusted import did_you_mean

@@ -3,7 +3,8 @@
 import dataclasses
 import errno
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -22,6 +23,11 @@ T = TypeVar("T")
 _OF_N = Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])
 MiniBatch = Annotated[int, *_OF_N]
 MiniBatchOrNone = Annotated[int | None, *_OF_N]
+# Defaults that a help text does not show.
+_UNSET = ("", "''", "None", "False")
+_DEFAULT = tyro.conf.arg(
+    help_behavior_hint=lambda text: "" if text in _UNSET else f"(default: {text})"
+)
 # Names of the same thing, of which a verb has one.
 _SYNONYMS = (
     ("--N", "--batch-size", "--mini-batch"),
@@ -55,11 +61,12 @@ def parse(
             f"experiment() has a parameter '{name}', which is an option of {prog}; give it another "
             "name"
         )
+    hints = get_type_hints(kind, include_extras=True)
+    fields += [(field.name, hints[field.name], field) for field in dataclasses.fields(kind)]
     # tyro reads help texts from the source of `kind`, so the whole class derives from it.
-    whole = kind
-    if fields:
-        whole = dataclasses.make_dataclass("Options", fields, bases=(kind,), frozen=True)
-    flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(whole)]
+    shown = [(name, Annotated[hint, _DEFAULT], field) for name, hint, field in fields]
+    whole = dataclasses.make_dataclass("Options", shown, bases=(kind,), frozen=True)
+    flags = [f"--{_dashed(field.name)}" for field in dataclasses.fields(whole)]
 
     def refuse(event: events.ParseErrorEvent) -> NoReturn:
         raise ValueError(f"{_explain(event, flags, arguments)}; `{prog} --help` lists all options")
@@ -69,14 +76,33 @@ def parse(
         if len(given := words & {f"--{name}", *others}) > 1:
             raise ValueError(f"{' and '.join(sorted(given))}: are one option; give it once")
     with events.on_parse_error(refuse):
-        options: Any = tyro.cli(whole, args=arguments, prog=prog, description=description)
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+        options: Any = tyro.cli(
+            whole,
+            args=arguments,
+            prog=prog,
+            description=description,
+            config=(tyro.conf.DisallowNone,),
+        )
+    for name, hint in hints.items():
         value = getattr(options, name)
         for allowed in (each for each in get_args(hint) if isinstance(each, Interval)):
             if value is not None and not allowed.ge <= value <= allowed.le:
                 low, high = (f"{end:,}" for end in (allowed.ge, allowed.le))
-                raise ValueError(f"--{name.replace('_', '-')} {value}: allowed is {low} to {high}")
+                raise ValueError(f"--{_dashed(name)} {value}: allowed is {low} to {high}")
     return options
+
+
+@contextmanager
+def named_by_flags(names: Container[str]) -> Iterator[None]:
+    """Name the fields of a spec in an error by these options: `--K 0` for `K = 0`."""
+
+    def named(field: re.Match[str]) -> str:
+        return f"--{_dashed(field[1])} " if field[1] in names else field[0]
+
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(re.sub(r"\b(\w+) ?= ?", named, str(error))) from None
 
 
 def json_file(flag: str, path: Path) -> Path:
@@ -85,6 +111,10 @@ def json_file(flag: str, path: Path) -> Path:
         raise ValueError(f"{flag} {path}: allowed is the path of a .json file")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _explain(event: events.ParseErrorEvent, flags: list[str], given: list[str]) -> str:

@@ -10,11 +10,11 @@ from typing import Annotated, Generic, NamedTuple, TypeVar
 import tyro
 
 from repro.cli import doctor
-from repro.cli.options import parse
+from repro.cli.options import named_by_flags, parse
 from repro.harness import catalog, machine
 from repro.harness.catalog import Source
 from repro.harness.outside import read
-from repro.harness.plan import Plan, make
+from repro.harness.plan import Plan, make, obstacle
 from repro.harness.progress import plan_table, summary
 from repro.harness.results import Run, find_run
 from repro.harness.spec import SCALES, RunSpec, Scale
@@ -63,20 +63,24 @@ class Request(NamedTuple, Generic[P]):
         options = self.options
         absent = without_gpus and self.scale == "paper" and not machine.gpus()
         devices = machine.without_gpus() if absent else machine.detect(self.scale)
-        return [
-            make(
-                each.build(self.scale),
-                self.scale,
-                devices,
-                options.results,
-                options.only,
-                options.rounds,
-                force=options.force,
-                accumulate=each.accumulate,
-                command=each.command,
+        plans = []
+        for each in self.chosen:
+            with named_by_flags({parameter.name for parameter in each.parameters}):
+                experiment = each.build(self.scale)
+            plans.append(
+                make(
+                    experiment,
+                    self.scale,
+                    devices,
+                    options.results,
+                    options.only,
+                    options.rounds,
+                    force=options.force,
+                    accumulate=each.accumulate,
+                    command=each.command,
+                )
             )
-            for each in self.chosen
-        ]
+        return plans
 
 
 def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
@@ -103,7 +107,7 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
     elif run is not None and run.scale in SCALES:
         scale, why = run.scale, "that of the recorded run (--scale chooses another)"
     if options.spec:
-        chosen = [_of_spec(options, run)]
+        chosen = [_of_spec(options, run, machine.detect(scale))]
     else:
         # Of all experiments, only those that have minutes at this scale: a sweep has none.
         known = [] if sources else [catalog.find(name) for name in catalog.names()]
@@ -117,10 +121,16 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
     return Request(options, scale, chosen)
 
 
-def _of_spec(options: PlanOptions, run: Run | None) -> Source:
+def _of_spec(options: PlanOptions, run: Run | None, devices: machine.Machine) -> Source:
     """The experiment that measures a recorded run, or a spec; names its model if that is code."""
+
+    def why_not(run: RunSpec) -> str:
+        from repro.harness.rehearsal import too_large
+
+        return obstacle(run, devices) or too_large(run, devices)
+
     spec = run.spec if run else read(Path(options.spec), RunSpec)
-    source = catalog.replay(spec, f"--spec {options.spec}", trusted=options.trust)
+    source = catalog.replay(spec, f"--spec {options.spec}", why_not, trusted=options.trust)
     if source.notice:
         print(source.notice)
     # The command is recorded, so a path loses its folders.

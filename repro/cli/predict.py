@@ -12,7 +12,7 @@ from annotated_types import Interval
 from repro.cli import largest
 from repro.cli.answers import same, tell
 from repro.cli.largest import LargestOptions, cut_text
-from repro.cli.options import json_file, parse
+from repro.cli.options import json_file, named_by_flags, parse
 from repro.cli.source import Chosen, chosen, this_machine
 from repro.costs.error_bars import range_text, step_error
 from repro.costs.units import different, parse_bytes, readable
@@ -202,17 +202,18 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
 
     default = [M for M in (1, 4, 32) if options.N % (options.D * M) == 0] or [1]
     Ms = list(dict.fromkeys(options.M)) or default
-    specs = sweep(
-        model=of.model.name,
-        model_args=of.model_args,
-        fidelity="simulated",
-        profile=of.profile,
-        **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
-        K=[*dict.fromkeys((1, *options.K))],
-        M=Ms,
-    )
-    for spec in specs:
-        spec.check_depth(len(of.model.layers))
+    with named_by_flags(_TAKES["with --K"] | _OF_ALL):
+        specs = sweep(
+            model=of.model.name,
+            model_args=of.model_args,
+            fidelity="simulated",
+            profile=of.profile,
+            **same(options, "N", "D", "schedule", "stages_per_rank", "checkpoint", "optimizer"),
+            K=[*dict.fromkeys((1, *options.K))],
+            M=Ms,
+        )
+        for spec in specs:
+            spec.check_depth(len(of.model.layers))
     steps = {(spec.K, spec.M): predict(spec, of.source) for spec in specs}
     plans = [steps[pair] for pair in dict.fromkeys(product(options.K, Ms))]
     for plan in plans:

@@ -116,7 +116,10 @@ def refusing(where: str, layer: object, what: str) -> Iterator[None]:
                 f"{text}; counting needs shapes that do not depend on the data, and layers of "
                 "torch operators alone"
             ) from error
-        raise ValueError(f"{text}; does it work on a real mini-batch?") from error
+        raise ValueError(
+            f"{text}; does it work on a real mini-batch? Layers in a list get images; for tokens "
+            "return a `repro.models.Model`"
+        ) from error
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:

@@ -122,19 +122,28 @@ def find(name: str) -> Source:
     return _load(path, name)
 
 
-def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
+def replay(
+    spec: RunSpec, source: str, obstacle: Callable[[RunSpec], str], *, trusted: bool = False
+) -> Source:
     """An experiment of one run, whose spec is read, and the baselines of its ratios.
 
-    See `consent` for `trusted`.
+    `obstacle` says why a run cannot be measured here. See `consent` for `trusted`.
     """
-    notice = consent(source, spec.model, trusted=trusted)
+    notices = [consent(source, spec.model, trusted=trusted)]
+    if reason := obstacle(spec):
+        raise ValueError(f"{source}: {reason}")
     bases = []
     for changed in baselines(spec):
         # A list of layer counts fits one K alone.
         fits = isinstance(spec.balance, str) or changed.get("K", spec.K) == spec.K
         changed = changed if fits else {**changed, "balance": "time"}
         bases.append(RunSpec(**{**spec.plain(), **changed}))
-    others = [base for base in bases if compared(base) != compared(spec)]
+    others = []
+    for base in (base for base in bases if compared(base) != compared(spec)):
+        if reason := obstacle(base):
+            notices.append(f"without the baseline {base.method}, K={base.K}, M={base.M}: {reason}")
+        else:
+            others.append(base)
     made = Experiment(
         name="replay",
         title=f"{spec.model}, K = {spec.K}, M = {spec.M}, by its spec",
@@ -142,6 +151,7 @@ def replay(spec: RunSpec, source: str, *, trusted: bool = False) -> Source:
         needs=f"{spec.devices} devices",
         groups=(Group(name=slug(spec.model), runs=(*others, spec)),),
     )
+    notice = "\n".join(filter(None, dict.fromkeys(notices)))
     return Source("replay", lambda scale: made, accumulate=True, notice=notice)
 
 

@@ -120,6 +120,16 @@ def of_container(name: str) -> str:
     return _text(Path("/sys/fs/cgroup") / name)
 
 
+def memory() -> tuple[float, float]:
+    """Bytes of memory, and free ones, that this container may use."""
+    import psutil
+
+    here, limit = psutil.virtual_memory(), float("inf")
+    if (text := of_container("memory.max").strip()).isdigit():
+        limit = float(text)
+    return min(here.total, limit), min(here.available, limit)
+
+
 @cache
 def gpus() -> tuple[str, ...]:
     """Names of the GPUs that torch can use; torch is asked only if a driver is present."""

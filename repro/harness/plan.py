@@ -141,7 +141,7 @@ def make(
         bases_of = _bases(specs)
         asked = {name for name, spec in specs.items() if id(spec) in chosen}
         added = {base for name in asked for base in bases_of[name]} - asked
-        obstacles = {name: _obstacle(spec, machine) for name, spec in specs.items()}
+        obstacles = {name: obstacle(spec, machine) for name, spec in specs.items()}
         kinds |= {n: Kind(experiment.name, group.name, s.fidelity) for n, s in specs.items()}
         for name in (name for name in specs if not obstacles[name]):
             usual_rounds[kinds[name]] += _wanted(specs[name], usual)
@@ -257,7 +257,8 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
     return rounds if spec.timed else 1
 
 
-def _obstacle(spec: RunSpec, machine: Machine) -> str:
+def obstacle(spec: RunSpec, machine: Machine) -> str:
+    """Why a machine cannot measure a run, whatever its model; empty if it can."""
     if not machine.count:
         return "needs a GPU"
     # Emulated stages wait instead of computing, and some tasks time nothing: they can share a

@@ -159,7 +159,7 @@ class RunSpec(Frozen):
         try:
             super().__init__(**fields)
         except ValueError as error:
-            of = "" if kind == "train" else f" (of a {kind} run)"
+            of = "" if kind in ("train", "simulated") else f" (of a {kind} run)"
             raise ValueError(f"{error}{of}") from None
 
     if TYPE_CHECKING:  # fields of some tasks, None for the others

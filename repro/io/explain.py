@@ -1,12 +1,22 @@
 """A pydantic error as one line: field, value, what is allowed and what to try."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from repro.io.untrusted import did_you_mean, short
+
+# pydantic's words, and shorter ones.
+_WORDS = {
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+}
 
 
 class Frozen(BaseModel):
@@ -42,11 +52,18 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         text = str(mistake["ctx"]["error"])
         return text if text.startswith(where) else f"{given}: {text}"
     # A text for each type of a union, such as "Input should be greater than or equal to 1".
-    texts = [each["msg"] for each in mistakes if _path(each["loc"])[: len(path)] == path]
-    allowed = dict.fromkeys(text.partition(" should ")[2] or text for text in texts)
-    must = " or ".join(text.partition(", unable to")[0] for text in allowed)
+    must = demand(each for each in mistakes if _path(each["loc"])[: len(path)] == path)
     hint = did_you_mean(short(value, quote=False), re.findall(r"'([^']*)'", must))
     return f"{given}: must {must}{hint}"
+
+
+def demand(mistakes: Iterable[Mapping[str, Any]]) -> str:
+    """What a value must do, by the errors of all types of a union: `be at least 1 or be 'time'`."""
+    texts = [each["msg"].partition(", unable to")[0] for each in mistakes]
+    demanded = " or ".join(dict.fromkeys(text.partition(" should ")[2] or text for text in texts))
+    for words, shorter in _WORDS.items():
+        demanded = demanded.replace(words, shorter)
+    return demanded
 
 
 def _path(place: Sequence[str | int]) -> list[str | int]:

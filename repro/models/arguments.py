@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
+from repro.io.explain import demand
 from repro.io.untrusted import did_you_mean
 
 # Ranges of arguments. L has a limit, since the list of layers is made before any check of memory.
@@ -53,7 +54,7 @@ def check_types(builder: Callable[..., Any], given: Mapping[str, Any]) -> None:
         try:
             TypeAdapter(parameter.annotation).validate_python(given[name], strict=True)
         except ValidationError as error:
-            reasons = " or ".join(dict.fromkeys(mistake["msg"] for mistake in error.errors()))
             raise ValueError(
-                f"{name}={given[name]!r}: {reasons}; try {name}={parameter.default!r}, the default"
+                f"{name}={given[name]!r}: must {demand(error.errors())}; try "
+                f"{name}={parameter.default!r}, the default"
             ) from None

@@ -318,3 +318,24 @@ def test_a_saved_plan_is_measured(tmp_path: Path, monkeypatch, capsys):
     assert main(["run", *words, "--rounds", "1", "--wandb", "disabled"]) == 0
     assert load(tmp_path).runs[-1].spec == plan
     assert load(tmp_path).baseline(load(tmp_path).runs[-1], **PLAIN) is not None
+
+
+def test_what_does_not_fit_is_not_started(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    saved = tmp_path / "plan.json"
+    plain = max(answer(capsys, *FASTEST)["plain"]["peak_bytes"])
+    less = plain - 1
+    answer(capsys, *FASTEST, "--memory", f"{less}B", "--save", str(saved))
+    words = ["--spec", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
+    words += ["--rounds", "1", "--wandb", "disabled"]
+    for memory in (less, plain):
+        here = Machine("cuda", "Test GPU", 2, "gloo", "2.9", memory=memory)
+        monkeypatch.setattr(machine, "detect", lambda _scale, here=here: here)
+        assert main(["run", *words]) == 0
+        assert any(run.K == 1 for run in load(tmp_path).runs) == (memory == plain)
+        assert ("baseline single, K=1, M=1: takes " in capsys.readouterr().out) == (memory == less)
+    monkeypatch.setattr(machine, "detect", lambda _scale: dataclasses.replace(here, memory=2**20))
+    assert main(["run", *words]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"error: --spec {saved}: takes ")
+    assert line.endswith("of the 1.00 MiB of a GPU, as `repro predict` counts\n")

@@ -31,8 +31,8 @@ EMULATED = {"profile": "v100", "fidelity": "emulated"}
     ("changed", "words"),
     [
         # Every run.
-        ({"K": 0}, ["K = 0", "greater than or equal to 1"]),
-        ({"K": 10**30}, ["K = 1", "less than or equal to 1024"]),
+        ({"K": 0}, ["K = 0", "at least 1"]),
+        ({"K": 10**30}, ["K = 1", "at most 1024"]),
         ({"K": 1024, "M": 1024, "N": 2**20}, ["K = 1024 x M = 1024", "product of up to 262144"]),
         ({"M": 9}, ["M = 9", "N = 8", "1 to 8", "larger N"]),
         ({"D": 2, "M": 5}, ["M = 5", "each of D = 2 replicas", "N = 8", "1 to 8"]),

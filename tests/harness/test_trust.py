@@ -58,7 +58,7 @@ def test_a_spec(place: Path, capfd: pytest.CaptureFixture[str]):
     for name in SPEC:
         path.write_text(json.dumps({**SPEC, name: CODE}))
         with suppress(ValueError):
-            catalog.replay(read(path, RunSpec), "--spec").build("smoke")
+            catalog.replay(read(path, RunSpec), "--spec", lambda _: "").build("smoke")
     assert_nothing_ran(place)
     path.write_text(json.dumps({**SPEC, "model": CODE}))
     assert main(["run", "--spec", str(path), *QUICK]) == 2
