@@ -36,10 +36,8 @@ class LargestOptions(SourceOptions):
     checkpoint: Checkpoint = "always"
     """which micro-batches are recomputed"""
     largest: str | None = None
-    """find the largest model of which each stage fits into this memory, such as 8GB or 8GiB"""
-    vary: str | None = None
-    """the argument of the model that --largest increases from 1 on; by default L of transformer, D
-    of amoebanet-d"""
+    """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into this
+    memory, such as 8GB or 8GiB"""
 
 
 def answer(options: LargestOptions, text: str) -> int:
@@ -50,7 +48,7 @@ def answer(options: LargestOptions, text: str) -> int:
     memory, unit = parse_bytes("--largest", text)
     step = _step(options)
     args = pairs("model_args", options.model_args)
-    ladders = size_ladders(options.model, args, options.vary)
+    ladders = size_ladders(options.model, args)
     found = largest(_watched(partial(build, options.model)), step, memory, ladders)
     best, above = found.best, found.above
     settings = {
@@ -65,7 +63,6 @@ def answer(options: LargestOptions, text: str) -> int:
     fields = settings | {  # sizes in bytes
         "largest": best and best.plain(),
         "next": above and above.plain(),
-        "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
         "answer": _sentence(found, args, memory, unit),
     }
     terminal = settings | {
@@ -116,7 +113,7 @@ def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int, unit: str)
 
     why = f"the search ended at {found.varied}={found.limit}"
     if found.varied is None:
-        why = "only this size was counted: --vary NAME varies an argument"
+        why = "only this size was counted: leave out L or D of --model-args to vary it"
     if found.above is not None:
         size, limit = different(found.above.fullest, memory, unit)
         why = f"{name(found.above)} takes {size} of {limit} on its fullest stage"

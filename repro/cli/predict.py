@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from repro.harness.predict import Prediction
 
 # Questions, and the options that only some of them have.
-_DEVICE = {"device", "trust", "link", "memory", "results"}
+_DEVICE = {"device", "link", "memory", "results"}
 _TAKES = {
-    "with --largest": {"largest", "K", "M", "schedule", "checkpoint", "vary"},
+    "with --largest": {"largest", "K", "M", "schedule", "checkpoint"},
     "with --K": {"K", "M", "D", "schedule", "stages_per_rank", "checkpoint", *_DEVICE},
     "without --K": {"devices", "top", "save", *_DEVICE},
 }
@@ -191,7 +191,7 @@ def _check(options: PredictOptions) -> None:
         if is_given and field.name not in _OF_ALL | _TAKES[question]:
             flag = field.name.replace("_", "-")
             raise ValueError(f"--{flag}: has no meaning {question}; leave it out")
-    if not options.model and not str(options.device).endswith(".json"):
+    if not options.model:
         raise ValueError("model: name one; try `repro predict transformer --device v100 --K 4`")
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -17,13 +18,13 @@ from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import contention, machine
 from repro.harness.catalog import pairs
 from repro.harness.job import Job
-from repro.harness.outside import consent, read
+from repro.harness.outside import read
 from repro.harness.own_code import code_of
-from repro.harness.schema import CalibrationFile
+from repro.harness.schema import KeptLayers
 from repro.harness.sizes import small
 from repro.harness.spec import Optimizer, RunSpec, assigned, digest, slug
 from repro.io.redact import tilde_to_home
-from repro.io.untrusted import LARGE, from_json, read_text, refuse_links
+from repro.io.untrusted import LARGE, refuse_links
 
 if TYPE_CHECKING:
     from repro.harness.predict import Source
@@ -45,10 +46,8 @@ class ModelOptions:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceOptions(AnswerOptions, ModelOptions):
     device: str | None = None
-    """a profile such as v100 (a wrong name lists all), a .json file (a profile, or layer times that
-    were kept), or here: this machine, on which the layers are timed first, and the times kept"""
-    trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """allow the file of --device to name code: its model is import:package.module:function"""
+    """a profile such as v100 (a wrong name lists all), the .json file of one, or here: this
+    machine, on which the layers are timed first, and the times kept"""
     optimizer: Optimizer = "sgd"
     """whose update and state count; Table 1 has rmsprop-momentum, two slots for each parameter"""
     link: float | None = None
@@ -65,7 +64,7 @@ class Chosen(NamedTuple):
     source: "Source"
     on: str  # the source of the times, for the user
     profile: str | None = None
-    kept: CalibrationFile | None = None
+    kept: KeptLayers | None = None
     memory: int | None = None  # bytes of a device, where they are known
 
     @property
@@ -96,8 +95,6 @@ def chosen(options: SourceOptions, processes: int | None, N: int) -> Chosen:
     name, args, link = options.model, pairs("model_args", options.model_args), _link(options.link)
     if options.device == "here":
         return _timed_here(options, name, args, processes, N)
-    if options.device and _has_layer_times(options.device):
-        return _from_file(options, options.device, name, args)
     from repro.harness.predict import Known, Roofline, waits
     from repro.models import build
 
@@ -127,37 +124,13 @@ def _link(speed: float | None) -> LinkSpeed | None:
     return None if speed is None else LinkSpeed(0.0, 1e9 / 8 * speed)
 
 
-def _has_layer_times(path: str) -> bool:
-    """Whether the path is of a file with layer times, and not with a device's profile."""
-    try:
-        content = from_json(read_text(Path(tilde_to_home(path)), LARGE))
-    except ValueError:  # whoever reads the profile says what is wrong
-        return False
-    return isinstance(content, dict) and "calibration" in content
-
-
-def _from_file(options: SourceOptions, path: str, name: str, args: dict[str, Any]) -> Chosen:
-    """Layer times that were kept.
-
-    The file names its model and arguments; the user may name the same. A model that is code needs
-    --trust even if the user names it, since the arguments are the file's.
-    """
-    file = read(Path(tilde_to_home(path)), CalibrationFile, LARGE)
-    if (name or file.model, args or file.model_args) != (file.model, file.model_args):
-        raise ValueError(
-            f"model = {name!r} with {assigned(args) or 'no arguments'}: {path} has the layers of "
-            f"{file.model!r} ({assigned(file.model_args)}); leave both out"
-        )
-    notice = consent(f"--device {path}", file.model, trusted=options.trust)
-    if notice:
-        print(notice, file=sys.stderr)
-    return _calibrated(options, file, path, file.model, file.model_args)
-
-
 def _timed_here(
     options: SourceOptions, name: str, args: dict[str, Any], processes: int | None, N: int
 ) -> Chosen:
     """Layer times of this machine: kept ones if they agree, else the layers are timed now."""
+    from repro.harness.predict import Calibrated
+    from repro.models import build
+
     here = this_machine()
     most = max(2, here.count)
     K = min(max(2, processes or most), most)
@@ -168,33 +141,31 @@ def _timed_here(
     key = digest([name, args, at, here.count, here.precision, code])[:8]
     path = options.results / here.slug / f"layers-{slug(name)}-{key}.json"
     refuse_links(options.results, path)
-    file = read(path, CalibrationFile, LARGE) if path.exists() else None
-    # Times of a busy machine are kept for whoever names the file; here they are taken again.
-    if file is None or file.others is not None or not file.calibration.covers(N):
-        file = _time(name, args, K, N, here.device, at)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    found = _calibrated(options, file, str(path), name, args)
-    # Several processes may share a GPU.
-    return found._replace(memory=here.memory // math.ceil(K / here.count) or None)
-
-
-def _calibrated(
-    options: SourceOptions, file: CalibrationFile, path: str, name: str, args: dict[str, Any]
-) -> Chosen:
-    from repro.harness.predict import Calibrated
-    from repro.models import build
-
+    kept, busy = None, False
+    with suppress(ValueError):  # there is none, or it is damaged
+        kept = read(path, KeptLayers, LARGE)
+    if kept is None or not kept.calibration.covers(N):
+        kept, busy = _time(name, args, K, N, here.device, at)
+        if not busy:  # times of a busy machine are for this command alone
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(kept.model_dump_json(indent=1) + "\n", encoding="utf-8")
     model = build(name, **tilde_to_home(args))
-    source = Calibrated(file.calibration, model, options.optimizer, _link(options.link))
-    if file.others is not None:
+    source = Calibrated(kept.calibration, model, options.optimizer, _link(options.link))
+    if busy:
         source.durations = BUSY
-    on = f"{file.device}; layers timed on {file.date}, kept in {path}"
-    return Chosen(model, args, source, on, kept=file)
+    on = f"{at}; layers timed on {kept.date}" + ("" if busy else f", kept in {path}")
+    # Several processes may share a GPU.
+    memory = here.memory // math.ceil(K / here.count) or None
+    return Chosen(model, args, source, on, kept=kept, memory=memory)
 
 
-def _time(name: str, args: dict[str, Any], K: int, N: int, kind: str, at: str) -> CalibrationFile:
-    """Time the layers in micro-batches of 1, 2, 4 and so on examples, to N or beyond."""
+def _time(
+    name: str, args: dict[str, Any], K: int, N: int, kind: str, at: str
+) -> tuple[KeptLayers, bool]:
+    """Time the layers in micro-batches of 1, 2, 4 and so on examples, to N or beyond.
+
+    The second value is whether other processes kept the machine busy meanwhile.
+    """
     from repro.gpipe import launch
     from repro.harness.rehearsal import check
 
@@ -207,17 +178,9 @@ def _time(name: str, args: dict[str, Any], K: int, N: int, kind: str, at: str) -
     )
     watch = contention.CpuShare()
     record = launch(time_layers, spec, kind, stages=K)[0][0]
-    others = watch.share()
-    return CalibrationFile(
-        model=name,
-        model_args=spec.model_args,
-        K=K,
-        device=at,
-        date=date.today().isoformat(),
-        unit=record.unit,
-        calibration=record.calibration,
-        others=others if contention.is_busy(others) else None,
-    )
+    busy = contention.is_busy(watch.share())
+    today = date.today().isoformat()
+    return KeptLayers(K=K, date=today, calibration=record.calibration), busy
 
 
 def time_layers(spec: RunSpec, kind: str) -> Any:

@@ -9,22 +9,19 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import sqrt
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from repro.costs.counter import Counter, Optimizer
-from repro.costs.fake import UncountableError, mini_batch
+from repro.costs.fake import mini_batch
 from repro.costs.size_ladder import Sizes
 from repro.costs.stage_memory import Messages, Ranks, StageMemory, micro_batch
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.microbatch import sizes
 from repro.gpipe.schedule.actions import Schedule
-from repro.io.untrusted import message
 from repro.models import Model
-from repro.models.arguments import UnusableError
 
-_PATIENCE = 512  # refused sizes that are tried in a row
 _PREDICTED = 12  # sizes of a ladder that are tried by prediction, then it is bisected
 _BEYOND = 3  # layers that are tried behind the first one that does not fit
 
@@ -70,13 +67,6 @@ class Cut:
             "fullest": self.fullest,
             "stages": stages,
         }
-
-
-class Refusal(NamedTuple):
-    """A size that the model refuses, and the reason."""
-
-    args: Mapping[str, Any]
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -148,21 +138,16 @@ class Tasks(Ranks):
 class Ladder:
     """Sizes of a model from small to large, and how far they fit: the answer of a search.
 
-    The model may refuse some: for example, where a width must be a multiple of 8, the sizes 1 to 7,
-    9 to 15 and so on are refused by the user's function, by a layer that cannot be built, or by
-    shapes that do not fit together.
-
     Attributes:
         varied: the argument that grows; None if there is a single size.
         limit: the last value of that argument.
         low: index of the last size that fits, or has too few layers for the stages; -1: none.
-        high: index of the next size that the model accepts; the number of sizes: none.
+        high: index of the next size; the number of sizes: none.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        self.accepted: dict[int, Tasks] = {}
-        self._refused: dict[int, Refusal] = {}
+        self.counted: dict[int, Tasks] = {}
         first, last = sizes[0], sizes[-1]
         self.varied = next((name for name in first if first[name] != last[name]), None)
         self.limit = last[self.varied] if self.varied else 0
@@ -171,8 +156,9 @@ class Ladder:
     def climb(self, count: Callable[[Mapping[str, Any]], Tasks], memory: int, start: int) -> None:
         """Find `low` and `high`, from the size `start` on."""
         wanted = start
-        while (index := self._nearest(wanted, count)) is not None:
-            tasks = self.accepted[index]
+        while self.low + 1 < self.high:
+            index = min(max(wanted, self.low + 1), self.high - 1)
+            tasks = self.counted[index] = count(self.sizes[index])
             # A model with too few layers for the stages counts as small.
             if tasks.shallow or tasks.pack(memory) is not None:
                 self.low = index
@@ -184,41 +170,22 @@ class Ladder:
         """The size to try next, between `low` and `high`."""
         if self.above is None:
             return 4 * self.low + 3
-        if len(self.accepted) > _PREDICTED:
+        if len(self.counted) > _PREDICTED:
             return (self.low + self.high) // 2
         # Weights grow with the square of a width, all else with a width or a number of layers.
         below, above = sqrt(self.best.fullest if self.best else 0), sqrt(self.above.fullest)
         share = (sqrt(memory) - below) / max(1.0, above - below)
         return self.low + round(share * (self.high - self.low))
 
-    def _nearest(self, wanted: int, count: Callable[[Mapping[str, Any]], Tasks]) -> int | None:
-        """The accepted size nearest to `wanted` between low and high, if one is found."""
-        nearest = sorted(range(self.low + 1, self.high), key=lambda index: abs(index - wanted))
-        for index in nearest[:_PATIENCE]:
-            if index in self._refused:
-                continue
-            try:
-                self.accepted[index] = count(self.sizes[index])
-                return index
-            except (UnusableError, UncountableError):
-                raise
-            except ValueError as error:
-                self._refused[index] = Refusal(self.sizes[index], message(error))
-        return None
-
-    @property
-    def refused(self) -> list[Refusal]:
-        return [self._refused[index] for index in sorted(self._refused)]
-
     @property
     def best(self) -> Cut | None:
-        tasks = self.accepted.get(self.low)
+        tasks = self.counted.get(self.low)
         return tasks.cut if tasks and not tasks.shallow else None
 
     @property
     def above(self) -> Cut | None:
         """The next larger one; None if the search ended at the last size."""
-        tasks = self.accepted.get(self.high)
+        tasks = self.counted.get(self.high)
         return tasks.cut if tasks else None
 
 
@@ -228,8 +195,8 @@ def largest(
     """The largest model of which every stage stays within `memory` bytes.
 
     It is the best of the ladder, of several, on which the model with the most parameters fits. If
-    no model fits, it is the one whose next size is nearest to fit. The ValueError of a model that
-    refuses every size, or has fewer layers than there are stages, is one line.
+    no model fits, it is the one whose next size is nearest to fit. A model that has fewer layers
+    than there are stages is a ValueError of one line.
     """
     tried = [Ladder(sizes) for sizes in ladders]
     start = 0
@@ -242,24 +209,18 @@ def largest(
     above = [(ladder.above.fullest, ladder) for ladder in tried if ladder.above]
     if above:
         return min(above, key=itemgetter(0))[1]
-    depths = [len(found.counter) for ladder in tried for found in ladder.accepted.values()]
-    if depths:
-        raise ValueError(
-            f"stages={step.config.stages}: the model has {max(depths)} layers; choose at most "
-            f"{max(depths)} stages"
-        )
-    refused = tried[0].refused
-    text = refused[0].reason
-    if name := tried[0].varied:
-        text += f"; nor is any other {name} up to {refused[-1].args[name]} accepted"
-    raise ValueError(text)
+    deepest = max(len(found.counter) for ladder in tried for found in ladder.counted.values())
+    raise ValueError(
+        f"stages={step.config.stages}: the model has {deepest} layers; choose at most {deepest} "
+        "stages"
+    )
 
 
 def tasks(build: Callable[..., Model], step: Step, args: Mapping[str, Any]) -> Tasks:
     """The stages that the model of a size can be cut into.
 
     Raises:
-        ValueError: one line: the model refuses the size, or a layer the largest micro-batch.
+        ValueError: one line: a layer refuses the largest micro-batch.
     """
     with torch.device("meta"):  # where a user's modules take no memory
         model = build(**args)

@@ -9,22 +9,17 @@ AMOEBANET_D = 16  # step between the numbers of filters that are tried
 MOST = 2**16  # the greatest value that is tried
 
 
-def size_ladders(model: str, args: Mapping[str, Any], vary: str | None) -> list[Sizes]:
+def size_ladders(model: str, args: Mapping[str, Any]) -> list[Sizes]:
     """Ladders of sizes, each from small to large; a single size where nothing is left to vary.
 
-    An argument that is to `vary` grows from 1 on. By default L of the Transformer varies, and D of
-    AmoebaNet at each L of 18, 36 and 72, as in Table 1 of arXiv:1811.06965v5.
-
-    Raises:
-        ValueError: one line: `vary` is fixed too.
+    L of the Transformer varies, and D of AmoebaNet at each L of 18, 36 and 72, as in Table 1 of
+    arXiv:1811.06965v5. The ValueError of any other model is one line.
     """
-    if vary is not None:
-        if vary in args:
-            raise ValueError(
-                f"vary = '{vary}': it is fixed by --model-args {vary}={args[vary]}; drop one of "
-                "the two"
-            )
-        return [_ladder(args, vary, range(1, MOST + 1))]
+    if model != "transformer" and not model.startswith("amoebanet"):
+        raise ValueError(
+            f"model = '{model}': a largest size is searched of transformer, amoebanet-b and "
+            "amoebanet-d; `repro predict --K 4 --memory 8GB` says whether one size fits"
+        )
     if model == "transformer" and "L" not in args:
         return [_ladder(args, "L", range(1, MOST + 1))]
     if model.startswith("amoebanet") and "D" not in args:

@@ -271,11 +271,6 @@ class Calibrated(Source):
         link: LinkSpeed | None = None,
     ) -> None:
         super().__init__(model, optimizer, link or calibration.link)
-        if model is not None and len(calibration.update) != len(model.layers):
-            raise ValueError(
-                f"calibration: is of {len(calibration.update)} layers, {model.name} has L = "
-                f"{len(model.layers)} here; give the model and arguments that were calibrated"
-            )
         self.calibration = calibration
 
     def layers(self, n: int, checkpoint: str) -> Profile:

@@ -55,7 +55,7 @@ def check(specs: Iterable[RunSpec]) -> None:
 
 
 def _check_fit(spec: RunSpec) -> None:
-    ladders = size_ladders(spec.model, spec.arguments, None)
+    ladders = size_ladders(spec.model, spec.arguments)
     build(spec.model, **ladders[0][0])
     if len(ladders) > 1 and spec.fidelity == "measured":
         raise ValueError(

@@ -100,18 +100,12 @@ class Fitted(_Recorded):
     tried: list[Tried] = []
 
 
-class CalibrationFile(_Recorded):
+class KeptLayers(_Recorded):
     """The layer times that `repro predict MODEL --device here` keeps."""
 
-    model: Annotated[Printable, Field(min_length=1, max_length=200)]
-    model_args: dict[str, Any]
-    K: Annotated[int, Field(ge=1)]
-    device: Printable
+    K: Annotated[int, Field(ge=1)]  # processes
     date: Printable
-    unit: Printable
     calibration: Calibration
-    # Share of the usable cores that other processes took meanwhile, where that disturbs.
-    others: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class Modelled(_Recorded):

@@ -3,23 +3,22 @@
 `build("import:package.module:function")` builds a model of your own, see `own`.
 """
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from repro.io.untrusted import did_you_mean
 from repro.models.amoebanet import amoebanet
-from repro.models.arguments import UnusableError, check_names, check_types
+from repro.models.arguments import check_names, check_types
 from repro.models.model import Model
-from repro.models.own import function_at, own
+from repro.models.own import own
 from repro.models.timed import timed
 from repro.models.timm_models import is_timm_model, timm_model
 from repro.models.transformer import transformer
 from repro.models.translation import translation
 from repro.models.unet import unet
 
-__all__ = ["Model", "build", "names", "parameters"]
+__all__ = ["Model", "build"]
 
 BUILDERS: dict[str, Callable[..., Model]] = {
     "amoebanet-b": partial(amoebanet, "b", D=512, image=480),
@@ -33,28 +32,15 @@ BUILDERS: dict[str, Callable[..., Model]] = {
 PREFIXES: dict[str, Callable[..., Model]] = {"timm": timm_model, "import": own}
 
 
-def names() -> list[str]:
-    """The names of models; angle brackets mark a choice."""
-    return [*BUILDERS, "timm:<timm's name>", "import:<package.module>:<function>"]
-
-
 def build(name: str, /, **args: Any) -> Model:
-    """Build a model by its name, one of `names`; by default with the paper's sizes.
+    """Build a model by its name; by default with the paper's sizes.
 
-    A wrong value raises a one-line ValueError. An unknown name or argument, or a user's function
-    that fails, raises an UnusableError.
+    A wrong name or argument, or a user's function that fails, is a ValueError of one line.
     """
     builder = _builder(name)
     check_names(name, builder, args)
     check_types(builder, args)
     return builder(**args)
-
-
-def parameters(name: str) -> dict[str, inspect.Parameter]:
-    """Parameters of a model's builder, by name; errors as in `build`."""
-    prefix, _, rest = name.partition(":")
-    builder = function_at(rest) if prefix == "import" else _builder(name)
-    return dict(inspect.signature(builder).parameters)
 
 
 def _builder(name: str) -> Callable[..., Model]:
@@ -64,5 +50,7 @@ def _builder(name: str) -> Callable[..., Model]:
     if name in BUILDERS:
         return BUILDERS[name]
     known = [*BUILDERS, f"timm:{name}"] if is_timm_model(name) else BUILDERS
-    hint = did_you_mean(name, known)
-    raise UnusableError(f"model={name!r}: allowed are {', '.join(names())}{hint}")
+    raise ValueError(
+        f"model={name!r}: allowed are {', '.join(BUILDERS)}, timm:NAME and "
+        f"import:package.module:function{did_you_mean(name, known)}"
+    )

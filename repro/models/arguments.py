@@ -16,14 +16,10 @@ Probability = Annotated[float, Interval(ge=0, lt=1)]
 Classes = Annotated[int, Interval(ge=2, le=2**24)]
 
 
-class UnusableError(ValueError):
-    """The model is unknown or broken, whatever its arguments; one line."""
-
-
 def check_names(
     model: str, builder: Callable[..., Any], given: Mapping[str, Any], also: Iterable[str] = ()
 ) -> None:
-    """Raise an UnusableError if an argument is unknown or a required argument is missing.
+    """Raise a ValueError if an argument is unknown or a required argument is missing.
 
     The message names the model, and lists the builder's arguments and those in `also`.
     """
@@ -32,13 +28,13 @@ def check_names(
     unknown = [name for name in given if name not in named]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         name, allowed = unknown[0], ", ".join(dict.fromkeys((*named, *also))) or "none"
-        raise UnusableError(
+        raise ValueError(
             f"{name}={given[name]!r}: {model} has no such argument; allowed are {allowed}"
             f"{did_you_mean(name, named)}"
         )
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in given:
-            raise UnusableError(f"{name}: {model} needs this argument; try {name}=...")
+            raise ValueError(f"{name}: {model} needs this argument; try {name}=...")
 
 
 def check_types(builder: Callable[..., Any], given: Mapping[str, Any]) -> None:

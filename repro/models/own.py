@@ -22,7 +22,7 @@ import torch
 
 from repro.gpipe.core.layers import as_layers
 from repro.io.untrusted import did_you_mean, message
-from repro.models.arguments import Classes, Count, UnusableError, check_names
+from repro.models.arguments import Classes, Count, check_names
 from repro.models.model import Model, of_images
 
 
@@ -42,7 +42,7 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
         torch.default_generator.manual_seed(0)
         values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
         call = f"model='import:{path}'" + (f" with {values}" if values else "")
-        with _explained(f"{call}: the function", may_refuse=True):
+        with _explained(f"{call}: the function"):
             returned = function(**arguments)
     if isinstance(returned, Model):
         unit = f"{returned.unit.removesuffix('/s')}/s"
@@ -55,11 +55,11 @@ def own(path: str, /, image: Count = 32, num_classes: Classes = 10, **arguments:
 
 
 def function_at(path: str) -> Callable[..., Any]:
-    """The user's function at `path`; an UnusableError with the reason if there is none."""
+    """The user's function at `path`; a ValueError with the reason if there is none."""
     wrong = f"model='import:{path}'"
     module_name, _, name = path.partition(":")
     if not (module_name and name) or module_name.startswith("."):
-        raise UnusableError(
+        raise ValueError(
             f"{wrong}: write import:package.module:function, with a colon before the function; try "
             "import:mymodel:layers"
         )
@@ -68,7 +68,7 @@ def function_at(path: str) -> Callable[..., Any]:
         sys.path.insert(0, folder)
     with _explained(f"{wrong}: importing {module_name}"):
         if importlib.util.find_spec(module_name) is None:
-            raise UnusableError(
+            raise ValueError(
                 f"{wrong}: no module {module_name} in {folder} nor installed; start in the "
                 "directory that holds it"
             )
@@ -77,25 +77,19 @@ def function_at(path: str) -> Callable[..., Any]:
     if not callable(function):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         hint = did_you_mean(name, public)
-        raise UnusableError(f"{wrong}: module {module_name} has no function {name}{hint}")
+        raise ValueError(f"{wrong}: module {module_name} has no function {name}{hint}")
     return function
 
 
 @contextmanager
-def _explained(what: str, *, may_refuse: bool = False) -> Iterator[None]:
-    """Turn an error of the user's module into one line.
-
-    A ValueError is not changed. If the function may refuse its arguments, an error by which it or
-    torch's layers refuse a size becomes a ValueError. Any other error becomes an UnusableError.
-    """
+def _explained(what: str) -> Iterator[None]:
+    """Turn an error of the user's module into a ValueError of one line; a ValueError stays."""
     try:
         yield
     except ValueError:
         raise
     except (Exception, SystemExit) as error:  # a script without a guard may exit
-        refuses = may_refuse and isinstance(error, AssertionError | RuntimeError | TypeError)
-        kind = ValueError if refuses else UnusableError
-        raise kind(f"{what} raised {_describe(error)}") from error
+        raise ValueError(f"{what} raised {_describe(error)}") from error
 
 
 def _describe(error: BaseException) -> str:

@@ -5,15 +5,13 @@ from functools import partial
 from itertools import accumulate, pairwise
 
 import pytest
-import torch
-from torch import nn
 
 from repro.cli.main import main
 from repro.costs.fit import Step, largest, tasks
 from repro.costs.units import parse_bytes
 from repro.gpipe.core.config import PipelineConfig
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.models import Model, build
+from repro.models import build
 
 GIB = 2**30
 SMALL = {"d": 64, "H": 256, "heads": 4, "V": 256, "T": 64}
@@ -59,31 +57,6 @@ def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count(
     assert fit.best.args == {"L": 9}
 
 
-@pytest.mark.parametrize("memory", [4e5, 1e9])
-def test_sizes_that_a_model_refuses_are_left_out(memory: float):
-    """As where a width must be a multiple of the number of heads."""
-
-    def own(width: int) -> Model:
-        def last() -> nn.Module:
-            if width % 8:
-                raise ValueError(f"width={width}")
-            return nn.Linear(width, 30)
-
-        x, layers = torch.zeros(1, 30), [partial(nn.Linear, 30, width), last]
-        return Model("own", layers, lambda N, seed: (x, x), nn.functional.mse_loss, "x/s")
-
-    step = Step(PipelineConfig(stages=1, micro_batches=1), batch=4, optimizer=None)
-    fit = largest(own, step, int(memory), [[{"width": n} for n in range(1, 2000)]])
-    assert fit.best is not None
-    if fit.above is None:
-        assert fit.best.args["width"] == 1992
-    else:
-        assert fit.best.fullest <= memory < fit.above.fullest
-        assert fit.above.args["width"] == fit.best.args["width"] + 8
-    assert fit.refused
-    assert all(each.args["width"] % 8 for each in fit.refused)
-
-
 def test_units_are_decimal_or_binary():
     for text, size in (("8GB", 8 * 10**9), ("8GiB", 8 * GIB), ("1.5 gib", 3 * GIB // 2)):
         assert parse_bytes("memory", text)[0] == size
@@ -109,26 +82,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert found["next"]["args"]["L"] == fit.best.args["L"] + 1
 
 
-MINE = """
-from torch import nn
-
-def layers(width=8):
-    return [nn.Flatten, *[lambda: nn.Linear(3072, 3072)] * width, lambda: nn.Linear(3072, 10)]
-"""
-
-
-def test_a_model_of_one_s_own(
-    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    (tmp_path / "mymodel_fit.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    mine = ["predict", "import:mymodel_fit:layers", "--largest", "600MB", "--json"]
-    assert main([*mine, "--vary", "width"]) == 0
-    assert json.loads(capsys.readouterr().out)["largest"]["args"]["width"] > 2
-    assert main(mine) == 1  # eight layers of 9 million parameters
-    found = json.loads(capsys.readouterr().out)
-    assert found["largest"] is None
-    assert found["answer"].startswith("nothing fits: the smallest size, this size (")
+def test_only_models_of_the_paper_have_sizes(refused):
+    assert "is searched of transformer" in refused(["predict", "timed", "--largest", "1GB"])
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from repro.harness.fastest import CHECKPOINTS, Search
 from repro.harness.machine import Machine
 from repro.harness.predict import Roofline, predict
 from repro.harness.results import load
-from repro.harness.schema import TrainRound
+from repro.harness.schema import KeptLayers, TrainRound
 from repro.harness.spec import PLAIN, RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.models import build
@@ -207,50 +207,37 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
         (["transformer", "--largest", "8GB", "--K", "2", "4"], "allowed is one value of each"),
         (["timed", "--device", "here", "--K", "2"], "wait as long as they say"),
-        (["mlp", "--device", "own.json", "--K", "2"], "has the layers of 'transformer'"),
-        (["--device", "two.json", "--K", "2"], "is of 2 layers, transformer has L = 8 here"),
-        (["--device", "own.json", "--devices", "2", "--N", "13"], "micro-batches of 2 to 8 exam"),
     ],
 )
-def test_a_mistake_is_one_line(words, text, monkeypatch, tmp_path: Path, refused):
-    monkeypatch.chdir(tmp_path)
-    timed_layers(Path("own.json"))
-    timed_layers(Path("two.json"), layers=2)
+def test_a_mistake_is_one_line(words, text, refused):
     assert text in refused(["predict", *words])
 
 
-def test_a_file_that_names_code_needs_trust(tmp_path: Path, refused, capfd):
-    path = timed_layers(tmp_path / "own.json")
-    path.write_text(path.read_text().replace('"transformer"', '"import:nothing_here:layers"'))
-    words = ["predict", "--device", str(path), "--K", "2"]
-    assert "look at both, then add --trust to run it" in refused(words)
-    assert main([*words, "--trust"]) == 2
-    assert "calls layers, as --trust allows\nerror: " in capfd.readouterr().err
-
-
-def timed_layers(path: Path, layers: int = LAYERS) -> Path:
+def timed_layers() -> KeptLayers:
     """Layer times of ARGS on two processes: together everything takes twice what it does alone.
 
     A micro-batch of n examples takes 1 + n ms in each layer, forward.
     """
 
     def tables(factor: float) -> dict[str, Any]:
-        rows = [[1e-3 * factor * (1 + n)] * layers for n in (2, 4, 8)]
+        rows = [[1e-3 * factor * (1 + n)] * LAYERS for n in (2, 4, 8)]
         backward = [[2 * seconds for seconds in row] for row in rows]
         return {"forward": rows, "recompute": rows, "backward": backward}
 
-    about = {"model": "transformer", "model_args": ARGS, "K": 2, "device": "a CPU"}
-    sent = dict.fromkeys(("activations", "gradients"), [0.0] * (layers - 1))
-    times = tables(2) | sent | {"alone": tables(1), "sizes": [2, 4, 8], "update": [0.0] * layers}
+    sent = dict.fromkeys(("activations", "gradients"), [0.0] * (LAYERS - 1))
+    times = tables(2) | sent | {"alone": tables(1), "sizes": [2, 4, 8], "update": [0.0] * LAYERS}
     times["link"] = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
-    about |= {"date": "2026-01-01", "unit": "x/s", "calibration": times}
-    path.write_text(json.dumps(about))
-    return path
+    return KeptLayers.model_validate({"K": 2, "date": "2026-01-01", "calibration": times})
 
 
-def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path: Path, capsys):
-    kept = ["predict", "--device", str(timed_layers(tmp_path / "own.json"))]
-    plans = answer(capsys, *kept, "--devices", "2", "--N", "16", "--top", "50")["plans"]
+def test_plans_by_timed_layers_and_what_was_timed_otherwise(
+    tmp_path: Path, monkeypatch, refused, capfd
+):
+    monkeypatch.setattr(machine, "detect", lambda _scale: HERE)
+    monkeypatch.setattr(source, "_time", lambda *_: (timed_layers(), False))
+    here = ["predict", "transformer", *SIZES, "--device", "here", "--results", str(tmp_path)]
+    assert main([*here, "--devices", "2", "--N", "16", "--top", "50", "--json"]) == 0
+    plans = json.loads(capfd.readouterr().out)["plans"]
     assert {(plan["K"], plan["D"]) for plan in plans} == {(1, 1), (1, 2), (2, 1)}
     for plan in (plan for plan in plans if plan["K"] == 1):
         examples = 16 // plan["D"] // plan["M"]
@@ -259,10 +246,11 @@ def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path: Path, caps
             # 8 layers, F and B; two replicas always compute together: twice as long.
             forward_s = plan["D"] * 1e-3 * (1 + examples)
             assert plan["step_s"] == pytest.approx(plan["M"] * 8 * 3 * forward_s)
-    assert main([*kept, "--K", "1", "2", "4", "--M", "1", "4", "--N", "8"]) == 0
-    assert "timed on K=2 processes with 2 to 8 examples; other steps" in capsys.readouterr().err
-    assert main([*kept, "--K", "1", "2", "--M", "1", "4", "--N", "8"]) == 0
-    assert capsys.readouterr().err == ""
+    assert main([*here, "--K", "1", "2", "4", "--M", "1", "4", "--N", "8"]) == 0
+    assert "timed on K=2 processes with 2 to 8 examples; other steps" in capfd.readouterr().err
+    assert main([*here, "--K", "1", "2", "--M", "1", "4", "--N", "8"]) == 0
+    assert capfd.readouterr().err == ""
+    assert "micro-batches of 2 to 8 exam" in refused([*here, "--devices", "2", "--N", "13"])
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
@@ -271,7 +259,7 @@ def test_layers_are_timed_here_once_and_say_whether_the_machine_was_busy(
 ):
     monkeypatch.setattr(machine, "gpus", lambda: ())
     monkeypatch.setattr(machine, "cores", lambda: 2)
-    others = iter([0.0, 0.5, 0.0])
+    others = iter([0.0, 0.5, 0.0, 0.0])
     monkeypatch.setattr(source.contention.CpuShare, "share", lambda _: next(others))
     here = [*TINY, "--results", str(tmp_path), "--N", "4"]
     assert main([*here, "--json"]) == 0
@@ -287,14 +275,15 @@ def test_layers_are_timed_here_once_and_say_whether_the_machine_was_busy(
     assert main([*here, *given, "--N", "16"]) == 0
     output = capsys.readouterr()
     assert "timing the layers" in output.err, "larger micro-batches than before"
-    unknown = "range   not known: other processes computed"
-    assert unknown in output.out
-    assert json.loads(path.read_text())["others"] == 0.5
-    assert "low" not in output.out
-    assert main(["predict", "--device", str(path), *given, "--N", "16"]) == 0
-    assert unknown in capsys.readouterr().out
+    assert "range   not known: other processes computed" in output.out
+    assert "kept in" not in output.out
     assert main([*here, *given, "--N", "16"]) == 0
-    assert "low" in capsys.readouterr().out, "times of a busy machine are taken again"
+    output = capsys.readouterr()
+    assert "timing the layers" in output.err, "times of a busy machine are not kept"
+    assert "low" in output.out
+    path.write_text("damaged")
+    assert main([*here, *given]) == 0
+    assert "timing the layers" in capsys.readouterr().err
 
 
 def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():

@@ -50,7 +50,7 @@ def counted(job: Job) -> FitRound:
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     step = Step(config_of(spec), spec.N, optimizer, _messages(spec, device), device)
     assert spec.memory is not None
-    sizes = size_ladders(spec.model, spec.arguments, None)
+    sizes = size_ladders(spec.model, spec.arguments)
     answer = largest(partial(build, spec.model), step, spec.memory, sizes)
     shown = answer.best or answer.above
     assert shown is not None  # `largest` raises an error where no size can be counted
