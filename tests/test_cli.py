@@ -130,7 +130,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run sweep --K 0", ["error: --K 0: must be at least 1"]),
         ("run sweep --model-args L=x", ["L='x': must be a whole number; try L=48, the default"]),
         ("doctor --check", ["`repro doctor --check` was removed: ", "--only task=check"]),
-        ("report --csv", ["--csv: an option of --runs, which is not given"]),
+        ("report --push", ["--push: an option of --wandb, which is not given"]),
         ("report --runs --run x", ["--runs and --run: each is a report of its own; give one"]),
         ("report --with sent --reference", ["--reference and --with: each"]),
         ("sweep", ["verb = 'sweep'", "try `repro run sweep`"]),

@@ -27,7 +27,7 @@ VERBS = {
 # Removed verbs, flags and values, and what to use in their place; * is any verb.
 _REMOVED = {
     "results --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
-    "results": "`repro report --runs` lists the recorded runs, with --csv in full",
+    "results": "`repro report --runs` lists the recorded runs",
     "why": "`repro report --run RUN` shows a run and where its median step is idle",
     "dashboard": "`repro report --wandb` shows the workspace in W&B, with --push makes it",
     "simulate": "`repro predict MODEL --K 2 4 --M 1 4` predicts the steps of each K and M",
@@ -35,6 +35,9 @@ _REMOVED = {
     "fit": "`repro predict MODEL --largest 8GB` searches the largest model that fits",
     "calibrate": "`repro predict MODEL --device here` times the model's layers first",
     "train": "docs/training.md trains a model on a folder of images with `repro.gpipe.Pipeline`",
+    "report --csv": "`repro report` writes plots/runs.csv and rounds.csv",
+    "report --project": "set WANDB_PROJECT",
+    "report --entity": "set WANDB_ENTITY",
     "report --pack": "docs/cluster.md has the `tar` to use; `repro report --with FOLDER` shows it",
     "predict --calibration": "`--device here` times the layers, or takes the times that it kept",
     "predict --vary": "`--largest` varies L of transformer and D of amoebanet-d",

@@ -1,7 +1,6 @@
 """`repro report`: tables, figures and the page; recorded runs; what W&B shows of them."""
 
 import dataclasses
-import sys
 from collections import Counter
 from dataclasses import replace
 from math import isnan
@@ -14,7 +13,6 @@ import tyro
 from repro.cli.answers import same, tell
 from repro.cli.options import parse
 from repro.harness import closing, progress
-from repro.harness.frame import rounds_frame
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
 from repro.harness.spec import assigned
 from repro.harness.terminal import show
@@ -27,10 +25,8 @@ if TYPE_CHECKING:
 REFERENCE = Path("results/reference"), Path("plots/reference")
 _SCREEN = 40  # runs that are listed without being asked for by name
 _WIDTH = 72  # of the timeline of a step
-# Questions that are answered one at a time, and the options that one of them has.
+# Questions that are answered one at a time.
 _QUESTIONS = ("runs", "run", "wandb", "reference", "with")
-_OF_ONE = {"csv": "runs", "push": "wandb", "log": "wandb", "project": "wandb", "entity": "wandb"}
-Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +45,14 @@ class ReportOptions:
     """also show the results in this folder, which another machine recorded; repeatable"""
     runs: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[EXPERIMENT ...]")] = None
     """only list the recorded runs, of these experiments or of all"""
-    csv: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --runs: a row for each run and round with all columns, as comma-separated values"""
     run: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None
     """only show one run, by its id or a unique part of it: settings, rounds, its median step"""
     wandb: tyro.conf.FlagCreatePairsOff[bool] = False
     """only show the workspace that the results have in Weights & Biases"""
     push: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --wandb: make that workspace; needs `wandb login`"""
+    """with --wandb: make it in WANDB_PROJECT of WANDB_ENTITY, after `wandb login`"""
     log: tyro.conf.FlagCreatePairsOff[bool] = False
     """with --wandb: copy the tables of results that `repro run` did not copy, offline"""
-    project: Name = ""
-    """with --wandb: the project that has the runs; by default WANDB_PROJECT or gpipe-repro"""
-    entity: Name = ""
-    """with --wandb: the user or team that has the project; by default WANDB_ENTITY or yourself"""
 
 
 def main(arguments: list[str]) -> int:
@@ -73,8 +63,8 @@ def main(arguments: list[str]) -> int:
     questions = [f"--{name}" for name in _QUESTIONS if name in given]
     if len(questions) > 1:
         raise ValueError(f"{' and '.join(questions)}: each is a report of its own; give one")
-    for name in (name for name, of in _OF_ONE.items() if name in given and of not in given):
-        raise ValueError(f"--{name}: an option of --{_OF_ONE[name]}, which is not given")
+    for name in (name for name in ("push", "log") if name in given and "wandb" not in given):
+        raise ValueError(f"--{name}: an option of --wandb, which is not given")
     if options.run is not None:
         results, run = find_run(options.run, options.results)
         show_run(results, run)
@@ -129,11 +119,7 @@ def _of(names: tuple[str, ...], results: Results) -> Results:
 
 def show_runs(results: Results, options: ReportOptions) -> None:
     """Print a line for each run; for each experiment if no name is given and the runs are many."""
-    if options.csv:
-        from repro.report.table import guarded
-
-        rounds_frame(results).map(guarded).to_csv(sys.stdout, index=False)
-    elif options.runs or len(results.runs) <= _SCREEN:
+    if options.runs or len(results.runs) <= _SCREEN:
         show(closing.table(results.runs, results))
         print("\n`repro report --run RUN` shows one with its median step")
     else:
@@ -141,7 +127,7 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         done = Counter(run.place for run in results.runs if run.done)
         rows = [{**place._asdict(), "runs": count[place], "done": done[place]} for place in count]
         tell({"recorded": rows})
-        print("\n`--runs EXPERIMENT` lists the runs of one, `--runs --csv` prints all of them")
+        print("\n`--runs EXPERIMENT` lists the runs of one")
 
 
 def _timed(of: Run | Round) -> dict[str, float | None]:
@@ -183,8 +169,7 @@ def show_workspace(results: Results, options: ReportOptions) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()
     user = settings(options.results)
-    project = options.project or user.project or PROJECT
-    made = workspace(results, options.entity or user.entity or "", project)
+    made = workspace(results, user.entity or "", user.project or PROJECT)
     sections = [
         {"section": name, "panels": ", ".join(panels)} for name, panels in panels_of(made).items()
     ]
@@ -221,7 +206,7 @@ def _push(made: "ws.Workspace") -> str:
         return made.url
     except Exception as error:  # of W&B's client, whose errors have no common class
         raise ValueError(
-            f"--push: no workspace was made for --entity {made.entity or '(yourself)'} --project "
-            f"{made.project}: {message(error).rstrip('.')}; check both names and the network, and "
+            f"--push: no workspace was made in {made.project} of {made.entity or 'yourself'}: "
+            f"{message(error).rstrip('.')}; check WANDB_PROJECT, WANDB_ENTITY and the network, and "
             "that runs were sent there with `.venv/bin/wandb sync`"
         ) from None

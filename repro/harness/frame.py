@@ -28,17 +28,10 @@ _OF_RUN = (
     "throughput", "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "balance", "labels", "differs_in",
 )
-# Columns of `rounds_frame` that are attributes of a round; most others are those of its run.
+# Columns of `rounds_frame` that a round has besides, or instead, of its run.
 _OF_ROUND = (
     "step_s", "throughput", "idle_over_total", "idle_over_work", "commit", "loss", "load",
     "breakdown",
-)
-ROUND_COLUMNS = (
-    "experiment", "run", "round", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity",
-    "device", "status", "step_s", "throughput", "speedup_vs_plain", "speedup_vs_k1",
-    "speedup_vs_k2m1", "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
-    "ci_low", "ci_high", "commit", "machine", "scale", "group", "library", "differs_in", "unit",
-    "loss", "setup_s", "load", "breakdown",
 )
 # Those of rounds.csv; the settings of a run are in runs.csv.
 CSV_COLUMNS = (
@@ -68,13 +61,12 @@ def rounds_frame(results: Results) -> Frame:
     """A line for each run and round, and one for a run without rounds.
 
     Times are in seconds, throughputs in examples a second, memory in GiB; what is unknown is NaN.
-    A speedup is over the baseline in the same blocks. ci_low and ci_high are the 95 % interval
-    of speedup_vs_k1 over all rounds of the run.
+    A speedup is over the baseline in the same blocks; its interval is that of the whole run, see
+    `all_runs`.
     """
     lines = []
     for run in results.runs:
         of_run = run_line(results, run)
-        of_run |= {f"ci_{end}": of_run[f"speedup_vs_k1_ci_{end}"] for end in ("low", "high")}
         bases = {name: results.baseline(run, **changed) for name, changed in _SPEEDUPS.items()}
         timed = {name: base.throughputs if base else {} for name, base in bases.items()}
         for round_ in run.rounds:
@@ -86,7 +78,8 @@ def rounds_frame(results: Results) -> Frame:
             lines.append(line)
         if not run.rounds:
             lines.append(of_run)
-    return pd.DataFrame(lines, columns=list(ROUND_COLUMNS))
+    columns = dict.fromkeys([*COLUMNS, "round", "setup_s", *_OF_ROUND])
+    return pd.DataFrame(lines, columns=[*columns])
 
 
 def run_line(results: Results, run: Run) -> dict[str, Any]:
