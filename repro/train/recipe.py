@@ -38,13 +38,13 @@ class Recipe(Frozen):
     weight_decay: Positive = 0.0  # of matrices and convolutions: added to the gradient, x weight
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     ema: Share | None = None  # decay of the moving average of the weights, which is evaluated
-    clip: Positive | None = None  # largest norm of all gradients together
-    # Of layers and loss; weights stay float32.
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    # Recorded runs have these two, and their ids depend on all fields.
+    clip: None = None
+    precision: Literal["float32"] = "float32"
 
     @model_serializer(mode="wrap")
     def _without_zero(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Recorded runs are older than `stable`, and their ids depend on all fields."""
+        """Recorded runs are older than `stable`."""
         fields = plain(self)
         return fields if self.stable else {k: v for k, v in fields.items() if k != "stable"}
 

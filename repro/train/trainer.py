@@ -5,7 +5,7 @@ Every rank makes the same calls. Only the first stage needs inputs, and only the
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -75,7 +75,6 @@ class Trainer:
         self.steps: list[Step] = []
         self.optimizer = make_optimizer(pipe.module, recipe)
         self.average = None if recipe.ema is None else Average(pipe.module, recipe.ema)
-        self._scaler = pipe.grad_scaler(enabled=recipe.precision == "float16")
         self._loss = loss
         self._metrics = {"loss": loss, **(metrics or {})}
 
@@ -97,32 +96,12 @@ class Trainer:
             examples = batch_size(inputs) * self.pipe.replicas
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate(len(self.steps))
-        loss = self._update(
-            inputs if self.pipe.is_first else None, targets if self.pipe.is_last else None
-        )
+        inputs = inputs if self.pipe.is_first else None
+        targets = targets if self.pipe.is_last else None
+        loss = self.pipe.train_step(inputs, targets, self._loss, self.optimizer).loss
         if self.average is not None:
             self.average.update(len(self.steps) + 1)
         self.steps.append(Step(loss, time.perf_counter() - started, examples))
-
-    def _update(self, inputs: Any, targets: Any) -> float:
-        pipe, optimizer, scaler = self.pipe, self.optimizer, self._scaler
-        if self.recipe.clip is None:
-            with self._precision():
-                return pipe.train_step(inputs, targets, self._loss, optimizer, scaler=scaler).loss
-        optimizer.zero_grad()
-        with self._precision():
-            loss = pipe.train_step(inputs, targets, self._loss, scaler=scaler).loss
-        scaler.unscale_(optimizer)
-        pipe.clip_grad_norm_(self.recipe.clip)
-        scaler.step(optimizer)
-        scaler.update()
-        return loss
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.recipe.precision == "float32":
-            return nullcontext()
-        dtype = getattr(torch, self.recipe.precision)
-        return torch.autocast(self.pipe.device.type, dtype=dtype)
 
     def evaluate(self, batches: Sequence[tuple[Any, Any]]) -> dict[str, float]:
         """Means of the loss and of the metrics over some batches; call it on every rank.
@@ -131,7 +110,7 @@ class Trainer:
         `repro.train.evaluation.evaluate`.
         """
         averaged = self.average.in_place_of_weights() if self.average else nullcontext()
-        with averaged, self._precision():
+        with averaged:
             return evaluate(self.pipe, batches, self._metrics)
 
     def start_from(self, weights: Mapping[str, Tensor]) -> None:
