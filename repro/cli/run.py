@@ -1,6 +1,7 @@
 """`repro run`: measures the missing runs."""
 
 import dataclasses
+import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ class RunOptions(PlanOptions):
 
     wandb: Mode = dataclasses.field(default_factory=default_mode)
     """Weights & Biases; results never depend on it"""
+    wandb_project: str = ""
+    """its project; by default WANDB_PROJECT or gpipe-repro"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """confirm the cost of scale paper"""
     allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -58,6 +61,8 @@ def _measure(arguments: list[str]) -> int:
     options = request.options
     if request.scale == "paper" and not options.yes:
         raise ValueError(price(request.plans()))
+    if options.wandb_project:
+        os.environ["WANDB_PROJECT"] = options.wandb_project
     session = Session(options, ProgressReporter())
     command = shlex.join(["repro", "run", *arguments])
     try:

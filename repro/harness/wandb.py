@@ -1,7 +1,8 @@
 """Weights & Biases: copies of recorded runs, and a workspace that shows them.
 
 Each measured or emulated run is a W&B run: settings are its config, rounds its history, medians its
-summary. One more for each experiment has a table of all its runs. Names are columns of runs.csv.
+summary. One more for each experiment has a table of all its runs. Names are columns of runs.csv,
+with a slash for its dot: `model_args/L`.
 
 W&B is offline unless asked otherwise, whether or not an API key exists. Nothing private leaves this
 machine: only records are copied, which have no secrets. Trouble with W&B is one line on stderr and
@@ -14,15 +15,16 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from repro.harness.frame import COLUMNS, all_runs, run_line, select
+from repro.harness.frame import COLUMNS, run_line
 from repro.harness.results import GIB, Place, Results, Run
 from repro.harness.schema import LearnRound
-from repro.harness.spec import run_name
+from repro.harness.spec import canonical, run_name
 from repro.io.untrusted import refuse_links
 
 if TYPE_CHECKING:
@@ -31,10 +33,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["offline", "online", "disabled"]
 About = dict[str, Any]  # what `wandb.init` takes
-Fill = Callable[["wandb.Run"], None]
+Points = Iterator[tuple[int, dict[str, Any]]]  # step of W&B, values
 PROJECT = "gpipe-repro"
-_MODES: dict[str, Mode] = {"offline": "offline", "online": "online", "disabled": "disabled"}
-_MODES |= {"dryrun": "offline", "run": "online", "shared": "online"}  # further words of WANDB_MODE
 # Variables that name, describe or place one run; a command here may write several.
 _OF_ONE_RUN = re.compile(
     r"WANDB_(NAME|NOTES|TAGS|DIR|ROOT_DIR|FORK_FROM|(RUN|RESUME|JOB|SWEEP|LAUNCH)(_\w+)?)"
@@ -45,18 +45,23 @@ _OFF += ("x_disable_machine_info", "x_disable_meta", "x_disable_stats")
 _TIMED = ("step_s", "throughput", "idle_over_total", "idle_over_work")  # of a round and of a run
 # Columns of a run that are results; the others are settings.
 _NUMBERS = (*_TIMED, "peak_gib_max", *(name for name in COLUMNS if name.startswith("speedup_vs_")))
-# Columns that the workspace draws, each against the setting that it depends on most.
-_DRAWN = {"speedup_vs_k1": "K", "idle_over_total": "M", "peak_gib_max": "K"}
+# Columns that the workspace draws over M, a line for each K, and the names of the panels.
+_DRAWN = {
+    "speedup_vs_plain": "Speedup over plain training",
+    "idle_over_total": "Share of time in which stages are idle",
+    "peak_gib_max": "Peak memory of a stage, GiB",
+}
+_LOSSES = 25  # of a training; its record has more, which would be most of the copies' bytes
 _printed: set[str] = set()
 _unreachable: set[str] = set()  # modes: "online" once the server did not answer
 
 
 def default_mode() -> Mode:
     """The mode in WANDB_MODE; offline without it. Other words are a ValueError."""
-    asked = os.environ.get("WANDB_MODE", "offline")
-    if asked not in _MODES:
-        raise ValueError(f"WANDB_MODE = '{asked}': allowed are {', '.join(_MODES)}; or unset it")
-    return _MODES[asked]
+    asked: Any = os.environ.get("WANDB_MODE", "offline")
+    if asked not in (modes := get_args(Mode)):
+        raise ValueError(f"WANDB_MODE = '{asked}': allowed are {', '.join(modes)}; or unset it")
+    return asked
 
 
 def settings(directory: Path) -> "wandb.Settings":
@@ -85,42 +90,51 @@ def settings(directory: Path) -> "wandb.Settings":
         os.environ.update(left_out)
 
 
+@contextmanager
+def _one_line(further: str) -> Iterator[None]:
+    """Trouble inside is one line, because no run fails by its copy."""
+    try:
+        yield
+    except Exception as error:
+        _print_once(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}; {further}")
+
+
+@_one_line("results are complete without it")
 def log_run(mode: Mode, results: Results, run: Run, directory: Path) -> str | None:
     """Copy a run; returns the project's address when online, as `log_experiment` does."""
-    line = _known(run_line(results, run))
-    numbers = {name: line.pop(name) for name in _NUMBERS if name in line}
-    # The spec names recomputation `checkpoint`; the history has the peak of each stage.
-    config = {name: line[name] for name in line.keys() - {"remat", "peak_gib_per_stage"}}
-    config |= {"method": run.spec.method, **run.spec.plain()}
+    line = run_line(results, run)
+    numbers = {name: line.pop(name) for name in _NUMBERS}
+    config = line | run.spec.plain() | _of_model(run.model, canonical(run.spec.arguments))
+    # The spec names recomputation `checkpoint` and has the rule of the cut; so does `cut_by`.
+    config |= {"balance": line["balance"], "method": run.spec.method}
+    config |= {"remat": None, "peak_gib_per_stage": None}
     # Metrics of single languages ("bleu toy:alfa") are too many.
     tested = {f"test/{n}": v for n, v in run.newest.get("metrics", {}).items() if ":" not in n}
 
-    def fill(copy: "wandb.Run") -> None:
-        for step, point in _points(run):
-            copy.log(_known(point), step)
-        copy.summary.update(numbers | _known(tested))
-
     name = run_name(run.id, "measured", run.differs_in)[:128]  # W&B takes no longer one
-    about = {"job_type": run.fidelity, "name": name, "config": config}
-    return _copy(mode, run.place, directory, about, fill)
+    about = {"job_type": run.fidelity, "name": name, "config": _flat(config)}
+    return _copy(mode, run.place, directory, about, _points(run), _flat(numbers | tested))
 
 
+@_one_line("results are complete without it")
 def log_experiment(mode: Mode, results: Results, place: Place, directory: Path) -> str | None:
-    """Copy the table of an experiment's runs at one place."""
+    """Copy the table of an experiment's runs at one place, with the columns that are known."""
+    lines = []
+    for run in (run for run in results.runs if run.place == place):
+        line = run_line(results, run) | {"line": f"{run.group}, {run.spec.method}, K = {run.K}"}
+        texts = {name: json.dumps(v) if isinstance(v, dict) else v for name, v in line.items()}
+        lines.append(_flat(texts))
+    columns: Any = [*dict.fromkeys(name for line in lines for name in line)]
+    cells: Any = [[line.get(name) for name in columns] for line in lines]
 
-    def fill(copy: "wandb.Run") -> None:
+    def table() -> Points:
         import wandb
 
-        frame = select(all_runs(results), **place._asdict())
-        split = json.loads(frame.to_json(None, orient="split", default_handler=str))
-        # W&B knows no lists, so they become JSON.
-        rows: Any = split["data"]
-        data: Any = [[json.dumps(v) if isinstance(v, list | dict) else v for v in r] for r in rows]
-        copy.log({f"runs/{place.experiment}": wandb.Table(columns=split["columns"], data=data)})
+        yield 0, {f"runs/{place.experiment}": wandb.Table(columns=columns, data=cells)}
 
     name = f"{place.experiment}, all runs"
     about = {"job_type": "table", "name": name, "config": place._asdict()}
-    return _copy(mode, place, directory, about, fill)
+    return _copy(mode, place, directory, about, table(), {})
 
 
 def workspace(results: Results, entity: str, project: str) -> "ws.Workspace":
@@ -129,22 +143,22 @@ def workspace(results: Results, entity: str, project: str) -> "ws.Workspace":
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    done = select(all_runs(results), status="done")
     sections: dict[str, list[Any]] = {}
-    about = results.listings
-    for name in sorted({*done["experiment"]}, key=lambda name: about[name].paper or f"~{name}"):
-        rows, table = select(done, experiment=name, task="train"), f"runs/{name}"
+    for name, of in results.by_experiment.items():
+        table, about = f"runs/{name}", results.listings[name]
+        runs = [run for run in of if run.done and run.spec.task == "train"]
+        known = {column for run in runs for column in _flat(run_line(results, run))}
         charts = [
             wr.CustomChart(
                 query={"summaryTable": {"tableKey": table}},
-                chart_name="wandb/scatter/v0",
-                chart_fields={"x": axis, "y": column},
-                chart_strings={"title": f"{column} against {axis}"},
+                chart_name="wandb/lineseries/v0",
+                chart_fields={"step": "M", "lineKey": "line", "lineVal": column},
+                chart_strings={"title": title, "xname": "M"},
             )
-            for column, axis in _DRAWN.items()
-            if rows.loc[rows[column].notna(), axis].nunique() > 1
+            for column, title in _DRAWN.items()
+            if column in known and len({run.M for run in runs}) > 1
         ]
-        title = f"{about[name].paper or name}: {about[name].title or name}"
+        title = f"{about.paper or name}: {about.title or name}"
         sections[title] = [*charts, wr.WeavePanelSummaryTable(table_name=table)]
     if any(run.spec.task == "learn" for run in results.runs):
         sections["Trainings"] = [wr.LinePlot(title="loss of trainings", y=["train_loss"])]
@@ -157,39 +171,65 @@ def workspace(results: Results, entity: str, project: str) -> "ws.Workspace":
     )
 
 
-def _points(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The history as (step of W&B, values): each round or, of a training, the loss of its steps."""
+def _points(run: Run) -> Points:
+    """The history: each round or, of a training, the loss of updates."""
     newest = run.rounds[-1].record
     if isinstance(newest, LearnRound):
-        for step, loss in enumerate(newest.loss, start=1):
-            yield step, {"train_loss": loss}
+        updates = math.ceil(newest.examples / run.N / len(newest.loss))  # from a loss to the next
+        for place in range(0, len(newest.loss), math.ceil(len(newest.loss) / _LOSSES)):
+            yield 1 + place * updates, {"train_loss": newest.loss[place]}
         return
     for number, each in enumerate(run.rounds):
-        point: dict[str, Any] = {name: getattr(each, name) for name in (*_TIMED, "loss")}
-        point |= {f"share/{part}": share for part, share in each.breakdown.items()}
         gib = [peak / GIB for peak in each.values.get("peak_bytes") or ()]
-        point |= {f"peak_gib/stage_{j}": peak for j, peak in enumerate(gib)}
-        yield number, point | {"peak_gib_max": max(gib, default=None)}
+        of_parts = {"share": each.breakdown, "peak_gib_of_stage": dict(enumerate(gib))}
+        of_whole = {name: getattr(each, name) for name in (*_TIMED, "loss")}
+        yield number, _flat(of_whole | of_parts)
 
 
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: value for name, value in values.items() if value is not None}
-    return {name: v for name, v in known.items() if not (isinstance(v, float) and math.isnan(v))}
+@cache
+def _of_model(name: str, arguments: str) -> dict[str, Any]:
+    """All arguments of a model, with defaults, and its number of parameters."""
+    if name.startswith("import:"):
+        return {}  # the user's code is run by workers alone
+    from repro import models
+    from repro.costs.fake import fake_layers
+
+    given = json.loads(arguments)
+    known = {n: p.default for n, p in models.parameters(name).items() if p.default is not p.empty}
+    fakes = fake_layers("cpu")
+    layers = [fakes.modules[kind] for kind in fakes.kinds(models.build(name, **given).layers)]
+    count = sum(weights.numel() for layer in layers for weights in layer.parameters())
+    return {"model_args": known | given, "parameters": count}
 
 
-def _copy(mode: Mode, place: Place, directory: Path, about: About, fill: Fill) -> str | None:
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known, without mappings and lists, which W&B cannot group by: `model_args/L`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat({f"{name}/{key}": each for key, each in value.items()})
+        elif isinstance(value, list | tuple):
+            flat[name] = json.dumps(value)
+        elif value not in (None, "") and not (isinstance(value, float) and math.isnan(value)):
+            flat[name] = value
+    return flat
+
+
+def _copy(
+    mode: Mode, place: Place, directory: Path, about: About, points: Points, summary: About
+) -> str | None:
     """Start a W&B run in the folder `wandb` of a directory, fill it and end it."""
-    about = about | {"group": place.experiment, "tags": [place.scale, place.machine]}
-    with _one_line("results are complete without it"):
-        about["project"] = settings(directory).project or PROJECT
-        copy = _start(mode, directory, about)
-        try:
-            fill(copy)
-        finally:
-            copy.finish()
-            shutil.rmtree(copy.settings.log_dir, ignore_errors=True)  # it names folders in full
-        return None if copy.offline else copy.project_url
-    return None
+    about = about | {"group": place.experiment, "project": settings(directory).project or PROJECT}
+    copy = _start(mode, directory, about)
+    try:
+        for step, values in points:
+            copy.log(values, step)
+        copy.summary.update(summary)
+    finally:
+        copy.finish()
+        for folder in ("logs", "tmp"):  # logs name folders in full
+            shutil.rmtree(Path(copy.settings.sync_dir) / folder, ignore_errors=True)
+    return None if copy.offline else copy.project_url
 
 
 def _start(mode: Mode, directory: Path, about: About) -> "wandb.Run":
@@ -229,15 +269,6 @@ def _init(mode: Mode, directory: Path, about: About) -> "wandb.Run":
 
     vars(run)["log_artifact"] = log_with_relative_paths
     return run
-
-
-@contextmanager
-def _one_line(further: str) -> Iterator[None]:
-    """Trouble inside is one line, because no run fails by its copy."""
-    try:
-        yield
-    except Exception as error:
-        _print_once(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}; {further}")
 
 
 def _print_once(line: str) -> None:

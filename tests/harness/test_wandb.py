@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import wandb
-from crew import Crew, experiment, measure, spec
+from crew import SPEC_SIZES, Crew, experiment, measure, spec
 
 from repro.cli.main import main
 from repro.cli.run import RunOptions
@@ -21,6 +21,7 @@ from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import load
 from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec, Training
+from repro.models import build
 
 pytestmark = [
     pytest.mark.usefixtures("own_home"),
@@ -28,9 +29,10 @@ pytestmark = [
 ]
 RESULTS = Path("results")
 HOST, KEY = "heartofgold-7", "zq7" * 14
-LEARN: dict[str, Any] = {"task": "learn", "loss": [3.0, 2.0, 1.0], "digest": "0" * 64}
+LOSSES = [1 / update for update in range(1, 100, 2)]  # of 100 updates every other
+LEARN: dict[str, Any] = {"task": "learn", "loss": LOSSES, "digest": "0" * 64}
 LEARN |= {"metrics": {"accuracy": 0.5, "bleu toy:alfa": 20.0}, "parameters": 10, "seconds": 1.0}
-LEARN |= {"examples": 24, "balance": [2], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
+LEARN |= {"examples": 800, "balance": [2], "setup_s": 0.1, "unit": "examples/s", "labels": {}}
 # What a template of jobs or an agent of W&B sets for one run.
 OF_ONE_RUN = {"WANDB_RUN_ID": "theirs", "WANDB_RESUME": "must", "WANDB_LAUNCH": "true"}
 OF_ONE_RUN |= {"WANDB_FORK_FROM": "theirs?_step=1", "WANDB_DIR": "/proc/theirs"}
@@ -61,13 +63,14 @@ class Teacher(Crew):
 
 
 def plan_of() -> Any:
-    """Two measured runs, a simulated one, and a training."""
+    """Three measured runs, a simulated one, and a training."""
     simulated = spec(2, 8, fidelity="simulated", balance="uniform", profile="h100")
     args = {"L": 3, "D": 8, "image": 16, "num_classes": 5}
     fields: dict[str, Any] = {"model": "amoebanet-b", "model_args": args, "K": 1, "M": 1, "N": 8}
     training = Training(data=("digits",), recipe={"optimizer": "sgd", "lr": 0.01})
     learnt = RunSpec(**fields, task="learn", trace=False, training=training)
-    return experiment(spec(1, 4), spec(2, 4), simulated, learnt, rounds=2)
+    plain = spec(1, 1, checkpoint="never")
+    return experiment(plain, spec(1, 4), spec(2, 4), simulated, learnt, rounds=2)
 
 
 class Copy:
@@ -85,9 +88,10 @@ class Copy:
         command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags, self.path]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def table(self, name: str) -> dict[str, Any]:
+    def rows(self, name: str) -> list[dict[str, Any]]:
         path = self.path.parent / "files" / self.summary[name]["path"]
-        return json.loads(path.read_text())
+        table = json.loads(path.read_text())
+        return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
 
 
 @pytest.fixture(scope="module")
@@ -128,26 +132,30 @@ def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_measured_run_and_a_training(logged: dict[str, Copy]):
     copy, trained = logged["transformer-K2-M4"], logged["amoebanet-b-K1-M1"]
     place = {"experiment": "tiny", "machine": "test-cpu-2c", "scale": "smoke"}
-    about = {"K": 2, "method": "gpipe", "checkpoint": "always"} | place
+    about = {"K": 2, "method": "gpipe", "checkpoint": "always", "balance": "[2, 2]"} | place
+    layers = [layer() for layer in build("transformer", **SPEC_SIZES).layers]
+    about["parameters"] = sum(p.numel() for layer in layers for p in layer.parameters())
+    about |= {"model_args/L": SPEC_SIZES["L"], "model_args/dropout": 0.1}
     assert {name: copy.config[name] for name in about} == about
     assert copy.config.keys().isdisjoint({*copy.summary, "remat"}), "a number has one name"
+    values = [*copy.config.values(), *copy.summary.values()]
+    assert not any(isinstance(value, dict | list) for value in values), "no nested keys"
     assert copy.summary["step_s"] == 0.75
     assert copy.summary["speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
     assert "speedup_vs_k2m1_ci_low" not in copy.summary, "an unknown number is left out"
     assert (copy.run["run_group"], copy.run["host"]) == ("tiny", "anonymous")
     assert [point["idle_over_total"] for point in copy.history[:2]] == [0.25, 0.25]
     assert copy.history[0]["throughput"] == pytest.approx(8 / 0.75)
-    assert copy.history[1]["peak_gib/stage_1"] == 1.0
+    assert copy.history[1]["peak_gib_of_stage/1"] == 1.0
     losses = {point["_step"]: point["train_loss"] for point in trained.history}
-    assert losses == dict(enumerate(LEARN["loss"], start=1))
+    assert losses == {update: 1 / update for update in range(1, 100, 4)}, "half of those recorded"
     assert trained.summary["test/accuracy"] == 0.5
 
 
 def test_timed_runs_are_runs_there_and_all_are_lines_of_a_table(logged: dict[str, Copy]):
-    table = logged["tiny, all runs"].table("runs/tiny")
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    timed = {"transformer-K1-M4", "transformer-K2-M4", "amoebanet-b-K1-M1"}
-    assert logged.keys() == timed | {"tiny, all runs"}
+    rows = logged["tiny, all runs"].rows("runs/tiny")
+    transformers = {f"transformer-{sizes}" for sizes in ("K1-M1", "K1-M4", "K2-M4")}
+    assert logged.keys() == transformers | {"amoebanet-b-K1-M1", "tiny, all runs"}
     assert [row["run"] for row in rows] == [run.id for run in load(RESULTS).runs]
     (simulated,) = [row for row in rows if row["fidelity"] == "simulated"]
     assert simulated["step_s"] == pytest.approx(1 / 2 + 1 / 8)
@@ -162,8 +170,7 @@ def test_tables_of_results_without_copies_are_copied_later(
     report = ["report", "--wandb", "--log", "--results", str(tmp_path / "results")]
     assert main(report) == 0
     (copy,) = copied(tmp_path).values()
-    theirs = logged["tiny, all runs"].table("runs/tiny")
-    assert copy.table("runs/tiny")["columns"] == theirs["columns"]
+    assert copy.rows("runs/tiny") == logged["tiny, all runs"].rows("runs/tiny")
     assert capsys.readouterr().err == ""
 
 
@@ -194,8 +201,8 @@ def test_a_wrong_setting_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: An
 
 
 def test_the_mode_of_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    for asked, mode in {"disabled": "disabled", "dryrun": "offline", "run": "online"}.items():
-        monkeypatch.setenv("WANDB_MODE", asked)
+    for mode in ("disabled", "online"):
+        monkeypatch.setenv("WANDB_MODE", mode)
         assert RunOptions().wandb == mode
     monkeypatch.setenv("WANDB_MODE", "of")
     assert main(["run", "table2"]) == 2
@@ -248,18 +255,24 @@ def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
 def test_the_workspace_shows_what_is_copied_where_the_variables_say(
     logged: dict[str, Copy], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):
+    from wandb_workspaces.reports.v2 import CustomChart
     from wandb_workspaces.workspaces import Workspace
 
     assert main(["report", "--wandb"]) == 0
     text = capsys.readouterr().out
-    for words in ("tiny: A tiny sweep  speedup_vs_k1 against K, ", "nothing was sent"):
+    for words in ("tiny: A tiny sweep  Speedup over plain training, ", "nothing was sent"):
         assert words in text
     made = copies.workspace(load(RESULTS), "", "")
     shown = made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
     assert set(re.findall(r'"(runs/\w+)"', shown)) == {"runs/tiny"}
     assert '"train_loss"' in shown, "as in the history of a training"
-    columns = logged["tiny, all runs"].table("runs/tiny")["columns"]
-    assert {*copies._DRAWN, *copies._DRAWN.values()} <= {*columns}
+    rows = logged["tiny, all runs"].rows("runs/tiny")
+    charts = [panel for panel in made.sections[0].panels if isinstance(panel, CustomChart)]
+    assert len(charts) == 3
+    for fields in (chart.chart_fields for chart in charts):
+        assert any(row[fields["lineVal"]] for row in rows)
+        assert {row[fields["step"]] for row in rows} == {1, 4, 8}
+        assert "timed, gpipe, K = 2" in {row[fields["lineKey"]] for row in rows}
 
     wandb.teardown()
     for name in ("PROJECT", "ENTITY", "API_KEY"):
