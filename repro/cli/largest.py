@@ -12,10 +12,11 @@ from repro.cli.answers import same, tell
 from repro.cli.options import MiniBatch
 from repro.cli.source import SourceOptions
 from repro.costs.size_ladder import size_ladders
-from repro.costs.units import different, parse_bytes, readable
+from repro.costs.units import parse_bytes
 from repro.harness.catalog import pairs
 from repro.harness.sizes import DEFAULT_N
 from repro.harness.spec import Checkpoint, ScheduleName, assigned
+from repro.harness.text import above, size
 
 if TYPE_CHECKING:
     from repro.costs.fit import Cut, Ladder, Step
@@ -45,12 +46,12 @@ def answer(options: LargestOptions, text: str) -> int:
     from repro.costs.fit import largest
     from repro.models import build
 
-    memory, unit = parse_bytes("--largest", text)
+    memory = parse_bytes("--largest", text)
     step = _step(options)
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args)
     found = largest(_watched(partial(build, options.model)), step, memory, ladders)
-    best, above = found.best, found.above
+    best, next_one = found.best, found.above
     settings = {
         "fidelity": "counted",
         "model": options.model,
@@ -62,14 +63,14 @@ def answer(options: LargestOptions, text: str) -> int:
     }
     fields = settings | {  # sizes in bytes
         "largest": best and best.plain(),
-        "next": above and above.plain(),
-        "answer": _sentence(found, args, memory, unit),
+        "next": next_one and next_one.plain(),
+        "answer": _sentence(found, args, memory),
     }
     terminal = settings | {
         "model_args": assigned(args) or None,
-        "memory": f"{readable(memory, unit)} of each stage",
+        "memory": f"{size(memory)} of each stage",
         "cut": best and cut_text(best.balance),
-        "counted": best and _stages(best, unit),
+        "counted": best and _stages(best),
         "answer": fields["answer"],
     }
     tell(terminal, fields, as_json=options.json)
@@ -103,7 +104,7 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
     return build_and_say
 
 
-def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int, unit: str) -> str:
+def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int) -> str:
     """The largest size, and why it is not larger."""
 
     def name(cut: "Cut") -> str:
@@ -115,15 +116,14 @@ def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int, unit: str)
     if found.varied is None:
         why = "only this size was counted: leave out L or D of --model-args to vary it"
     if found.above is not None:
-        size, limit = different(found.above.fullest, memory, unit)
-        why = f"{name(found.above)} takes {size} of {limit} on its fullest stage"
+        why = f"{name(found.above)} takes {above(found.above.fullest, memory)} on its fullest stage"
     if found.best is None:
         return f"nothing fits: the smallest size, {why}; try more stages"
-    used = readable(found.best.fullest, unit)
+    used = size(found.best.fullest)
     return f"largest: {name(found.best)}, with {used} on its fullest stage; {why}"
 
 
-def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
+def _stages(cut: "Cut") -> list[dict[str, str]]:
     """Memory of each stage by kind; one line for equal neighbours."""
     lines = []
     first = 0
@@ -132,7 +132,7 @@ def _stages(cut: "Cut", unit: str) -> list[dict[str, str]]:
         sizes = {**stage.by_kind, "total": stage.total}
         lines.append(
             {"stage": str(first) if first == last else f"{first}-{last}"}
-            | {kind: readable(size, unit) if size else "-" for kind, size in sizes.items()}
+            | {kind: size(nbytes) if nbytes else "-" for kind, nbytes in sizes.items()}
         )
         first = last + 1
     return lines

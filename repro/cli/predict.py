@@ -15,11 +15,11 @@ from repro.cli.largest import LargestOptions, cut_text
 from repro.cli.options import json_file, named_by_flags, parse
 from repro.cli.source import Chosen, chosen, this_machine
 from repro.costs.error_bars import range_text, step_error
-from repro.costs.units import different, parse_bytes, readable
+from repro.costs.units import parse_bytes
 from repro.gpipe.schedule import collector
 from repro.harness.sizes import in_blocks
 from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
-from repro.harness.text import number
+from repro.harness.text import above, number, size
 
 if TYPE_CHECKING:
     from repro.harness.predict import Prediction
@@ -106,15 +106,15 @@ class Found:
             "cut": plan.counts,
         }
 
-    def answer(self, unit: str) -> str:
-        """The fastest plan, in a sentence; `unit` is that of memory."""
+    def answer(self) -> str:
+        """The fastest plan, in a sentence."""
         best, plain = self.best, self.fits(self.plain)
         at = f"{best.spec.method}, K={best.spec.K}, D={best.spec.D}, M={best.spec.M}"
         if self.fits(best) is False:
-            size, limit = different(max(best.peaks or [0]), self.memory or 0, unit)
+            taken = above(max(best.peaks or [0]), self.memory or 0)
             return (
-                f"none of these fits: the leanest, {at}, takes {size} of {limit} on its fullest "
-                "device; try a larger K or M, or a smaller N"
+                f"none of these fits: the leanest, {at}, takes {taken} on its fullest device; try "
+                "a larger K or M, or a smaller N"
             )
         if best is self.plain:
             return "fastest: plain training on one device; no plan of these that fits is faster"
@@ -138,9 +138,9 @@ def main(arguments: list[str]) -> int:
     save = options.save and json_file("--save", options.save)
     processes = max(options.K) * options.D if options.K else options.devices
     of = chosen(options, processes, options.N)
-    memory, unit = of.memory, "GiB"
+    memory = of.memory
     if options.memory is not None:
-        memory, unit = parse_bytes("--memory", options.memory)
+        memory = parse_bytes("--memory", options.memory)
     found = _given(options, of, memory) if options.K else _search(options, of, memory)
     if save is not None:
         spec = found.best.spec.model_copy(update={"balance": found.best.counts})
@@ -157,14 +157,14 @@ def main(arguments: list[str]) -> int:
         "plain": found.row(found.plain),
         "plans": [found.row(plan) for plan in found.plans],
         # The steps of layers that wait say nothing of how to train.
-        "answer": None if of.waits else found.answer(unit),
+        "answer": None if of.waits else found.answer(),
     }
     trust = " --trust" if of.model.name.startswith("import:") else ""  # the file names code
     terminal = {
         "model": f"{of.model.name} ({assigned(of.model_args) or 'its defaults'}), N={options.N}, "
         f"optimizer {options.optimizer}",
         "on": of.on,
-        "memory": memory and f"{readable(memory, unit)} of each device",
+        "memory": memory and f"{size(memory)} of each device",
         "plans": [_cells(row, of.model.unit) for row in (fields["plain"], *fields["plans"])],
         "range": None if of.waits else range_text(of.source.durations),
         "assumed": "I and W take half of a backward each" if options.schedule == "zb-h1" else None,

@@ -12,10 +12,10 @@ from math import inf, log
 from operator import itemgetter
 from typing import Any
 
-from repro.costs.units import readable
 from repro.gpipe.core.layers import on_meta, refuse_shared
 from repro.harness.predict import Calibrated, Prediction, Source, predict
 from repro.harness.spec import Checkpoint, RunSpec, ScheduleName
+from repro.harness.text import above
 
 # Schedules, and how many stages a rank has. Only those that can be executed: a plan is measured.
 ORDERS: tuple[tuple[ScheduleName, int | None], ...] = (
@@ -160,7 +160,7 @@ class Search:
                 f"{sizes[-1]} examples, and no such size divides it; try a multiple of {sizes[0]}"
             )
         return (
-            f"memory = {readable(self.memory, 'GB')}: nothing fits; the leanest plan (K={K}, "
-            f"D={D}, all recomputed, the smallest micro-batches) takes {readable(size, 'GB')} on "
-            "its fullest device; try that much memory, more devices or a smaller mini-batch"
+            f"nothing fits: the leanest plan (K={K}, D={D}, all recomputed, the smallest "
+            f"micro-batches) takes {above(size, self.memory)} on its fullest device; try that much "
+            "memory, more devices or a smaller mini-batch"
         )

@@ -33,6 +33,12 @@ def size(nbytes: float) -> str:
     return f"{number(nbytes)} B"
 
 
+def above(nbytes: float, limit: float) -> str:
+    """`20.1 GiB of 16.0 GiB`, with bytes where both would be the same text."""
+    texts = size(nbytes), size(limit)
+    return " of ".join(texts if len({*texts}) == 2 else (f"{nbytes:,} B", f"{limit:,} B"))
+
+
 def ratio(value: float, low: float, high: float) -> str:
     """`1.42x [1.32, 1.65]`; no interval if it is unknown, ~ if it spans 1."""
     interval = "" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]"
