@@ -185,18 +185,15 @@ def source_of(spec: RunSpec, kind: str) -> Source:
     return Roofline(device, model, spec.optimizer, spec.link, kind, parts)
 
 
-def ways_of(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> dict[str, float]:
-    """Seconds of a step with these layers a stage, by each way in which layers were timed.
+def by_layers(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> dict[str, float]:
+    """Seconds of a step with these layers a stage, by the way in which layers were timed.
 
-    "together": as timed on all processes at once. "alone": as timed while the others waited.
-    "mixed": between the two, by the part of the other stages that computes meanwhile.
+    "together": on all processes at once. "mixed": between that and the times of layers while the
+    others waited, by the part of the other stages that computes meanwhile.
     """
     timed = calibration.beside_replicas(spec.D)
-    ways = {"together": replace(timed, alone=None)}
-    if timed.alone is not None:
-        ways["mixed"] = timed
-        ways["alone"] = replace(timed, **vars(timed.alone), alone=None)
-    return {way: predict(spec, Calibrated(each), counts).step_s for way, each in ways.items()}
+    way = "mixed" if timed.alone is not None else "together"
+    return {way: predict(spec, Calibrated(timed), counts).step_s}
 
 
 def with_predictions(
@@ -210,7 +207,7 @@ def with_predictions(
         spec, record = specs[run], each.record
         is_ours = spec.fidelity == "measured" and spec.library == "repro"
         if timed and isinstance(record, TrainRound) and is_ours:
-            ways = ways_of(spec, timed[-1], record.balance)
+            ways = by_layers(spec, timed[-1], record.balance)
             found[run] = replace(each, record=record.model_copy(update={"predicted": ways}))
     return found
 

@@ -137,7 +137,7 @@ class TrainRound(_Round):
     breakdown: dict[str, Measure]  # part -> share of K x step
     modelled: Modelled | None = None  # of emulated and simulated steps
     # Way -> seconds of a measured step, simulated from layer times of the same round with the run's
-    # own cut, see `repro.harness.predict.ways_of`.
+    # own cut, see `repro.harness.predict.by_layers`.
     predicted: dict[str, Seconds] = {}
     # Of each process in one step, by what is sent, where that was counted.
     sent_bytes: list[dict[str, Count]] | None = None
