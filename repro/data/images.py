@@ -4,7 +4,8 @@ The paper uses ImageNet. Speed, memory and exactness of a pipeline do not depend
 the images. `repro.data.classification` has the image sets to train on, including the digits.
 """
 
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,10 +20,13 @@ GREY_MEAN, GREY_STD = 0.3053, 0.3760
 
 def digits() -> tuple[Tensor, Tensor]:
     """All digits: grey float32 [1797, 1, 8, 8] from 0 to 16, and their labels, int64 [1797]."""
-    from sklearn.datasets import load_digits
-
-    bunch: Any = load_digits()
-    return torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1), torch.tensor(bunch.target)
+    # scikit-learn takes two seconds to import, and each process of a run would do it.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    rows = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    pixels = torch.tensor(rows[:, :-1], dtype=torch.float32)
+    return pixels.reshape(-1, 1, 8, 8), torch.tensor(rows[:, -1], dtype=torch.int64)
 
 
 def batch(size: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from repro.data.classification import (
     evaluation_images,
     open_images,
 )
+from repro.data.images import digits
 
 MEAN = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
 STD = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
@@ -41,7 +42,11 @@ def all_targets(batches):
 def test_every_fifth_digit_of_each_class_is_a_test_digit():
     from sklearn.datasets import load_digits
 
-    labels = load_digits().target  # pyright: ignore[reportAttributeAccessIssue]
+    known: Any = load_digits()
+    labels = known.target
+    images, ours = digits()
+    assert (images[:, 0].numpy() == known.images).all()
+    assert (ours.numpy() == labels).all()
     task = ImageTask(size=8)
     batches = evaluation_images(task, 100)
     train, train_targets = open_images(task, 1442, 0).next()

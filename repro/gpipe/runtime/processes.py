@@ -25,7 +25,9 @@ from repro.io.temporary import own_folder
 from repro.io.untrusted import short
 
 NAME = "stage-"  # begins the names of our processes; their rank follows
-_SERVER = "repro.gpipe.runtime.server"
+# Modules that the server imports before it forks any process. A program may add its own, before its
+# first process, so that no process imports them again.
+PRELOADED = ["repro.gpipe.runtime.server"]
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _FILES = 10  # more than are opened to start a process
 _OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -211,7 +213,7 @@ def _keep_server(started: Future[bool]) -> None:
             vars(current_process())["_config"]["tempdir"] = str(folder)
             # A forked process inherits the number of its parent's server.
             vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))
-            forkserver.set_forkserver_preload([_SERVER])
+            forkserver.set_forkserver_preload(PRELOADED)
             # It answers when its imports are done. The process has nothing to run and ends.
             status, nothing = forkserver.connect_to_new_process([])
             os.close(nothing)
