@@ -8,7 +8,7 @@ second.
 
 from typing import Any
 
-from repro.harness.spec import ON_CPU, SCALES, RunSpec, Scale, controls
+from repro.harness.spec import ON_CPU, SCALES, RunSpec, Scale
 
 Arguments = dict[str, Any]  # of a model
 
@@ -49,8 +49,10 @@ def in_blocks(scale: Scale, blocks: int = BLOCKS) -> dict[str, int]:
 
 
 def controls_at(scale: Scale, run: RunSpec) -> tuple[RunSpec, ...]:
-    """The controls of a run; none where a single step is timed, which tells nothing apart."""
-    return () if scale == "smoke" else controls(run)
+    """A run again with another seed (A/A), and slowed down; none where a single step is timed."""
+    again: dict[str, Any] = {"control": "again", "seed": run.seed + 1}
+    changes = () if scale == "smoke" else (again, {"control": "slowed"})
+    return tuple(run.model_copy(update=changed) for changed in changes)
 
 
 def _at_paper_size(smoke: Arguments, paper: Arguments) -> dict[Scale, Arguments]:

@@ -524,12 +524,6 @@ def sweep(**fields: Any) -> tuple[RunSpec, ...]:
     )
 
 
-def controls(spec: RunSpec) -> tuple[RunSpec, ...]:
-    """A run again with another seed (A/A), and slowed down: the two controls of its group."""
-    again: dict[str, Any] = {"control": "again", "seed": spec.seed + 1}
-    return tuple(spec.model_copy(update=changed) for changed in (again, {"control": "slowed"}))
-
-
 class Group(Frozen):
     """Runs that will be divided by each other: one round measures each of them.
 

@@ -11,7 +11,8 @@ from repro.harness import contention
 from repro.harness.frame import runs_frame
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import load
-from repro.harness.spec import Experiment, controls
+from repro.harness.sizes import controls_at
+from repro.harness.spec import Experiment
 from repro.report.tables import rounds as rounds_table
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
@@ -84,7 +85,7 @@ def test_of_trainings_the_range_of_quality_is_shown_and_of_a_check_what_it_found
 
 
 def test_controls_have_no_row(tmp_path: Path):
-    printed = ended(tmp_path, experiment(*POINTS, *controls(POINTS[2])))
+    printed = ended(tmp_path, experiment(*POINTS, *controls_at("laptop", POINTS[2])))
     assert printed[printed.rindex("\nrun ") :].count("transformer-K") == 4
     assert len(runs_frame(load(tmp_path))) == 4
 
