@@ -144,7 +144,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run sweep --batch 3 --N 4", ["--N and --batch: are one option"]),
         ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
         ("predict transformer --largest 1GB --microbatch 4", ["did you mean '--M'"]),
-        ("predict --model timed", ["--model timed; it stands first, without --model"]),
+        ("predict --model timed", ["--model timed; it comes first, without --model"]),
         ("predict timed --devices 2 --save x.txt", ["x.txt: allowed is the path of a .json file"]),
         ("run sweep --K 1,2", ["--K 1,2: allowed is a whole number; write several as --K 1 2;"]),
         ("run table2 --K 3", ["--only K=3 chooses among its runs, `repro run sweep --K`"]),

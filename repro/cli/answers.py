@@ -1,14 +1,12 @@
 """The answer of a verb is a value: its fields, which `--json` prints and a terminal shows.
 
-The name of a field says its unit: `_s` are seconds, `bytes` bytes, and `speedup` begins a ratio.
+The name of a field has its unit: `_s` are seconds, `bytes` bytes, and `speedup` begins a ratio.
 Any other number that is not whole is a share.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import tyro
 from pydantic_core import to_json
 
 from repro.harness.terminal import show, table_of
@@ -23,13 +21,7 @@ _TITLES |= {"speedup_vs_plain": "over plain", "speedup_vs_k1": "over K=1"}
 _TITLES |= {"idle_over_total": "idle"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AnswerOptions:
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print everything as one JSON object, in seconds and bytes"""
-
-
-def tell(
+def print_answer(
     terminal: Mapping[str, Any], fields: Mapping[str, Any] | None = None, *, as_json: bool = False
 ) -> None:
     """Print an answer: what a terminal shows of it, or its fields as one JSON object.
@@ -49,7 +41,7 @@ def same(value: object, *names: str) -> dict[str, Any]:
 def shown(fields: Mapping[str, Any]) -> "list[RenderableType]":
     """Fields as a terminal shows them, in their order.
 
-    A value takes a line, a list of mappings is a table, and a drawing stands below its name.
+    A value takes a line, a list of mappings is a table, and a drawing is below its name.
     """
     from rich.table import Table
     from rich.text import Text
@@ -90,7 +82,7 @@ def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
             # Times of one column are read against each other, so they share a unit.
             title = f"{title.removesuffix(' s')} (ms)"
             cells = ["-" if value is None else number(1e3 * value) for value in values]
-        # Words stand on the left; a number with its unit, such as `4.90 GB`, on the right.
+        # Words are aligned left; a number with its unit, such as `4.90 GiB`, right.
         texts = [value for value in values if isinstance(value, str) and value not in ("", "-")]
         if any(not text[0].isdigit() or text.count(" ") > 1 for text in texts):
             left.append(title)

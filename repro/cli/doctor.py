@@ -10,7 +10,7 @@ import subprocess
 import warnings
 from dataclasses import dataclass
 
-from repro.cli.answers import tell
+from repro.cli.answers import print_answer
 from repro.cli.options import parse
 from repro.harness import machine
 from repro.harness.text import size
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     total, free = machine.memory()
     scale, why = machine.default_scale()
     build = f"built for CUDA {torch.cuda}" if torch.cuda else "a build without CUDA"
-    tell(
+    print_answer(
         {
             "processor": f"{machine.cpu_name()}: {cores} usable cores of {os.cpu_count()}",
             "memory": f"{size(free)} free of {size(total)}",

@@ -1,6 +1,5 @@
 """`repro predict --largest`: the largest model that fits into a memory, counted on fake tensors."""
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,40 +7,21 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from repro.cli.answers import same, tell
-from repro.cli.options import MiniBatch
-from repro.cli.source import SourceOptions
+from repro.cli.answers import print_answer, same
 from repro.costs.size_ladder import size_ladders
 from repro.costs.units import parse_bytes
 from repro.harness.catalog import pairs
-from repro.harness.sizes import DEFAULT_N
-from repro.harness.spec import Checkpoint, ScheduleName, assigned
+from repro.harness.spec import assigned
 from repro.harness.text import above, size
 
 if TYPE_CHECKING:
+    from repro.cli.predict import PredictOptions
     from repro.costs.fit import Cut, Ladder, Step
 
 _SILENT = 3.0  # seconds of a search before it names the sizes that it counts
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LargestOptions(SourceOptions):
-    K: tuple[int, ...] = ()
-    """numbers of devices, which have one stage each, or --stages-per-rank of them"""
-    M: tuple[int, ...] = ()
-    """numbers of micro-batches; by default 1, 4 and 32, with --largest 32"""
-    N: MiniBatch = DEFAULT_N
-    """mini-batch, over all replicas"""
-    schedule: ScheduleName = "gpipe"
-    """order of forwards and backwards"""
-    checkpoint: Checkpoint = "always"
-    """which micro-batches are recomputed"""
-    largest: str | None = None
-    """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into this
-    memory, such as 8GB or 8GiB"""
-
-
-def answer(options: LargestOptions, text: str) -> int:
+def answer(options: "PredictOptions", text: str) -> int:
     """Print the largest model that fits into a memory; 1 if none fits."""
     from repro.costs.fit import largest
     from repro.models import build
@@ -73,11 +53,11 @@ def answer(options: LargestOptions, text: str) -> int:
         "counted": best and _stages(best),
         "answer": fields["answer"],
     }
-    tell(terminal, fields, as_json=options.json)
+    print_answer(terminal, fields, as_json=options.json)
     return 0 if best is not None else 1
 
 
-def _step(options: LargestOptions) -> "Step":
+def _step(options: "PredictOptions") -> "Step":
     from repro.costs.fit import Step
     from repro.gpipe import PipelineConfig
     from repro.harness.tasks.optimizers import OPTIMIZERS

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from repro.cli.answers import tell
+from repro.cli.answers import print_answer
 from repro.cli.options import parse
 from repro.harness import catalog
 from repro.harness.spec import SCALES, Experiment
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         exhibits = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
         lines.append({"name": name} | exhibits | minutes | {"needs": first.needs})
     hint = "`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them"
-    tell({"experiments, with minutes at each scale": lines, "next": hint})
+    print_answer({"experiments, with minutes at each scale": lines, "next": hint})
     return 0
 
 

@@ -20,9 +20,7 @@ from repro.io.untrusted import did_you_mean, message, printable
 
 T = TypeVar("T")
 # Mini-batch of a step, in every verb that has one.
-_OF_N = Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])
-MiniBatch = Annotated[int, *_OF_N]
-MiniBatchOrNone = Annotated[int | None, *_OF_N]
+MiniBatch = Annotated[int, Interval(ge=1, le=2**20), tyro.conf.arg(aliases=ALIASES["N"])]
 # Defaults that a help text does not show.
 _UNSET = ("", "''", "None", "False")
 _DEFAULT = tyro.conf.arg(
@@ -48,7 +46,7 @@ def parse(
 ) -> T:
     """Parse the fields of a dataclass, whose docstrings are the help texts.
 
-    A number in a field `Annotated[..., Interval(ge=..., le=...)]` is held to its interval. `extra`
+    A number in a field `Annotated[..., Interval(ge=..., le=...)]` must lie in its interval. `extra`
     are name, type and default of further fields, such as the parameters of an experiment. The first
     mistake is a ValueError of one line.
     """
@@ -153,7 +151,7 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
             return f"; an argument of the model goes behind --model-args, as {tokens[0]}"
         return "; no name is needed here"
     if word in flags:
-        return f"; it stands first, without {word}"
+        return f"; it comes first, without {word}"
     if "--only" in flags and word in {names[0] for names in _SYNONYMS}:
         chosen = "=".join(tokens[:2]).removeprefix("--")
         return f"; --only {chosen} chooses among its runs, `repro run sweep {word}` measures others"
@@ -171,7 +169,7 @@ def _hint(tokens: Sequence[str], flags: list[str], given: list[str]) -> str:
 
 def _flag(argument: Any) -> str:
     name = argument.lowered.name_or_flags[0]
-    return name if name.startswith("-") else f"{name.upper()}, which stands first"
+    return name if name.startswith("-") else f"{name.upper()}, which comes first"
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from repro.cli.answers import same, tell
+from repro.cli.answers import print_answer, same
 from repro.cli.options import parse
 from repro.harness import closing, progress
 from repro.harness.results import GIB, Results, Round, Run, find_run, load_beside, load_recorded
@@ -101,7 +101,7 @@ def show_verdicts(results: Results, plots: Path) -> None:
     exhibits = verdicts.exhibits(verdicts.all_lines(results))
     rows = [dict(zip(columns, exhibit.cells, strict=True)) for exhibit in exhibits]
     if rows:
-        tell({"verdicts": rows, "every claim": plots / f"{verdicts.NAME}.md"})
+        print_answer({"verdicts": rows, "every claim": plots / f"{verdicts.NAME}.md"})
 
 
 def _of(names: tuple[str, ...], results: Results) -> Results:
@@ -126,7 +126,7 @@ def show_runs(results: Results, options: ReportOptions) -> None:
         count = Counter(run.place for run in results.runs)
         done = Counter(run.place for run in results.runs if run.done)
         rows = [{**place._asdict(), "runs": count[place], "done": done[place]} for place in count]
-        tell({"recorded": rows})
+        print_answer({"recorded": rows})
         print("\n`--runs EXPERIMENT` lists the runs of one")
 
 
@@ -157,7 +157,7 @@ def show_run(results: Results, run: Run) -> None:
     timeline = results.timeline(run)
     if timeline is not None:
         fields[f"median step: {progress.LEGEND}"] = progress.gantt(timeline, _WIDTH)
-    tell(fields)
+    print_answer(fields)
 
 
 def show_workspace(results: Results, options: ReportOptions) -> None:
@@ -173,7 +173,7 @@ def show_workspace(results: Results, options: ReportOptions) -> None:
     sections = [
         {"section": name, "panels": ", ".join(panels)} for name, panels in panels_of(made).items()
     ]
-    tell({"workspace": made.name, "project": made.project, "sections": sections})
+    print_answer({"workspace": made.name, "project": made.project, "sections": sections})
     if options.log:
         for place in dict.fromkeys(run.place for run in results.runs if run.done):
             log_experiment("offline", results, place, options.results)

@@ -1,17 +1,12 @@
 """The model that a verb is asked about, and where the times of its layers come from."""
 
-import dataclasses
 import math
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tyro
-
-from repro.cli.answers import AnswerOptions
 from repro.costs import device
 from repro.costs.error_bars import BUSY
 from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -22,38 +17,14 @@ from repro.harness.outside import read
 from repro.harness.own_code import code_of
 from repro.harness.schema import KeptLayers
 from repro.harness.sizes import small
-from repro.harness.spec import Optimizer, RunSpec, assigned, digest, slug
+from repro.harness.spec import RunSpec, assigned, digest, slug
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import LARGE, refuse_links
 
 if TYPE_CHECKING:
+    from repro.cli.predict import PredictOptions
     from repro.harness.predict import Source
     from repro.models import Model
-
-
-ModelName = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    model: ModelName = ""
-    """named first: transformer, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run"""
-    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
-    """arguments of the model, such as L=24"""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceOptions(AnswerOptions, ModelOptions):
-    device: str | None = None
-    """a profile such as v100 (a wrong name lists all), the .json file of one, or here: this
-    machine, on which the layers are timed first, and the times kept"""
-    optimizer: Optimizer = "sgd"
-    """whose update and state count; Table 1 has rmsprop-momentum, two slots for each parameter"""
-    link: float | None = None
-    """10^9 bits per second between devices, without latency, instead of the device's own link"""
-    results: Path = Path("results")
-    """folder in which --device here keeps layer times"""
 
 
 class Chosen(NamedTuple):
@@ -86,7 +57,7 @@ class Chosen(NamedTuple):
             )
 
 
-def chosen(options: SourceOptions, processes: int | None, N: int) -> Chosen:
+def chosen(options: "PredictOptions", processes: int | None, N: int) -> Chosen:
     """The model and its layer times.
 
     --device here times layers on so many processes at once, by default one for each device, in
@@ -125,7 +96,7 @@ def _link(speed: float | None) -> LinkSpeed | None:
 
 
 def _timed_here(
-    options: SourceOptions, name: str, args: dict[str, Any], processes: int | None, N: int
+    options: "PredictOptions", name: str, args: dict[str, Any], processes: int | None, N: int
 ) -> Chosen:
     """Layer times of this machine: kept ones if they agree, else the layers are timed now."""
     from repro.harness.predict import Calibrated
@@ -137,7 +108,7 @@ def _timed_here(
     args = args or small(name, "node" if here.device == "cuda" else "laptop")
     at = f"{here.kind}, K={K} processes at once, torch {here.torch}"
     code = code_of(name) if name.startswith("import:") else None
-    # The name of the file says what its times depend on, besides the largest micro-batch.
+    # The file is named by all that its times depend on but the largest micro-batch.
     key = digest([name, args, at, here.count, here.precision, code])[:8]
     path = options.results / here.slug / f"layers-{slug(name)}-{key}.json"
     refuse_links(options.results, path)

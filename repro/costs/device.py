@@ -1,7 +1,7 @@
 """Device profiles: the peak and attainable rates of an accelerator, each with its source.
 
 A profile is a JSON object with the fields of `Device`. Nothing in it is fitted to the tables of the
-paper. A source begins with "assumption" where nobody has published the number, and says "not looked
+paper. A source begins with "assumption" where nobody has published the number, and is "not looked
 up" where the number was written down from memory.
 """
 

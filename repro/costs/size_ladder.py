@@ -18,7 +18,7 @@ def size_ladders(model: str, args: Mapping[str, Any]) -> list[Sizes]:
     if model != "transformer" and not model.startswith("amoebanet"):
         raise ValueError(
             f"model = '{model}': a largest size is searched of transformer, amoebanet-b and "
-            "amoebanet-d; `repro predict --K 4 --memory 8GB` says whether one size fits"
+            "amoebanet-d; `repro predict --K 4 --memory 8GB` shows whether one size fits"
         )
     if model == "transformer" and "L" not in args:
         return [_ladder(args, "L", range(1, MOST + 1))]

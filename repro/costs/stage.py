@@ -138,7 +138,7 @@ def _forward(
 def _backward(
     ledger: _Ledger, passes: Sequence[Pass], of_layers: list[dict[int, int]], *, first: bool
 ) -> None:
-    """B of all layers, the last one first; received and sent gradients are held until the end."""
+    """B of all layers, the last one first; received and sent gradients stay until the end."""
     last = passes[-1]
     sizes = {step.number: step.size for step in last.backward if step.size > 0}
     arrived = [ledger.begin(sizes[number], MESSAGES) for number in last.returned]

@@ -212,8 +212,8 @@ def _traced(
     becoming = set(added) - shared
     first_backward = [(n, size) for n, size in backward if n not in becoming or size > 0]
     # A gradient that others hold too, as where a parameter is handed on, is copied: a new storage.
-    held = shared & {*added}
-    copied = [(-1, size) for n, size in forward + backward if n in held and size > 0]
+    kept = shared & {*added}
+    copied = [(-1, size) for n, size in forward + backward if n in kept and size > 0]
     return Pass(
         forward=_steps(forward, given, left),
         inputs=numbers,

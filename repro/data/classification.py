@@ -74,7 +74,7 @@ class ImageTask(Frozen):
 def open_images(task: ImageTask, N: int, seed: int, replica: int = 0, replicas: int = 1) -> Batches:
     """Training batches without end: inputs float32 [N / D, 3, size, size], targets int64 [N / D].
 
-    The seed fixes order and augmentation. A one-line ValueError says which data cannot be read.
+    The seed fixes order and augmentation. Data that cannot be read is a ValueError of one line.
     """
     pixels, targets = _open(task, "train")
 

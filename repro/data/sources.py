@@ -19,7 +19,7 @@ _EVERY = 5
 def open_rows(entry: DataSet, train: bool) -> Any:
     """Rows of the training set or of the test set.
 
-    If they cannot be read, a one-line ValueError says why, and names data that needs no network.
+    If they cannot be read, a one-line ValueError has the reason, and data that needs no network.
     """
     from datasets import load_dataset
 

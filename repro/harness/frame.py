@@ -15,13 +15,13 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import BASELINES, FIELDS
 from repro.harness.statistics import quotients
 
-# A pandas.DataFrame. The types that pandas has do not know what stands in a column or a group.
+# A pandas.DataFrame. The types of pandas do not know what is in a column or a group.
 Frame: TypeAlias = Any
 
 _SPEEDUPS = {f"speedup_vs_{name}": changed for name, changed in BASELINES.items()}
 _ENDS = ("", "_ci_low", "_ci_high")
 # fmt: off
-# Attributes of a run that are columns of its line, beside the fields of its spec.
+# Attributes of a run that are columns of its line, besides the fields of its spec.
 _OF_RUN = (
     "experiment", "machine", "scale", "group", "id", "status", "done", "model", "K", "M", "N", "D",
     "schedule", "remat", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",

@@ -49,7 +49,7 @@ def _source(folder: Path, module: str) -> Path | None:
 def _imported(source: bytes, package: list[str]) -> Iterator[str]:
     try:
         nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):  # whoever builds the model says what is wrong
+    except (SyntaxError, ValueError):  # building the model reports it
         return
     for node in nodes:
         if isinstance(node, ast.Import):

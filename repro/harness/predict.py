@@ -1,6 +1,6 @@
 """One predictor: a run and what its layers cost give a step on a virtual clock, and its memory.
 
-A source says what layers cost: `Known` layers wait for a time that they know, `Calibrated` ones
+A source has the costs of layers: `Known` layers wait for a time that they know, `Calibrated` ones
 were timed, and those of a `Roofline` take their counted FLOPs and bytes over a device's rates.
 """
 

@@ -71,14 +71,14 @@ def check_model(spec: RunSpec, model: Model) -> None:
         raise ValueError("task = 'roofline': only old records have it; 'calibrate' times layers")
     if spec.task == "calibrate" and waits(model):
         raise ValueError(
-            f"model = '{spec.model}' with task = '{spec.task}': its layers wait as long as they "
-            f"say, so there is nothing to time; `repro predict {spec.model} --K 2` needs no device"
+            f"model = '{spec.model}' with task = '{spec.task}': its layers wait for fixed "
+            f"times, and none is timed; `repro predict {spec.model} --K 2` needs no device"
         )
     if spec.modelled and waits(model) == (spec.profile is not None):
         raise ValueError(
             f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': layers that compute "
             f"need a device; one of {', '.join(devices.names())}, or the path of a profile; layers "
-            "that wait say what they take"
+            "that wait have fixed times"
         )
     if spec.profile is not None:
         devices.load(tilde_to_home(spec.profile))

@@ -74,7 +74,7 @@ class Training(Frozen):
 
     data: tuple[str, ...] = Field(min_length=1)  # of `repro.data.registry`: images, or languages
     # Fields of `repro.data.classification.ImageTask`, or of `repro.data.pairs.TranslationTask`,
-    # without what `data` and the model say.
+    # without those that `data` and the model fix.
     data_args: dict[str, Any] = Field(default={})
     recipe: dict[str, Any]  # fields of `repro.train.recipe.Recipe`
     steps: Count = 0  # of a pretraining; a run has its own
@@ -86,7 +86,7 @@ class Training(Frozen):
     # How often, at equal distances, a part of the training data that is left out for it is
     # evaluated. The weights of the lowest loss there are kept, and their test data evaluated.
     validations: Count = 0
-    # Whether the error, the share of wrong images, stands for that loss. Ids leave out a False.
+    # Whether the error, the share of wrong images, replaces that loss. Ids leave out a False.
     by_error: bool = Field(default=False, exclude_if=not_)
     arm: str = ""  # what an experiment calls the runs that differ from this in their seed alone
     tuning: bool = False  # whether it is one of those by which the learning rate is chosen
@@ -119,7 +119,7 @@ class RunSpec(Frozen):
     """
 
     model: Name  # see `repro.models.build`
-    # `~` stands for the home folder, which is not recorded.
+    # `~` is the home folder, which is not recorded.
     model_args: dict[str, Any] = Field(default={})
     K: Devices
     M: Positive
@@ -335,12 +335,12 @@ class TrainSpec(RunSpec):
     """A run whose steps a clock times.
 
     Attributes:
-        profile: of an emulated run whose layers compute: the device that says how long they wait, a
+        profile: of an emulated run whose layers compute: the device that gives their times, a
             name in `repro.costs.device`, or a file. Without one the layers must wait by themselves.
         stretch: emulated seconds for one second of the profile's device.
         link: slows messages down, in place of the profile's link.
         zero: shard the optimizer's state over the D replicas (ZeRO-1).
-        control: a run that shows what a measurement can tell apart: the same run "again" with
+        control: a run that shows what a measurement can distinguish: the same run "again" with
             another seed, or "slowed", which sleeps for `SLOWED` of each step.
     """
 
@@ -530,7 +530,7 @@ class Group(Frozen):
     Those that a clock times are measured together, by processes of their own: a block is one step
     of each, in random order, and a round has `steps` blocks.
 
-    `rounds` stands in for the experiment's number of rounds.
+    `rounds` replaces the experiment's number of rounds.
 
     A round stops when the ratios of its runs are decided. `in_full` are runs that take all their
     blocks, as do the runs that they are divided by: a claim of the paper rests on them.

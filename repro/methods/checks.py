@@ -1,7 +1,7 @@
 """Checks whether a library trains as one device would, against the unsplit model.
 
 The reference runs the same micro-batches one after the other, without recomputation. The loss of
-the mini-batch is their mean weighted by size, or as a `Weighted` loss says. By section 2.3 of
+the mini-batch is their mean weighted by size, or by a `Weighted` loss. By section 2.3 of
 arXiv:1811.06965v5, micro-batches change only the statistics that batch norm trains with.
 """
 

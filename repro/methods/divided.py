@@ -1,9 +1,9 @@
 """Layers divided over T processes (tensor parallelism, Megatron-LM, arXiv:1909.08053, section 3).
 
-A module whose `tensor_plan` (`repro.models.attention.TensorPlan`) says how gets parts of its
-matrices. Two operators keep activations whole between modules: f, in front of the divided layers,
-sums the gradients of all parts in the backward, and g, behind them, sums the outputs of all parts
-in the forward.
+A module with a `tensor_plan` (`repro.models.attention.TensorPlan`) gets parts of its matrices. Two
+operators keep activations whole between modules: f, in front of the divided layers, sums the
+gradients of all parts in the backward, and g, behind them, sums the outputs of all parts in the
+forward.
 
 The cost model counts one part of such layers; `repro.methods.sharded` trains them in torch's own
 way. Convolutions (`repro.methods.convolutions`) are trained with the collectives of `Group`.
@@ -118,7 +118,7 @@ def divide(layer: nn.Module, parts: Part) -> nn.Module:
 
 
 def divisible(layer: nn.Module) -> Iterator[Any]:
-    """The modules in a layer that say how they are divided."""
+    """The modules in a layer that have a plan of how they are divided."""
     for module in list(layer.modules()):
         if hasattr(module, "tensor_plan"):
             yield module
@@ -141,8 +141,8 @@ def refuse_indivisible(layers: Sequence[Layer], T: int) -> None:
     modules = [module for layer in on_meta(layers) for module in divisible(layer)]
     if not modules:
         raise ValueError(
-            f"{asked}: no layer of this model says how its matrices are divided (an attribute "
-            "tensor_plan); use the model 'transformer', or another method, such as 'data'"
+            f"{asked}: no layer of this model has a plan of how its matrices are divided (an "
+            "attribute tensor_plan); use the model 'transformer', or another method, such as 'data'"
         )
     for module in modules:
         plan = module.tensor_plan

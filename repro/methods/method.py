@@ -130,8 +130,8 @@ class Method(ABC):
 
         It is called after a step, and may run one more to count.
 
-        The bytes stand under what they are: "activations", "gradients" or "messages" to a
-        neighbour, or a collective such as "all-reduce", see `repro.methods.traffic`.
+        The keys are "activations", "gradients" or "messages" to a neighbour, or a collective such
+        as "all-reduce", see `repro.methods.traffic`.
         """
         return self.gather(self._sent)
 
@@ -161,7 +161,7 @@ class Method(ABC):
 
 
 class Peer(Method):
-    """One half of every adapter of a library; its subclass says how F and B are run."""
+    """One half of every adapter of a library; its subclass runs F and B."""
 
     _model: Any  # the library's module, whose mode is switched
     # Whether gradients are freed between steps, instead of set to zero.
@@ -210,5 +210,5 @@ class Peer(Method):
 def _refuse_time() -> Any:
     raise ValueError(
         "balance = 'time' with a peer library: it gets the cut of the run with library='repro', "
-        "which is missing here; plan that run beside it, or set balance='parameters'"
+        "which is missing here; plan that run with it, or set balance='parameters'"
     )

@@ -1,6 +1,6 @@
 """The methods that are compared, by the names that readers know.
 
-A method is a way to train one model on P devices. It is no class of its own: each name stands for
+A method is a way to train one model on P devices. It is no class of its own: each name is for
 fields of a run, so that `repro run sweep --method 1f1b` and the experiment `methods` make the same
 runs. `name_of` goes the other way, for tables.
 """
@@ -12,7 +12,7 @@ from repro.gpipe.errors import one_of
 
 Fields = dict[str, Any]
 
-# Name -> the field that says over how many devices it spreads, K, D or tensor_parallel, and the
+# Name -> the field that counts the devices over which it spreads, K, D or tensor_parallel, and the
 # other fields of its runs. With a second such field there are two of that, and half of the devices
 # are stages. Where devices are not only stages, gradients are sums in another order, within 1e-5 of
 # those of a single device; with all other methods but pipedream they are the same bit for bit.

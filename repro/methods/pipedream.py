@@ -158,7 +158,7 @@ class PipeDream(Method):
         micro_batch = _InFlight(cell, self._forwards, inputs, targets, updates, self._newest)
         self._forwards += 1
         self._in_flight.append(micro_batch)
-        # The graph of the first F tells which outputs require a gradient.
+        # The graph of the first F shows which outputs require a gradient.
         with torch.set_grad_enabled(not self._requiring or not self._recomputes):
             outputs, structure = self._run(micro_batch)
         self._requiring = self._requiring or [t.requires_grad for t in outputs]

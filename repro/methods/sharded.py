@@ -24,7 +24,7 @@ from repro.methods.unpipelined import SeededLayers, Unpipelined
 
 
 class LocalBytes(LiveBytes):
-    """Counts the tensors of this process, not the whole ones for which DTensors stand.
+    """Counts the tensors of this process, not the whole ones that DTensors represent.
 
     Storages count at their current size, as fully_shard frees gathered weights by resizing.
     """

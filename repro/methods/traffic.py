@@ -1,6 +1,6 @@
 """Bytes that a process sends in a step, counted where tensors are handed to torch.distributed.
 
-A process does not see what a collective sends, so the bandwidth-optimal ring stands for it: of n
+A process does not see what a collective sends, so the bandwidth-optimal ring is assumed: of n
 processes each sends 2 (n - 1) / n times the tensor in an all-reduce, and (n - 1) / n times the
 whole tensor in an all-gather, a reduce-scatter and a broadcast.
 """

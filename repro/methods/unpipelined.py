@@ -36,7 +36,7 @@ class SeededLayers(nn.Sequential):
         self._recompute = setup.config.checkpoint == "always"
 
     def forward(self, value: Tree) -> Tree:
-        """Run the layers; each is recomputed in the backward if the setup says "always"."""
+        """Run the layers; each is recomputed in the backward with checkpoint "always"."""
         for n, layer in enumerate(self):
             seed = rng.hashed(self._seed, self.step, self.micro_batch, n)
             run = partial(self._seeded, seed, layer)
@@ -121,7 +121,7 @@ class Unpipelined(Peer):
 class DataParallel(Unpipelined):
     """Torch's `DistributedDataParallel`: D replicas whose gradients are all-reduced.
 
-    They are summed in the last micro-batch's backward, in buckets, beside the computation. Running
+    They are summed in the last micro-batch's backward, in buckets, during the computation. Running
     statistics of batch norm are those of the first replica, which the library broadcasts, and move
     with every micro-batch, twice where it is recomputed.
     """

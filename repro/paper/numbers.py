@@ -1,4 +1,4 @@
-"""Published numbers, read from `numbers.json` beside this file.
+"""Published numbers, read from `numbers.json` in this folder.
 
 Tables are named as in arXiv v5. `source.neurips` has the NeurIPS 2019 numbering where it differs:
 v5's Table 4 is NeurIPS's Table 5, v5's Table 5 is not in NeurIPS, NeurIPS's Table 4 (the step
@@ -128,5 +128,5 @@ def torchgpipe(name: str) -> list[Peer]:
 
 
 def lingvo(name: str) -> list[Peer]:
-    """What Lingvo says of its own GPipe: `lingvo("throughput")`."""
+    """What Lingvo publishes of its own GPipe: `lingvo("throughput")`."""
     return _rows(f"lingvo_{name}", Peer)

@@ -64,7 +64,7 @@ class Calibration(LayerTables):
         """Costs of the layers for a micro-batch of `examples`.
 
         With checkpoint "never", F builds the graph and takes the time of R. `busy` has the fraction
-        of the other stages beside each layer: with 0 the tables `alone` count, with 1 the others.
+        of the other stages that compute meanwhile: 0 takes the tables `alone`, 1 the others.
         """
 
         def seconds(kind: str, table: str) -> tuple[float, ...]:

@@ -197,14 +197,14 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         (["transformer", "--device", "V100-32G", "--K", "4"], "did you mean 'v100'?"),
         (["timed", "--device", "v100", "--K", "2"], "the layers of timed have fixed times"),
         (["timed", "--devices", "2"], "there is no fastest plan; give --K"),
-        ([*ON[1:]], "--devices: say how many there are"),
+        ([*ON[1:]], "--devices: how many there are"),
         ([*ON[1:], "--devices", "0"], "--devices 0: allowed is 1 to 64"),
         ([*ON[1:], "--devices", "2", "--schedule", "1f1b"], "--schedule: has no meaning without"),
         ([*ON[1:], "--K", "2", "--save", "x.json"], "--save: has no meaning with --K"),
         ([*ON[1:], "--largest", "8GB"], "--device: has no meaning with --largest"),
         ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
         (["transformer", "--largest", "8GB", "--K", "2", "4"], "allowed is one value of each"),
-        (["timed", "--device", "here", "--K", "2"], "wait as long as they say"),
+        (["timed", "--device", "here", "--K", "2"], "layers wait for fixed times"),
     ],
 )
 def test_a_mistake_is_one_line(words, text, refused):

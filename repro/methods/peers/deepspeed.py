@@ -53,7 +53,7 @@ class DeepSpeedPipeline(Peer):
                 "train_batch_size": M * size,
                 "train_micro_batch_size_per_gpu": size,
                 "gradient_accumulation_steps": M,
-                "gradient_clipping": 0.0,  # it clips to a norm of 1 unless told
+                "gradient_clipping": 0.0,  # it clips to a norm of 1 by default
                 "steps_per_print": 2**40,
                 "pipeline": {"use_reentrant": False},
             },
@@ -111,7 +111,7 @@ class _Keeping(torch.optim.SGD):
 
 
 def _deepspeed(device: torch.device) -> Any:
-    """The library, which is told where it runs; it is optional, so it is imported by name."""
+    """The library, set up for this process; it is optional, so it is imported by name."""
     os.environ.setdefault("LOCAL_RANK", str(dist.get_rank()))
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -59,8 +59,8 @@ class Pipelining(Peer):
         self.module = self._model = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
         kind: Any = get_schedule_class(config.schedule.replace("-", ""))
-        held = stages if config.stages_per_rank > 1 else stages[0]
-        self._schedule: Any = kind(held, config.micro_batches, loss_fn=self._loss)
+        own = stages if config.stages_per_rank > 1 else stages[0]
+        self._schedule: Any = kind(own, config.micro_batches, loss_fn=self._loss)
 
     def _forward_backward(self, inputs: Tree, targets: Tree) -> float:
         losses: list[Tensor] = []
