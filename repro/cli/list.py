@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from repro.cli.answers import print_answer
 from repro.cli.options import parse
 from repro.harness import catalog
-from repro.harness.spec import SCALES, Experiment
+from repro.harness.spec import SCALES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,17 +14,16 @@ class ListOptions:
 
 def main(arguments: list[str]) -> int:
     parse(ListOptions, arguments, "repro list")
-    lines = []
     for name in catalog.names():
         built = {scale: catalog.find(name).build(scale) for scale in SCALES}
         first = built[SCALES[0]]
-        minutes = {scale: _minutes(scale, each) for scale, each in built.items()}
-        exhibits = {"v5": first.paper or "-", "NeurIPS": first.neurips or "-"}
-        lines.append({"name": name} | exhibits | minutes | {"needs": first.needs})
-    hint = "`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them"
-    print_answer({"experiments, with minutes at each scale": lines, "next": hint})
+        minutes = [
+            f"{scale} {experiment.minutes[scale]:g}"
+            for scale, experiment in built.items()
+            if scale in experiment.minutes
+        ]
+        exhibit = first.paper or (first.neurips and f"NeurIPS {first.neurips}")
+        print(f"{name:14}" + ": ".join(filter(None, (exhibit, first.question))))
+        print(" " * 14 + ". Minutes: ".join(filter(None, (first.needs, ", ".join(minutes)))))
+    print("\n`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them")
     return 0
-
-
-def _minutes(scale: str, experiment: Experiment) -> str:
-    return f"{experiment.minutes[scale]:g}" if scale in experiment.minutes else "-"
