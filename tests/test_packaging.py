@@ -74,7 +74,8 @@ def test_the_library_installs_with_torch_and_numpy_alone(wheel: Path, tmp_path: 
     (tmp_path / "example.py").write_text(program, encoding="utf-8")
     printed = output(commands / "python", "example.py", folder=tmp_path)
     assert re.search(r"loss \d\.\d+, idle \d+%", printed)
-    every_name = "import repro; from repro.gpipe import *; print(repro.__version__)"
+    every_name = "import repro.gpipe; assert {'Pipeline', 'launch'} <= {*dir(repro.gpipe)}\n"
+    every_name += "from repro.gpipe import *; print(repro.__version__)"
     version = output(commands / "python", "-c", every_name, folder=tmp_path).strip()
     assert f"-{version}-" in wheel.name
 

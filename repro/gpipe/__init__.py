@@ -45,6 +45,11 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+def __dir__() -> list[str]:
+    """The names of the module and the public ones, which are imported later."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name from the module that defines it (PEP 562)."""
     if name not in _HOME:
