@@ -25,6 +25,7 @@ from repro.harness.frame import COLUMNS, run_line
 from repro.harness.results import GIB, Place, Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.spec import canonical, run_name
+from repro.io.redact import tilde_to_home
 from repro.io.untrusted import refuse_links
 
 if TYPE_CHECKING:
@@ -104,13 +105,12 @@ def log_run(mode: Mode, results: Results, run: Run, directory: Path) -> str | No
     """Copy a run; returns the project's address when online, as `log_experiment` does."""
     line = run_line(results, run)
     numbers = {name: line.pop(name) for name in _NUMBERS}
-    config = line | run.spec.plain() | _of_model(run.model, canonical(run.spec.arguments))
+    config = line | run.spec.plain() | _of_model(run.model, canonical(run.spec.model_args))
     # The spec names recomputation `checkpoint` and has the rule of the cut; so does `cut_by`.
     config |= {"balance": line["balance"], "method": run.spec.method}
     config |= {"remat": None, "peak_gib_per_stage": None}
     # Metrics of single languages ("bleu toy:alfa") are too many.
     tested = {f"test/{n}": v for n, v in run.newest.get("metrics", {}).items() if ":" not in n}
-
     name = run_name(run.id, "measured", run.differs_in)[:128]  # W&B takes no longer one
     about = {"job_type": run.fidelity, "name": name, "config": _flat(config)}
     return _copy(mode, run.place, directory, about, _points(run), _flat(numbers | tested))
@@ -144,9 +144,9 @@ def workspace(results: Results, entity: str, project: str) -> "ws.Workspace":
     from wandb_workspaces import expr
 
     sections: dict[str, list[Any]] = {}
-    for name, of in results.by_experiment.items():
+    for name in dict.fromkeys(run.experiment for run in results.runs if run.done):
         table, about = f"runs/{name}", results.listings[name]
-        runs = [run for run in of if run.done and run.spec.task == "train"]
+        runs = [r for r in results.by_experiment[name] if r.done and r.spec.task == "train"]
         known = {column for run in runs for column in _flat(run_line(results, run))}
         charts = [
             wr.CustomChart(
@@ -197,8 +197,8 @@ def _of_model(name: str, arguments: str) -> dict[str, Any]:
     given = json.loads(arguments)
     known = {n: p.default for n, p in models.parameters(name).items() if p.default is not p.empty}
     fakes = fake_layers("cpu")
-    layers = [fakes.modules[kind] for kind in fakes.kinds(models.build(name, **given).layers)]
-    count = sum(weights.numel() for layer in layers for weights in layer.parameters())
+    kinds = fakes.kinds(models.build(name, **tilde_to_home(given)).layers)
+    count = sum(p.numel() for kind in kinds for p in fakes.modules[kind].parameters())
     return {"model_args": known | given, "parameters": count}
 
 
