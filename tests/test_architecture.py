@@ -38,7 +38,7 @@ LINES = {
     "experiments": 4000,
     "cli": 1800,
     "report": 1800,
-    "costs": 1900,
+    "costs": 1800,
     "methods": 2400,
     "models": 1500,
     "data": 1200,

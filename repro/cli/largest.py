@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from repro.cli.answers import print_answer, same
+from repro.cli.source import PredictOptions
 from repro.costs.size_ladder import size_ladders
 from repro.costs.units import parse_bytes
 from repro.harness.catalog import pairs
@@ -15,13 +16,12 @@ from repro.harness.spec import assigned
 from repro.harness.text import above, size
 
 if TYPE_CHECKING:
-    from repro.cli.predict import PredictOptions
     from repro.costs.fit import Cut, Ladder, Step
 
 _SILENT = 3.0  # seconds of a search before it names the sizes that it counts
 
 
-def answer(options: "PredictOptions", text: str) -> int:
+def answer(options: PredictOptions, text: str) -> int:
     """Print the largest model that fits into a memory; 1 if none fits."""
     from repro.costs.fit import largest
     from repro.models import build
@@ -57,7 +57,7 @@ def answer(options: "PredictOptions", text: str) -> int:
     return 0 if best is not None else 1
 
 
-def _step(options: "PredictOptions") -> "Step":
+def _step(options: PredictOptions) -> "Step":
     from repro.costs.fit import Step
     from repro.gpipe import PipelineConfig
     from repro.harness.tasks.optimizers import OPTIMIZERS

@@ -4,22 +4,18 @@ import dataclasses
 import json
 from itertools import product
 from math import inf
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
-from annotated_types import Interval
+from typing import TYPE_CHECKING, Any
 
 from repro.cli import largest
 from repro.cli.answers import print_answer, same
 from repro.cli.largest import cut_text
-from repro.cli.options import MiniBatch, json_file, named_by_flags, parse
-from repro.cli.source import Chosen, chosen, this_machine
+from repro.cli.options import json_file, named_by_flags, parse
+from repro.cli.source import Chosen, PredictOptions, chosen, this_machine
 from repro.costs.error_bars import range_text, step_error
 from repro.costs.units import parse_bytes
 from repro.gpipe.schedule import collector
-from repro.harness.sizes import DEFAULT_N, in_blocks
-from repro.harness.spec import PLAIN, Checkpoint, Optimizer, RunSpec, ScheduleName, assigned, sweep
+from repro.harness.sizes import in_blocks
+from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
 from repro.harness.text import above, number, size
 
 if TYPE_CHECKING:
@@ -35,58 +31,6 @@ _TAKES = {
 _OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
 _COLUMNS = ("method", "K", "D", "M", "checkpoint", "step_s", "step_low_s", "step_high_s")
 _RATIOS = ("speedup_vs_plain", "speedup_vs_k1", "idle_over_total", "peak_bytes", "fits")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PredictOptions:
-    """Predict a step of given K and M, the fastest plan, or the largest model to fit.
-
-    With --K, the training step for each K and M. Without --K, a search for the fastest plan on some
-    devices: schedule, K, D, M, recomputation and cut. With --largest, a search for the largest
-    model that fits into a memory. Steps are simulated and memory is counted; nothing is trained.
-    """
-
-    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]] = ""
-    """comes first: transformer, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run"""
-    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
-    """arguments of the model, such as L=24"""
-    K: tuple[int, ...] = ()
-    """numbers of devices, which have one stage each, or --stages-per-rank of them"""
-    M: tuple[int, ...] = ()
-    """numbers of micro-batches; by default 1, 4 and 32, with --largest 32"""
-    N: MiniBatch = DEFAULT_N
-    """mini-batch, over all replicas"""
-    D: int = 1
-    """replicas of the pipeline, which split the mini-batch and sum their gradients"""
-    schedule: ScheduleName = "gpipe"
-    """order of forwards and backwards"""
-    stages_per_rank: int | None = None
-    """stages of each device; at least 2 for the schedule interleaved-1f1b, otherwise left out"""
-    checkpoint: Checkpoint = "always"
-    """which micro-batches are recomputed"""
-    optimizer: Optimizer = "sgd"
-    """whose update and state count; Table 1 has rmsprop-momentum, two slots for each parameter"""
-    device: str | None = None
-    """a profile such as v100 (a wrong name lists all), the .json file of one, or here: this
-    machine, on which the layers are timed first, and the times kept"""
-    link: float | None = None
-    """10^9 bits per second between devices, without latency, instead of the device's own link"""
-    results: Path = Path("results")
-    """folder in which --device here keeps layer times"""
-    memory: str | None = None
-    """of each device, such as 16GB (10^9 bytes) or 16GiB (2^30); by default the profile's"""
-    devices: Annotated[int | None, Interval(ge=1, le=64)] = None
-    """how many there are for the fastest plan; with --device here all of them"""
-    top: Annotated[int, Interval(ge=1, le=100)] = 5
-    """plans to show"""
-    save: Path | None = None
-    """write the spec of the fastest plan to this .json file, which `repro run --spec` measures"""
-    largest: str | None = None
-    """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into this
-    memory, such as 8GB or 8GiB"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print everything as one JSON object, in seconds and bytes"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,18 @@
-"""The model that a verb is asked about, and where the times of its layers come from."""
+"""The options of `repro predict`, the model, and the source of the times of its layers."""
 
+import dataclasses
 import math
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import tyro
+from annotated_types import Interval
+
+from repro.cli.options import MiniBatch
 from repro.costs import device
 from repro.costs.error_bars import BUSY
 from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -16,15 +22,66 @@ from repro.harness.job import Job
 from repro.harness.outside import read
 from repro.harness.own_code import code_of
 from repro.harness.schema import KeptLayers
-from repro.harness.sizes import small
-from repro.harness.spec import RunSpec, assigned, digest, slug
+from repro.harness.sizes import DEFAULT_N, small
+from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName, assigned, digest, slug
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import LARGE, refuse_links
 
 if TYPE_CHECKING:
-    from repro.cli.predict import PredictOptions
     from repro.harness.predict import Source
     from repro.models import Model
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Predict a step of given K and M, the fastest plan, or the largest model to fit.
+
+    With --K, the training step for each K and M. Without --K, a search for the fastest plan on some
+    devices: schedule, K, D, M, recomputation and cut. With --largest, a search for the largest
+    model that fits into a memory. Steps are simulated and memory is counted; nothing is trained.
+    """
+
+    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]] = ""
+    """comes first: transformer, amoebanet-d, timm:NAME, or a function of your own,
+    import:package.module:function, which is code and is run"""
+    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    """arguments of the model, such as L=24"""
+    K: tuple[int, ...] = ()
+    """numbers of devices, which have one stage each, or --stages-per-rank of them"""
+    M: tuple[int, ...] = ()
+    """numbers of micro-batches; by default 1, 4 and 32, with --largest 32"""
+    N: MiniBatch = DEFAULT_N
+    """mini-batch, over all replicas"""
+    D: int = 1
+    """replicas of the pipeline, which split the mini-batch and sum their gradients"""
+    schedule: ScheduleName = "gpipe"
+    """order of forwards and backwards"""
+    stages_per_rank: int | None = None
+    """stages of each device; at least 2 for the schedule interleaved-1f1b, otherwise left out"""
+    checkpoint: Checkpoint = "always"
+    """which micro-batches are recomputed"""
+    optimizer: Optimizer = "sgd"
+    """whose update and state count; Table 1 has rmsprop-momentum, two slots for each parameter"""
+    device: str | None = None
+    """a profile such as v100 (a wrong name lists all), the .json file of one, or here: this
+    machine, on which the layers are timed first, and the times kept"""
+    link: float | None = None
+    """10^9 bits per second between devices, without latency, instead of the device's own link"""
+    results: Path = Path("results")
+    """folder in which --device here keeps layer times"""
+    memory: str | None = None
+    """of each device, such as 16GB (10^9 bytes) or 16GiB (2^30); by default the profile's"""
+    devices: Annotated[int | None, Interval(ge=1, le=64)] = None
+    """how many there are for the fastest plan; with --device here all of them"""
+    top: Annotated[int, Interval(ge=1, le=100)] = 5
+    """plans to show"""
+    save: Path | None = None
+    """write the spec of the fastest plan to this .json file, which `repro run --spec` measures"""
+    largest: str | None = None
+    """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into this
+    memory, such as 8GB or 8GiB"""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print everything as one JSON object, in seconds and bytes"""
 
 
 class Chosen(NamedTuple):
@@ -57,7 +114,7 @@ class Chosen(NamedTuple):
             )
 
 
-def chosen(options: "PredictOptions", processes: int | None, N: int) -> Chosen:
+def chosen(options: PredictOptions, processes: int | None, N: int) -> Chosen:
     """The model and its layer times.
 
     --device here times layers on so many processes at once, by default one for each device, in
@@ -96,7 +153,7 @@ def _link(speed: float | None) -> LinkSpeed | None:
 
 
 def _timed_here(
-    options: "PredictOptions", name: str, args: dict[str, Any], processes: int | None, N: int
+    options: PredictOptions, name: str, args: dict[str, Any], processes: int | None, N: int
 ) -> Chosen:
     """Layer times of this machine: kept ones if they agree, else the layers are timed now."""
     from repro.harness.predict import Calibrated

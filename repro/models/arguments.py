@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from repro.io.explain import demand
 from repro.io.untrusted import did_you_mean
 
 # Ranges of arguments. L has a limit, since the list of layers is made before any check of memory.
@@ -43,6 +42,8 @@ def check_types(builder: Callable[..., Any], given: Mapping[str, Any]) -> None:
     Types are those of JSON: an int is allowed for a float, but neither a bool nor "6" for an int.
     """
     from pydantic import TypeAdapter, ValidationError
+
+    from repro.io.explain import demand
 
     parameters = inspect.signature(builder, eval_str=True).parameters
     for name in given.keys() & parameters.keys():
