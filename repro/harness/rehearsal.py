@@ -18,7 +18,7 @@ from repro.harness.machine import Machine, memory
 from repro.harness.plan import Plan
 from repro.harness.predict import Source, waits
 from repro.harness.spec import RunSpec, canonical
-from repro.harness.text import size
+from repro.harness.text import above
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import message, short
 from repro.methods.convolutions import refuse_undivided
@@ -116,10 +116,14 @@ def too_large(spec: RunSpec, devices: Machine) -> str:
     if spec.K == 1:  # any cut: the rank has all layers
         others = spec.total_stages - 1
         counts = (len(model.layers) - others, *[1] * others)
-    if isinstance(counts, str):
+    if isinstance(counts, str) or waits(model):
         return ""
+    spec.check_depth(len(model.layers))
     source = Source(model, spec.optimizer)
-    peaks = source.peaks(spec, source.examples(spec), counts) or [0]
+    try:
+        peaks = source.peaks(spec, source.examples(spec), counts) or [0]
+    except UncountableError:
+        return ""
     shared = ceil(spec.devices / devices.count)
     needed, limit = shared * max(peaks), devices.memory
     if devices.device == "cpu":
@@ -127,7 +131,7 @@ def too_large(spec: RunSpec, devices: Machine) -> str:
     if needed <= limit:
         return ""
     where = "a GPU" if devices.memory else "this machine"
-    return f"takes {size(needed)} of the {size(limit)} of {where}, as `repro predict` counts"
+    return f"takes {above(needed, limit)} on {where}, as `repro predict` counts"
 
 
 def rehearse(spec: RunSpec, model: Model) -> None:

@@ -325,4 +325,4 @@ def test_what_does_not_fit_is_not_started(tmp_path: Path, monkeypatch, capsys):
     assert main(["run", *words]) == 2
     line = capsys.readouterr().err
     assert line.startswith(f"error: --spec {saved}: takes ")
-    assert line.endswith("of the 1.00 MiB of a GPU, as `repro predict` counts\n")
+    assert line.endswith(" of 1.00 MiB on a GPU, as `repro predict` counts\n")
