@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from repro.io.temporary import own_folder
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
+_OUTER = Path(tempfile.gettempdir())
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of several, and has _OUTER in common
 # Where tests, what they start, and libraries put files; short, as the path of a socket must be.
-FOLDER = Path(tempfile.mkdtemp(prefix="t-"))
+FOLDER = Path(tempfile.mkdtemp(prefix="t-", dir=_OUTER.parent if _IS_WORKER else _OUTER))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 tempfile.tempdir = str(FOLDER)
 # W&B's service writes a log into the user's cache. What uv has downloaded is found all the same.
@@ -26,6 +29,24 @@ _CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # n
 os.environ.setdefault("UV_CACHE_DIR", f"{_CACHE}/uv")
 _PLACES = "TMPDIR", "MPLCONFIGDIR", "HF_DATASETS_CACHE", "XDG_CACHE_HOME"
 os.environ.update(dict.fromkeys(_PLACES, str(FOLDER)))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """While a test marked `alone` runs, no other worker runs one.
+
+    The time that it waits for them is not counted, since its time limit is set inside.
+    """
+    kind = LOCK_EX if item.get_closest_marker("alone") else LOCK_SH
+    common = _OUTER if _IS_WORKER else FOLDER
+    with (common / "door").open("w") as door, (common / "machine").open("w") as machine:
+        flock(door, LOCK_EX)  # else the others' next tests would keep it waiting
+        flock(machine, kind)
+        flock(door, LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            flock(machine, LOCK_UN)  # a process that the test has forked may keep the file open
 
 
 @pytest.fixture(scope="session", autouse=True)

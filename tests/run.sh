@@ -16,10 +16,20 @@ check() {
     "$@" || failed="$failed $name"
 }
 
-check pytest .venv/bin/python -m pytest "$@"
+# pyright runs beside the tests, whose stages often wait for each other.
+types=$(mktemp) || exit 1
+trap 'rm -f "$types"' EXIT
+trap 'kill "$pyright" 2>/dev/null; exit 130' INT TERM
+.venv/bin/pyright >"$types" 2>&1 &
+pyright=$!
+
+# Two workers, each with a server of processes of its own; a file's tests stay on one of them.
+check pytest .venv/bin/python -m pytest -n 2 --dist loadfile "$@"
 check ruff .venv/bin/ruff check
 check format .venv/bin/ruff format --check
-check pyright .venv/bin/pyright
+printf '\n== pyright: .venv/bin/pyright\n'
+wait "$pyright" || failed="$failed pyright"
+cat "$types"
 
 if [ -n "$failed" ]; then
     printf '\ntests/run.sh: FAILED:%s\n' "$failed" >&2

@@ -170,13 +170,13 @@ def _fits_of(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> dict[str, Fit
 
 def _on_a_gpu(runs: Sequence[Run], paper: Quoted) -> str:
     """How training the printed size went, and the largest size that trains."""
-    words = []
+    trained, searched, words = plan.trained(paper), plan.searched(paper), []
     for run in runs:
-        if run.spec == plan.trained(paper) and run.status.startswith("oom"):
+        if run.spec == trained and run.status.startswith("oom"):
             words.append("out of memory")
-        if run.spec == plan.trained(paper) and run.done:
+        if run.spec == trained and run.done:
             words.append("out of memory" if run.size == "nothing fits" else "trains")
-        if run.spec == plan.searched(paper) and run.done:
+        if run.spec == searched and run.done:
             words.append(f"largest {run.size}")
     return ", ".join(dict.fromkeys(words)) or EMPTY
 

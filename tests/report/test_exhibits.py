@@ -6,12 +6,19 @@ import pandas as pd
 import pytest
 from recorded import changed_runs
 
+from repro.harness import statistics
 from repro.harness.results import Results
 from repro.report import figures
 from repro.report.compare import of_exhibits, of_paper
 from repro.report.sections import sections_of
 from repro.report.tables import all_tables
 from repro.report.verdicts import all_lines, claims_of
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No interval is resampled, since only what is in a report is asked here."""
+    monkeypatch.setattr(statistics, "_two_levels", lambda sets: (0.9, 1.1))
 
 
 def is_made(results: Results) -> None:

@@ -10,8 +10,9 @@ from recorded import changed_runs, with_values
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import Fitted
+from repro.report.declared import report_of
 from repro.report.page import write_tables
-from repro.report.verdicts import all_lines, claims_of, exhibits
+from repro.report.verdicts import all_lines, exhibits
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,13 +62,14 @@ def test_tampered_data_change_the_verdict(
     word: str,
 ):
     def verdict_of(results: Results) -> Any:
-        claims = claims_of(results)[experiment]
+        claims = report_of(experiment).claims(results)
         (found,) = [each for each in claims if each.exhibit == exhibit and what in each.what]
         return found.verdict
 
-    assert verdict_of(reference) != word
     runs = [run for run in reference.runs if run.experiment == experiment and run.done]
-    assert verdict_of(changed_runs(replace(reference, runs=runs), tamper)) == word
+    own = replace(reference, runs=runs)
+    assert verdict_of(own) != word
+    assert verdict_of(changed_runs(own, tamper)) == word
 
 
 def test_a_report_without_verdicts_shows_none_of_an_earlier_one(modelled, nothing, tmp_path):
