@@ -33,7 +33,7 @@ ALLOWED = {
 # The most lines of each room: what it has, rounded up to the next hundred. A number falls with its
 # room; it grows only with a reason beside it.
 LINES = {
-    "gpipe": 9800,  # the terms of losses, their check, a step without a pipeline; emptied layers
+    "gpipe": 9900,  # the terms of losses, their check, a step without a pipeline; one page of the paper
     "harness": 6500,  # rounds that stop when their ratios are decided
     "experiments": 4000,
     "cli": 1800,
@@ -47,7 +47,7 @@ LINES = {
     "simulate": 400,
     "paper": 200,
 }
-MOST_LINES_OF_TESTS = 14400
+MOST_LINES_OF_TESTS = 14600  # the rule by which measuring stops, on recorded blocks
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
     *"about catalog frame machine plan record results schema sizes spec statistics vary".split()
