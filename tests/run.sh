@@ -23,8 +23,9 @@ trap 'kill "$pyright" 2>/dev/null; exit 130' INT TERM
 .venv/bin/pyright >"$types" 2>&1 &
 pyright=$!
 
-# Two workers, each with a server of processes of its own; a file's tests stay on one of them.
-check pytest .venv/bin/python -m pytest -n 2 --dist loadfile "$@"
+# Two workers, each with a server of processes of its own. A file's tests stay on one of them; files that take long
+# come first in the order of their names, last in that of how many tests they have.
+check pytest .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
 check ruff .venv/bin/ruff check
 check format .venv/bin/ruff format --check
 printf '\n== pyright: .venv/bin/pyright\n'

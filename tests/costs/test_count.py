@@ -38,15 +38,15 @@ def memory_of_ranks(
     data: tuple[Any, Any],
     config: PipelineConfig,
     optimizer: Optimizer | None,
-    messages: Messages,
+    *messages: Messages,
     device: str = "cpu",
-) -> list[StageMemory]:
-    """Of stages of as many layers."""
+) -> list[list[StageMemory]]:
+    """For each kind of messages, of stages of as many layers."""
     counter = Counter(layers, loss, optimizer, device=device)
     schedule = config.make_schedule()
     no_profile: Any = None
     counts = choose(layers, schedule.stages, "uniform", config.partitioner, no_profile).counts
-    return Ranks(counter, schedule, *data, messages).peaks(counts)
+    return [Ranks(counter, schedule, *data, each).peaks(counts) for each in messages]
 
 
 def prepared(
@@ -87,9 +87,8 @@ def test_counted_is_what_a_step_has_in_memory():
     ranks = launch(measured, stages=2)
     for n, case in enumerate(CASES):
         model, data, config = prepared(*case)
-        counted = partial(memory_of_ranks, model.layers, model.loss, data, config)
-        least = counted(torch.optim.RMSprop, SHARED)
-        most = counted(torch.optim.RMSprop, Messages(posted=2, sending=0))
+        given = model.layers, model.loss, data, config, torch.optim.RMSprop
+        least, most = memory_of_ranks(*given, SHARED, Messages(posted=2, sending=0))
         for j, live in enumerate(of_rank[n] for of_rank in ranks):
             assert 0.98 * least[j].total <= live <= 1.02 * most[j].total, (case, j)
 
@@ -113,9 +112,8 @@ def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
     with LiveBytes(pipe.resident(*data, own), device="cuda") as meter:
         pipe.train_step(*data, model.loss, own)
     pipe.close()
-    (stage,) = memory_of_ranks(
-        model.layers, model.loss, data, config, optimizer, Messages(0, 0), "cuda"
-    )
+    given = model.layers, model.loss, data, config, optimizer
+    ((stage,),) = memory_of_ranks(*given, Messages(0, 0), device="cuda")
     assert stage.total == pytest.approx(meter.peak, rel=0.01)
     assert on_gpu >= 0.99 * meter.peak
 
@@ -128,7 +126,9 @@ def counted(layers: list[Any] | None = None, **options: Any) -> list[StageMemory
     config = PipelineConfig(**{"stages": 1, "micro_batches": 1, **options})
     data = torch.zeros(16, 8), torch.zeros(16, 8)
     loss, optimizer = nn.functional.mse_loss, torch.optim.RMSprop
-    return memory_of_ranks(layers or [linear] * 4, loss, data, config, optimizer, Messages())
+    given = layers or [linear] * 4, loss, data, config, optimizer
+    (stages,) = memory_of_ranks(*given, Messages())
+    return stages
 
 
 def test_what_stays_is_known_by_hand():

@@ -147,7 +147,6 @@ PROGRAMS = [
     ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each '),
     ("pdb", _IMPORTED, ""),
     ("package", _GUARDED, _IN_MAIN),
-    ("stdin", _IMPORTED, ""),
     ("notebook", _TRAIN + _CALL, _TYPED),
     ("notebook", _IMPORTED, ""),
 ]
@@ -158,7 +157,8 @@ PROGRAMS = [
 def test_programs_whose_function_stages_can_import_or_not(tmp_path: Path):
     """A notebook's cells run in a __main__ without a file; pdb's __main__ has no __spec__."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path])}
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    files: Any = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    files |= {"stdin": subprocess.DEVNULL}  # else pdb would read on
     with ExitStack() as ends:
         started = []
         for n, (how, code, _) in enumerate(PROGRAMS):  # all of them at the same time
@@ -172,14 +172,13 @@ def test_programs_whose_function_stages_can_import_or_not(tmp_path: Path):
                 "script": [script],
                 "pdb": ["-m", "pdb", "-c", "continue", script],
                 "package": [folder],
-                "stdin": ["-"],
                 "notebook": ["-c", cell],
             }[how]
             command = [sys.executable, *command]
-            python = program(folder, command, env=environment, cwd=folder, **pipes)
+            python = program(folder, command, env=environment, cwd=folder, **files)
             started.append((folder, ends.enter_context(python)))
         for (folder, python), (how, code, words) in zip(started, PROGRAMS, strict=True):
-            out, error = python.communicate(code if how == "stdin" else "", timeout=150)
+            out, error = python.communicate(timeout=150)
             until(lambda folder=folder: left_behind(folder) == [], 10)
             if words:
                 assert f"ValueError: {words}" in error, (how, error)

@@ -19,7 +19,7 @@ from repro.gpipe.core.microbatch import map_leaves, split
 # One launch trains with every loss.
 pytestmark = pytest.mark.timeout(180)
 N, CLASSES, TOKENS, PAD = 16, 4, 5, 0
-SPLITS = [(1, 1), (1, 2), (1, 4), (2, 4), (3, 2)]  # K and M
+SPLITS = [(1, 1), (1, 4), (2, 4), (3, 2)]  # K and M
 REFUSED = "Weighted(loss_fn, lambda targets: number of terms)"
 Loss = Callable[[Any, Any], Any]
 UNTYPED: Any = functional  # its stubs lack some arguments

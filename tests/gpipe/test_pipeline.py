@@ -56,6 +56,7 @@ def ran() -> list[Any]:
     return launch(everything, stages=2)
 
 
+@pytest.mark.alone
 def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_aligned(ran: Any):
     (loss, outputs, clock, _), (other_loss, (evaluated, predicted), other_clock, _) = ran
     assert (loss, outputs) == (other_loss, (None, None))
@@ -66,6 +67,7 @@ def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_a
     assert other_clock == pytest.approx(1000.0, abs=0.05)
 
 
+@pytest.mark.alone
 def test_a_throttled_link_takes_what_arithmetic_says_and_is_measured_so(ran: Any):
     """Two messages of 10 kB one after the other, and the gradient of none comes back."""
     seconds, latency, speed = ran[0][3]

@@ -97,6 +97,7 @@ def test_what_is_measured(shared: Crew):
     assert untraced.step_s[0] >= 3 * 4 * 0.001
 
 
+@pytest.mark.alone
 def test_runs_are_measured_step_against_step(shared: Crew):
     """Of one, two and three stages, with a peer; a slowed run is slower.
 

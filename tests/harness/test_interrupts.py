@@ -51,8 +51,8 @@ IN_THE_BACKGROUND = ("sh", "-c", "trap '' INT HUP && exec \"$@\"", "sh")  # as `
 
 @pytest.mark.parametrize(
     ("before", "signals"),
-    [((), "INT INT"), ((), "TERM"), (IN_THE_BACKGROUND, "INT HUP TERM")],
-    ids=["Ctrl-C twice", "SIGTERM", "ignored signals, then SIGTERM"],
+    [((), "INT INT"), (IN_THE_BACKGROUND, "INT HUP TERM")],
+    ids=["Ctrl-C twice", "ignored signals, then SIGTERM"],
 )
 def test_a_signal_stops_in_order_and_others_do_not_disturb(
     tmp_path: Path, before: tuple[str, ...], signals: str

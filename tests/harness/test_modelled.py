@@ -80,6 +80,7 @@ def test_what_does_not_go_together_is_one_line(changed: dict[str, Any], words: s
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.alone
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_two_processes_take_about_the_simulated_step(tmp_path: Path):
     """Never less; a busy machine may wake them late, so up to half more in the quickest step."""

@@ -113,6 +113,7 @@ def bare_ranks() -> list[Measured]:
     return run((Job(timed),), dist.get_rank())
 
 
+@pytest.mark.alone
 def test_the_bare_loop_takes_what_it_waits_and_little_more():
     record = launch(bare_ranks, stages=2)[0][0].record.model_dump()
     assert 1 <= min(record["step_s"]) / 0.095 < 1.5  # (M+K-1)F + M(R+B) + (K-1)B

@@ -17,11 +17,10 @@ AMOEBANET = {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0}
 TINY = {"d": 16, "H": 32, "V": 64, "T": 10, "dropout": 0.0}
 MODELS = {
     "amoebanet-d": AMOEBANET,
-    "amoebanet-b": AMOEBANET,
     "transformer": {**TINY, "L": 2, "heads": 2},
     "translation": {**TINY, "L": 1, "A": 2, "head_dim": 12, "S": 9},
     "unet": {"B": 1, "C": 2, "image": 64, "dropout": 0.0},
-    "timm:resnet18": {"image": 32, "num_classes": 10},
+    "timm:resnet10t": {"image": 32, "num_classes": 10},
     "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
 }
 
