@@ -33,7 +33,7 @@ ALLOWED = {
 # The most lines of each room: what it has, rounded up to the next hundred. A number falls with its
 # room; it grows only with a reason beside it.
 LINES = {
-    "gpipe": 9900,  # the terms of losses, their check, a step without a pipeline; one page of the paper
+    "gpipe": 9900,  # the terms of losses, and their check; the paper on one page
     "harness": 6600,  # rounds that stop when their ratios are decided
     "experiments": 4000,
     "cli": 1800,

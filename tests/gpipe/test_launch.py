@@ -177,7 +177,7 @@ def test_programs_whose_function_stages_can_import_or_not(tmp_path: Path):
             command = [sys.executable, *command]
             python = program(folder, command, env=environment, cwd=folder, **files)
             started.append((folder, ends.enter_context(python)))
-        for (folder, python), (how, code, words) in zip(started, PROGRAMS, strict=True):
+        for (folder, python), (how, _, words) in zip(started, PROGRAMS, strict=True):
             out, error = python.communicate(timeout=150)
             until(lambda folder=folder: left_behind(folder) == [], 10)
             if words:
