@@ -41,7 +41,7 @@ def train(pipe: Any, stage: nn.Module, inputs: Any, targets: Any) -> list[Any]:
 def both(M: int) -> list[tuple[Any, Any]]:
     trained = []
     for model, inputs, targets in models():
-        mine = GPipe(copy.deepcopy(model), M)
+        mine = GPipe([*copy.deepcopy(model)], M)
         pipe = Pipeline(model, dist.get_world_size(), M, balance="uniform", device="cpu")
         small = train(mine, mine.stage, inputs, targets)
         trained.append((small, train(pipe, pipe.module, inputs, targets)))

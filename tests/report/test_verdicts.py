@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from recorded import changed_runs, with_values
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import Fitted
-from repro.report.declared import report_of
 from repro.report.page import write_tables
 from repro.report.verdicts import all_lines, exhibits
 
@@ -62,7 +62,7 @@ def test_tampered_data_change_the_verdict(
     word: str,
 ):
     def verdict_of(results: Results) -> Any:
-        claims = report_of(experiment).claims(results)
+        claims = import_module(f"experiments.{experiment}.report").claims(results)
         (found,) = [each for each in claims if each.exhibit == exhibit and what in each.what]
         return found.verdict
 
