@@ -170,6 +170,7 @@ def claim(
     controls: str,
     *,
     unit: str = "",
+    says: str = "",
     why: str = "",
     alike: float | None = None,
 ) -> Claim:
@@ -187,6 +188,7 @@ def claim(
         paper=nan if alike is None else 0.0,
         off=alike or 0.0,
         least=0.0 if alike is None else -inf,
+        says=says,
         unit=unit,
         smaller=True,
         doubt=next(filter(None, doubts), "") if found.seeds else "",

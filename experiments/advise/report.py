@@ -8,8 +8,9 @@ from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets
 from repro.report.compare import predicted_step
-from repro.report.framed import framed, text_of, with_interval
+from repro.report.framed import framed, with_interval
 from repro.report.table import Table
+from repro.report.text import ranged
 
 PREDICTED, MEASURED, ERROR = "step (ms) predicted", "step (ms) measured", "error (%) predicted"
 
@@ -18,7 +19,7 @@ def tables(results: Results) -> list[Table]:
     frame = plans(results)
     shown = ["where", "plan", "recomputed", PREDICTED, MEASURED]
     shown += [ERROR, f"{ERROR}: low", f"{ERROR}: high", "rank predicted", "rank measured"]
-    return [framed(NAME, frame[shown], ABOUT, forms={ERROR: "+.1f"})]
+    return [framed(NAME, frame[shown], ABOUT)]
 
 
 def plans(results: Results) -> Frame:
@@ -55,4 +56,4 @@ def _mark(results: Results, plans: Frame) -> str:
     advised, fastest = (plans.loc[plans[step].idxmin(), "run"] for step in (PREDICTED, MEASURED))
     if advised is fastest:
         return " (advised, the fastest)"
-    return f" (advised, {text_of('.2f', *ratio_of(results, fastest, advised))} of the fastest)"
+    return f" (advised, {ranged(*ratio_of(results, fastest, advised))} of the fastest)"

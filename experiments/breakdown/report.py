@@ -20,6 +20,7 @@ from repro.report.compare import fits
 from repro.report.figures import Picture
 from repro.report.framed import framed, or_status, with_parts
 from repro.report.table import Table
+from repro.report.text import percent
 
 LONG_NAMES = style.PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
 PIE = {slice_.part: slice_.percent for slice_ in breakdown()}
@@ -59,7 +60,7 @@ def tables(results: Results) -> list[Table]:
     parts = pd.DataFrame({part: or_status(runs, part) for part in _ORDER})
     for name, line in parts.set_index(runs["fidelity"] + " " + runs["name"]).iterrows():
         table[name] = line
-    forms = dict.fromkeys(table.columns, ".1%")
+    forms = dict.fromkeys(table.columns, percent)
     found = {part: claim.verdict for part, claim in _claims(results).items()}
     table["verdict"] = pd.Series(found, dtype=object)
     return [framed(NAME, table, ABOUT, forms=forms, K=K, M=M, off=OFF)]

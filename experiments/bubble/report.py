@@ -15,12 +15,12 @@ from repro.report.figures import Picture
 from repro.report.framed import framed, or_status, with_parts
 from repro.report.style import KINDS, SOFT, THEORY, dots, in_pairs, legend_below, over_m
 from repro.report.table import Table
+from repro.report.text import percent
 
 KS = (2, 4, 8)  # of the paper's tables
 NEGLIGIBLE = (5, 10)  # percent of K x step, as which the paper's word is read
 POINT = ["where", "K"]
 _SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # of markers; the larger lie beneath
-_WHY = "without imbalance, messages and the runtime; it depends on K, M and F:R:B, not on size"
 
 
 def steps(results: Results) -> Frame:
@@ -42,22 +42,30 @@ def tables(results: Results) -> list[Table]:
         for share in ("bubble", "idle"):
             shown = of.assign(share=or_status(of, share)).groupby(POINT)["share"].first()
             table[f"{fidelity} {share}"] = shown
-    forms = dict.fromkeys(table.columns, ".1%")
-    return [framed(NAME, table.reset_index(), ABOUT, forms=forms)]
+    return [framed(NAME, table.reset_index(), ABOUT)]
 
 
 def claims(results: Results) -> Iterator[Claim]:
     """The bubble of a measured step where there is one, else of an emulated one."""
     frame = select(steps(results), done=True).dropna(subset="bubble")
-    for K in KS:
+    readings = " or ".join(map(str, NEGLIGIBLE))
+    for K in reversed(KS):
         of = select(frame, K=K, M=4 * K)
         fidelity: Fidelity = "measured" if "measured" in set(of["fidelity"]) else "emulated"
-        ours = [number(100 * share) for share in select(of, fidelity=fidelity)["bubble"]]
-        alike: dict[str, Any] = {"ours": ours, "fidelity": fidelity, "unit": "%", "why": _WHY}
-        at = f"K={K}, M={4 * K}"
-        for most in NEGLIGIBLE:
-            what = f"bubble is negligible, read as at most {most} %, {at}"
-            yield Claim("Section 2.3, bubble", what, most=most, **alike)
+        of = select(of, fidelity=fidelity)
+        idle = [percent(share) for share in of["idle"]]
+        why = f"our reading: at most {readings} %; {idle[0]} with all other waiting" if idle else ""
+        yield Claim(
+            "Section 2.3, bubble",
+            f"bubble, share of a step, K={K}, M={4 * K}",
+            [number(100 * share) for share in of["bubble"]],
+            fidelity,
+            most=NEGLIGIBLE,
+            says="\N{LEFT DOUBLE QUOTATION MARK}almost negligible\N{RIGHT DOUBLE QUOTATION MARK}",
+            unit="%",
+            why=why,
+            point=(K, 4 * K),
+        )
 
 
 def figures(results: Results) -> Iterator[Picture]:

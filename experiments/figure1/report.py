@@ -20,12 +20,13 @@ from repro.report.figures import Picture
 from repro.report.framed import error_bars, estimated, framed, with_interval
 from repro.report.style import FIDELITIES, dots, grid
 from repro.report.table import Table
+from repro.report.text import digits, ranged
 
-EXHIBIT = "Figure 1, size"
+EXHIBIT = "Figure 1, exponents"
 FIGURE3, SIZED = "figure3", [str(size) for size in SIZES]  # whose translation models are shown
 IMAGES, FLOPS = "images, D = 8, 12, 16, 24", "images, at about equal FLOPs"
 TRANSLATION = "translation, the four sizes of Figure 3"
-OF_PARAMETERS = "quality grows with parameters, exponent: "
+OF_PARAMETERS = "scaling exponent, "
 # Models -> arms; FLOPs grow with the square of the width.
 ARMS = {
     IMAGES: [arm_of(D) for D in TRIED],
@@ -106,11 +107,7 @@ def _trained(results: Results) -> tuple[Frame, Frame]:
 
 
 def tables(results: Results) -> list[Table]:
-    images, texts = _printed()
-    paper = {
-        IMAGES: -power_law(images["parameters"], 100 - images["y"])[0],
-        TRANSLATION: power_law(texts["parameters"], texts["y"])[0],
-    }
+    paper = quoted_laws()
     verdicts = {judged.what: judged.verdict for judged in claims(results)}
     lines = []
     for models, found in laws(*_trained(results)).items():
@@ -118,22 +115,31 @@ def tables(results: Results) -> list[Table]:
             line = {"models": models, "seeds": found.seeds} | estimated("exponent", found.quality)
             verdict = verdicts.get(OF_PARAMETERS + models, nan)
             lines.append(line | {"paper": paper.get(models, nan), "verdict": verdict})
-    forms = dict.fromkeys(["exponent", "paper"], ".3f")
-    return [framed(NAME, pd.DataFrame(lines), ABOUT, forms=forms)]
+    return [framed(NAME, pd.DataFrame(lines), ABOUT)]
+
+
+def quoted_laws() -> dict[str, float]:
+    """Exponents of the points in the paper's picture; it prints none."""
+    images, texts = _printed()
+    return {
+        IMAGES: -power_law(images["parameters"], 100 - images["y"])[0],
+        TRANSLATION: power_law(texts["parameters"], texts["y"])[0],
+    }
 
 
 def claims(results: Results) -> Iterator[Claim]:
     runs, texts = _trained(results)
-    found = laws(runs, texts)
+    found, quoted = laws(runs, texts), quoted_laws()
     b, low, high = found[FLOPS].quality
-    flops = f"at about equal FLOPs, with rates for all updates: {b:.2f} [{low:.2f}, {high:.2f}]"
-    embeddings = "most parameters are embeddings, of one size"
+    flops = f"at about equal FLOPs {ranged(b, low, high)}"
+    embeddings = "far too large: most parameters are embeddings, of one size"
     for models, controls, why in (
         (IMAGES, _controls_of(runs), "" if isnan(low) else flops),
         (TRANSLATION, compared.failing(compared.controls(texts, SIZED[0])), embeddings),
     ):
         what = OF_PARAMETERS + models
-        yield compared.claim(EXHIBIT, what, found[models], controls, why=why)
+        says = f"{digits(quoted[models])}, fitted to a picture"
+        yield compared.claim(EXHIBIT, what, found[models], controls, says=says, why=why)
     yield from _of_sizes(results)
 
 
@@ -147,13 +153,13 @@ def _of_sizes(results: Results) -> Iterator[Claim]:
     for row in translation_models():
         of_size = found.get((row.L, row.H, row.A), ())
         yield Claim(
-            EXHIBIT,
+            "Figure 1, sizes",
             f"parameters of T({row.L}, {row.H}, {row.A})",
             [*map(number, of_size)],
             "counted",
             paper=row.parameters,
             off=min(1.5 * UNITS[row.parameters], 0.1 * row.parameters),
-            why="; ".join(f"{two / 1e6:.1f}M with two tables of embeddings" for two in of_size[1:]),
+            others="with two tables of embeddings",
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import nan
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.methods import runs as plan
@@ -13,14 +14,15 @@ from repro.harness.results import Results, Run
 from repro.report import gantt, style
 from repro.report.claim import Claim, number
 from repro.report.figures import Picture
-from repro.report.framed import MARKS, RATIO, Form, framed, or_status, with_interval
+from repro.report.framed import MARKS, framed, or_status, with_interval
 from repro.report.table import Table
+from repro.report.text import TIMES, percent
 
 MIB = 2**20
 RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
 OVER_ONE, PEAK, SENT = "over one device", "peak MiB", "sent MiB"
 ON_TWO, COUNTED_ON_TWO = "measured on two (MiB)", "counted on two (MiB)"
-COUNTED_ON_K = f"counted on {K} at the paper's size (MiB)"
+COUNTED_ON_K = f"counted on {K} at the paper's size (GiB)"
 OVER_GPIPE, BUT_GRADIENTS = "over GPipe", "over GPipe, without sums of gradients"
 OF_WHOLE_MODELS = ("data", "rows")  # each device has all weights, whose gradients are summed
 WORDS = {
@@ -48,9 +50,8 @@ def side_by_side(results: Results) -> Table:
     table[PEAK], table[SENT] = 1024 * frame["peak_gib_max"], frame[SENT]
     table["idle/total"] = frame["idle_over_total"]
     late = [max(first(run, "staleness") or [0]) for run in frame["run"]]
-    table["updates late"] = frame["step_s"].where(~frame["done"], late)
-    forms: dict[str, Form] = {OVER_ONE: RATIO, SENT: ".2f", "updates late": ".0f"}
-    return framed(NAME, table, ABOUT, forms=forms, marks=MARKS)
+    table["updates late"] = pd.Series(late, frame.index, object).where(frame["done"])
+    return framed(NAME, table, ABOUT, marks=MARKS)
 
 
 def traffic(results: Results) -> Table:
@@ -64,8 +65,8 @@ def traffic(results: Results) -> Table:
     table = table.join(large.set_axis([COUNTED_ON_K, OVER_GPIPE, BUT_GRADIENTS], axis=1))
     table = table.reset_index()
     table["model"] = table["model"].map(style.model_name)
-    forms: dict[str, Form] = dict.fromkeys((ON_TWO, COUNTED_ON_TWO), ".2f")
-    return framed("traffic", table, ABOUT, forms=forms, K=K)
+    table[COUNTED_ON_K] /= 2**10
+    return framed("traffic", table, ABOUT, K=K)
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -78,16 +79,16 @@ def claims(results: Results) -> Iterator[Claim]:
             why = ""
             if ours != least:
                 undivided = first(lines["run"].iloc[0], "undivided")
-                why = f"{least[0]:.2f}x without sums of gradients, which a pipeline does not send; "
-                why += f"{undivided:.0%} of the products are not divided"
+                why = f"{percent(undivided)} of the products are not divided"
             yield Claim(
                 "Section 6, split operators",
                 f"bytes sent on {K} devices over a pipeline's: {WORDS[method]}",
                 [number(value) for value in (*ours, *least)],
                 "counted",
                 least=1,
-                unit="x",
+                unit=TIMES,
                 why=why,
+                others="without the sums of gradients",
             )
 
 

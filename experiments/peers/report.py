@@ -9,9 +9,10 @@ from repro.harness.frame import Frame, controls_frame, ratio_of, runs_frame, sel
 from repro.harness.results import Results, Run
 from repro.harness.spec import ON_CPU
 from repro.report.claim import Estimate
-from repro.report.framed import RATIO, framed, in_two, with_interval
+from repro.report.framed import framed, in_two, with_interval
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table
+from repro.report.table import Table
+from repro.report.text import EMPTY
 
 OVER, NOISE = "ours over peer", "A/A"
 TRANSPORTS = ("auto", "gloo")  # through which ours sends
@@ -37,7 +38,7 @@ def tables(results: Results) -> list[Table]:
         }
     )
     judged = long[long[NOISE].notna() & long[OVER].notna()]
-    texts, _ = in_two(judged, forms={OVER: RATIO, NOISE: RATIO})
+    texts, _ = in_two(judged)
     texts[OVER] += ", " + texts["verdict"]
     point = ["where", "peer", "step", NOISE]
     table = texts[point].drop_duplicates()

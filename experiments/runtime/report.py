@@ -43,8 +43,7 @@ def tables(results: Results) -> list[Table]:
     table = frame[["where", "K", "M"]].assign(**{"F (ms)": (1e3 * frame["F"]).map("{:g}".format)})
     table[STEP], table["step (ms) arithmetic"] = 1e3 * frame["step_s"], 1e3 * frame["best_s"]
     table = table.join(frame.filter(like=OVERHEAD)).join(frame.filter(like=OVER_BARE))
-    forms = {OVERHEAD: ".2f", OVER_BARE: ".3f"}
-    return [framed(NAME, table, ABOUT, forms=forms)]
+    return [framed(NAME, table, ABOUT)]
 
 
 def figures(results: Results) -> Iterator[Picture]:

@@ -17,6 +17,7 @@ from repro.report.claim import Claim
 from repro.report.figures import Picture
 from repro.report.framed import estimated, framed
 from repro.report.table import Table
+from repro.report.text import printed, ranged
 
 EXHIBIT = "Table 5, batch size"
 
@@ -52,13 +53,15 @@ def _gain(runs: Frame, protocol: str, less: int, more: int) -> Gain:
 def _of_protocols(runs: Frame) -> Iterator[Claim]:
     smallest, middle, largest = _batches(runs)
     controls = compared.failing(compared.controls(runs, arm_of(UPDATES, middle)))
+    fewest, *_, most = (printed(size.bleu) for size in table5())
+    says = f"{fewest} to {most} BLEU"
     for protocol in PLAN:
         found = _gain(runs, protocol, smallest, largest)
         step, low, high = _gain(runs, protocol, middle, largest).quality
-        alone = f"N={largest} minus N={middle} alone: {step:.2f} [{low:.2f}, {high:.2f}]"
-        what = f"the largest batch has more BLEU than the smallest, {protocol}"
+        alone = f"N={largest} minus N={middle} alone: {ranged(step, low, high)}"
+        what = f"largest batch minus smallest, {protocol}"
         why = "" if isnan(low) else alone
-        yield compared.claim(EXHIBIT, what, found, controls, unit="BLEU", why=why)
+        yield compared.claim(EXHIBIT, what, found, controls, unit="BLEU", says=says, why=why)
 
 
 def claims(results: Results) -> Iterator[Claim]:

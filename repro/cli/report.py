@@ -94,14 +94,13 @@ def write(options: ReportOptions) -> None:
 
 
 def show_verdicts(results: Results, plots: Path) -> None:
-    """Print a row for each exhibit of the paper that has results."""
+    """Print the paper's six questions with their verdicts, if anything can be compared."""
     from repro.report import verdicts
+    from repro.report.first_screen import lines
 
-    columns = ("exhibit", "claim", "paper", "ours", "fidelity", "verdict")
-    exhibits = verdicts.exhibits(verdicts.all_lines(results))
-    rows = [dict(zip(columns, exhibit.cells, strict=True)) for exhibit in exhibits]
-    if rows:
-        print_answer({"verdicts": rows, "every claim": plots / f"{verdicts.NAME}.md"})
+    if verdicts.all_lines(results):
+        answers = lines(verdicts.claims_of(results))
+        print_answer({"the paper's questions": answers, "every claim": plots / f"{verdicts.NAME}.md"})
 
 
 def _of(names: tuple[str, ...], results: Results) -> Results:

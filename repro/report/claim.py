@@ -40,25 +40,29 @@ class Claim:
     """One cell or sentence of the paper, and our value.
 
     What agrees is `paper` with up to `off` to either side; of a claim without a printed number,
-    all above `least` up to `most`.
+    all above `least` up to `most`. The paper's words may be read as several limits `most`, and
+    then each is a setting that the paper leaves open.
     """
 
-    exhibit: str  # the line of the first screen in which it is counted, `Table 2, Transformer`
+    exhibit: str  # with whose claims it is counted, `Table 2, Transformer`
     what: str  # what is claimed, `speed, K=8, M=32 over K=2, M=1`
     ours: Sequence[Estimate]  # one for each setting that the paper leaves open; the first is shown
     fidelity: Fidelity
     paper: float = nan  # the printed number, in `unit`
     off: float = 0.0
     least: float = -inf
-    most: float = inf
+    most: Sequence[float] = (inf,)
+    says: str = ""  # the paper, where it prints no such number
     unit: str = ""
     smaller: bool = False  # whether ours are smaller models, whose intervals are over seeds
     fitted: bool = False  # whether a setting of ours was inferred from the printed number
     doubt: str = ""  # why ours says nothing: a failed control, a training that did not converge
     why: str = ""  # behind the verdict: what was varied, fitted, or is misprinted
+    others: str = ""  # what `ours` has behind the first, `other cuts`
+    point: tuple[int, int] = (0, 0)  # K and M, of a claim about one point
 
     def __post_init__(self) -> None:
-        limits = -inf < self.least or self.most < inf
+        limits = -inf < self.least or max(self.most) < inf
         assert limits == isnan(self.paper), f"{self.what}: a printed number, or a limit"
 
     @property
@@ -67,7 +71,7 @@ class Claim:
         without_seeds = any(isnan(low) or isnan(high) for _, low, high in known)
         if not known or self.doubt or (self.smaller and without_seeds):
             return "not tested here"
-        found = {self._agrees(*each) for each in self.ours}
+        found = {self._agrees(*each, most) for each in self.ours for most in self.most}
         if found == {False}:
             return "not reproduced"
         if found != {True} or self.fitted:
@@ -76,15 +80,14 @@ class Claim:
             return "trend"
         return "consistent" if self.fidelity in MODELLED else "reproduced"
 
-    def _agrees(self, value: float, low: float, high: float) -> bool | None:
+    def _agrees(self, value: float, low: float, high: float, most: float) -> bool | None:
         """Whether a number of ours agrees; None if it is NaN, or its interval crosses what does."""
         if isnan(value):
             return None
         if isnan(low) or isnan(high):
             low = high = value
         if isnan(self.paper):
-            inside, outside = self.least < low and high <= self.most, high <= self.least
-            outside = outside or low > self.most
+            inside, outside = self.least < low and high <= most, high <= self.least or low > most
         else:
             least, most = self.paper - self.off, self.paper + self.off
             inside, outside = least <= low and high <= most, high < least or low > most

@@ -5,7 +5,7 @@ Their frames have a line for each run. `setting` is what of it the paper does no
 """
 
 from collections.abc import Mapping, Sequence
-from math import isnan, nan
+from math import nan
 from typing import Any
 
 import pandas as pd
@@ -18,8 +18,9 @@ from repro.harness.results import Results, Run
 from repro.paper import numbers, theory
 from repro.report import style
 from repro.report.claim import MODELLED, Claim, Estimate, number
-from repro.report.framed import RANGE, lengths, text_of
+from repro.report.framed import lengths
 from repro.report.table import NOT_RUN
+from repro.report.text import TIMES, ranged
 
 CELL = ["model", "K", "M"]
 ENDS = ["ratio", "low", "high"]
@@ -64,23 +65,18 @@ def _over(results: Results, run: Run, base: Run) -> Estimate:
 
 
 def first_text(frame: Frame) -> str:
-    """The first line's ratio: `5.61 (4.8 to 6.6)`, or `1.09 [1.08, 1.11]` if it was measured."""
-    if frame.empty:
-        return NOT_RUN
-    line = frame.iloc[0]
-    if line["fidelity"] not in MODELLED or isnan(line["low"]):
-        return text_of(".2f", *line[ENDS])
-    return f"{line['ratio']:.2f}" + RANGE.format(f"{line['low']:#.2g}", f"{line['high']:#.2g}")
+    """The first line's ratio: `5.61 (4.75 to 6.62)`."""
+    return NOT_RUN if frame.empty else ranged(*frame.iloc[0][ENDS])
 
 
 def claims_on(
-    name: str, ours: Frame, exhibit: str, what: str, why: str, settings: Mapping[str, Sequence[str]]
+    name: str, ours: Frame, exhibit: str, what: str, others: str, settings: Mapping[str, Any]
 ) -> dict[Any, Claim]:
     """Model, K and M of each cell of a table that does not print 1 -> its claim, the largest first.
 
     What was measured counts before what was simulated, and of that every setting. Those in
-    `settings` of the model need a result. The texts have {model}, {K} and {M}; `why` says what the
-    settings are.
+    `settings` of the model need a result. The texts have {model}, {K} and {M}; `others` says what
+    the settings are.
     """
     claims = {}
     cells = printed(name).query("paper != 1").sort_values(CELL, ascending=[True, False, False])
@@ -93,7 +89,10 @@ def claims_on(
         if measured.empty:
             ratios += [number(nan)] * len({*settings[model]} - {*best["setting"]})
         inside = best.loc[best["low"].le(paper) & best["high"].ge(paper), "setting"]
-        alone = f"; in the range of {' and '.join(inside)} alone" * (0 < len(inside) < len(best))
+        shown = simulated["setting"].head(1) if measured.empty else ()
+        why = "".join(f"cut by {setting}" for setting in shown)
+        if 0 < len(inside) < len(best):
+            why = f"agrees only if cut by {' or '.join(inside)}"
         words = {"model": style.model_name(model), "K": K, "M": M}
         claims[model, K, M] = Claim(
             exhibit.format(**words),
@@ -102,8 +101,10 @@ def claims_on(
             "simulated" if measured.empty else "measured",
             paper=paper,
             off=0.0 if measured.empty else CLOSE * paper,
-            unit="x",
-            why=why + alone,
+            unit=TIMES,
+            why=why,
+            others=others,
+            point=(K, M),
         )
     return claims
 

@@ -2,12 +2,12 @@
 
 `X: low` and `X: high` are the ends of the interval of the column X, which shows them. What a number
 looks like follows from its column's name, in `FORMS`, unless the table says otherwise. A text in a
-column of numbers stands as it is, and so does a `Cell`, whose text is not that of its number.
+column of numbers stays as it is, and so does a `Cell`, whose text is not that of its number.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from math import isnan, nan
+from collections.abc import Callable, Iterable, Mapping
+from math import nan
 from typing import Any
 
 import pandas as pd
@@ -16,25 +16,19 @@ from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame
 from repro.report.claim import Estimate
 from repro.report.style import PARTS, model_name
-from repro.report.table import EMPTY, NOT_RUN, Cell, Table
+from repro.report.table import NOT_RUN, Cell, Table
+from repro.report.text import EMPTY, digits, percent, printed, ranged
 
-Form = str | Callable[[Any], str]
-RATIO = "ratio"  # form of a ratio: ~ where its interval spans 1, and the baseline is named
+Form = Callable[[Any], str]
 # What a column's name says of its numbers: the first that matches.
 FORMS: tuple[tuple[str, Form], ...] = (
     (r"^model$", model_name),
-    (r"\(ms\)|\(MiB\)|\bMiB\b|\(%\)", ".1f"),
-    (r"idle/total|\bshare\b|\btransfer\b", ".1%"),
-    (r"", ".2f"),
+    (r"\bpaper$", printed),
+    (r"\b(idle|bubble|share|theory|transfer)\b", percent),
+    (r"", digits),
 )
 LOW, HIGH = ": low", ": high"
-# Behind a number: the ends of its 95 % interval, or of the range within which nine of ten simulated
-# numbers of its setting were right.
-INTERVAL, RANGE = " [{}, {}]", " ({} to {})"
-MARKS = (
-    f"[low, high]: 95 % interval over rounds and their blocks, {NO_INTERVAL}; ~ where it spans 1: "
-    "no difference shown."
-)
+MARKS = f"(low to high): 95 % interval over rounds and their blocks, {NO_INTERVAL}."
 
 
 def framed(
@@ -43,7 +37,6 @@ def framed(
     about: About,
     *,
     forms: Mapping[str, Form] | None = None,
-    ranges: Collection[str] = (),
     data: Frame | None = None,
     **values: object,
 ) -> Table:
@@ -52,31 +45,27 @@ def framed(
     A column `where` is left out where all lines are of one place.
 
     Args:
-        forms: column -> form of its numbers, as for `format`, a function, or `RATIO`.
-        ranges: columns whose ends are where a simulated number is expected, and no interval.
+        forms: column -> form of its numbers.
         data: what the csv file holds, where that is not this frame.
         values: for the braces in title and note.
     """
     words = about.words[name].filled(**values)
     if "where" in frame and len(set(frame["where"])) < 2:
         frame = frame.drop(columns="where")
-    shown, own = in_two(frame, forms=forms, ranges=ranges)
+    shown, own = in_two(frame, forms=forms)
     data = own if data is None else data.astype(object)
     return Table(name, words.title, words.note, shown, data, about.experiment)
 
 
-def in_two(
-    frame: Frame, *, forms: Mapping[str, Form] | None = None, ranges: Collection[str] = ()
-) -> tuple[Frame, Frame]:
+def in_two(frame: Frame, *, forms: Mapping[str, Form] | None = None) -> tuple[Frame, Frame]:
     """What a reader sees of a frame, and what the csv file holds of it."""
     shown, data = {}, {}
     for column in (name for name in frame if not name.endswith((LOW, HIGH))):
         named = next(form for pattern, form in FORMS if re.search(pattern, column))
         form = (forms or {}).get(column, named)
         ends = [end for end in (column + LOW, column + HIGH) if end in frame]
-        around = RANGE if column in ranges else INTERVAL
         lines = frame[[column, *ends]].itertuples(index=False)
-        shown[column] = [text_of(form, *line, around=around) for line in lines]
+        shown[column] = [text_of(form, *line) for line in lines]
         data[column] = [cell.value if isinstance(cell, Cell) else cell for cell in frame[column]]
         data |= {end: [*frame[end]] for end in ends}
     return pd.DataFrame(shown, dtype=object), pd.DataFrame(data, dtype=object)
@@ -117,30 +106,17 @@ def lengths(value: pd.Series, low: pd.Series, high: pd.Series) -> list[pd.Series
     return [(value - low).fillna(0), (high - value).fillna(0)]
 
 
-def text_of(
-    form: Form, value: Any, low: float = nan, high: float = nan, around: str = INTERVAL
-) -> str:
+def text_of(form: Form, value: Any, low: float = nan, high: float = nan) -> str:
+    if hasattr(value, "item"):
+        value = value.item()  # a number of numpy's
     if isinstance(value, Cell):
         return value.text
     if value is None or value != value:  # NaN
         return EMPTY
-    if form == RATIO and value == low == high == 1:
-        return "1 (baseline)"
-    text = in_form(form, value)
-    if not isnan(low):
-        text += around.format(in_form(form, low), in_form(form, high))
-        if form == RATIO and low <= 1 <= high:
-            text += " ~"
-    return text
-
-
-def in_form(form: Form, value: Any) -> str:
-    if hasattr(value, "item"):
-        value = value.item()  # a number of numpy's
-    if callable(form):
-        return form(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if not isinstance(value, float):
-        return str(value)
-    return format(value, ".2f" if form == RATIO else form)
+    if isinstance(value, str):
+        return model_name(value) if form is model_name else value
+    if value == low == high == 1:
+        return "1 (baseline)"
+    return ranged(value, low, high) if form is digits else form(value)

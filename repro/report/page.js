@@ -7,8 +7,7 @@ function mark(id) {
   for (const other of links.values()) other.removeAttribute("aria-current");
   link.setAttribute("aria-current", "true");
   const contents = link.parentElement;
-  if (contents.scrollWidth > contents.clientWidth) contents.scrollLeft = link.offsetLeft - 60;
-  else if (contents.scrollHeight > contents.clientHeight) contents.scrollTop = link.offsetTop - 200;
+  contents.scrollLeft = link.offsetLeft - contents.offsetLeft - 60;
 }
 
 // A line a little below the top of the window: what crosses it is read.

@@ -1,6 +1,6 @@
 """One self-contained page from recorded results, with its tables and figures as files beside it.
 
-The first screen has a line for each exhibit of the paper. A section for each experiment follows,
+The first screen answers the paper's six questions. A section for each experiment follows,
 then what the words mean, every claim, and the machines. A page of results that are not compared
 with the paper begins with the experiments. The same results give the same bytes.
 """
@@ -15,11 +15,13 @@ from repro.harness.results import Results, load_recorded
 from repro.io.untrusted import refuse_linked_files
 from repro.report import figures, texts, verdicts
 from repro.report.compare import of_exhibits, of_paper
+from repro.report.first_screen import first_screen
 from repro.report.player import player, rendered
 from repro.report.sections import as_text, sections_of, with_code
-from repro.report.style import FIDELITIES, ink
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, origins, rounds, runs
+
+STYLES = ("page.css", "first_screen.css")
 
 
 def write(results_dir: Path, plots_dir: Path) -> Path:
@@ -37,31 +39,27 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
     claims = verdicts.claims_of(results)
-    rows = verdicts.exhibits(verdicts.all_lines(results))
+    compared = bool(verdicts.all_lines(results))
     papers = of_paper(results)
-    sections = sections_of(results, tables, drawn, traces, claims if rows else {})
-    places = {row.name: section["name"] for section in sections for row in section["verdicts"]}
+    sections = sections_of(results, tables, drawn, traces, claims if compared else {})
     # Experiments that have claims and no results.
     absent = [name for name in claims if name not in results.by_experiment]
-    own = not rows and len(sections) <= 2  # a few experiments are named
+    own = not compared and len(sections) <= 2  # a few experiments are named
     folder = Path(__file__).parent
     page = rendered(
         folder / "template.html.j2",
         code=with_code,
-        ink=ink,
-        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        css=Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in STYLES)),
         script=Markup((folder / "page.js").read_text(encoding="utf-8")),
-        fidelity_colours=FIDELITIES if rows else {},
         title=" and ".join(each["title"] for each in sections) if own else "GPipe, reproduced",
-        verdicts=rows,
+        first=first_screen(results, claims, tables) if compared else None,
         verdict_words=texts.VERDICTS,
         player=player(results),
         banner=_banner(results),
         tiny=all(run.scale == "smoke" for run in results.runs),
         sections=sections,
-        absent=[f".venv/bin/repro run {name}" for name in absent if rows],
-        places=places,
-        fidelities={n: t for n, t in texts.FIDELITIES.items() if rows or n != "quoted"},
+        absent=[f".venv/bin/repro run {name}" for name in absent if compared],
+        fidelities={n: t for n, t in texts.FIDELITIES.items() if compared or n != "quoted"},
         metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
         deviations=texts.DEVIATIONS if papers else (),
         counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),

@@ -17,7 +17,7 @@ from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import Table
 from repro.report.tables import origins
-from repro.report.verdicts import exhibits, lines_of, summed
+from repro.report.verdicts import counted
 
 
 def sections_of(
@@ -35,7 +35,6 @@ def sections_of(
         listing, words = results.listings[name], words_of(results, name)
         runs = shown.get(name) or results.by_experiment[name]
         measured = [run for run in runs if run.done and run.fidelity == "measured"]
-        rows = exhibits(lines_of(claims.get(name, ())))
         title, is_exhibit = words.title or name, listing.paper.startswith(("Table", "Figure"))
         places = [("arXiv v5", listing.paper), ("NeurIPS 2019", listing.neurips)]
         in_paper = getattr(words, "words", {}).get("In the paper")
@@ -49,8 +48,7 @@ def sections_of(
                 "measured": bool(measured),
                 "on_gpu": any(run.scale not in ON_CPU for run in measured),
                 "notes": [*filter(None, (on_a_busy_machine(runs), _in_turn(runs)))],
-                "verdicts": rows,
-                "counts": summed(rows),
+                "verdicts": counted(claims.get(name, ())),
                 "tables": [table for table in tables if table.experiment == name],
                 "figures": [figure for figure in drawn if figure.experiment == name],
                 "numbering": ", ".join(f"{version} {place}" for version, place in places if place),

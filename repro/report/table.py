@@ -16,9 +16,8 @@ from markupsafe import Markup
 from repro.harness.frame import Frame
 
 NOT_RUN = "not run"
-EMPTY = "-"
 
-_INTERVAL = re.compile(r"([-+]?[\d.]+(?:e[-+]\d+)?) (\[[^\]]*\])( ~)?")
+_INTERVAL = re.compile(r"([-+]?[\d.]+(?:e[-+]\d+)?[BM]?) (\(.* to .*\))")
 _SHORT = 18  # characters up to which a cell of the page stays on one line
 # How a formula begins in a spreadsheet, and what begins so and can be none: -3.5, +1e-3, -.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n")
@@ -125,6 +124,6 @@ def _markdown(text: str) -> str:
 
 def _html(text: str) -> str:
     if interval := _INTERVAL.fullmatch(text):
-        value, ends, mark = interval.groups()
-        return f"<td><b>{value}</b>{mark or ''} <small>{ends}</small></td>"
+        value, ends = interval.groups()
+        return f"<td><b>{value}</b> <small>{ends}</small></td>"
     return f"<td{' class=long' * (len(text) > _SHORT)}>{escape(text)}</td>"

@@ -11,8 +11,9 @@ from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, of_exhibits, told_apart
 from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import report_of
-from repro.report.framed import MARKS, RATIO, Form, in_two, or_status
+from repro.report.framed import MARKS, in_two, or_status
 from repro.report.table import Cell, Table
+from repro.report.text import ranged
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -49,7 +50,7 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     """
     frame = timed_runs(results, experiment, over)
     frame["throughput"] = [
-        Cell(run.throughput, f"{run.throughput:.1f} {run.unit}") for run in frame["run"]
+        Cell(run.throughput, ranged(run.throughput, unit=run.unit)) for run in frame["run"]
     ]
     columns = {
         **{name: frame[name] for name in ("method", "K", "M")},
@@ -58,8 +59,7 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
         **frame.filter(like=over),
         "peak MiB": 1024 * frame["peak_gib_max"],
     }
-    forms: dict[str, Form] = {over: RATIO}
-    shown, data = in_two(pd.DataFrame(columns), forms=forms)
+    shown, data = in_two(pd.DataFrame(columns))
     settings = frame[["id", "model", "D", "N", "remat", "fidelity", "machine", "idle_over_total"]]
     settings = settings.rename(columns={"idle_over_total": "idle/total"})
     data = pd.concat([settings.reset_index(drop=True), data], axis=1)

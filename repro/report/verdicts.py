@@ -1,61 +1,25 @@
-"""Every claim of the paper with its verdict, as a table, and a line for each exhibit."""
+"""Every claim of the paper with its verdict, as a table, and how many an exhibit has of each."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from math import isinf, isnan
+from math import isnan
 
 import pandas as pd
 
 from repro.harness.catalog import in_order
 from repro.harness.results import Results
-from repro.report.claim import MODELLED, WORDS, Claim, Word
+from repro.report.claim import WORDS, Claim, Word
 from repro.report.compare import of_exhibits
 from repro.report.declared import report_of, with_report
-from repro.report.framed import INTERVAL, RANGE, in_two
-from repro.report.table import EMPTY, Table
+from repro.report.framed import in_two
+from repro.report.table import Table
+from repro.report.text import EMPTY, amount, digits, printed, ranged
 from repro.report.texts import TABLES
 
 NAME = "verdicts"
-Counts = list[tuple[Word, int]]  # verdict -> claims that have it, the best verdict first
 Line = Mapping[str, str]  # of the table
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """A line of the first screen. Its first claim is shown, and all are counted."""
-
-    name: str  # such as "Table 2, Transformer"
-    lines: list[Line]
-
-    @property
-    def first(self) -> Line:
-        return self.lines[0]
-
-    @property
-    def fidelities(self) -> list[str]:
-        return [*dict.fromkeys(line["fidelity"] for line in self.lines if line["ours"] != EMPTY)]
-
-    @property
-    def counts(self) -> Counts:
-        return summed([self])
-
-    @property
-    def verdict(self) -> str:
-        """`3 of 4 consistent, 1 not reproduced`; the word alone of a single claim."""
-        if len(self.lines) == 1:
-            return self.first["verdict"]
-        first, *rest = [f"{count} {word}" for word, count in self.counts]
-        return ", ".join([first.replace(" ", f" of {len(self.lines)} ", 1), *rest])
-
-    @property
-    def cells(self) -> list[str]:
-        """Those of README's table."""
-        first = self.first
-        how = ", ".join(self.fidelities) or EMPTY
-        return [self.name, first["claim"], first["paper"], first["ours"], how, self.verdict]
 
 
 @lru_cache(maxsize=1)
@@ -70,16 +34,20 @@ def lines_of(claims: Iterable[Claim]) -> list[Line]:
     return [_line(claim) for claim in claims]
 
 
-def exhibits(lines: Iterable[Line]) -> list[Exhibit]:
-    by_name: dict[str, list[Line]] = {}
-    for line in lines:
-        by_name.setdefault(line["exhibit"], []).append(line)
-    return [Exhibit(name, of) for name, of in by_name.items()]
+def counted(claims: Iterable[Claim]) -> dict[str, str]:
+    """Exhibit -> `3 of 4 consistent, 1 not reproduced`; the word alone of a single claim."""
+    by_exhibit: dict[str, list[Word]] = {}
+    for claim in claims:
+        by_exhibit.setdefault(claim.exhibit, []).append(claim.verdict)
+    return {exhibit: _counts(verdicts) for exhibit, verdicts in by_exhibit.items()}
 
 
-def summed(rows: Iterable[Exhibit]) -> Counts:
-    counter = Counter(line["verdict"] for row in rows for line in row.lines)
-    return [(word, counter[word]) for word in WORDS if word in counter]
+def _counts(verdicts: Sequence[Word]) -> str:
+    if len(verdicts) == 1:
+        return verdicts[0]
+    counter = Counter(verdicts)
+    first, *rest = [f"{counter[word]} {word}" for word in WORDS if word in counter]
+    return ", ".join([first.replace(" ", f" of {len(verdicts)} ", 1), *rest])
 
 
 def all_lines(results: Results) -> list[Line]:
@@ -92,43 +60,36 @@ def table(lines: Sequence[Line]) -> Table:
     return Table(NAME, *TABLES[NAME], *in_two(pd.DataFrame(lines, dtype=object)))
 
 
+def ours_of(claim: Claim) -> str:
+    """`5.61x (4.75 to 6.62)`, with each setting that has a number; that of the first is shown."""
+    known = [each for each in claim.ours if not isnan(each[0])]
+    return ranged(*known[0], claim.unit) if known else EMPTY
+
+
+def paper_of(claim: Claim) -> str:
+    if claim.says or isnan(claim.paper):
+        return claim.says or "no number"
+    return amount(printed(claim.paper), claim.unit)
+
+
+def others_of(claim: Claim) -> str:
+    """`2.57x to 4.90x`: the numbers of ours behind the first one."""
+    values = [value for value, _, _ in claim.ours[1:] if not isnan(value)]
+    if not values or not claim.others:
+        return ""
+    ends = dict.fromkeys(map(digits, (min(values), max(values))))
+    return amount(" to ".join(ends), claim.unit)
+
+
 def _line(claim: Claim) -> Line:
-    ours = next((each for each in claim.ours if not isnan(each[0])), None)
-    text = EMPTY
-    if ours is not None:
-        value, low, high = ours
-        text = _amount(claim, value)
-        if not isnan(low + high):
-            around = RANGE if claim.fidelity in MODELLED else INTERVAL
-            text += around.format(_number(low), _number(high))
+    others = others_of(claim)
+    reasons = (claim.doubt, claim.why, f"{claim.others} {others}" if others else "")
     return {
         "exhibit": claim.exhibit,
         "claim": claim.what,
-        "paper": _printed(claim),
-        "ours": text,
+        "paper": paper_of(claim),
+        "ours": ours_of(claim),
         "fidelity": claim.fidelity,
         "verdict": claim.verdict,
-        "why": "; ".join(filter(None, (claim.doubt, claim.why))),
+        "why": "; ".join(filter(None, reasons)),
     }
-
-
-def _printed(claim: Claim) -> str:
-    """The printed number, or the limit as which a sentence without a number is read."""
-    if not isnan(claim.paper):
-        return _amount(claim, claim.paper, digits=4)
-    if isinf(claim.most):
-        return f"> {_amount(claim, claim.least)}"
-    return f"<= {_amount(claim, claim.most)}"
-
-
-def _amount(claim: Claim, value: float, digits: int = 3) -> str:
-    if not claim.unit:
-        return _number(value, digits)
-    return f"{_number(value, digits)}{'' if claim.unit == 'x' else ' '}{claim.unit}"
-
-
-def _number(value: float, digits: int = 3) -> str:
-    for size, letter in ((1e9, "B"), (1e6, "M")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"

@@ -7,7 +7,7 @@ from math import nan
 import pandas as pd
 
 from repro.harness.about import About, Words
-from repro.report.framed import RATIO, framed, in_two
+from repro.report.framed import framed, in_two
 from repro.report.table import Cell, Table, csv_text
 
 
@@ -23,11 +23,11 @@ def test_readers_and_the_csv_file_have_the_same_cells():
             "status": [True, "oom", "done"],
         }
     )
-    shown, data = in_two(frame, forms={"over K=1": RATIO})
+    shown, data = in_two(frame)
     assert shown.to_dict("list") == {
         "model": ["MLP", "Transformer", "resnet"],
-        "step (ms)": ["1.2", "-", "-"],
-        "over K=1": ["1.50 [0.90, 2.00] ~", "1 (baseline)", "1.00"],
+        "step (ms)": ["1.25", "-", "-"],
+        "over K=1": ["1.50 (0.900 to 2.00)", "1 (baseline)", "1.00"],
         "rounds": ["1", "2", "3"],
         "status": ["yes", "oom", "done"],
     }
@@ -47,12 +47,12 @@ def test_a_single_place_is_left_out_and_the_csv_file_may_hold_more():
 
 
 def test_files_escape_their_own_special_characters():
-    texts = ["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]
+    texts = ["a|b_c", "50 % & {x}", "1.50 (1.40 to 1.60)", "not run"]
     table = Table("toy", "T_1 | <x>", "5 % ~", *in_two(pd.DataFrame([texts], columns=[*"wxyz"])))
     assert list(csv.reader(io.StringIO(table.csv())))[1] == texts
-    assert r"| a\|b\_c | 50 % & {x} | 1.50 [1.40, 1.60] |" in table.markdown()
+    assert r"| a\|b\_c | 50 % & {x} | 1.50 (1.40 to 1.60) |" in table.markdown()
     assert "50 % &amp; {x}" in table.html()
-    assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in table.html()
+    assert "<b>1.50</b> <small>(1.40 to 1.60)</small>" in table.html()
 
 
 def test_no_cell_of_a_csv_file_is_a_formula():

@@ -1,0 +1,141 @@
+"""The first screen follows the claims, and says what is not there yet."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from recorded import changed_runs, with_values
+
+from repro.harness.results import Results, Run
+from repro.report import page
+from repro.report.claim import WORDS
+from repro.report.declared import report_of
+from repro.report.first_screen import FirstScreen, Part, first_screen, lines
+from repro.report.verdicts import claims_of
+
+ROOT = Path(__file__).parents[2]
+NO_RESULT = "no result: `repro run {}`"
+
+
+def screen(results: Results) -> FirstScreen:
+    return first_screen(results, claims_of(results), [])
+
+
+def without(results: Results, *experiments: str) -> Results:
+    kept = [run for run in results.runs if run.experiment not in experiments]
+    return replace(results, runs=kept)
+
+
+def parts(found: FirstScreen, question: str) -> list[Part]:
+    (row,) = [row for row in found.rows if row.question.startswith(question)]
+    return row.parts
+
+
+def test_the_screen_of_the_reference(reference: Results):
+    found = screen(reference)
+    assert found.headline == (
+        "Same model, same sizes, one of two speed-ups: that much of GPipe holds up. "
+        "Its bubble is not “almost negligible”."
+    )
+    assert found.where == (
+        "two CPU cores and, for bits and memory, one GPU; never on several accelerators"
+    )
+    assert found.modelled
+    titles = [[panel.title for panel in column.panels] for column in found.columns]
+    assert titles == [["Transformer, M = 32"], ["AmoebaNet-D, M = 32"], ["Bubble, M = 4K"]]
+    assert len(found.rows) == 6
+    assert all(part.verdict in WORDS for row in found.rows for part in row.parts)
+    (same,) = parts(found, "Same model")
+    assert same.ours == "21 of 21"
+    for panel in (panel for column in found.columns for panel in column.panels):
+        heights = [y for y, _, _ in panel.labels]
+        assert all(b - a >= panel.LINE for a, b in pairwise(heights))
+
+
+def half_as_fast(run: Run) -> Run:
+    """A simulated step that takes twice as long with several stages and micro-batches."""
+    if run.fidelity != "simulated" or run.K * run.M < 16:
+        return run
+    return with_values(run, step_s=[2 * step for step in run.rounds[0].values["step_s"]])
+
+
+def no_bubble(run: Run) -> Run:
+    return with_values(run, breakdown=run.rounds[-1].breakdown | {"bubble": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "tamper", "headline", "column", "sentence"),
+    [
+        ("table2", half_as_fast, "Its models are not as fast as printed.", 2, "not as fast"),
+        ("bubble", no_bubble, "small bubble: that much", 0, "is “almost negligible”"),
+        (
+            *("consistency", lambda run: with_values(run, digest=run.id)),
+            *("The model changes with K.", 2, "not bit-identical"),
+        ),
+    ],
+)
+def test_sentences_and_panels_follow_the_claims(
+    reference: Results,
+    experiment: str,
+    tamper: Callable[[Run], Run],
+    headline: str,
+    column: int,
+    sentence: str,
+):
+    def change(run: Run) -> Run:
+        return tamper(run) if run.experiment == experiment and run.done else run
+
+    found = screen(changed_runs(reference, change))
+    assert headline in found.headline
+    assert any(sentence in each for each in found.columns[column].sentences)
+    if experiment == "bubble":
+        assert [panel.title for panel in found.columns[0].panels][-1] == "Bubble, M = 4K"
+
+
+@pytest.mark.parametrize(
+    ("experiments", "question", "command"),
+    [
+        (("table2",), "How fast?", "table2"),
+        (("table3",), "Do slow links", "table3"),
+        (("bubble",), "How large is the bubble?", "bubble"),
+        (("consistency",), "Same model", "consistency"),
+        (("table1",), "How large a model?", "table1"),
+        (("figure1", "figure3", "table4", "table5"), "Do bigger models", "figure3"),
+    ],
+)
+def test_what_is_not_there_is_said(reference, experiments, question, command):
+    found = screen(without(reference, *experiments))
+    missing = parts(found, question)
+    assert {part.verdict for part in missing} == {"not tested here"}
+    assert missing[0].beside == NO_RESULT.format(command)
+    assert len(found.rows) == 6
+
+
+def test_nothing_measured(reference, tmp_path):
+    modelled = [run for run in reference.runs if run.fidelity != "measured"]
+    found = screen(replace(reference, runs=modelled))
+    assert found.where == ""
+    assert parts(found, "Same model")[0].verdict == "not tested here"
+    alone = replace(reference, runs=[run for run in modelled if run.experiment == "table2"])
+    html = page.write_loaded(alone, tmp_path).read_text(encoding="utf-8")
+    assert "Nothing was measured here." in html
+    assert "Nothing so far." in html
+
+
+def test_results_without_a_claim_have_no_first_screen(reference, own_sweep, tmp_path):
+    html = page.write(own_sweep, tmp_path).read_text(encoding="utf-8")
+    assert 'class="rows"' not in html
+    runs = reference.by_experiment["bubble"]
+    tiny = [replace(run, place=run.place._replace(scale="smoke")) for run in runs]
+    html = page.write_loaded(replace(reference, runs=tiny), tmp_path).read_text(encoding="utf-8")
+    assert 'class="rows"' not in html
+    assert "Scale smoke checks that everything runs." in html
+
+
+def test_the_readme_has_the_same_rows(reference):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tables = report_of("table3").tables(reference)
+    for line in lines(claims_of(reference), tables):
+        assert f"| {' | '.join(line.values())} |" in readme, "copy this line into the README"
