@@ -3,8 +3,8 @@
 - It is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
 - Five seeds must have all its arms, and its arms must have converged.
 - An arm has converged if the lowest validation loss falls by less than `STILL` over the last fifth
-  of the updates, in the mean over seeds. Under a falling rate that says that it is at rest, and not
-  that longer trainings end alike. It has not if most seeds keep the weights of their first
+  of the updates, in the mean over seeds. Under a falling rate that does
+  not say that longer trainings end alike. It has not if most seeds keep the weights of their first
   validation, since an earlier one might have been lower.
 - An arm of which any language is above `SATURATED` BLEU has nothing left to gain.
 - The controls of the experiment must show what they must.
@@ -156,7 +156,7 @@ def failing(controls: Iterable[tuple[str, Gain, Must]]) -> str:
     for name, found, must in controls:
         signs = {sign(found.quality), sign(found.loss)}
         if found.doubt or None in signs:
-            return f"a control cannot be told: {name}"
+            return f"a control is undecided: {name}"
         shown = {"be better": signs == {1}, "not be better": signs != {1}, "be alike": signs == {0}}
         if not shown[must]:
             return f"a control fails: {name} must {must}"

@@ -32,7 +32,7 @@ def recompute(scale: Scale) -> Literal["always", "never"]:
 
 
 def to_rest(recipe: Recipe, steps: int, *, stable: bool = True) -> Recipe:
-    """The recipe with a rate that falls at every hundredth of the updates, to come to rest.
+    """The recipe with a rate that falls at every hundredth of the updates, so that it converges.
 
     It stays at its peak for half of them and then falls by 20 %, or it falls by 6 % from the start.
     """

@@ -32,16 +32,17 @@ NORMS = {"amoebanet-b": "batch norm", "translation": "layer norm"}
 
 
 def tables(results: Results) -> list[Table]:
+    """A line for each model and change, with all K, places and seeds together."""
     lines = []
-    by_change = pairs(results).groupby(["where", "model", "change"], sort=False)
-    for (where, model, change), seeds in by_change:
-        line: dict[str, Any] = {"where": where}
-        line["model"] = Cell(model, f"{model_name(model)}, {NORMS[model]}")
-        line |= {"change": change, "seeds": len(seeds)}
-        same = int(seeds["identical"].sum())
-        line["identical"] = Cell(same, f"{same} of {len(seeds)}")
-        line |= estimated("relative distance", mean_interval(list(seeds["distance"])))
-        lines.append(line | {"agreement": worst(seeds["agreement"])})
+    every = pairs(results)
+    every["change"] = every["change"].mask(every["change"].str.startswith("K="), "K")
+    for (model, change), runs in every.groupby(["model", "change"], sort=False):
+        line: dict[str, Any] = {"model": f"{model_name(model)}, {NORMS[model]}"}
+        line["change"] = _places(runs) if change == "K" else change
+        same = int(runs["identical"].sum())
+        line["identical"] = Cell(same, f"{same} of {len(runs)}")
+        line |= estimated("relative distance", mean_interval(list(runs["distance"])))
+        lines.append(line | {"agreement": worst(runs["agreement"])})
     return [framed(NAME, pd.DataFrame(lines), ABOUT, base_M=BASE_M)]
 
 

@@ -19,7 +19,7 @@ from repro.report.claim import Claim, number
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, estimated, framed, with_interval
 from repro.report.style import FIDELITIES, dots, grid
-from repro.report.table import Table
+from repro.report.table import Cell, Table
 from repro.report.text import digits, ranged
 
 EXHIBIT = "Figure 1, exponents"
@@ -52,7 +52,7 @@ def power_law(parameters: Sequence[float], y: Sequence[float]) -> tuple[float, f
 
 
 def exponent(runs: Frame, arms: Sequence[str], top: float) -> Callable[[Frame], float]:
-    """Of the qualities of one seed: by which power of the size these arms get better.
+    """Of the qualities of one seed: the exponent with which these arms get better.
 
     Losses, and errors in place of accuracies, fall with the size. BLEU rises: its `top` is 0.
     """
@@ -113,6 +113,9 @@ def tables(results: Results) -> list[Table]:
     for models, found in laws(*_trained(results)).items():
         if found.seeds:
             line = {"models": models, "seeds": found.seeds} | estimated("exponent", found.quality)
+            if models == TRANSLATION:
+                text = f"{ranged(*found.quality)}, far too large"
+                line["exponent"] = Cell(found.quality[0], text)
             verdict = verdicts.get(OF_PARAMETERS + models, nan)
             lines.append(line | {"paper": paper.get(models, nan), "verdict": verdict})
     return [framed(NAME, pd.DataFrame(lines), ABOUT)]

@@ -85,7 +85,7 @@ def step_name(run: Run) -> str:
 
 
 def verdict(ratio: Estimate, noise: Estimate) -> str:
-    """Faster or slower, if the ratio lies clear of the A/A interval and its inverse."""
+    """Faster or slower, if the ratio lies outside of the A/A interval and its inverse."""
     value, low, high = ratio
     _, least, most = noise
     if isnan(value):

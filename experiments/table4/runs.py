@@ -27,7 +27,7 @@ class Task(NamedTuple):
     data: str
     outputs: int
     data_args: dict[str, Any]
-    longer: int = 1  # times as many updates, where many images need them to come to rest
+    longer: int = 1  # times as many updates, where many images need them to converge
 
 
 FEWEST = "digits, 5 a class"  # of images; where pretraining has to help, if anywhere

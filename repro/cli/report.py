@@ -100,7 +100,8 @@ def show_verdicts(results: Results, plots: Path) -> None:
 
     if verdicts.all_lines(results):
         answers = lines(verdicts.claims_of(results))
-        print_answer({"the paper's questions": answers, "every claim": plots / f"{verdicts.NAME}.md"})
+        every = plots / f"{verdicts.NAME}.md"
+        print_answer({"the paper's questions": answers, "every claim": every})
 
 
 def _of(names: tuple[str, ...], results: Results) -> Results:

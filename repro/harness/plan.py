@@ -231,11 +231,11 @@ def _parse(text: str) -> dict[str, list[str]]:
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
         field = next((known for known in _FILTERS if known.lower() == name.lower()), None)
-        if field is None or not value:
-            raise ValueError(
-                f"--only {part}: is no FIELD=VALUE, such as K=2, of one of the fields "
-                f"{', '.join(_FILTERS)}{'' if field else did_you_mean(name, _FILTERS)}"
-            )
+        if field is None:
+            known = f"fields are {', '.join(_FILTERS)}{did_you_mean(name, _FILTERS)}"
+            raise ValueError(f"--only {part}: unknown field {name}; {known}")
+        if not value:
+            raise ValueError(f"--only {part}: no value; write {field}=VALUE, such as K=2")
         wanted.setdefault(field, []).append(value)
     return wanted
 

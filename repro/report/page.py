@@ -95,7 +95,7 @@ def _banner(results: Results) -> list[str]:
         # All but the first sentence about a scale is about the paper.
         sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
         names = ", ".join(dict.fromkeys(run.experiment for run in every))
-        sentences.append(f"The paper has no numbers for {names}, so none stand beside these.")
+        sentences.append(f"The paper has no numbers for {names}, so none are shown.")
     hidden = {run.experiment for run in every if run.scale == "smoke"} & {*shown.by_experiment}
     if hidden:
         sentences.append(

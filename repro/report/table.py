@@ -63,12 +63,14 @@ class Table:
         body = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([f"**{_markdown(self.title)}**", "", *body, "", _markdown(self.note), ""])
 
-    def html(self) -> Markup:
-        """The texts as a table element, in which intervals are small."""
+    def html(self, first: int = 0, end: int | None = None) -> Markup:
+        """These lines as a table element, in which intervals are small."""
         heads = "".join(f"<th>{escape(name)}</th>" for name in self.names)
         lines = [f'<table class="table-{escape(self.name)}">']
         lines += [f"<thead><tr>{heads}</tr></thead>", "<tbody>"]
-        lines += [f"<tr>{''.join(map(_html, line))}</tr>" for line in self.shown.to_numpy()]
+        lines += [
+            f"<tr>{''.join(map(_html, line))}</tr>" for line in self.shown.to_numpy()[first:end]
+        ]
         return Markup("\n".join([*lines, "</tbody>", "</table>"]))
 
     def write(self, directory: Path) -> None:

@@ -76,7 +76,7 @@ def judged(results: Results, protocol: str) -> Claim:
         ({LARGEST: {"loss": 2.5}}, "not tested here", "quality and loss do not both show it"),
         ({ORDER: {"bleu": 55.0}}, "not tested here", "a control fails: another order"),
         ({HALF: {"bleu": 60.0}}, "not tested here", f"a control fails: more than {HALF}"),
-        ({HALF: {"validation": FALLING}}, "not tested here", "a control cannot be told: more"),
+        ({HALF: {"validation": FALLING}}, "not tested here", "a control is undecided: more"),
         ({arm_of(END, 128): {"validation": FALLING}}, "trend", ""),  # of another claim
     ],
 )

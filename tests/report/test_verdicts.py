@@ -11,7 +11,6 @@ from recorded import changed_runs, with_values
 from repro.harness.results import Results, Run
 from repro.harness.schema import Fitted
 from repro.report.page import write_tables
-from repro.report.verdicts import claims_of
 
 
 def fewer_parameters(run: Run) -> Run:
