@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from recorded import changed_runs, with_values
 from repro.harness.results import Results, Run
 from repro.report import page
 from repro.report.claim import WORDS
-from repro.report.declared import report_of
 from repro.report.first_screen import FirstScreen, Part, first_screen, lines
 from repro.report.verdicts import claims_of
 
@@ -136,6 +136,6 @@ def test_results_without_a_claim_have_no_first_screen(reference, own_sweep, tmp_
 
 def test_the_readme_has_the_same_rows(reference):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tables = report_of("table3").tables(reference)
+    tables = import_module("experiments.table3.report").tables(reference)
     for line in lines(claims_of(reference), tables):
         assert f"| {' | '.join(line.values())} |" in readme, "copy this line into the README"

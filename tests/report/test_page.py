@@ -47,7 +47,7 @@ def test_the_page_is_self_contained_its_ids_are_unique_and_missing_runs_are_name
     assert "skipped(needs 4 devices): K=4 M=1, K=4 M=4" in html
     assert not re.search(r'src="https?:', html)
     links = {"https://arxiv.org/abs/1811.06965", "https://ui.perfetto.dev"}
-    assert {*re.findall(r'href="(https?:[^"]+)"', html)} == links, "links, nothing to load"
+    assert {*re.findall(r'href="(https?:[^"]+)"', html)} <= links, "nothing to load"
     assert not re.search(r"<(script|link)[^>]* (src|href)=", html)
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))

@@ -25,13 +25,14 @@ def with_shares(run: Run, shares: Mapping[str, float]) -> Run:
     return with_values(run, breakdown={**run.rounds[0].breakdown, **shares})
 
 
-@pytest.mark.parametrize(("share", "holding"), [(0.04, [5, 10]), (0.07, [10]), (0.105, [])])
-def test_the_bubble_is_judged_and_not_all_idle_time(reference, share, holding):
+@pytest.mark.parametrize(
+    ("share", "word"), [(0.04, "reproduced"), (0.07, "cannot tell"), (0.105, "not reproduced")]
+)
+def test_the_bubble_is_judged_and_not_all_idle_time(reference, share, word):
     results = changed_runs(reference, lambda run: with_shares(run, {"bubble": share}))
-    claims = [*bubble.claims(results)]
-    at_k2 = [int(claim.most) for claim in claims[:2] if claim.verdict == "reproduced"]
-    assert at_k2 == holding
-    assert {claim.fidelity for claim in claims[2:]} == {"emulated"}, "as K=4 and 8 need devices"
+    *others, at_k2 = bubble.claims(results)
+    assert at_k2.verdict == word
+    assert {claim.fidelity for claim in others} == {"emulated"}, "as K=4 and 8 need devices"
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def test_claims_count_by_the_rules(tmp_path, changed, verdict, doubt):
 def test_four_seeds_earn_no_verdict_and_the_two_steps_stand_apart(tmp_path):
     results = batches(tmp_path)
     lines = table5.tables(results)[0].shown.set_index("protocol")
-    assert lines.loc[UPDATES, "N=128"].startswith("70.00 [")
-    assert lines.loc[UPDATES, "N=32 minus N=8"] == "0.00 [0.00, 0.00]"
-    assert lines.loc[UPDATES, "N=128 minus N=32"] == "10.00 [10.00, 10.00]"
+    assert lines.loc[UPDATES, "N=128"].startswith("70.0 (")
+    assert lines.loc[UPDATES, "N=32 minus N=8"] == "0 (0 to 0)"
+    assert lines.loc[UPDATES, "N=128 minus N=32"] == "10.0 (10.0 to 10.0)"
     few = Results([run for run in results.runs if run.spec.seed != 4], results.journals)
     assert judged(few, UPDATES).doubt == "4 of 5 seeds"
     assert judged(few, UPDATES).verdict == "not tested here"
