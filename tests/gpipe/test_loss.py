@@ -423,6 +423,8 @@ WITH_WEIGHT = Around(nn.Linear(4, 5).double(), lambda m, x: (x, m.weight))
 TOKEN_ROWS = Apply(lambda x: x.reshape(-1, 4))
 # A mask beside the outputs, which counts the terms of the loss.
 MASKED = Apply(lambda x: (x[:, :CLASSES], x[:, 0] > 0))
+# A sequence of four tokens for each example, with two numbers each.
+TIMES = Apply(lambda x: x.unflatten(1, (4, 2)).transpose(0, 1))
 INPUTS = random(N, 8, seed=7).requires_grad_()
 ADVANTAGES = SOME[:, 0] - SOME[:, 0].reshape(4, -1).mean(1).repeat_interleave(4)
 
@@ -460,7 +462,12 @@ def test_outputs_of_any_form_have_the_loss_of_the_mini_batch(
             lambda o, t: of_times(o - o.mean(1, keepdim=True), t),
             "cannot be split",
         ),
-        (MASKED, SOME, masked_by_outputs, "a mask that counts them in the targets, not in the out"),
+        (
+            MASKED,
+            SOME,
+            masked_by_outputs,
+            "if only the outputs show that number, .* micro_batches=1",
+        ),
     ],
 )
 def test_outputs_of_other_forms_that_cannot_be_split(
@@ -469,10 +476,36 @@ def test_outputs_of_other_forms_that_cannot_be_split(
     refused(words, Pipeline([layer], 1, 4, device="cpu").train_step, INPUTS, targets, loss_fn)
 
 
+def first_times(outputs: Tensor, _: Tensor) -> Tensor:
+    return outputs[0].square().mean()
+
+
+def centred_times(outputs: Tensor, _: Tensor) -> Tensor:
+    return (outputs - outputs.mean(1, keepdim=True)).square().mean()
+
+
+def test_a_dimension_that_may_be_that_of_the_examples_is_no_proof(caplog: Any):
+    pipe = Pipeline([TIMES], 1, 4, device="cpu")
+    for loss_fn, examples, warnings in (
+        (first_times, 16, 1),  # four times, and four examples in each micro-batch
+        (first_times, 8, 0),
+        (centred_times, 8, 1),
+    ):
+        caplog.clear()
+        found = pipe.train_step(INPUTS[:examples], None, loss_fn).loss
+        assert len(caplog.records) == warnings
+        if loss_fn is first_times:
+            expected = loss_fn(TIMES(INPUTS[:examples]), INPUTS)
+            assert found == pytest.approx(expected.item(), rel=1e-12)
+
+
 FORWARDS: list[int] = []
 
 
-@pytest.mark.parametrize("losses", [(Own(), Averaging()), (Averaging(), nn.MSELoss())])
+@pytest.mark.parametrize(
+    "losses",
+    [(Own(), Averaging()), (Averaging(), nn.MSELoss()), tuple(Averaging() for _ in range(8))],
+)
 def test_losses_that_take_turns_are_known_after_their_first_step(losses: Any):
     pipe = Pipeline([*model(), Apply(lambda x: FORWARDS.append(len(x)) or x)], 1, 4, device="cpu")
     of_class: dict[Any, Any] = {Own: labels()}
@@ -481,7 +514,8 @@ def test_losses_that_take_turns_are_known_after_their_first_step(losses: Any):
         FORWARDS.clear()
         pipe.train_step(random(N, 8), of_class.get(type(loss_fn), SOME), loss_fn)
         counts.append(len(FORWARDS))
-    assert counts[2:] == [8] * 4  # F and R of each micro-batch
+    turns = len(losses)
+    assert counts[turns:] == [8] * 2 * turns  # F and R of each micro-batch
     assert counts[1] > 8
 
 
@@ -530,6 +564,17 @@ def test_a_loss_that_draws_is_not_compared_and_leaves_the_generator(loss_fn: Los
     state = torch.get_rng_state()
     one_stage().train_step(random(N, 8), SOME, loss_fn)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_table_that_a_loss_reads_is_not_copied(monkeypatch: pytest.MonkeyPatch):
+    def clone(tensor: Tensor, **named: Any) -> Tensor:
+        copied.append(tensor.numel())
+        return cloned(tensor, **named)
+
+    table, cloned, copied = torch.zeros(1000), Tensor.clone, []
+    monkeypatch.setattr(Tensor, "clone", clone)
+    one_stage().train_step(random(N, 8), SOME, lambda o, t: functional.mse_loss(o, t) + table[0])
+    assert 0 < max(copied) < 1000
 
 
 def test_small_whole_numbers_are_summed_as_large_ones():

@@ -67,7 +67,6 @@ class Engine:
         self._last_stage = schedule.stages - 1
         self._micro_batches = schedule.micro_batches
         self._foreign = foreign
-        self._known_loss: object = object()  # or its code, since each step may make it anew
         # Of a training step, and of an evaluation.
         self._programs = [Program.of(s, self._rank) for s in (schedule, schedule.forward_only())]
         self._input_forms, self._gradient_forms = Forms(), Forms()
@@ -201,10 +200,7 @@ class Engine:
             for of, link in self.links.incoming.items()
         }
         if self._is_last:
-            code = getattr(loss_fn, "__code__", loss_fn)
-            if code is not self._known_loss:
-                refuse_foreign_modules(loss_fn, self._foreign)
-                self._known_loss = code
+            refuse_foreign_modules(loss_fn, self._foreign)
             targets = None if targets is None else self.to_device(targets)
             # A prediction has no targets.
             check = None if self._evaluating and targets is None else self.check

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from repro.gpipe.core.ownership import reachable
+from repro.gpipe.core.callables import reachable
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.attributes import OWN_KEYS
 from repro.io.untrusted import short
@@ -192,8 +192,8 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                 )
 
 
-def _named_besides(layer: nn.Module) -> Iterator[nn.Module | Tensor]:
-    """Modules and tensors that a layer holds without being their parent, or that its code names."""
+def _named_besides(layer: nn.Module) -> Iterator[Any]:
+    """What a layer holds without being its parent, or what its code names."""
     for part in layer.modules():
         values = [value for key, value in vars(part).items() if key not in OWN_KEYS]
         # The class of a scripted module has no forward that could be read.

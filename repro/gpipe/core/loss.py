@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from repro.gpipe.comm.message import copied
+from repro.gpipe.core.callables import reachable
 from repro.gpipe.core.loss_check import LossCheck
-from repro.gpipe.core.loss_terms import terms_of
+from repro.gpipe.core.loss_terms import is_torchs, terms_of
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, sizes, split
 from repro.gpipe.core.microbatch import check as check_batch
-from repro.gpipe.core.ownership import reachable, refuse_foreign_leaves
+from repro.gpipe.core.ownership import refuse_foreign_leaves
 from repro.io.untrusted import short
 
 Metrics = dict[str, Tensor | float]
@@ -50,7 +51,7 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
         raise ValueError(
             f"loss_fn: {short(loss_fn)} cannot be called; give (outputs, targets) -> mean loss"
         )
-    for found in reachable(loss_fn):
+    for found in reachable(loss_fn) if foreign else ():
         parts: list[Any] = [*found.modules()] if isinstance(found, nn.Module) else []
         if isinstance(found, Tensor) and found.layout == torch.strided and not is_lazy(found):
             parts = [found.untyped_storage()]
@@ -93,24 +94,25 @@ class MeanLoss:
             self.parts = split(targets, micro_batches)
         counts = sizes(examples, micro_batches)
         is_weighted = isinstance(loss_fn, Weighted)
-        terms = terms_of(loss_fn.loss if is_weighted else loss_fn, targets, self.parts)
-        weights, is_exact = [*map(float, counts)], terms is not None and terms.of_examples
+        inner = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+        terms = terms_of(inner, targets, self.parts)
+        weights = [*map(float, counts)]
         if is_weighted:
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
-            if terms is None or terms.summed or not _are_proportional(weights, terms.weights):
-                is_exact = False
         elif terms is not None:
             weights = terms.weights
         self._shares = _shares(weights, total)
         if terms is not None and terms.summed and not is_weighted:
             weights, self._shares = [], [1.0] * micro_batches
+        are_known = terms is not None and (not is_weighted or terms.divides_by(weights))
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
         self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
         self._check = check if micro_batches > 1 else None
         if self._check is not None:
             given = loss_fn, targets, self.parts, counts, weights
-            self._check.begin(*given, is_exact=is_exact)
+            is_exact = are_known and is_torchs(inner)
+            self._check.begin(*given, are_known=are_known, is_exact=is_exact)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -168,11 +170,6 @@ def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[f
             "least 0, and the mini-batch's more than 0: a mean over nothing is none"
         )
     return [weight / mini_batch_weight for weight in weights]
-
-
-def _are_proportional(weights: Sequence[float], others: Sequence[float]) -> bool:
-    factor = sum(weights) / sum(others) if sum(others) else math.nan
-    return all(math.isclose(a, b * factor) for a, b in zip(weights, others, strict=True))
 
 
 def _checked(metrics: object) -> Metrics:

@@ -5,11 +5,7 @@ uses, or would be another stage's weight, of which this process has a copy that 
 """
 
 import gc
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import partial
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -19,7 +15,6 @@ from torch.nn.parameter import is_lazy
 
 from repro.gpipe.core.microbatch import leaves
 
-_MOST = 1000  # objects of a container that are looked at
 # What needs no values of a parameter, as printing, counting and an optimizer do.
 _DESCRIPTIONS = (
     "shape size dim ndim numel element_size dtype device is_leaf is_floating_point is_complex "
@@ -124,54 +119,3 @@ def refuse_foreign_leaves(
             "gradient and is no parameter of this stage's layers; make it an nn.Parameter here, or "
             "hand it on from the stage that has it; for a penalty over parameters use weight_decay"
         )
-
-
-def reachable(value: Any) -> Iterator[Any]:
-    """The modules and tensors that a function names, or that a container holds.
-
-    Looked at are closures, globals and defaults that the function's code names, the attributes of
-    its object that it names, `partial` objects, callable objects, lists, tuples and dicts, and
-    functions in all of these.
-    """
-    todo: deque[Any] = deque([value])
-    seen: dict[int, Any] = {}
-    while todo:
-        value = todo.popleft()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, nn.Module | Tensor):
-            yield value
-        else:
-            todo += _parts(value)
-
-
-def _parts(value: Any) -> list[Any]:
-    """The contents of an object that is no module; for a function, the values its code names."""
-    if isinstance(value, MethodType):
-        held, function = value.__self__, value.__func__
-        if isinstance(held, nn.Module) or not isinstance(function, FunctionType):
-            return [held]
-        attributes = getattr(held, "__dict__", {})
-        return [function, *(attributes[n] for n in names_in(function.__code__) & attributes.keys())]
-    if isinstance(value, FunctionType):
-        if (value.__module__ or "").startswith("torch."):
-            return []
-        parts = [value.__globals__[n] for n in names_in(value.__code__) & value.__globals__.keys()]
-        for cell in value.__closure__ or ():
-            with suppress(ValueError):  # of a name that is not set yet
-                parts.append(cell.cell_contents)
-        return [*parts, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, list | tuple | set | deque | dict):
-        return list(value.values() if isinstance(value, dict) else value)[:_MOST]
-    method = vars(type(value)).get("__call__")
-    # An object that is called like a function.
-    return [MethodType(method, value)] if isinstance(method, FunctionType) else []
-
-
-def names_in(code: CodeType) -> set[str]:
-    """Globals and attributes that a function's code names, functions inside it included."""
-    inside = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return set(code.co_names).union(*inside)

@@ -44,7 +44,7 @@ _Requiring = list[list[bool]]
 # Part of torch's message about a layer that writes to the stage's inputs.
 _WRITES_TO_LEAF = "leaf Variable that requires grad"
 _MOST_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
-_MOST_LOSSES = 8  # that are remembered; a loss may be made anew for every step
+_MOST_LOSSES = 8  # modules that are remembered; one may be made anew for every step
 _RUNS_AGAIN = "the next steps allow for it, so train_step can be called again"
 _OVERWRITES = (
     "a layer wrote to its stage's inputs in place, which none did when such inputs came first; "
@@ -220,7 +220,7 @@ class HeldStages:
         self.parameters = parameters_of(self.modules)
         tree = [*self.module._modules], [*self.module], self.modules
         # A module only equals itself.
-        if tree != self._tree or len(self._changing_with) == _MOST_LOSSES:
+        if tree != self._tree:
             self._tree = tree
             self._changing_with.clear()
             self._known_in_modes.clear()
@@ -234,6 +234,9 @@ class HeldStages:
                 self._draws |= rng.declared(self.module)
         self._loss_modules = () if self.loss_module is None else (*modules_of(self.loss_module),)
         if self._loss_modules not in self._changing_with:
+            if len(self._changing_with) > _MOST_LOSSES:
+                self._changing_with.clear()
+                self._known_in_modes.clear()
             modules = dict.fromkeys([*self.modules, *self._loss_modules])
             self._changing_with[self._loss_modules] = Changing(modules)
         self.changing = self._changing_with[self._loss_modules]
