@@ -21,7 +21,7 @@ from repro.harness.results import Results, Run, load
 from repro.harness.schema import LearnRound, RoundRecord
 from repro.harness.spec import RunSpec, Scale, canonical
 from repro.report.claim import Claim
-from repro.report.table import EMPTY
+from repro.report.text import EMPTY
 
 
 def trained(metrics: Mapping[str, float], **fields: object) -> LearnRound:
