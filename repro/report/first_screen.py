@@ -15,6 +15,7 @@ from repro.paper import theory
 from repro.report.claim import MODELLED, WORDS, Claim, Word
 from repro.report.table import Table
 from repro.report.text import TIMES, amount, digits
+from repro.report.texts import SENTENCES
 from repro.report.verdicts import others_of, ours_of, paper_of
 
 HOLDS, OPEN, FAILS = "Holds", "Cannot tell", "Does not hold"
@@ -28,35 +29,7 @@ SPEEDS = TRANSFORMER, AMOEBANET = "Table 2, Transformer", "Table 2, AmoebaNet-D"
 BUBBLE, LINKS = "Section 2.3, bubble", ("Table 3, Transformer", "Table 3, AmoebaNet-D")
 ON_ONE_GPU = {"consistency": "bits", "table1": "memory"}  # what one GPU is enough for
 LANGUAGES, IMAGES, IMAGENET = "Figure 3, languages", "Figure 1, exponents", "Table 4, ImageNet"
-# Exhibit -> column -> what is said there. {how} is the fidelity of the claim that is shown.
-_SPEED = {
-    HOLDS: "At M = 32 the {how} {model} is as fast as printed.",
-    OPEN: "{model}'s speed-up depends on the cut of its layers, which is not printed.",
-    FAILS: "At M = 32 the {how} {model} is not as fast as printed, wherever it is cut.",
-}
-SENTENCES: Mapping[str, Mapping[str, str]] = {
-    IDENTICAL: {
-        HOLDS: "Training ends with the same bits for every K tried.",
-        FAILS: "Some runs with several stages are not bit-identical to K = 1.",
-    },
-    SIZES: {
-        HOLDS: "The models have the printed sizes.",
-        OPEN: "Whether the models have the printed sizes is open.",
-        FAILS: "The models do not have the printed sizes.",
-    },
-    LARGEST: {
-        HOLDS: "The printed models are the largest that fit.",
-        OPEN: "Which model is the largest depends on M, which is not printed.",
-        FAILS: "The printed models are not the largest that fit.",
-    },
-    TRANSFORMER: {at: text.replace("{model}", "Transformer") for at, text in _SPEED.items()},
-    AMOEBANET: {at: text.replace("{model}", "AmoebaNet-D") for at, text in _SPEED.items()},
-    BUBBLE: {
-        HOLDS: "The bubble is “almost negligible” at M = 4K: {shares}.",
-        OPEN: "Whether the bubble is “almost negligible” at M = 4K depends on the limit: {shares}.",
-        FAILS: "The bubble is not “almost negligible” at M = 4K: {shares}.{between}",
-    },
-}
+IN_COLUMNS = (IDENTICAL, SIZES, LARGEST, *SPEEDS, BUBBLE)
 
 
 @dataclass(frozen=True)
@@ -177,8 +150,8 @@ def first_screen(
     panels = _panels(by_exhibit)
     columns = []
     for title in (HOLDS, OPEN, FAILS):
-        here = [name for name in SENTENCES if shown.get(name) == title]
-        sentences = [_sentence(by_exhibit[name], SENTENCES[name][title]) for name in here]
+        here = [name for name in IN_COLUMNS if shown.get(name) == title]
+        sentences = [_sentence(by_exhibit[name], f"{name}, {title}") for name in here]
         columns.append(Column(title, sentences, [panels[name] for name in here if name in panels]))
     speeds = chain.from_iterable(by_exhibit[name] for name in (*SPEEDS, *LINKS))
     modelled = all(claim.fidelity in MODELLED for claim in speeds)
@@ -204,12 +177,14 @@ def _column(claims: Sequence[Claim]) -> str:
     return COLUMN.get(_shown(claims).verdict, "")
 
 
-def _sentence(claims: Sequence[Claim], text: str) -> str:
+def _sentence(claims: Sequence[Claim], name: str) -> str:
     shares = [f"{ours_of(claim)} at K = {claim.point[0]}" for claim in reversed(claims)]
     shares[0] = shares[0].replace(" at", " of a step at")
     open_at = [f"K = {of.point[0]}" for of in claims if of.verdict == "cannot tell"]
     between = f" At {' and '.join(open_at)} that depends on the limit." if open_at else ""
-    return text.format(how=_shown(claims).fidelity, shares=_listed(shares), between=between)
+    return SENTENCES[name].format(
+        how=_shown(claims).fidelity, shares=_listed(shares), between=between
+    )
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -373,9 +348,9 @@ def rows(claims: Mapping[str, Sequence[Claim]], tables: Iterable[Table]) -> list
             "Do bigger models do better?",
             "toy languages, toy images, ImageNet",
             [
-                part(LANGUAGES, how="languages, only the sign compares"),
-                part(IMAGES, beside=f"; {exponent.why}", how="images, scaling exponent"),
-                part(IMAGENET),
+                part(LANGUAGES, how="only the sign compares"),
+                part(IMAGES, beside=f"; {exponent.why}", how="scaling exponent"),
+                part(IMAGENET, "ImageNet {}"),
             ],
         ),
     ]

@@ -16,7 +16,7 @@ def _meanings(section: str) -> dict[str, str]:
     return {word: meaning for word, _, meaning in (item.partition(": ") for item in items)}
 
 
-FIDELITIES, VERDICTS, METRICS, SCALES, *_TITLED = map(_meanings, _SECTIONS[1:])
+FIDELITIES, VERDICTS, METRICS, SCALES, SENTENCES, *_TITLED = map(_meanings, _SECTIONS[1:])
 # Name -> title and note of a table, of a figure, or of the player's schedule.
 TABLES, _FIGURES, SCHEDULES = (
     {name: (text.partition(". ")[0], text.partition(". ")[2]) for name, text in words.items()}
