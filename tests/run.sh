@@ -7,6 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # one thread per stage, so that stages on a small machine do not fight
 export PYRIGHT_PYTHON_IGNORE_WARNINGS=1      # it would ask the network for a newer release
+unset PYTHONDONTWRITEBYTECODE                # else every process of every test compiles torch again
 failed=""
 
 check() {
