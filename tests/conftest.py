@@ -19,11 +19,22 @@ from repro.io.temporary import own_folder
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
-_OUTER = Path(tempfile.gettempdir())
-_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of several, and has _OUTER in common
 # Where tests, what they start, and libraries put files; short, as the path of a socket must be.
-FOLDER = Path(tempfile.mkdtemp(prefix="t-", dir=_OUTER.parent if _IS_WORKER else _OUTER))
-atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+if worker := os.environ.get("PYTEST_XDIST_WORKER", ""):  # such as gw1
+    COMMON = Path(tempfile.gettempdir())  # of the program that has started the workers
+    FOLDER = Path(f"{COMMON}{worker[2:]}")
+    FOLDER.mkdir(0o700)
+else:
+    COMMON = FOLDER = Path(tempfile.mkdtemp(prefix="t-"))
+
+
+@atexit.register
+def remove_folders() -> None:
+    """Also those of workers that were killed."""
+    for path in FOLDER.parent.glob(f"{FOLDER.name}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 tempfile.tempdir = str(FOLDER)
 # W&B's service writes a log into the user's cache. What uv has downloaded is found all the same.
 _CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
@@ -39,8 +50,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     The time that it waits for them is not counted, since its time limit is set inside.
     """
     kind = LOCK_EX if item.get_closest_marker("alone") else LOCK_SH
-    common = _OUTER if _IS_WORKER else FOLDER
-    with (common / "door").open("w") as door, (common / "machine").open("w") as machine:
+    with (COMMON / "door").open("w") as door, (COMMON / "machine").open("w") as machine:
         flock(door, LOCK_EX)  # else the others' next tests would keep it waiting
         flock(machine, kind)
         flock(door, LOCK_UN)

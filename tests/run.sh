@@ -18,20 +18,20 @@ check() {
 }
 
 # pyright runs beside the tests, whose stages often wait for each other.
-types=$(mktemp) || exit 1
-trap 'rm -f "$types"' EXIT
-trap 'kill "$pyright" 2>/dev/null; exit 130' INT TERM
-.venv/bin/pyright >"$types" 2>&1 &
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'kill "$pyright" 2>/dev/null; wait; exit 130' INT TERM
+TMPDIR=$work .venv/bin/pyright >"$work/pyright.log" 2>&1 &
 pyright=$!
 
-# Two workers, each with a server of processes of its own. A file's tests stay on one of them; files that take long
-# come first in the order of their names, last in that of how many tests they have.
+# Two workers, each with a server of processes of its own; a file's tests stay on one of them. In the order of how many
+# tests they have, long files of few tests would come last.
 check pytest .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
 check ruff .venv/bin/ruff check
 check format .venv/bin/ruff format --check
 printf '\n== pyright: .venv/bin/pyright\n'
 wait "$pyright" || failed="$failed pyright"
-cat "$types"
+cat "$work/pyright.log"
 
 if [ -n "$failed" ]; then
     printf '\ntests/run.sh: FAILED:%s\n' "$failed" >&2

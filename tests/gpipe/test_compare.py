@@ -97,7 +97,7 @@ GROUPS = {
 TIGHT = {"cast": (1e-5, 1e-7)}  # bfloat16 where it does not belong is wrong by far more than this
 NETWORKS = int(os.environ.get("REPRO_NETWORKS", "200"))
 FIRST = int(os.environ.get("REPRO_FIRST_NETWORK", "0"))
-PART = 40  # networks of one launch
+PART = 25  # networks of one launch
 CHAOTIC = "amoebanet-d"  # tests/models compares its gradients with plain PyTorch in float64
 
 
