@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Literal
+from itertools import chain, starmap
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,8 @@ from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS, owns
 from repro.io.untrusted import short
 
-What = Literal["loss", "gradient", "buffer"]
-State = dict[tuple[What, str], Tensor | None]  # by kind and name, on the CPU
+_Tensors = Mapping[str, Tensor | None]  # by name, on the CPU
+_State = dict[str, dict[str, Tensor | None]]  # losses, gradients and buffers
 # Relative to the largest number of a tensor, or to a thousandth of that of all: gradients before a
 # norm, say, are rounding alone.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -51,7 +51,7 @@ class Difference:
     """
 
     name: str
-    what: What
+    what: str
     largest: float
     size: float
     verdict: Verdict
@@ -121,7 +121,7 @@ def compare(
     return outcome
 
 
-def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> State:
+def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _State:
     """The loss, and gradients and buffers of this rank, after a training step."""
     step, check = engine.step, engine.check
     parameters = [*engine.held.module.parameters()]
@@ -141,7 +141,7 @@ def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> S
 
 def _compare_unsplit(
     engine: Engine,
-    ranks: Sequence[tuple[Tree, Tree, dict[str, nn.Module], State]],
+    ranks: Sequence[tuple[Tree, Tree, dict[str, nn.Module], _State]],
     names: Sequence[str],
     order: Sequence[int],
     loss_fn: Loss,
@@ -149,10 +149,11 @@ def _compare_unsplit(
     """Compare what all ranks sent with the unsplit model, made of the last replica's layers."""
     held, stages = engine.held, engine.wire.stages
     layers: dict[str, nn.Module] = {}
-    found: State = {}
+    found: _State = {"loss": {}, "gradient": {}, "buffer": {}}
     for _, _, of_rank, state in ranks[-stages:]:
         layers |= of_rank
-        found |= state
+        for what, tensors in state.items():
+            found[what] |= tensors
     model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(held.device)
     given = zip(ranks[::stages], ranks[stages - 1 :: stages], strict=True)
     batches = [(engine.to_device(first[0]), engine.to_device(last[1])) for first, last in given]
@@ -166,7 +167,8 @@ def _compare_unsplit(
         order=order,
         region=lambda: held.region,
     )
-    return Comparison((*_differences(found, _state_of(model, loss)),), problem)
+    pairs = [(what, found[what], tensors) for what, tensors in _state_of(model, loss).items()]
+    return Comparison(tuple(chain.from_iterable(starmap(differences, pairs))), problem)
 
 
 def step_without_pipeline(
@@ -263,28 +265,30 @@ def statistics_moved_once(model: nn.Module) -> Iterator[None]:
             getattr(norm, name).copy_(old + factor * (new - old))
 
 
-def _state_of(module: nn.Module, loss: float) -> State:
+def _state_of(module: nn.Module, loss: float) -> _State:
     """The loss, and copies of the gradients and the buffers."""
-    state: State = {("loss", "loss"): torch.tensor(loss, dtype=torch.float64)}
-    state |= {("gradient", name): p.grad for name, p in module.named_parameters()}
-    state |= {("buffer", name): buffer for name, buffer in module.named_buffers()}
-    return {key: None if t is None else t.detach().cpu().clone() for key, t in state.items()}
+    state: _State = {
+        "loss": {"loss": torch.tensor(loss, dtype=torch.float64)},
+        "gradient": {name: p.grad for name, p in module.named_parameters()},
+        "buffer": dict(module.named_buffers()),
+    }
+    return {
+        what: {n: None if t is None else t.detach().cpu().clone() for n, t in tensors.items()}
+        for what, tensors in state.items()
+    }
 
 
-def _differences(found: State, expected: State) -> Iterator[Difference]:
-    """Yield the difference of each tensor; `found` has all tensors that `expected` has."""
-    sizes = {key: 0.0 if plain is None else _largest(plain) for key, plain in expected.items()}
-    of_kind: dict[What, float] = {}
-    for (what, _), size in sizes.items():
-        of_kind[what] = max(size, of_kind.get(what, 0.0))
-    for (what, name), plain in expected.items():
-        ours, size = found[what, name], sizes[what, name]
+def differences(what: str, found: _Tensors, expected: _Tensors) -> Iterator[Difference]:
+    """Yield the difference of each tensor that is expected."""
+    sizes = {name: 0.0 if plain is None else _largest(plain) for name, plain in expected.items()}
+    least = _SMALL * max(sizes.values(), default=0.0)
+    for name, plain in expected.items():
+        ours, size = found.get(name), sizes[name]
         same_bits, distance, limit = ours is plain, 0.0 if ours is plain else math.nan, 0.0
         if ours is not None and plain is not None:
             wide = torch.complex128 if plain.is_complex() else torch.float64
             same_bits, distance = torch.equal(ours, plain), _largest(ours.to(wide) - plain.to(wide))
-            rounding = _ROUNDING.get(plain.dtype, _ROUNDING_OF_OTHERS)
-            limit = rounding * max(size, _SMALL * of_kind[what])
+            limit = _ROUNDING.get(plain.dtype, _ROUNDING_OF_OTHERS) * max(size, least)
         word = verdict(same_bits=same_bits, distance=distance, limit=limit)
         yield Difference(name, what, distance, size, word)
 
