@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -54,7 +55,8 @@ def parts_of(value: Any) -> list[Any]:
     if isinstance(value, partial):
         return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, list | tuple | set | deque | dict):
-        return list(value.values() if isinstance(value, dict) else value)[:_MOST_MEMBERS]
+        members = value.values() if isinstance(value, dict) else value
+        return [*islice(members, _MOST_MEMBERS)]
     if isinstance(value, nn.Module):
         return []
     # An object that is called like a function.

@@ -147,6 +147,7 @@ class LossCheck:
         if len({repr(skeleton) for _, skeleton in trees}) > 1:
             return _not_compared(reason)
         of_each = [*zip(*(tensors for tensors, _ in trees), strict=True)]
+        many = [each for each in of_each if len(_dimensions(each, self._sizes)) > 1]
         for way in islice(product(*map(self._ways, of_each)), _MOST_WAYS):
             whole = unflatten([join() for join in way], trees[0][1])
             value = self._value(whole, self._targets, region)
@@ -154,7 +155,7 @@ class LossCheck:
                 reason = value
             elif abs(value - mean) > tolerance:
                 differing.append(value)
-            elif differing and any(map(self._is_ambiguous, of_each)):
+            elif differing and not all(map(_are_equal, many)):
                 return _not_compared("two dimensions of its outputs may be that of the examples")
             else:
                 return ""
@@ -181,9 +182,6 @@ class LossCheck:
         if tensors[0].ndim == 0 and self._weights:
             ways.append(partial(self._mean, tensors))
         return ways
-
-    def _is_ambiguous(self, tensors: tuple[Tensor, ...]) -> bool:
-        return len(_dimensions(tensors, self._sizes)) > 1 and not _are_equal(tensors)
 
     def _mean(self, numbers: tuple[Tensor, ...]) -> Tensor:
         weights = torch.tensor(self._weights, dtype=torch.float64, device=numbers[0].device)
@@ -334,12 +332,9 @@ def _restorers(value: Any) -> list[Callable[[], object]]:
         if fixed or value.is_meta or value.is_sparse or value.is_inference():
             return []
         return [partial(_copy_back, value, value._version, value.clone())]
-    if isinstance(value, list | deque):
-        return [value.clear, partial(value.extend, [*value])]
-    if isinstance(value, set):
-        return [value.clear, partial(value.update, {*value})]
-    if isinstance(value, dict):
-        return [value.clear, partial(value.update, {**value})]
+    if isinstance(value, list | deque | set | dict):
+        restore = value.extend if isinstance(value, list | deque) else value.update
+        return [value.clear, partial(restore, value.copy())]
     if isinstance(value, FunctionType) and not (value.__module__ or "").startswith("torch."):
         cells = [partial(setattr, c, "cell_contents", c.cell_contents) for c in cells_of(value)]
         return [partial(value.__globals__.update, globals_of(value)), *cells]
