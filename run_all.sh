@@ -109,6 +109,8 @@ set_up() {
         echo "The experiments after it: about eight minutes with --scale smoke, about 70 at laptop scale."
     fi
     if [ -n "$python" ]; then
+        # `venv --clear` would empty the folder that the link leads to.
+        [ ! -L .venv ] || die ".venv is a link to an environment of another folder: remove the link, then start again"
         echo "Making .venv with $("$python" --version)."
         "$python" -m venv --clear .venv || die "$python could not make .venv (see above): is this folder writable?"
         pwd >"$STAMP"
