@@ -583,3 +583,19 @@ def test_small_whole_numbers_are_summed_as_large_ones():
 )
 def test_a_loss_that_does_more_than_call_one_of_torchs_is_not_read(loss_fn: Loss):
     assert terms_of(loss_fn, labels(), split(labels(), 4)) is None
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "of_examples"),
+    [
+        (lambda o, t: functional.cross_entropy(o.flatten(0, 1), t.flatten()), True),
+        (lambda o, t: functional.cross_entropy(o - o.mean(0), t), False),
+        (lambda o, t: functional.mse_loss(o, t - t.float().mean()), False),
+    ],
+)
+def test_outputs_that_are_only_arranged_are_not_kept_to_be_compared(
+    loss_fn: Loss, of_examples: bool
+):
+    terms = terms_of(loss_fn, labels(), split(labels(), 4))
+    assert terms is not None
+    assert terms.of_examples == of_examples

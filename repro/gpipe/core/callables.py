@@ -92,11 +92,4 @@ def globals_of(function: FunctionType) -> dict[str, Any]:
 
 def cells_of(function: FunctionType) -> list[CellType]:
     """The variables of its closure that have a value."""
-    return [cell for cell in function.__closure__ or () if not _is_unset(cell)]
-
-
-def _is_unset(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is cell
-    except ValueError:
-        return True
+    return [cell for cell in function.__closure__ or () if cell != CellType()]

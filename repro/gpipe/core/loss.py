@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from repro.gpipe.comm.message import copied
 from repro.gpipe.core.callables import reachable
 from repro.gpipe.core.loss_check import LossCheck
-from repro.gpipe.core.loss_terms import is_torchs, terms_of
+from repro.gpipe.core.loss_terms import terms_of
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, sizes, split
 from repro.gpipe.core.microbatch import check as check_batch
 from repro.gpipe.core.ownership import refuse_foreign_leaves
@@ -94,25 +94,24 @@ class MeanLoss:
             self.parts = split(targets, micro_batches)
         counts = sizes(examples, micro_batches)
         is_weighted = isinstance(loss_fn, Weighted)
-        inner = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-        terms = terms_of(inner, targets, self.parts)
-        weights = [*map(float, counts)]
+        terms = terms_of(loss_fn.loss if is_weighted else loss_fn, targets, self.parts)
+        weights, is_exact = [*map(float, counts)], terms is not None and terms.of_examples
         if is_weighted:
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
+            if terms is None or terms.summed or not _are_proportional(weights, terms.weights):
+                is_exact = False
         elif terms is not None:
             weights = terms.weights
         self._shares = _shares(weights, total)
         if terms is not None and terms.summed and not is_weighted:
             weights, self._shares = [], [1.0] * micro_batches
-        are_known = terms is not None and (not is_weighted or terms.divides_by(weights))
         # Of any micro-batch so far.
         self._outputs_require_gradient = self._loss_requires_gradient = False
         self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
         self._check = check if micro_batches > 1 else None
         if self._check is not None:
             given = loss_fn, targets, self.parts, counts, weights
-            is_exact = are_known and is_torchs(inner)
-            self._check.begin(*given, are_known=are_known, is_exact=is_exact)
+            self._check.begin(*given, is_exact=is_exact)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -170,6 +169,11 @@ def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[f
             "least 0, and the mini-batch's more than 0: a mean over nothing is none"
         )
     return [weight / mini_batch_weight for weight in weights]
+
+
+def _are_proportional(weights: Sequence[float], others: Sequence[float]) -> bool:
+    factor = sum(weights) / sum(others) if sum(others) else math.nan
+    return all(math.isclose(a, b * factor) for a, b in zip(weights, others, strict=True))
 
 
 def _checked(metrics: object) -> Metrics:

@@ -2,8 +2,8 @@
 
 The losses of micro-batches are averaged. That gives the loss of the mini-batch if it is a mean of
 terms that belong to one example each, and if micro-batches weigh by their numbers of terms. A loss
-that compares examples with each other has no such terms. Unless a loss is one of torch.nn, its
-value for all outputs together is computed once, without a graph, and compared with the mean.
+that compares examples with each other has no such terms. Where `loss_terms` does not know a loss,
+its value for all outputs together is computed once, without a graph, and compared with the mean.
 """
 
 import logging
@@ -40,10 +40,10 @@ _COMPARABLE |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 class LossCheck:
     """Compares a loss with that of the mini-batch, in the steps where that is due.
 
-    It is due in the first step of a loss with outputs of one form. If the numbers of its terms are
-    not known, it is due again in the first step whose micro-batches have unequal shares of targets
-    that may mark the terms, such as those of a mask or ignored labels; see `_unequal_marks`. A loss
-    of torch.nn is compared only if torch may broadcast its outputs. Or it is `always` due.
+    It is due in the first step of a loss with outputs of one form. It is due again in the first
+    step whose micro-batches have unequal shares of targets that may mark the terms, such as those
+    of a mask or ignored labels; see `_unequal_marks`. A loss that is known to be exact is compared
+    only if torch may broadcast its outputs. Or it is `always` due.
     """
 
     def __init__(self, device: torch.device, *, always: bool = False) -> None:
@@ -62,17 +62,15 @@ class LossCheck:
         sizes: Sequence[int],
         weights: Sequence[float],
         *,
-        are_known: bool,
         is_exact: bool,
     ) -> None:
         """Before the first micro-batch of a step.
 
         `parts` are the targets of the micro-batches, `sizes` their numbers of examples, and
-        `weights` those in the mean; a sum has none. They `are_known` if torch divides by them.
+        `weights` those in the mean; a sum has none.
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
-        self._sizes, self._weights = sizes, weights
-        self._are_known, self._is_exact = are_known, is_exact
+        self._sizes, self._weights, self._is_exact = sizes, weights, is_exact
         self._outputs, self.losses, self._due = {}, {}, set()
 
     def keep(self, i: int, outputs: Tree) -> None:
@@ -94,11 +92,9 @@ class LossCheck:
         form = tuple(
             (t.dtype, t.ndim, *_dimensions([t], [self._sizes[i]])) for t in flatten(outputs)[0]
         )
-        due = {(code, form)} - self._passed
-        if self._are_known:
-            return due
         passed = {key[1:] for key in self._passed if key[0] == code}
-        return due | {(code, *mark) for mark in _unequal_marks(self._targets, self._sizes, passed)}
+        marks = _unequal_marks(self._targets, self._sizes, passed)
+        return {(code, *mark) for mark in marks} | ({(code, form)} - self._passed)
 
     def problem(self, region: _Region) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
@@ -215,12 +211,6 @@ def _not_compared(reason: str) -> str:
         reason,
     )
     return ""
-
-
-def _of_examples(shapes: Sequence[torch.Size], sizes: Sequence[int]) -> list[int]:
-    """The dimensions that may be that of the examples of micro-batches of these sizes."""
-    dimensions = [n for n in range(len(shapes[0])) if _differ_only_in(shapes, n)]
-    return [n for n in dimensions if [shape[n] for shape in shapes] == [*sizes]]
 
 
 def _dimensions(tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[int]:

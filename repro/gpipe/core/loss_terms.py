@@ -10,6 +10,7 @@ import dis
 import math
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import Signature, signature
@@ -23,6 +24,9 @@ from repro.gpipe.core.callables import inside_module, names_in, reachable
 from repro.gpipe.core.microbatch import Tree, flatten
 
 _TORCH = "torch."
+# Operations on the stand-in that only arrange its elements. An expression that has any other one
+# may join examples, as `outputs - outputs.mean(0)` does.
+_ARRANGES = {"view", "reshape", "flatten", "transpose", "permute", "mT", "contiguous", "float"}
 _WRITES = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE", "IMPORT")
 # Calls in which a stand-in would give another answer than the outputs, or that print.
 _INSPECTIONS = {"isinstance", "hasattr", "getattr", "type", "print", "open", "compile"}
@@ -39,38 +43,45 @@ class Terms:
     Attributes:
         weights: of each micro-batch, the divisor of its mean loss.
         summed: whether the loss is a sum, so that nothing is divided.
+        of_examples: whether each term is known to be of one example.
     """
 
     weights: list[float]
     summed: bool
-
-    def divides_by(self, weights: Sequence[float]) -> bool:
-        """Whether the mean's divisors are in the proportions of these weights."""
-        total = sum(self.weights)
-        factor = sum(weights) / total if total else math.nan
-        pairs = zip(weights, self.weights, strict=True)
-        return not self.summed and all(math.isclose(a, b * factor) for a, b in pairs)
+    of_examples: bool
 
 
 class _StandIn:
-    """Takes the place of outputs; every operation on it gives another one."""
+    """Takes the place of outputs; every operation on it gives another one.
+
+    It is `arranged` if it has the elements of the outputs, at most in another arrangement.
+    """
+
+    def __init__(self, *, arranged: bool) -> None:
+        self.arranged = arranged
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by torch in place of a function that gets a stand-in."""
         if "reduction" in _parameters(func).parameters:
-            return _Loss.of(func, args, kwargs or {})
-        return _StandIn()
+            return _loss_of(func, args, kwargs or {})
+        arranges = getattr(func, "__name__", "") in _ARRANGES
+        return _StandIn(arranged=arranges and args[0].arranged)
 
     def __getattr__(self, name: str) -> "_StandIn":
         if name.startswith("__"):
             raise AttributeError(name)
-        return _StandIn()
+        return _StandIn(arranged=self.arranged and name in _ARRANGES)
 
-    def _another(self, *_: object, **__: object) -> "_StandIn":
-        return _StandIn()
+    def __call__(self, *_: object, **__: object) -> "_StandIn":
+        return self
 
-    __call__ = __getitem__ = _another
+    def __getitem__(self, key: object) -> "_StandIn":
+        return _StandIn(arranged=self.arranged and isinstance(key, str))  # of a dict of outputs
+
+    def _another(self, *_: object) -> "_StandIn":
+        return _StandIn(arranged=False)
+
     __iter__ = None  # else Python would ask for one item after the other, without an end
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _another
     __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = __neg__ = _another
@@ -86,36 +97,39 @@ class _Loss(_StandIn):
     """The result of a loss of torch for a stand-in: its divisor, and a factor before it."""
 
     def __init__(
-        self, divisor: Tensor | float, *, summed: bool, weighted: bool, factor: float = 1.0
+        self, divisor: Tensor | float, of: dict[str, Any], target: Tensor | None, *, summed: bool
     ) -> None:
-        self.divisor, self.summed, self.weighted = divisor, summed, weighted
-        self.factor = factor
-
-    @classmethod
-    def of(cls, func: Callable[..., Any], args: Any, kwargs: Any) -> _StandIn:
-        given = _parameters(func).bind(*args, **kwargs)
-        given.apply_defaults()
-        of = given.arguments
-        weighted = of.get("weight") is not None
-        target = of.get("target_lengths" if func.__name__ == "ctc_loss" else "target")
-        if of.get("size_average") is not None or of.get("reduce") is not None:  # deprecated
-            return _StandIn()
-        if of["reduction"] == "sum":
-            return cls(1.0, summed=True, weighted=weighted)
-        if of["reduction"] not in ("mean", "batchmean") or not isinstance(target, Tensor):
-            return _StandIn()
-        return cls(_divisor(func.__name__, of, target), summed=False, weighted=weighted)
+        stand_ins = (value for value in of.values() if isinstance(value, _StandIn))
+        super().__init__(arranged=all(each.arranged for each in stand_ins))
+        self.divisor, self.target, self.summed = divisor, target, summed
+        self.weighted, self.factor = of.get("weight") is not None, 1.0
 
     def __mul__(self, factor: Any) -> _StandIn:
         if not isinstance(factor, int | float):
-            return _StandIn()
-        kept = {"summed": self.summed, "weighted": self.weighted}
-        return _Loss(self.divisor, factor=self.factor * factor, **kept)
+            return self._another()
+        scaled = copy(self)
+        scaled.factor *= factor
+        return scaled
 
     def __truediv__(self, divisor: Any) -> _StandIn:
-        return self * (1 / divisor) if isinstance(divisor, int | float) else _StandIn()
+        return self * (1 / divisor) if isinstance(divisor, int | float) else self._another()
 
     __rmul__ = __mul__
+
+
+def _loss_of(func: Callable[..., Any], args: Any, kwargs: Any) -> _StandIn:
+    """The result of a loss of torch."""
+    given = _parameters(func).bind(*args, **kwargs)
+    given.apply_defaults()
+    of = given.arguments
+    target = of.get("target_lengths" if func.__name__ == "ctc_loss" else "target")
+    own = target if isinstance(target, Tensor) else None
+    is_legacy = of.get("size_average") is not None or of.get("reduce") is not None
+    if of["reduction"] == "sum" and not is_legacy:
+        return _Loss(1.0, of, own, summed=True)
+    if own is None or is_legacy or of["reduction"] not in ("mean", "batchmean"):
+        return _StandIn(arranged=False)
+    return _Loss(_divisor(func.__name__, of, own), of, own, summed=False)
 
 
 def _divisor(name: str, of: dict[str, Any], target: Tensor) -> Tensor | float:
@@ -144,11 +158,15 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
     if whole is None:
         return None
     given = flatten(targets)[0]
+    # A target that is computed from the targets may join examples.
+    memory = {tensor.untyped_storage().data_ptr() for tensor in given}
+    own = whole.target is not None and whole.target.untyped_storage().data_ptr() in memory
+    of_examples = whole.arranged and own
     is_plain = not (whole.summed or whole.weighted) and whole.factor == 1 and len(given) == 1
     if is_plain and float(whole.divisor) == given[0].numel():
         # Each element of the targets is a term, as nearly always: micro-batches need no look.
         sizes = [float(part.numel()) for of_part in parts for part in flatten(of_part)[0]]
-        return Terms(sizes, summed=False)
+        return Terms(sizes, summed=False, of_examples=of_examples)
     found = [_called_with_stand_in(loss_fn, part) for part in parts]
     weights: list[float] = []
     for each in found:
@@ -158,25 +176,17 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
     # A loss of sums is split as it is. The terms of a mean must be those of the mini-batch.
     if not whole.summed and not math.isclose(sum(weights), float(whole.divisor), rel_tol=1e-4):
         return None
-    return Terms(weights, whole.summed)
+    return Terms(weights, whole.summed, of_examples)
 
 
 def _called_with_stand_in(loss_fn: Any, targets: Tree) -> _Loss | None:
     try:
-        found = loss_fn(_StandIn(), targets)
+        found = loss_fn(_StandIn(arranged=True), targets)
     except Exception:  # it looks at the outputs, or at what the stand-in does not have
         return None
     if isinstance(found, tuple) and len(found) == 2:  # with metrics
         found = found[0]
     return found if isinstance(found, _Loss) else None
-
-
-def is_torchs(loss_fn: Any) -> bool:
-    """Whether it is a loss of torch.nn as it is, or such a function with arguments."""
-    if isinstance(loss_fn, partial):
-        return is_torchs(loss_fn.func)
-    of = loss_fn if isinstance(loss_fn, FunctionType) else type(loss_fn)
-    return of.__module__ in ("torch.nn.modules.loss", "torch.nn.functional")
 
 
 def _is_readable(value: Any) -> bool:
