@@ -57,8 +57,6 @@ def test_tampered_data_change_the_verdict(
     tamper: Callable[[Run], Run],
     word: str,
 ):
-    report: Any = report_of(experiment)
-
     def verdict_of(results: Results) -> Any:
         claims = import_module(f"experiments.{experiment}.report").claims(results)
         (found,) = [each for each in claims if each.exhibit == exhibit and what in each.what]
