@@ -3,9 +3,9 @@
 - It is paired by seed, with Student's t interval of 95 %. Quality and loss must agree.
 - Five seeds must have all its arms, and its arms must have converged.
 - An arm has converged if the lowest validation loss falls by less than `STILL` over the last fifth
-  of the updates, in the mean over seeds. Under a falling rate that does
-  not say that longer trainings end alike. It has not if most seeds keep the weights of their first
-  validation, since an earlier one might have been lower.
+  of the updates, in the mean over seeds. Under a falling rate that does not show that longer
+  trainings end alike. It has not if most seeds keep the weights of their first validation, since an
+  earlier one might have been lower.
 - An arm of which any language is above `SATURATED` BLEU has nothing left to gain.
 - The controls of the experiment must show what they must.
 
