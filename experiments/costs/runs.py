@@ -30,7 +30,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; 2 devices for steps with timed layers",
-        minutes={"smoke": 0.3, "laptop": 3.2, "node": 6},
+        minutes={"smoke": 0.2, "laptop": 3.2, "node": 6},
         rounds=sets(scale),
         groups=(
             *(

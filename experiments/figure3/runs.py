@@ -81,7 +81,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="Figure 3",
         neurips="Figure 3",
         needs="any machine" if scale in ON_CPU else "16 GPUs, and OPUS-100",
-        minutes={"smoke": 0.3, "laptop": 0.3, "overnight": 140},
+        minutes={"smoke": 0.2, "laptop": 0.3, "overnight": 140},
         rounds=1,
         groups=groups_of(scale, [*arms(scale)]),
     )

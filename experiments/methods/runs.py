@@ -63,7 +63,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",
-        minutes={"smoke": 1.2, "laptop": 3, "node": 30, "paper": 30},
+        minutes={"smoke": 0.4, "laptop": 3, "node": 30, "paper": 30},
         rounds=sets(scale),
         groups=(*_work(scale), Group(name=SCHEDULES, runs=_schedules()), *_traffic(scale)),
     )

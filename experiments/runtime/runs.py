@@ -30,7 +30,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices",
-        minutes={"smoke": 0.3, "laptop": 2.5},
+        minutes={"smoke": 0.1, "laptop": 2.5},
         rounds=sets(scale),
         groups=(
             Group(name=KNOWN_DURATIONS, runs=tuple(durations)),

@@ -54,7 +54,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         **ABOUT.of_experiment,
         paper="Table 5",
         needs="any machine" if on_cpu else "4 GPUs, and WMT14 German to English",
-        minutes={"smoke": 0.2, "laptop": 0.2, "overnight": 90},
+        minutes={"smoke": 0.1, "laptop": 0.2, "overnight": 90},
         rounds=1,
         groups=groups_of(scale, [*arms(scale)]),
     )

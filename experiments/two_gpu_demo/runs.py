@@ -17,7 +17,7 @@ _SMALL: dict[str, Any] = {"L": 8, "d": 64, "H": 256, "heads": 4, "V": 512, "T": 
 _FOR_16_GB: dict[str, Any] = {"L": 12, "d": 512, "H": 2048, "heads": 8, "V": 8192, "T": 128}
 # Model -> its arguments, N and blocks.
 SIZES: dict[Scale, dict[str, tuple[dict[str, Any], int, int]]] = {
-    "smoke": {RESNET: (_SMALL_IMAGES, 8, 1), TEXT: (TRANSFORMER["smoke"], 8, 1)},
+    "smoke": {"timm:resnet18": (_SMALL_IMAGES, 8, 1), TEXT: (TRANSFORMER["smoke"], 8, 1)},
     # A block of ResNet-50 takes ten seconds on two CPU cores.
     "laptop": {RESNET: (_SMALL_IMAGES, 32, 8), TEXT: (_SMALL, 128, 15)},
     "node": {RESNET: ({"image": 224}, 128, 15), TEXT: (_FOR_16_GB, 128, 15)},
@@ -55,7 +55,7 @@ def experiment(
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices: CPU cores, or GPUs of 16 GB",
-        minutes={"smoke": 0.4, "laptop": 2.7, "node": 20, "paper": 20},
+        minutes={"smoke": 0.1, "laptop": 2.7, "node": 20, "paper": 20},
         rounds=sets(scale),
         groups=tuple(groups),
     )

@@ -24,7 +24,7 @@ from repro.methods.method import Setup
 from repro.models import Model
 from repro.models.timed import TimedSGD
 
-_SPARE = timedelta(seconds=10)  # a stage waits so long for a neighbour whose library refused
+_SPARE = timedelta(seconds=5)  # a stage waits so long for a neighbour whose library refused
 
 
 def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) -> Setup:
