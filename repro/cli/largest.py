@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.cli.answers import print_answer, same
 from repro.cli.source import PredictOptions
-from repro.costs.size_ladder import size_ladders
+from repro.costs.size_ladder import refuse_single_size, size_ladders
 from repro.costs.units import parse_bytes
 from repro.harness.catalog import pairs
 from repro.harness.spec import assigned
@@ -26,6 +26,7 @@ def answer(options: PredictOptions, text: str) -> int:
     from repro.costs.fit import largest
     from repro.models import build
 
+    refuse_single_size(options.model)
     memory = parse_bytes("--largest", text)
     step = _step(options)
     args = pairs("model_args", options.model_args)

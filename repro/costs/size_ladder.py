@@ -9,17 +9,21 @@ AMOEBANET_D = 16  # step between the numbers of filters that are tried
 MOST = 2**16  # the greatest value that is tried
 
 
-def size_ladders(model: str, args: Mapping[str, Any]) -> list[Sizes]:
-    """Ladders of sizes, each from small to large; a single size where nothing is left to vary.
-
-    L of the Transformer varies, and D of AmoebaNet at each L of 18, 36 and 72, as in Table 1 of
-    arXiv:1811.06965v5. The ValueError of any other model is one line.
-    """
+def refuse_single_size(model: str) -> None:
+    """Raise a one-line ValueError for a model of which no largest size can be searched."""
     if model != "transformer" and not model.startswith("amoebanet"):
         raise ValueError(
             f"model = '{model}': a largest size is searched of transformer, amoebanet-b and "
             "amoebanet-d; `repro predict --K 4 --memory 8GB` shows whether one size fits"
         )
+
+
+def size_ladders(model: str, args: Mapping[str, Any]) -> list[Sizes]:
+    """Ladders of sizes, each from small to large; a single size where nothing is left to vary.
+
+    L of the Transformer varies, and D of AmoebaNet at each L of 18, 36 and 72, as in Table 1 of
+    arXiv:1811.06965v5. Any other model has a single size.
+    """
     if model == "transformer" and "L" not in args:
         return [_ladder(args, "L", range(1, MOST + 1))]
     if model.startswith("amoebanet") and "D" not in args:

@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from crew import spec
 
 from repro.cli.main import main
-from repro.harness import machine, rehearsal
+from repro.harness import catalog, machine, rehearsal
+from repro.harness.spec import Scale
 
 MODELS = """
 from functools import partial
@@ -91,3 +93,10 @@ def test_our_pipeline_divides_no_layer():
     words = "^tensor_parallel = 2: .* 'channels' or 'rows'$"
     with pytest.raises(ValueError, match=words):
         rehearsal.check([spec(tensor_parallel=2)])
+
+
+@pytest.mark.parametrize("scale", [scale for scale in get_args(Scale) if scale != "smoke"])
+def test_every_experiment_starts_at_each_scale(scale: Scale):
+    for name in catalog.names():
+        groups = catalog.find(name).build(scale).groups
+        rehearsal.check(run for group in groups for run in group.runs)
