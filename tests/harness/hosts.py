@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from leftovers import kill, processes, program
+from leftovers import kill, processes, program, until
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2")
 _ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
@@ -39,6 +39,13 @@ class Host:
             self.agent = self._ends.enter_context(
                 program(self.name, command, env=os.environ | environment, stdout=out, stderr=out)
             )
+        if not self.apart:  # on one address the agent that is ready first holds the store
+            until(self._has_store, 60)
+
+    def _has_store(self) -> bool:
+        address, port = self.endpoint.split(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((address, int(port))) == 0
 
     def has_ranks(self) -> bool:
         """Whether any of them still runs."""
