@@ -170,7 +170,7 @@ def test_a_mistake_is_one_line_and_two(arguments: str, words, tmp_path: Path, re
 
 def test_a_folder_that_cannot_be_written_is_one_line_and_two(tmp_path: Path, refused):
     (tmp_path / "file").write_text("")
-    place = "amd-epyc-2c/laptop/breakdown"
+    place = "intel-xeon-2c/laptop/breakdown"
     recorded = tmp_path / "recorded"
     shutil.copytree(REFERENCE / place, recorded / place)
     for command in (

@@ -15,7 +15,7 @@ from repro.cli.run import RunOptions
 ROOT = Path(__file__).parent.parent
 CELLS = json.loads((ROOT / "docs/two_gpu_demo.ipynb").read_text(encoding="utf-8"))["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
-PLACE = "amd-epyc-2c/laptop/two_gpu_demo"
+PLACE = "intel-xeon-2c/laptop/two_gpu_demo"
 SOURCES = ["".join(cell["source"]) for cell in CODE]
 
 
@@ -71,5 +71,5 @@ def test_its_cells_run(tmp_path, monkeypatch):
     names["run"] = measured
     for source in SOURCES[2:]:
         exec(source, names)
-    assert set(names["table"]["M"]) == {1, 2, 4, 8, 16, 32}
+    assert set(names["table"]["M"]) == {1, 4, 16, 32}
     assert len(names["axes"].get_lines()) == 3

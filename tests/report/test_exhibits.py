@@ -6,7 +6,7 @@ import pytest
 from recorded import changed_runs
 
 from repro.harness import statistics
-from repro.harness.results import Results
+from repro.harness.results import Results, Run
 from repro.report import figures
 from repro.report.compare import of_exhibits, of_paper
 from repro.report.sections import sections_of
@@ -71,12 +71,17 @@ def test_tiny_runs_have_no_exhibit_and_no_claim(tmp_path, reference):
 
 
 def test_runs_that_their_experiment_once_had_are_passed_over(whole_reference, reference):
-    """Such as steps with a slow stage, and steps that were timed beside fitted devices."""
+    """Such as steps that were predicted for fitted devices."""
     ids = {run.id for run in reference.runs}
     left = [run for run in whole_reference.runs if run.id not in ids]
-    slow = [run for run in left if isinstance(run.spec.model_args.get("forward_s"), list)]
-    assert {run.experiment for run in slow} == {"bubble"}
-    assert {"amoebanet-d-here", "resnet50-here"} <= {run.group for run in left}
-    # How many blocks a clock reads is no setting.
-    kept = reference.by_experiment["table2"]
-    assert {run.spec.steps for run in kept if run.fidelity == "measured"} == {1, 12}
+    assert {"amoebanet-d-on-h200", "transformer-layers"} <= {run.group for run in left}
+
+
+def test_how_many_blocks_a_clock_reads_is_no_setting(reference):
+    def with_steps(run: Run) -> Run:
+        return replace(run, spec=run.spec.model_copy(update={"steps": run.spec.steps + 1}))
+
+    runs = [run for run in reference.by_experiment["table2"] if run.fidelity == "measured"]
+    assert len(of_exhibits(changed_runs(replace(reference, runs=runs), with_steps)).runs) == len(
+        runs
+    )

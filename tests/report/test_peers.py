@@ -3,6 +3,7 @@
 from math import nan
 
 import pytest
+from scipy.stats import binom
 
 from experiments.peers import report as peers
 from repro.harness.frame import controls_frame
@@ -31,10 +32,12 @@ def test_faster_needs_an_interval_that_is_clear_of_the_noise(ratio, noise, verdi
 
 @pytest.mark.parametrize("name", ["peers", "methods", "two_gpu_demo"])
 def test_a_run_again_is_as_fast_and_a_slowed_one_is_seen(reference, name):
-    """Without this no ratio of these experiments would say anything."""
+    """Without this no ratio would say anything. `peers`, of the same models, slows none down."""
     controls = controls_frame(reference, name)
     again, slowed = (controls[controls["control"] == kind] for kind in ("again", "slowed"))
     assert again["step"].between(0.95, 1.05).all()
-    assert ((again["low"] <= 1) & (again["high"] >= 1)).mean() >= 0.9
-    assert slowed["step"].median() > 1.02, "slowed by 3 %"
-    assert slowed["step"].min() > 1
+    differ = (again["low"] > 1) | (again["high"] < 1)
+    # A difference is found in 6 % of equal runs, see test_statistics.
+    assert binom.sf(differ.sum() - 1, len(again), 0.06) > 0.01
+    assert slowed.empty == (name == "peers")
+    assert (slowed["step"] > 1.02).all(), "slowed by 3 %"
