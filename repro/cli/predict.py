@@ -42,6 +42,7 @@ class Found:
     plans: list["Prediction"]
     one_stage: dict[int, "Prediction"]  # M -> the step of K=1; empty after a search
     memory: int | None  # bytes of a device
+    breakdown: bool  # whether it is asked for; it lays each schedule out twice more
 
     def fits(self, plan: "Prediction") -> bool | None:
         if plan.peaks is None or self.memory is None:
@@ -64,6 +65,7 @@ class Found:
         spec, error = plan.spec, step_error(self.of.source.durations)
         low, high = error.ends(plan.step_s) if error else (None, None)
         alone = self.one_stage.get(spec.M)
+        parts = plan.parts if self.breakdown else {}
         return {
             "method": "plain" if plan is self.plain else spec.method,
             **same(spec, "schedule", "stages_per_rank", "K", "D", "M", "checkpoint"),
@@ -74,7 +76,7 @@ class Found:
             "speedup_vs_plain": self.plain.step_s / plan.step_s,
             "speedup_vs_k1": alone.step_s / plan.step_s if alone else None,
             "idle_over_total": plan.idle_over_total,
-            "breakdown": {cause: part / plan.step_s for cause, part in plan.parts.items()},
+            "breakdown": {cause: part / plan.step_s for cause, part in parts.items()},
             "peak_bytes": plan.peaks,
             "fits": self.fits(plan),
             "cut": plan.counts,
@@ -194,7 +196,7 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
         refuse_shared(of.model.layers, plan.counts)
     plain = predict(specs[0].model_copy(update=PLAIN), of.source)
     of.warn(options.K, [options.N, *(options.N // options.D // M for M in Ms)])
-    return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory)
+    return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory, options.json)
 
 
 def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
@@ -217,4 +219,4 @@ def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     of.warn([devices], [options.N])
     is_plain = {"K": 1, "D": 1, "M": 1, "checkpoint": "never"}
     others = [plan for plan in plans if same(plan.spec, *is_plain) != is_plain]
-    return Found(of, predict(one, of.source), others, {}, memory)
+    return Found(of, predict(one, of.source), others, {}, memory, options.json)
