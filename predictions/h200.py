@@ -19,7 +19,7 @@ from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.predict import Roofline
 from repro.harness.results import load
 from repro.harness.schema import CalibrateRound
-from repro.models import build
+from repro.models import Model, build
 from repro.simulate.calibration import Calibration
 
 ROOT = Path(__file__).parents[1]
@@ -36,14 +36,12 @@ def main() -> None:
         for round_ in run.rounds
         if run.machine == MACHINE and isinstance(round_.record, CalibrateRound)
     ]
-    sources = [
-        Roofline(sheet, build(spec.model, **spec.arguments), spec.optimizer) for spec, _ in timed
-    ]
+    models = [(build(spec.model, **spec.arguments), spec.optimizer) for spec, _ in timed]
 
     texts: dict[str, Any] = {"name": NAME, "title": f"{sheet.title}, as PyTorch attains it"}
     texts |= {"precision": sheet.precision, "date": DATE, "memory": sheet.memory.value}
     timed_layers = [times for _, times in timed]
-    fitted = fit_to_layers(SOURCE, sheet.link, sources, timed_layers, every=2, **texts)
+    fitted = fit_to_layers(SOURCE, sheet.link, models, timed_layers, every=2, **texts)
     # What no layer shows is as on the data sheet.
     kept = {
         name: getattr(sheet, name)
@@ -55,10 +53,10 @@ def main() -> None:
     profiles = {NAME: fitted, sheet.name: sheet}
     seconds = {
         spec.model: {
-            n: {name: _total(source.changed(of), n) for name, of in profiles.items()}
+            n: {name: _total(Roofline(of, *model), n) for name, of in profiles.items()}
             for n in times.sizes
         }
-        for source, (spec, times) in zip(sources, timed, strict=True)
+        for model, (spec, times) in zip(models, timed, strict=True)
     }
     path = Path(__file__).with_name(f"{DATE}-layers.json")
     path.write_text(json.dumps({MACHINE: seconds}) + "\n", encoding="utf-8")
@@ -67,19 +65,21 @@ def main() -> None:
 def fit_to_layers(
     text: str,
     link: LinkSpeed,
-    sources: Sequence[Roofline],
+    models: Sequence[tuple[Model, str]],
     timed: Sequence[Calibration],
     every: int = 1,
     **about: Any,
 ) -> Device:
-    """A device fitted to F, R and B of each layer of each model, in every `every`-th size."""
+    """A device fitted to F, R and B of each layer of each model, in every `every`-th size.
+
+    A model has the name of its optimizer beside it.
+    """
 
     def predict(tried: Device) -> list[float]:
-        tables = [
-            source.changed(tried).layers(n, "always")
-            for source, times in zip(sources, timed, strict=True)
-            for n in times.sizes[::every]
-        ]
+        tables = []
+        for model, times in zip(models, timed, strict=True):
+            source = Roofline(tried, *model)
+            tables += [source.layers(n, "always") for n in times.sizes[::every]]
         return _flat((each.forward, each.recompute, each.backward) for each in tables)
 
     real = [

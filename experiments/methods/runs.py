@@ -101,7 +101,7 @@ def _run(name: str, devices: int, *, batch: tuple[int, int], **given: Any) -> Ru
         "optimizer": "adam",
         "lr": 3e-4,
         # Only steps of our pipeline can be traced.
-        "trace": "library" not in fields and "tensor_parallel" not in fields,
+        "trace": "library" not in fields,
     }
     return RunSpec(**settings | fields | given)
 

@@ -59,9 +59,6 @@ class Counter:
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def module(self, kind: int) -> nn.Module:
-        return self._fakes.modules[kind]
-
     def memory(self, key: Hashable, count: Callable[[], Any]) -> Any:
         """What is counted of stages with this loss and optimizer, counted once for each key."""
         return self._fakes.once(("memory", self._loss_kind, self._optimizer_kind, key), count)

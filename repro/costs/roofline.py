@@ -30,7 +30,6 @@ class Terms(NamedTuple):
     padding: float = 0.0  # what these take longer because their matrices are padded to tiles
     memory: float = 0.0  # what these take longer because of their bytes; all of other operators
     launch: float = 0.0  # of operators: what they take however small they are
-    sums: float = 0.0  # of activations and their gradients over the parts of a divided layer
 
     @property
     def total(self) -> float:
@@ -47,9 +46,6 @@ class LayerTime:
     activation_bytes: int  # that go forward behind the layer
     gradient_bytes: int  # that come back
     parameters: int  # their number
-    # Whether it is one of the model's ends, unlike the layers between them: an embedding, the last
-    # layer, the loss.
-    end: bool
 
 
 def operator_seconds(op: Op, device: Device) -> Terms:
@@ -78,50 +74,34 @@ def operator_seconds(op: Op, device: Device) -> Terms:
     return Terms(work, padded - work, max(0.0, moved - padded), launch)
 
 
-def layers(
-    counter: Counter, part: Tree, device: Device, *, parts: int = 1
-) -> tuple[LayerTime, ...]:
-    """Costs of every layer for one micro-batch.
-
-    The ends of the model are divided over `parts` devices, by words of the vocabulary as in
-    Megatron-LM. Other layers are costed as they are counted.
-    """
+def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...]:
+    """Costs of every layer for one micro-batch."""
     stored = device.element_bytes.value / _ELEMENT
-    last = len(counter) - 1
     # Layers of a kind share their trace, so its seconds are summed up once.
     known = dict[int, tuple[Terms, Terms]]()
     times = []
     for index, behind in enumerate(counter.boundaries(part)[1:]):
         traced, resident = counter.layer(index, part), counter.resident(index)
-        end = index == last or any(op.name.startswith("embedding") for op in traced.ops)
-        share = 1 / parts if end else 1.0
         if id(traced) not in known:
-            known[id(traced)] = (
-                _seconds(traced.ops, device, share=share),
-                _seconds(traced.ops_backward, device, share=share),
-            )
+            forward, backward = _seconds(traced.ops, device), _seconds(traced.ops_backward, device)
+            known[id(traced)] = forward, backward
         times.append(
             LayerTime(
                 *known[id(traced)],
-                share * resident.updated / device.bytes_per_second.value,
+                resident.updated / device.bytes_per_second.value,
                 round(stored * behind.content),
                 round(stored * gradient_bytes(behind)),
                 resident.count,
-                end=end,
             )
         )
     return tuple(times)
 
 
-def head(
-    counter: Counter, part: Tree, targets: Tree, device: Device, *, parts: int = 1
-) -> LayerTime:
-    """Costs of the loss of one micro-batch, in the form of a layer, divided as other ends."""
+def head(counter: Counter, part: Tree, targets: Tree, device: Device) -> LayerTime:
+    """Costs of the loss of one micro-batch, in the form of a layer."""
     loss = counter.head(part, targets, graph=True)
-    forward, backward = (
-        _seconds(ops, device, share=1 / parts) for ops in (loss.ops, loss.ops_backward)
-    )
-    return LayerTime(forward, backward, 0.0, 0, 0, 0, end=True)
+    forward, backward = (_seconds(ops, device) for ops in (loss.ops, loss.ops_backward))
+    return LayerTime(forward, backward, 0.0, 0, 0, 0)
 
 
 def profile(times: Sequence[LayerTime], head: LayerTime) -> Profile:
@@ -140,11 +120,9 @@ def profile(times: Sequence[LayerTime], head: LayerTime) -> Profile:
     )
 
 
-def _seconds(ops: Iterable[Op], device: Device, *, share: float = 1.0) -> Terms:
-    """Seconds of some operators; each device has this share of their work, and launches them."""
+def _seconds(ops: Iterable[Op], device: Device) -> Terms:
     each = [operator_seconds(op, device) for op in ops]
     summed = Terms(*map(sum, zip(*each, strict=True)))
-    summed = Terms(*(share * cause for cause in summed))._replace(launch=summed.launch)
     # An operator that takes no time on the device is a view, which the host does not launch.
     host = device.host_s.value * sum(terms.total > 0 for terms in each)
     return summed._replace(launch=summed.launch + max(0.0, host - summed.total))

@@ -4,7 +4,6 @@ A source has the costs of layers: `Known` layers wait for a time that they know,
 were timed, and those of a `Roofline` take their counted FLOPs and bytes over a device's rates.
 """
 
-import copy
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from repro.harness.schema import CalibrateRound, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import tilde_to_home
-from repro.methods.divided import divided, refuse_indivisible, sums
 from repro.models import Model, build
 from repro.models.timed import TimedLayer
 from repro.simulate.calibration import Calibration
@@ -181,8 +179,7 @@ def source_of(spec: RunSpec, kind: str) -> Source:
         return Known(model, link=spec.link)
     assert spec.profile is not None
     device = devices.load(tilde_to_home(spec.profile))
-    parts = spec.tensor_parallel or 1
-    return Roofline(device, model, spec.optimizer, spec.link, kind, parts)
+    return Roofline(device, model, spec.optimizer, spec.link, kind)
 
 
 def by_layers(spec: RunSpec, calibration: Calibration, counts: Sequence[int]) -> dict[str, float]:
@@ -287,10 +284,7 @@ class Calibrated(Source):
 
 
 class Roofline(Source):
-    """Layers with times from a device's profile: FLOPs and bytes over its rates.
-
-    Matrices are divided over `parts` devices, T, which sum over the device's own link.
-    """
+    """Layers with times from a device's profile: FLOPs and bytes over its rates."""
 
     def __init__(
         self,
@@ -299,68 +293,19 @@ class Roofline(Source):
         optimizer: str = "sgd",
         link: LinkSpeed | None = None,
         kind: str = "cpu",
-        parts: int = 1,
     ) -> None:
-        super().__init__(model, optimizer, link)
-        self._parts = parts
-        if parts > 1:
-            refuse_indivisible(model.layers, parts)
-            # Equal layers are one object, by which the counter knows them.
-            of_layer = {layer: partial(divided, layer, parts) for layer in model.layers}
-            self.model = replace(model, layers=[of_layer[layer] for layer in model.layers])
-        self._kind, self._given_link = kind, link
-        self._set(device)
-
-    def _set(self, device: Device) -> None:
-        self.device = device
+        super().__init__(model, optimizer, link or device.link)
+        self.device, self._kind = device, kind
         self._times: dict[int, tuple[Sequence[LayerTime], LayerTime]] = {}  # n -> layers, loss
         self.durations = "" if device.is_fitted else DATA_SHEET
         self.memory, self.stored = device.memory.value, device.element_bytes.value / 4
-        self.link = self._given_link or device.link
-
-    def changed(self, device: Device) -> "Roofline":
-        """The same model on another device."""
-        other = copy.copy(self)
-        other._set(device)
-        return other
 
     def times(self, n: int) -> tuple[Sequence[LayerTime], LayerTime]:
         if n not in self._times:
             inputs, targets = (micro_batch(few, n) for few in self.few)
-            given, parts = (self.counter, inputs), self._parts
-            layers = roofline.layers(*given, self.device, parts=parts)
-            head = roofline.head(*given, targets, self.device, parts=parts)
-            self._times[n] = self._with_sums(layers) if parts > 1 else layers, head
+            layers = roofline.layers(self.counter, inputs, self.device)
+            self._times[n] = layers, roofline.head(self.counter, inputs, targets, self.device)
         return self._times[n]
-
-    def _with_sums(self, layers: Sequence[LayerTime]) -> list[LayerTime]:
-        """The layers with the seconds for which their F and B sum over the parts.
-
-        A divided embedding sums what it hands on, and a divided softmax the gradient of its input.
-        """
-        found = []
-        for index, layer in enumerate(layers):
-            before = layers[max(0, index - 1)]
-            handed_on, taken = (
-                all_reduce_seconds(each.activation_bytes, self._parts, self.device.link)
-                for each in (layer, before)
-            )
-            forward, backward = sums(self.counter.module(self.counter.kinds[index]))
-            if layer.end:
-                forward, backward = int(index == 0), int(index == len(layers) - 1)
-            F = layer.forward._replace(sums=forward * handed_on)
-            B = layer.backward._replace(sums=backward * taken)
-            found.append(replace(layer, forward=F, backward=B))
-        return found
-
-    def _layer_bytes(self) -> list[int]:
-        """Each device has as many words of the ends as the others."""
-        whole = super()._layer_bytes()
-        if self._parts == 1:
-            return whole
-        layers, _ = self.times(1)
-        pairs = zip(layers, whole, strict=True)
-        return [size // self._parts if layer.end else size for layer, size in pairs]
 
     def layers(self, n: int, checkpoint: str) -> Profile:
         return roofline.profile(*self.times(n))

@@ -90,7 +90,7 @@ def check_model(spec: RunSpec, model: Model) -> None:
         )
     spec.check_depth(len(model.layers))
     if spec.tensor_parallel is not None:
-        if spec.library == "repro" and not spec.modelled:
+        if spec.library == "repro":
             raise ValueError(
                 f"tensor_parallel = {spec.tensor_parallel}: our pipeline divides no layer; use the "
                 "library 'tensor', 'channels' or 'rows'"

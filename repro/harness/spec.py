@@ -356,14 +356,14 @@ class TrainSpec(RunSpec):
     @model_validator(mode="after")
     def _check_timed(self) -> "TrainSpec":
         if self.profile is not None:
-            alone: Allowed = {"library": ("repro",), "D": (1,), "tensor_parallel": (None,)}
+            alone: Allowed = {"library": ("repro",), "D": (1,)}
             self._require("profile", {"fidelity": ("emulated",), **alone})
         elif self.stretch is not None:
             raise ValueError(
                 f"stretch = {self.stretch}: it needs a profile, such as profile='v100'"
             )
         if self.zero is not None:
-            self._require("zero", {"tensor_parallel": (None,), "D": SEVERAL})
+            self._require("zero", {"D": SEVERAL})
         return self
 
 
@@ -382,7 +382,7 @@ class SimulatedSpec(RunSpec):
     profile: Name | None = None
     link: Link | None = None
     memory: Memory | None = None
-    tensor_parallel: Several | None = None
+    tensor_parallel: Several | None = None  # of recorded runs alone
 
     @model_validator(mode="after")
     def _check_memory(self) -> "SimulatedSpec":
@@ -476,7 +476,7 @@ class TrafficSpec(RunSpec):
     @model_validator(mode="after")
     def _check_pipeline(self) -> "TrafficSpec":
         if self.library == "repro":
-            self._require("library", {"D": (1,), "tensor_parallel": (None,)})
+            self._require("library", {"D": (1,)})
         return self
 
 

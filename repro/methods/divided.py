@@ -5,11 +5,11 @@ operators keep activations whole between modules: f, in front of the divided lay
 gradients of all parts in the backward, and g, behind them, sums the outputs of all parts in the
 forward.
 
-The cost model counts one part of such layers; `repro.methods.sharded` trains them in torch's own
-way. Convolutions (`repro.methods.convolutions`) are trained with the collectives of `Group`.
+`repro.methods.counted` counts what such layers send; `repro.methods.sharded` trains them in torch's
+own way. Convolutions (`repro.methods.convolutions`) are trained with the collectives of `Group`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,30 +22,19 @@ _OPERATORS: Any = torch.ops._c10d_functional
 _wait = _OPERATORS.wait_tensor
 
 
-class Part:
-    """One of T equal parts of a stage, alone: nothing is summed, so its layers are only counted."""
-
-    def __init__(self, number: int, count: int) -> None:
-        self.number, self.count = number, count  # t, T
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
-        return tensor
-
-    def of(self, tensor: Tensor, dimension: int) -> nn.Parameter:
-        """This part of a parameter, in memory of its own."""
-        return nn.Parameter(tensor.detach().chunk(self.count, dimension)[self.number].clone())
-
-
-class Group(Part):
+class Group:
     """T processes that have parts of the same layers, for torch's functional collectives.
 
     On the meta device nothing is sent, and there need be no such processes.
     """
 
     def __init__(self, number: int, count: int, name: str = "") -> None:
-        super().__init__(number, count)
+        self.number, self.count = number, count  # t, T
         self._name = name
+
+    def of(self, tensor: Tensor, dimension: int) -> nn.Parameter:
+        """This process's part of a parameter, in memory of its own."""
+        return nn.Parameter(tensor.detach().chunk(self.count, dimension)[self.number].clone())
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all parts."""
@@ -65,7 +54,7 @@ class _SumValues(torch.autograd.Function):
     """g: the sum of the values of all parts; in the backward the gradient itself."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, parts: Part) -> Tensor:
+    def forward(ctx: Any, value: Tensor, parts: Group) -> Tensor:
         return parts.sum(value.clone(memory_format=torch.contiguous_format))
 
     @staticmethod
@@ -73,7 +62,7 @@ class _SumValues(torch.autograd.Function):
         return gradients[0], None
 
 
-def with_summed_gradients(value: Tensor, parts: Part) -> Tensor:
+def with_summed_gradients(value: Tensor, parts: Group) -> Tensor:
     """f: the value itself, whose gradient is summed over all parts."""
     value = value.view_as(value)
     if value.requires_grad:
@@ -85,7 +74,7 @@ def with_summed_gradients(value: Tensor, parts: Part) -> Tensor:
 class RowLinear(nn.Module):
     """[..., inputs / T] -> [..., outputs]: a part of the input channels, summed over the parts."""
 
-    def __init__(self, whole: nn.Linear, parts: Part) -> None:
+    def __init__(self, whole: nn.Linear, parts: Group) -> None:
         super().__init__()
         self.weight = parts.of(whole.weight, 1)
         self.bias = whole.bias
@@ -97,7 +86,7 @@ class RowLinear(nn.Module):
         return total if self.bias is None else total + self.bias
 
 
-def divide(layer: nn.Module, parts: Part) -> nn.Module:
+def divide(layer: nn.Module, parts: Group) -> nn.Module:
     """The layer with this process's part of what its plans, and its submodules', divide."""
     for module in divisible(layer):
         plan: Any = module.tensor_plan
@@ -122,17 +111,6 @@ def divisible(layer: nn.Module) -> Iterator[Any]:
     for module in list(layer.modules()):
         if hasattr(module, "tensor_plan"):
             yield module
-
-
-def divided(build: Callable[[], nn.Module], count: int) -> nn.Module:
-    """The first of T parts of a layer, to be counted."""
-    return divide(build(), Part(0, count))
-
-
-def sums(layer: nn.Module) -> tuple[int, int]:
-    """How often the F and the B of a layer, whole or divided, sum over its parts."""
-    plans = [module.tensor_plan for module in divisible(layer)]
-    return sum(len(plan.rows) for plan in plans), sum(len(plan.inputs) for plan in plans)
 
 
 def refuse_indivisible(layers: Sequence[Layer], T: int) -> None:

@@ -5,9 +5,7 @@ v5's Table 4 is NeurIPS's Table 5, v5's Table 5 is not in NeurIPS, NeurIPS's Tab
 breakdown) is not in v5. Every number has the fidelity `quoted`.
 """
 
-import csv
 import json
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,33 +32,6 @@ class Peer(Quoted):
     """
 
     balance: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """A training iteration of Megatron-LM that vTrain's authors measured (arXiv:2312.12391)."""
-
-    batch: int  # of all replicas together
-    micro_batch: int
-    hidden: int
-    heads: int
-    layers: int
-    sequence: int
-    tensor: int  # T, devices that have parts of each matrix
-    data: int  # D
-    pipeline: int  # K
-    step_s: float
-
-
-@cache
-def vtrain() -> tuple[Iteration, ...]:
-    """All 1,440 iterations, from github VIA-Research/vTrain, data/ground_truth_single.csv (MIT)."""
-    path = Path(__file__).with_name("vtrain.csv")
-    with path.open(encoding="utf-8", newline="") as file:
-        _, *rows = csv.reader(file)
-    return tuple(
-        Iteration(*map(int, setting), step_s=float(ms) / 1e3) for _gpus, *setting, ms in rows
-    )
 
 
 @cache

@@ -94,7 +94,6 @@ def test_a_transformer_at_the_papers_size_multiplies_two_operations_for_each_par
     seconds = 2 * T * 2 * (matrices + L * 2 * T * d) / tpu.matmul_flops.value  # two sequences
     assert sum(time.forward.matmul for time in times) == pytest.approx(seconds)
     assert sum(time.backward.matmul for time in times) == pytest.approx(2 * seconds)
-    assert [index for index, time in enumerate(times) if time.end] == [0, L + 1]
     assert loss.forward.matmul == 0 < loss.forward.memory
 
 
@@ -118,7 +117,6 @@ def test_amoebanet_at_the_papers_size_multiplies_what_is_known_of_each_layer():
     theirs = [0.022, 0.421, 0.575, 0.527, 0.655]
     assert 15.170 - sum(found) == pytest.approx(sum(theirs) - sum(found[:5]), abs=6e-3)
     assert sum(found) == pytest.approx(14.194, abs=1e-3)
-    assert [index for index, time in enumerate(times) if time.end] == [23]
     # The skip travels too: 802,816 numbers behind each of the first normal cells' pairs.
     assert times[5].activation_bytes == 4 * 2 * 802_816
 
