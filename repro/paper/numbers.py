@@ -75,21 +75,12 @@ breakdown = partial(_rows, "breakdown", Quoted)
 
 Model, K and M are not printed; `update` is 100 minus the other parts.
 """
-utilisation = partial(_rows, "utilisation", Quoted)
-"""Utilisation M/(M+K-1) at K=4 and 8 in percent of K x step, as a book chapter prints it.
-
-Two points do not fit.
-"""
 zero_bubble = partial(_rows, "zero_bubble", Peer)
 """Settings of Zero Bubble: times of F, I, W and a message, bubble rates, and throughput."""
 
 
-def figures() -> list[str]:
-    return [key for key in _numbers() if key.startswith("figure")]
-
-
 def figure(name: str) -> list[Quoted]:
-    """The points of one figure, digitised from its picture; those of v4 are from torchgpipe."""
+    """The points of one figure, digitised from its picture."""
     return _rows(name, Quoted)
 
 
