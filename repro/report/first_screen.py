@@ -12,7 +12,7 @@ from math import ceil, isnan
 from repro.harness.results import Results
 from repro.harness.spec import ON_CPU
 from repro.paper import theory
-from repro.report.claim import MODELLED, WORDS, Claim, Word
+from repro.report.claim import MODELLED, WORDS, Claim, Word, number
 from repro.report.table import Table
 from repro.report.text import TIMES, amount, digits
 from repro.report.texts import SENTENCES
@@ -30,6 +30,22 @@ BUBBLE, LINKS = "Section 2.3, bubble", ("Table 3, Transformer", "Table 3, Amoeba
 ON_ONE_GPU = {"consistency": "bits", "table1": "memory"}  # what one GPU is enough for
 LANGUAGES, IMAGES, IMAGENET = "Figure 3, languages", "Figure 1, exponents", "Table 4, ImageNet"
 IN_COLUMNS = (IDENTICAL, SIZES, LARGEST, *SPEEDS, BUBBLE)
+# The paper's six questions, what each is about, and the exhibits that answer it.
+QUESTIONS = (
+    ("Same model for every K?", "Section 7", (IDENTICAL,)),
+    ("How large a model?", "Table 1, K = 128", (SIZES, LARGEST)),
+    ("How fast?", "K = 8, M = 32 over K = 2, M = 1", SPEEDS),
+    ("Do slow links matter?", "K = 8 over K = 2, no NVLink", LINKS),
+    ("How large is the bubble?", "share of a step at M = 4K", (BUBBLE,)),
+    (
+        "Do bigger models do better?",
+        "toy languages, toy images, ImageNet",
+        (LANGUAGES, IMAGES, IMAGENET),
+    ),
+)
+# Exhibit -> what is said of the paper's number.
+OF_PAPER = {name: f"{name.partition(', ')[2]} {{}}" for name in (*SPEEDS, *LINKS)}
+OF_PAPER |= {LARGEST: "fits at most {}", IMAGENET: "ImageNet {}"}
 
 
 @dataclass(frozen=True)
@@ -42,12 +58,6 @@ class Part:
     ours: str
     beside: str  # what changes the meaning of our number
     how: str
-
-    @property
-    def cells(self) -> list[str]:
-        """Verdict, paper, ours and how we know, as texts."""
-        count = f" ({self.count})" if self.count else ""
-        return [self.verdict + count, self.paper, self.ours + self.beside, self.how]
 
 
 @dataclass(frozen=True)
@@ -95,19 +105,15 @@ class Panel:
     @property
     def labels(self) -> list[tuple[float, str, str]]:
         """Beside the last point, moved apart where they would overlap."""
-        last = self.points[-1]
+        last, other = self.points[-1], [("other settings", "ours")]
         name = "formula" if self.limits else "paper"
-        blocks = [(self.y(last.paper), [(f"{name} {self.text(last.paper)}", "paper strong")])]
         lines = [(f"ours {self.text(last.ours)}", "ours strong")]
         if last.low < last.high:
             lines.append((f"({digits(last.low)} to {digits(last.high)})", "ours"))
+        blocks = [(self.y(last.paper), [(f"{name} {self.text(last.paper)}", "paper strong")])]
         blocks.append((self.y(last.ours), lines))
-        for end, beyond in (
-            (last.most, last.most > last.high),
-            (last.least, last.least < last.low),
-        ):
-            if beyond:
-                blocks.append((self.y(end), [("other settings", "ours")]))
+        blocks += [(self.y(last.most), other)] * (last.most > last.high)
+        blocks += [(self.y(last.least), other)] * (last.least < last.low)
         blocks.sort(key=lambda block: block[0])
         found, free = [], self.LINE - 5
         for middle, texts in blocks:
@@ -167,10 +173,14 @@ def of_exhibits(claims: Mapping[str, Sequence[Claim]]) -> dict[str, list[Claim]]
 
 
 def _shown(claims: Sequence[Claim]) -> Claim:
-    """The first; of two models that are bit-identical or not, the worse one."""
-    if claims[0].exhibit == IDENTICAL:
-        return max(claims, key=lambda claim: WORDS.index(claim.verdict))
-    return claims[0]
+    """The first; of two models that are bit-identical or not, both as one claim."""
+    if claims[0].exhibit != IDENTICAL:
+        return claims[0]
+    worst = max(claims, key=lambda claim: WORDS.index(claim.verdict))
+    if worst.verdict == "not tested here":
+        return worst
+    same, of = sum(claim.ours[0][0] for claim in claims), sum(claim.paper for claim in claims)
+    return replace(worst, ours=[number(same)], paper=of, unit=f"of {of:g}")
 
 
 def _column(claims: Sequence[Claim]) -> str:
@@ -194,23 +204,24 @@ def _listed(texts: Sequence[str]) -> str:
 
 def _headline(shown: Mapping[str, str]) -> str:
     """`Same model, same sizes, one of two speed-ups: that much of GPipe holds up.`, for one."""
-    speeds = [shown[name] for name in SPEEDS if name in shown]
+    speeds = [shown.get(name) for name in SPEEDS]
     fast = speeds.count(HOLDS)
-    held = ["same model"] * (shown.get(IDENTICAL) == HOLDS)
-    held += ["same sizes"] * (shown.get(SIZES) == HOLDS)
-    if fast:
-        held.append("both speed-ups" if fast == 2 else "one of two speed-ups")
-    held += ["small bubble"] * (shown.get(BUBBLE) == HOLDS)
-    failed = {
-        IDENTICAL: "The model changes with K.",
-        SIZES: "Its models do not have the printed sizes.",
-        BUBBLE: "Its bubble is not “almost negligible”.",
+    held = {
+        "same model": shown.get(IDENTICAL) == HOLDS,
+        "same sizes": shown.get(SIZES) == HOLDS,
+        "both speed-ups": fast == 2,
+        "one of two speed-ups": fast == 1,
+        "small bubble": shown.get(BUBBLE) == HOLDS,
     }
-    sentences = [text for name, text in failed.items() if shown.get(name) == FAILS]
-    if FAILS in speeds:
-        sentences.append("Its models are not as fast as printed.")
-    if held:
-        sentences.insert(0, f"{', '.join(held).capitalize()}: that much of GPipe holds up.")
+    failed = {
+        "The model changes with K.": shown.get(IDENTICAL) == FAILS,
+        "Its models do not have the printed sizes.": shown.get(SIZES) == FAILS,
+        "Its bubble is not “almost negligible”.": shown.get(BUBBLE) == FAILS,
+        "Its models are not as fast as printed.": FAILS in speeds,
+    }
+    words, sentences = ([text for text, so in each.items() if so] for each in (held, failed))
+    if words:
+        sentences.insert(0, f"{', '.join(words).capitalize()}: that much of GPipe holds up.")
     return " ".join(sentences) or "Nothing here confirms or refutes GPipe yet."
 
 
@@ -218,20 +229,18 @@ def _where(results: Results, claims: Mapping[str, Sequence[Claim]]) -> str:
     """On what was measured, such as `two CPU cores and, for bits and memory, one GPU`."""
     measured = [run for run in results.runs if run.done and run.fidelity == "measured"]
     on_cpu = {run.machine: run.scale in ON_CPU for run in measured}
-    counts = {True: 0, False: 0}
+    count = {True: 0, False: 0}  # whether it is of cores -> how many one machine has
     for journal in results.journals:
-        if journal.place.machine in on_cpu:
+        for each in journal.environments.values() if journal.place.machine in on_cpu else ():
             kind = on_cpu[journal.place.machine]
-            of = [int(each.get("count", 1)) for each in journal.environments.values()]
-            counts[kind] = max([counts[kind], *of])
-    cores, gpus = counts[True], counts[False]
+            count[kind] = max(count[kind], int(each.get("count", 1)))
     judged = {run.experiment for run in measured if run.scale not in ON_CPU} & {*claims}
     asked = [word for name, word in ON_ONE_GPU.items() if name in judged]
     use = f", for {_listed(asked)}," if asked and judged <= {*ON_ONE_GPU} else ""
-    words = [_number(cores, "CPU core")] * (cores > 0)
-    words += [_number(gpus, "GPU")] * (gpus > 0)
+    words = [_number(count[True], "CPU core")] * (count[True] > 0)
+    words += [_number(count[False], "GPU")] * (count[False] > 0)
     text = f" and{use} ".join(words)
-    return f"{text}; never on several accelerators" if text and gpus < 2 else text
+    return f"{text}; never on several accelerators" if text and count[False] < 2 else text
 
 
 def _number(count: int, name: str) -> str:
@@ -241,119 +250,86 @@ def _number(count: int, name: str) -> str:
 
 def _panels(by_exhibit: Mapping[str, Sequence[Claim]]) -> dict[str, Panel]:
     """Exhibit -> its panel. Speeds have one scale."""
-    points = {
-        name: _points([claim for claim in by_exhibit.get(name, ()) if claim.point[1] == 32])
+    of_speeds = {
+        name: _points(claim for claim in by_exhibit[name] if claim.point[1] == 32)
         for name in SPEEDS
     }
-    ends = [max(each.paper, each.most) for each in chain.from_iterable(points.values())]
-    top = max(ends, default=1.0)
+    top = _highest(chain.from_iterable(of_speeds.values()))
+    step = next(step for step in (1, 2, 5, 10, 20, 50, top) if top / step <= 5)
     about = "speed over K = 2, M = 1"
     panels = {
-        name: Panel(f"{name.partition(', ')[2]}, M = 32", about, found, TIMES, _step(top), top)
-        for name, found in points.items()
-        if found
+        name: Panel(f"{name.partition(', ')[2]}, M = 32", about, points, TIMES, step, top)
+        for name, points in of_speeds.items()
+        if points
     }
-    bubbles = by_exhibit.get(BUBBLE, ())
-    if found := _points(bubbles):
-        top = 10.0 * ceil(max(max(each.paper, each.most) for each in found) / 10)
-        limits = bubbles[0].most
-        panels[BUBBLE] = Panel("Bubble, M = 4K", "share of a step", found, "%", 10, top, limits)
+    if points := _points(by_exhibit[BUBBLE]):
+        top, limits = 10.0 * ceil(_highest(points) / 10), by_exhibit[BUBBLE][0].most
+        panels[BUBBLE] = Panel("Bubble, M = 4K", "share of a step", points, "%", 10, top, limits)
     return panels
 
 
-def _step(top: float) -> float:
-    return next(step for step in (1, 2, 5, 10, 20, 50, top) if top / step <= 5)
+def _highest(points: Iterable[Point]) -> float:
+    return max((max(each.paper, each.most) for each in points), default=1.0)
 
 
 def _points(claims: Iterable[Claim]) -> list[Point]:
     points = []
     for claim in sorted(claims, key=lambda claim: claim.point):
-        known = [each for each in claim.ours if not isnan(each[0])]
-        if not known:
-            continue
-        values = [[end for end in each if not isnan(end)] for each in known]
-        K, M = claim.point
-        paper = 100 * theory.bubble_over_total(K, M) if isnan(claim.paper) else claim.paper
-        every = [*chain.from_iterable(values)]
-        ends = min(values[0]), max(values[0]), min(every), max(every)
-        points.append(Point(K, paper, known[0][0], *ends, claim.fidelity))
+        ends = [[end for end in each if not isnan(end)] for each in claim.ours]
+        if known := [each for each in ends if each]:
+            first, every = known[0], [*chain.from_iterable(known)]
+            K, M = claim.point
+            paper = 100 * theory.bubble_over_total(K, M) if isnan(claim.paper) else claim.paper
+            ours = first[0], min(first), max(first), min(every), max(every)
+            points.append(Point(K, paper, *ours, claim.fidelity))
     return points
 
 
 def rows(claims: Mapping[str, Sequence[Claim]], tables: Iterable[Table]) -> list[Row]:
-    """The paper's six questions."""
     by_exhibit = of_exhibits(claims)
-    commands = {of.exhibit: name for name, found in claims.items() for of in found}
+    remarks = _remarks(by_exhibit, tables)
+    commands = {of.exhibit: f"repro run {name}" for name, found in claims.items() for of in found}
 
-    def part(exhibit: str, paper: str = "{}", beside: str = "", how: str = "") -> Part:
-        of = by_exhibit[exhibit]
-        claim = _shown(of)
-        same = [each.verdict for each in of].count(claim.verdict)
-        count = f"{same} of {len(of)}" if len(of) > 1 else ""
-        text = paper.format(paper_of(claim))
-        if claim.verdict == "not tested here":
-            reason = claim.doubt or claim.why or f"no result: `repro run {commands[exhibit]}`"
-            return Part(claim.verdict, count, text, "", reason, "")
-        ours, bracket, ends = ours_of(claim).partition(" (")
-        how = "; ".join(filter(None, (claim.fidelity, how or claim.why)))
-        others = others_of(claim)
-        caveat = beside or (f"; otherwise {others}" if others else "")
-        return Part(claim.verdict, count, text, ours, bracket + ends + caveat, how)
+    def part(name: str) -> Part:
+        return _part(by_exhibit[name], commands[name], *remarks.get(name, ("", "")))
 
+    return [Row(question, about, [*map(part, names)]) for question, about, names in QUESTIONS]
+
+
+def _part(claims: Sequence[Claim], command: str, beside: str, how: str) -> Part:
+    """The last two are what is written in place of the other settings and of the claim's `why`."""
+    claim = _shown(claims)
+    same = [each.verdict for each in claims].count(claim.verdict)
+    is_one_of_several = len(claims) > 1 and claim in claims
+    count = f"{same} of {len(claims)}" if is_one_of_several else ""
+    paper = OF_PAPER.get(claim.exhibit, "{}").format(paper_of(claim))
+    if claim.verdict == "not tested here":
+        reason = claim.doubt or claim.why or f"no result: `{command}`"
+        return Part(claim.verdict, count, paper, "", reason, "")
+    ours, bracket, ends = ours_of(claim).partition(" (")
+    others = others_of(claim)
+    caveat = beside or (f"; otherwise {others}" if others else "")
+    how = "; ".join(filter(None, (claim.fidelity, how or claim.why)))
+    return Part(claim.verdict, count, paper, ours, bracket + ends + caveat, how)
+
+
+def _remarks(
+    by_exhibit: Mapping[str, Sequence[Claim]], tables: Iterable[Table]
+) -> dict[str, tuple[str, str]]:
+    """Exhibit -> what is written beside our number, and of how we know it; see `_part`."""
     updates, _, places = by_exhibit[IDENTICAL][-1].why.partition("; ")
-    identical = part(IDENTICAL, beside=f" runs bit-identical to K = 1; {updates}", how=places)
-    if identical.ours:
-        both = [claim for claim in by_exhibit[IDENTICAL] if claim.ours]
-        same, of = sum(claim.ours[0][0] for claim in both), sum(claim.paper for claim in both)
-        identical = replace(identical, ours=f"{same:g} of {of:g}", count="")
     large, *_, small = by_exhibit[BUBBLE]
     limits, _, idle = large.why.partition("; ")
-    at_small = f"{ours_of(small)} at K = {small.point[0]}"
-    exponent = by_exhibit[IMAGES][0]
-    return [
-        Row("Same model for every K?", "Section 7", [identical]),
-        Row(
-            "How large a model?",
-            "Table 1, K = 128",
-            [
-                part(SIZES, beside=" parameters"),
-                part(LARGEST, "fits at most {}", how="M is not printed"),
-            ],
-        ),
-        Row(
-            "How fast?",
-            "K = 8, M = 32 over K = 2, M = 1",
-            [part(TRANSFORMER, "Transformer {}"), part(AMOEBANET, "AmoebaNet-D {}")],
-        ),
-        Row(
-            "Do slow links matter?",
-            "K = 8 over K = 2, no NVLink",
-            [
-                part(LINKS[0], "Transformer {}"),
-                part(LINKS[1], "AmoebaNet-D {}", how=slowed(tables)),
-            ],
-        ),
-        Row(
-            "How large is the bubble?",
-            "share of a step at M = 4K",
-            [
-                part(
-                    BUBBLE,
-                    beside=f" at K = {large.point[0]}, {at_small}; {idle}",
-                    how=f"at K = {small.point[0]} {small.fidelity}; {limits}",
-                )
-            ],
-        ),
-        Row(
-            "Do bigger models do better?",
-            "toy languages, toy images, ImageNet",
-            [
-                part(LANGUAGES, how="only the sign compares"),
-                part(IMAGES, beside=f"; {exponent.why}", how="scaling exponent"),
-                part(IMAGENET, "ImageNet {}"),
-            ],
-        ),
-    ]
+    bubbles = f" at K = {large.point[0]}, {ours_of(small)} at K = {small.point[0]}; {idle}"
+    return {
+        IDENTICAL: (f" runs bit-identical to K = 1; {updates}", places),
+        SIZES: (" parameters", ""),
+        LARGEST: ("", "M is not printed"),
+        LINKS[1]: ("", slowed(tables)),
+        BUBBLE: (bubbles, f"at K = {small.point[0]} {small.fidelity}; {limits}"),
+        LANGUAGES: ("", "only the sign compares"),
+        IMAGES: (f"; {by_exhibit[IMAGES][0].why}", "scaling exponent"),
+    }
 
 
 def slowed(tables: Iterable[Table]) -> str:
@@ -372,11 +348,14 @@ def lines(
     claims: Mapping[str, Sequence[Claim]], tables: Iterable[Table] = ()
 ) -> list[dict[str, str]]:
     """The rows as texts, a line for each part: for the terminal and the README."""
-    columns = ("verdict", "paper", "ours", "how we know")
-    found = []
-    for row in rows(claims, tables):
-        for number, part in enumerate(row.parts):
-            question = "" if number else f"{row.question} {row.about}"
-            cells = dict(zip(columns, part.cells, strict=True))
-            found.append({"question": question, **cells})
-    return found
+    return [
+        {
+            "question": f"{row.question} {row.about}" if part is row.parts[0] else "",
+            "verdict": part.verdict + (f" ({part.count})" if part.count else ""),
+            "paper": part.paper,
+            "ours": part.ours + part.beside,
+            "how we know": part.how,
+        }
+        for row in rows(claims, tables)
+        for part in row.parts
+    ]
