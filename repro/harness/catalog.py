@@ -156,7 +156,7 @@ def replay(
 
 
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    """`("L=3", "attention=fused")` -> {"L": 3, "attention": "fused"}: JSON values, else texts."""
+    """`("L=3", "name=value")` -> {"L": 3, "name": "value"}: JSON values, else texts."""
     result = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -1,13 +1,10 @@
 """Multi-head attention of the Transformers, and their linear layers."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -24,13 +21,8 @@ class TensorPlan:
     counts: tuple[str, ...] = ()  # attributes that are divided by T, such as the number of heads
 
 
-Attention = Literal["plain", "fused"]
-# (queries, keys, values, hidden) -> their attention
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-
-
-def plain(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """Attention as matrix products and a softmax.
+def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> Tensor:
+    """Attention as matrix products and a softmax, which keep weights [N, heads, T, S].
 
     Queries are [N, heads, T, channels of a head]; keys and values have S instead of T. `hidden`,
     broadcast to [N, heads, T, S], is True where a query may not look; each query must see a key.
@@ -40,17 +32,6 @@ def plain(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> Tens
     if hidden is None:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return scores.masked_fill(hidden, -math.inf).softmax(-1) @ v
-
-
-def fused(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """The same by torch's own function, which does not keep the weights."""
-    visible = None if hidden is None else ~hidden
-    return functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, is_causal=hidden is None
-    )
-
-
-ATTEND: dict[Attention, Attend] = {"plain": plain, "fused": fused}
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from repro.data import text
 from repro.models.arguments import Count, Layers, Probability
-from repro.models.attention import ATTEND, Attention, TensorPlan, linear
+from repro.models.attention import TensorPlan, attend, linear
 from repro.models.model import Model
 
 
@@ -49,10 +49,9 @@ class Block(nn.Module):
         counts=("heads",),
     )
 
-    def __init__(self, d: int, H: int, heads: int, dropout: float, attention: Attention) -> None:
+    def __init__(self, d: int, H: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.attend = ATTEND[attention]
         self.attention_norm = nn.LayerNorm(d)
         self.query, self.key, self.value, self.out = (linear(d, d) for _ in range(4))
         self.feed_forward_norm = nn.LayerNorm(d)
@@ -70,7 +69,7 @@ class Block(nn.Module):
             project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
-        return self.out(self.attend(q, k, v, None).transpose(1, 2).flatten(2))
+        return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -86,17 +85,11 @@ def transformer(
     V: Annotated[int, Interval(ge=text.MIN_VOCABULARY)] = 32000,
     T: Count = 1024,
     dropout: Probability = 0.1,
-    attention: Attention = "plain",
 ) -> Model:
     """L blocks of width d, H in the feed-forward layer, for V words and sequences of T tokens.
 
     The default sizes are those of Table 1, the default L is that of Table 2. The paper states no
     dropout; 0.1 is the value of Vaswani et al. for their base model.
-
-    Args:
-        attention: "plain" is matrix products and softmax, which keep weights [N, heads, T, T], as
-            when the paper was written. "fused" is torch's scaled_dot_product_attention, which does
-            not keep them. The results are the same.
     """
     multiple = math.lcm(2, heads)  # even: sine and cosine halves of the positions
     if d % multiple:
@@ -104,14 +97,14 @@ def transformer(
             f"d={d}: allowed is a multiple of {multiple} (even, shared by {heads} heads); try "
             f"d={max(round(d / multiple), 1) * multiple}"
         )
-    block = partial(Block, d, H, heads, dropout, attention)
+    block = partial(Block, d, H, heads, dropout)
     return Model(
         name="transformer",
         layers=(partial(Embedding, V, d, T, dropout), *[block] * L, partial(linear, d, V)),
         batch=lambda N, seed: text.batch(N, T, V, seed),
         loss=loss,
         unit="sequences/s",
-        labels={"attention": attention, "data": text.LABEL},
+        labels={"data": text.LABEL},
     )
 
 

@@ -32,7 +32,7 @@ from repro.data import text
 from repro.data.tokens import BOS, EOS, PAD, SPECIAL
 from repro.gpipe import Weighted
 from repro.models.arguments import Count, Layers, Probability
-from repro.models.attention import ATTEND, Attention, linear
+from repro.models.attention import attend, linear
 from repro.models.model import Model
 from repro.models.transformer import Embedding
 
@@ -46,7 +46,6 @@ class Sizes(NamedTuple):
     heads: int
     head_dim: int  # channels of a head; the channels of all heads may differ from d
     dropout: float
-    attention: Attention
     shrink: float  # divides the initial output of a feed-forward layer
 
 
@@ -56,7 +55,6 @@ class MultiHead(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.heads = sizes.heads
-        self.attend = ATTEND[sizes.attention]
         d, channels = sizes.d, sizes.heads * sizes.head_dim
         self.query, self.key, self.value = (linear(d, channels) for _ in range(3))
         self.out = linear(channels, d)
@@ -69,7 +67,7 @@ class MultiHead(nn.Module):
         )
         if hidden is not None:
             hidden = hidden[:, None, None, :]
-        return self.out(self.attend(q, k, v, hidden).transpose(1, 2).flatten(2))
+        return self.out(attend(q, k, v, hidden).transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -209,7 +207,6 @@ def translation(
     T: Count = 128,
     head_dim: Count = 64,
     dropout: Probability = 0.1,
-    attention: Attention = "plain",
 ) -> Model:
     """T(L, H, A): L encoder and L decoder layers, feed-forward width H, A heads, width d.
 
@@ -218,7 +215,7 @@ def translation(
     but its sizes fit these. V is the number of words that source and target share. Logits are not
     clipped: the paper clips them, but does not state at which magnitude.
     """
-    sizes = Sizes(d, H, A, head_dim, dropout, attention, shrink=2.0 * L)
+    sizes = Sizes(d, H, A, head_dim, dropout, shrink=2.0 * L)
     return Model(
         name="translation",
         layers=(
@@ -231,5 +228,5 @@ def translation(
         batch=lambda N, seed: batch(N, S, T, V, seed),
         loss=Weighted(cross_entropy, target_tokens),
         unit="sequences/s",
-        labels={"attention": attention, "data": LABEL},
+        labels={"data": LABEL},
     )
