@@ -1,7 +1,6 @@
 """The pages for readers: their numbers are those that docs/numbers.toml names, their links lead
 somewhere."""
 
-import json
 import re
 import subprocess
 import tomllib
@@ -40,11 +39,6 @@ def texts(table: str, name: str) -> list[str]:
     if table == "by_hand":
         return [place]
     keys, column = place.split(": ", 1)
-    if table == "records":
-        value = json.loads((ROOT / "results/reference" / keys).read_text(encoding="utf-8"))
-        for part in column.split("."):
-            value = value[int(part) if part.isdigit() else part]
-        return [f"{value:.2f}" if isinstance(value, float) else str(value)]
     wanted = [pair.replace("_", " ").split("=", 1) for pair in keys.split(" ")]
     (row,) = [r for r in rows(table) if all(r[k].replace("_", " ") == v for k, v in wanted)]
     cell = row[column]

@@ -96,6 +96,7 @@ def test_workers_and_lock_do_not_outlive_a_harness_that_is_killed_and_the_next_g
     assert journal.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1]), "nothing is lost"
     found = [(run.status, len(run.rounds)) for run in load(tmp_path).runs]
     assert found == [("done", rounds + 2)] * 2
+    assert not list(tmp_path.rglob(".*.json.*"))
 
 
 def caught(status: str) -> int:
