@@ -13,6 +13,7 @@ from examples import WIDTH, batch, layer, linear, refused
 from torch import nn
 
 from repro.gpipe import LinkSpeed, Pipeline, PipelineConfig, launch
+from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core import memory
 
@@ -21,13 +22,17 @@ SLOW = LinkSpeed(latency=0.005, bytes_per_second=1e6)
 KINDS = ("gpipe", "1f1b")
 
 
-def foreign_clock() -> float:
-    """The offset that the last stage finds when it believes that it is on another host."""
-    if dist.get_rank():
+def foreign() -> tuple[set[str], float]:
+    """The kinds of links and the offset of clocks where the last stage is on another host."""
+    rank = dist.get_rank()
+    shm.host = lambda: f"host {rank}"
+    links = Pipeline([linear, linear], 2, 2, device="cpu").engine.links
+    kinds = {type(link).__name__ for link in (*links.incoming.values(), *links.outgoing.values())}
+    if rank:
         socket.gethostname = lambda: "elsewhere"
         here = time.perf_counter
         time.perf_counter = lambda: here() - 1000.0
-    return ControlChannel(2, dist.get_rank()).clock_offset()
+    return kinds, ControlChannel(2, rank).clock_offset()
 
 
 def throttled() -> tuple[float, float, float]:
@@ -43,12 +48,12 @@ def throttled() -> tuple[float, float, float]:
 
 
 def everything() -> tuple[Any, ...]:
-    """On two ranks: an evaluation, a prediction, their clocks, and slow links."""
+    """On two ranks: an evaluation, a prediction, slow links, and what two hosts do."""
     pipe = Pipeline([linear, lambda: nn.Dropout(0.5), linear], 2, 4, device="cpu")
     result, predicted = pipe.evaluate(*batch(), MSE), pipe.predict(batch()[0])
     pipe.close()
     slow = throttled()
-    return result.loss, (result.outputs, predicted), foreign_clock(), slow
+    return result.loss, (result.outputs, predicted), foreign(), slow
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +62,14 @@ def ran() -> list[Any]:
 
 
 @pytest.mark.alone
-def test_results_are_on_every_rank_outputs_on_the_last_and_clocks_of_two_hosts_aligned(ran: Any):
-    (loss, outputs, clock, _), (other_loss, (evaluated, predicted), other_clock, _) = ran
+def test_results_are_on_every_rank_outputs_on_the_last_and_two_hosts_agree_on_time(ran: Any):
+    (loss, outputs, first, _), (other_loss, (evaluated, predicted), second, _) = ran
     assert (loss, outputs) == (other_loss, (None, None))
     assert evaluated.shape == batch()[1].shape
     assert torch.equal(evaluated, predicted)
+    assert first == ({"Gloo"}, 0.0), "no shared memory between two hosts"
     # A stage whose clock is 1000 s behind finds that out, to within the time of one exchange.
-    assert clock == 0.0
-    assert other_clock == pytest.approx(1000.0, abs=0.05)
+    assert second == ({"Gloo"}, pytest.approx(1000.0, abs=0.05))
 
 
 @pytest.mark.alone

@@ -1,4 +1,4 @@
-"""An experiment of real stages on four processes, one run of which fails."""
+"""An experiment of real stages on four processes, one run of which fails; for test_hosts.py."""
 
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
