@@ -7,10 +7,10 @@ the neighbour's first.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import torch
@@ -21,80 +21,39 @@ from repro.gpipe.comm import links
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.link import Link
 from repro.gpipe.comm.transport import TAGS, Nccl
-from repro.gpipe.errors import EveryRankError
 
-_HELLO, _READY, _DATA, _HEADS = 100, 200, 300, 400  # gloo's tags, to which a direction's is added
-_LIMIT = timedelta(seconds=30)  # of an operation
-
-
-class Deadlock(RuntimeError, EveryRankError):
-    """An operation waited longer than it may."""
-
-
-class Communicator:
-    """One end of a channel between two processes, for one direction."""
-
-    def __init__(self, peer: int, tag: int) -> None:
-        self.peer, self.tag = peer, tag
-        self._greeted = False
-        self._pool = ThreadPoolExecutor(1)
-
-    def post(self, kind: str, data: Tensor) -> Future:
-        """Queue an operation."""
-        if not self._greeted:
-            greeting = dist.isend(torch.zeros(1), self.peer, tag=_HELLO + self.tag)
-            self._receive(torch.zeros(1), _HELLO)
-            _finish(greeting)
-            self._greeted = True
-        return self._pool.submit(self._execute, kind, data)
-
-    def close(self) -> None:
-        """Stop after what was posted; a second call does nothing."""
-        self._pool.shutdown()
-
-    def _execute(self, kind: str, data: Tensor) -> None:
-        try:
-            if kind == "send":
-                self._receive(torch.zeros(1), _READY)
-                self._send(data, _DATA)
-            else:
-                self._send(torch.zeros(1), _READY)
-                self._receive(data, _DATA)
-        except RuntimeError as error:  # what follows fails in the same way
-            raise Deadlock(f"{kind} to or from rank {self.peer}: {error}") from None
-
-    def _send(self, data: Tensor, tag: int) -> None:
-        _finish(dist.isend(data, self.peer, tag=tag + self.tag))
-
-    def _receive(self, data: Tensor, tag: int) -> None:
-        _finish(dist.irecv(data, self.peer, tag=tag + self.tag))
-
-
-def _finish(work: dist.Work | None) -> None:
-    assert work is not None
-    work.wait(_LIMIT)
-
-
-class Operation:
-    """What torch would give as a Work."""
-
-    def __init__(self, done: Future) -> None:
-        self.is_completed, self.wait = done.done, done.result
+_HEADS, _HELLO, _READY, _DATA = 100, 200, 300, 400  # added to gloo's tag of a direction
+_NO_GROUP: Any = None
 
 
 class NcclLike(Nccl):
-    """One direction over such a communicator."""
+    """One direction between two processes, with a communicator of its own."""
 
     def __init__(self, peer: int, tag: int) -> None:
-        self.communicator = Communicator(peer, tag)
-        super().__init__(peer, _HEADS + tag, cast("Any", None), torch.device("cpu"))
+        super().__init__(peer, _HEADS + tag, _NO_GROUP, torch.device("cpu"))
+        self._greeted = False
+        self._communicator = ThreadPoolExecutor(1)
 
     def _queue(self, operation: Any, tensor: Tensor) -> Any:
-        kind = "send" if operation is dist.isend else "receive"
-        return Operation(self.communicator.post(kind, tensor))
+        if not self._greeted:
+            sent = dist.isend(torch.zeros(1), self.peer, tag=_HELLO + self.tag)
+            self._finish(dist.irecv, torch.zeros(1), _HELLO)
+            assert sent is not None
+            sent.wait()
+            self._greeted = True
+        done = self._communicator.submit(self._execute, operation, tensor)
+        return SimpleNamespace(is_completed=done.done, wait=done.result)  # as torch's Work
+
+    def _execute(self, operation: Any, tensor: Tensor) -> None:
+        readiness = dist.irecv if operation is dist.isend else dist.isend
+        self._finish(readiness, torch.zeros(1), _READY)
+        self._finish(operation, tensor, _DATA)
+
+    def _finish(self, operation: Any, tensor: Tensor, tag: int) -> None:
+        operation(tensor, self.peer, tag=tag + self.tag).wait()
 
     def close(self) -> None:
-        self.communicator.close()
+        self._communicator.shutdown()
 
 
 def connect(
