@@ -149,7 +149,12 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
         ("run sweep --K 1,2", ["--K 1,2: allowed is a whole number; write several as --K 1 2;"]),
         ("run table2 --K 3", ["--only K=3 chooses among its runs, `repro run sweep --K`"]),
         ("predict timed --link pci", ["--link pci: allowed is a number"]),
+        ("plan table2 --only K=3", ["--only K=3 matches no run of table2: K is 1, 2, 4, 8 there"]),
+        ("plan table2 --only schedul=a", ["unknown field schedul; ", "did you mean 'schedule'"]),
+        ("plan table2 --only K", ["--only K: no value; write K=VALUE, such as K=2"]),
         ("run sweep --method gpip", ["rows; did you mean 'gpipe'"]),
+        ("run sweep --method gpipe-x-data --K 5", ["devices = 5", "even numbers from 4"]),
+        ("run sweep --method tensor --K 1", ["devices = 1", "over 2 or more; try --K 2"]),
         ("run sweep --method gpipe --D 2", ["error: --D 2 with --method gpipe: "]),
         ("run sweep --schedule interleaved-1f1b", ["try --stages-per-rank 2"]),
         (

@@ -17,6 +17,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "UTF-16": lambda path: path.write_bytes('{"model": "ä"}'.encode("utf-16")),
     "null": lambda path: path.write_text("null"),
     "a number": lambda path: path.write_text("9" * 100_000),
+    "no scale": lambda path: path.write_text("def experiment(): pass"),
 }
 
 

@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 
@@ -15,24 +16,11 @@ from repro.models import build
 
 GIB = 2**30
 SMALL = {"d": 64, "H": 256, "heads": 4, "V": 256, "T": 64}
-SIZES = [{"L": L} for L in range(1, 500)]
 STEP = Step(PipelineConfig(4, 8), batch=8, optimizer=OPTIMIZERS["rmsprop-momentum"])
 
 
 def transformer(L: int):
     return build("transformer", L=L, **SMALL)
-
-
-def test_the_largest_fits_and_the_next_does_not():
-    fit = largest(transformer, STEP, 4 * 2**20, [SIZES])
-    assert fit.best is not None
-    assert fit.above is not None
-    assert fit.best.fullest <= 4 * 2**20 < fit.above.fullest
-    assert fit.above.args["L"] == fit.best.args["L"] + 1
-    assert sum(fit.best.balance) == fit.best.args["L"] + 2
-    assert fit.best.parameters == sum(
-        p.numel() for layer in transformer(**fit.best.args).layers for p in layer().parameters()
-    )
 
 
 def test_no_cut_is_more_even():
@@ -52,9 +40,8 @@ def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count(
     step = Step(PipelineConfig(stages=8, micro_batches=8), batch=8)
     with pytest.raises(ValueError, match="stages=8: the model has 5 layers"):
         largest(transformer, step, GIB, [[{"L": 3}]])
-    fit = largest(transformer, step, GIB, [[{"L": 3}], [{"L": 9}]])
-    assert fit.best is not None
-    assert fit.best.args == {"L": 9}
+    best: Any = largest(transformer, step, GIB, [[{"L": 3}], [{"L": 9}]]).best
+    assert best.args == {"L": 9}
 
 
 def test_units_are_decimal_or_binary():
@@ -71,15 +58,18 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     command += [f"{name}={value}" for name, value in SMALL.items()]
     assert main(command) == 0
     shown = capsys.readouterr()
-    fit = largest(transformer, STEP, 4 * 2**20, [SIZES])
-    assert fit.best is not None
-    for words in ("4.00 MiB of each stage", "counted", f"largest: L={fit.best.args['L']} ("):
-        assert words in shown.out
-    assert shown.err == ""
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["largest"]["stages"] == fit.best.plain()["stages"]
-    assert found["next"]["args"]["L"] == fit.best.args["L"] + 1
+    best, above = found["largest"], found["next"]
+    L = best["args"]["L"]
+    for words in ("4.00 MiB of each stage", "counted", f"largest: L={L} ("):
+        assert words in shown.out
+    assert shown.err == ""
+    assert best["fullest"] <= 4 * 2**20 < above["fullest"]
+    assert (above["args"]["L"], sum(best["balance"])) == (L + 1, L + 2)
+    layers = [layer() for layer in transformer(L).layers]
+    assert best["parameters"] == sum(p.numel() for layer in layers for p in layer.parameters())
+    assert best["stages"] == tasks(transformer, STEP, {"L": L}).cut.plain()["stages"]
 
 
 def test_only_models_of_the_paper_have_sizes(refused):

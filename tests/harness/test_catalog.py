@@ -1,7 +1,5 @@
 from pathlib import Path
 
-import pytest
-
 from repro.harness import catalog
 from repro.harness.spec import SCALES, SIZES_AT
 
@@ -35,11 +33,3 @@ def test_a_file_of_ones_own_is_an_experiment_with_its_parameters_as_flags(tmp_pa
     source = catalog.find(str(path))
     assert [(name, default) for name, _, default in source.flags()] == [("width", 3)]
     assert source.given({"width": 5}).build("laptop").groups[0].runs[0].model_args == {"L": 5}
-
-
-def test_a_file_whose_function_takes_no_scale_is_one_line(tmp_path: Path):
-    """tests/test_given_files.py has files of other wrong contents."""
-    path = tmp_path / "mine.py"
-    path.write_text("def experiment(): pass")
-    with pytest.raises(ValueError, match=r"no function experiment\(scale\) in it"):
-        catalog.find(str(path))

@@ -294,32 +294,23 @@ def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
     assert exposed == pytest.approx([0, 0.5, 3])
 
 
-def test_a_saved_plan_is_measured(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setattr(machine, "detect", lambda _scale: HERE)
+def test_a_saved_plan_and_its_baseline_are_measured_if_they_fit(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    saved = tmp_path / "plan.json"
-    assert main([*FASTEST, "--optimizer", "adam", "--save", str(saved)]) == 0
+    saved, fastest = tmp_path / "plan.json", [*FASTEST, "--optimizer", "adam"]
+    plain = max(answer(capsys, *fastest)["plain"]["peak_bytes"])
+    less = plain - 1
+    assert main([*fastest, "--memory", f"{less}B", "--save", str(saved)]) == 0
     assert f"`repro run --spec {saved}` measures it" in capsys.readouterr().out
     plan = RunSpec(**json.loads(saved.read_text()))
-    words = ["--spec", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
-    assert main(["run", *words, "--rounds", "1", "--wandb", "disabled"]) == 0
-    assert load(tmp_path).runs[-1].spec == plan
-    assert load(tmp_path).baseline(load(tmp_path).runs[-1], **PLAIN) is not None
-
-
-def test_what_does_not_fit_is_not_started(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    saved = tmp_path / "plan.json"
-    plain = max(answer(capsys, *FASTEST)["plain"]["peak_bytes"])
-    less = plain - 1
-    answer(capsys, *FASTEST, "--memory", f"{less}B", "--save", str(saved))
     words = ["--spec", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
     words += ["--rounds", "1", "--wandb", "disabled"]
     for memory in (less, plain):
         here = Machine("cuda", "Test GPU", 2, "gloo", "2.9", memory=memory)
         monkeypatch.setattr(machine, "detect", lambda _scale, here=here: here)
         assert main(["run", *words]) == 0
-        assert any(run.K == 1 for run in load(tmp_path).runs) == (memory == plain)
+        results = load(tmp_path)
+        (run,) = [run for run in results.runs if run.spec == plan]
+        assert (results.baseline(run, **PLAIN) is not None) == (memory == plain)
         assert ("baseline single, K=1, M=1: takes " in capsys.readouterr().out) == (memory == less)
     monkeypatch.setattr(machine, "detect", lambda _scale: dataclasses.replace(here, memory=2**20))
     assert main(["run", *words]) == 2

@@ -1,6 +1,7 @@
 """`repro.results`, `repro report` of runs, and the recipes of docs/cli.md."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import repro
 from repro.cli.main import main
 from repro.harness.frame import Frame
+from repro.harness.results import find_run
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference"
@@ -61,8 +63,20 @@ def test_one_run_has_its_settings_its_rounds_and_its_median_step(
     drawn = re.findall(r"stage \d \|([FRBU.]+)\|$", output, flags=re.MULTILINE)
     assert [len(line) for line in drawn] == [72] * 4
     assert len(output.splitlines()) < 40, "one screen"
-    assert "names 2 runs" in refused([*REPORT, "--run", "figure2"])
+    error = refused([*REPORT, "--run", "figure2"])
+    assert "names 2 runs, such as intel-xeon-2c/laptop/figure2/timed-K4-M1-" in error
     assert "`repro report --runs` lists them" in refused([*REPORT, "--run", "qqq"])
+    assert "did you mean 'transformer-K2-M" in refused([*REPORT, "--run", "tranformer-K2-M1"])
+
+
+def test_a_run_is_found_by_a_part_of_its_id_own_results_first(rounds: Frame, tmp_path: Path):
+    run = rounds[(rounds.experiment == "figure2") & (rounds.M == 4)].run.iloc[0]
+    place = "intel-xeon-2c/laptop/figure2"
+    for folder in (tmp_path, tmp_path / "reference"):
+        shutil.copytree(REFERENCE / place, folder / place)
+    for text in (run, run[3:-2], run.rpartition("-")[2], f"figure2/{run[3:]}", f"{place}/{run}"):
+        results, found = find_run(text, tmp_path)
+        assert (found.id, results.journals[0].root) == (run, tmp_path)
 
 
 def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
