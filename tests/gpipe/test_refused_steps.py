@@ -168,13 +168,6 @@ def test_an_evaluation_is_not_checked():
     assert pipe.evaluate(*batch("loss"), loss_fn).loss == float("inf")
 
 
-def test_norms_that_count_no_mini_batches_are_updated():
-    norm = nn.InstanceNorm1d(3, affine=True, track_running_stats=True)
-    x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0))
-    Pipeline([norm], 1, 2, device="cpu").train_step(x, x, nn.functional.mse_loss)
-    assert torch.allclose(norm.get_buffer("running_mean"), 0.1 * x.mean((0, 2)))
-
-
 class Widest(nn.Module):
     """Parameters of several dtypes, one with sparse gradients."""
 
@@ -247,13 +240,13 @@ def test_a_step_that_fails_leaves_no_trace(fails_at):
         Pipeline([nn.Sequential(norm, layer)], 1, M, device="cpu")
         for norm, layer in zip(norms, (faulty, nn.Identity()), strict=True)
     ]
-    given, before = norms[0].weight.grad, snapshot(norms[0])
+    given: Any = norms[0].weight.grad
+    before = snapshot(norms[0])
     faulty.fails_at = fails_at
     with pytest.raises(RuntimeError, match="not today"):
         pipes[0].train_step(*step)
     assert same(before, norms[0].state_dict())
     assert norms[0].weight.grad is given
-    assert given is not None
     assert given.tolist() == [1.0] * 3
     assert (norms[0].momentum, len(norms[0]._forward_hooks)) == (0.1, 0)
     faulty.fails_at = -1

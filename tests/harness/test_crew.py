@@ -187,13 +187,6 @@ def test_a_loss_that_is_not_finite_fails_a_peer_too_unless_that_is_allowed(
         assert trained(Outcome("done", measured=measured)).loss == [None, None]
 
 
-def test_only_the_run_that_failed_has_an_outcome(shared: Crew):
-    work = (GOOD, job("import:faulty:raises"), GOOD)
-    found = shared.measure_all(work, 60, fresh=True)
-    assert [(n, each.status) for n, each in found.items()] == [(1, "failed")]
-    assert BROKEN in found[1].reason
-
-
 @pytest.mark.parametrize("method", ["data", "tensor"])
 def test_a_method_that_uses_two_of_three_workers(shared: Crew, method: str):
     """The third must make the same process groups."""

@@ -37,8 +37,7 @@ def trained(
     arguments = MODEL | {"num_classes": outputs}
     fields |= {"model_args": arguments, "training": training} | changed
     spec = RunSpec(model="amoebanet-b", **fields)
-    record = learn.run(Job(spec), 0, []).record
-    assert isinstance(record, LearnRound)
+    record: Any = learn.run(Job(spec), 0, []).record
     return record
 
 
@@ -69,8 +68,7 @@ def translated(**data_args: Any) -> LearnRound:
     sizes = {"L": 1, "d": 16, "H": 16, "A": 2, "head_dim": 8, "V": 400, "S": 12, "T": 12}
     fields: Any = {"K": 1, "M": 2, "N": 16, "steps": 2, "task": "learn", "trace": False}
     spec = RunSpec(model="translation", model_args=sizes, training=training, **fields)
-    record = learn.run(Job(spec), 0, []).record
-    assert isinstance(record, LearnRound)
+    record: Any = learn.run(Job(spec), 0, []).record
     return record
 
 
