@@ -29,7 +29,7 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import SCALES, Scale
 from repro.harness.statistics import mean_interval
 from repro.report.claim import Claim, Estimate
-from repro.report.style import FIDELITIES, grid, plain_log_ticks
+from repro.report.style import FIDELITIES, SOFT, grid, plain_log_ticks
 
 STILL = 0.02
 ONE_IMAGE = 0.003  # what it adds to a validation error, of 357 digits or 400 symbols, rounded up
@@ -197,23 +197,28 @@ def claim(
 
 
 def curves(runs: Frame, panels: Mapping[str, dict[str, str]]) -> Figure | None:
-    """Validation loss against updates, mean over seeds: a panel for each title, a line an arm.
+    """Validation loss against the share of updates: a panel for each title, a line an arm.
 
-    A panel has arm -> what it is called, at most as many as `LINES`.
+    A line is the mean over seeds, in a band from the lowest to the highest. A panel has arm -> what
+    it is called, at most as many as `LINES`.
     """
     if not len(runs):
         return None
+    by_error = any(spec.training.by_error for spec in runs["spec"])
     page, (row,) = grid(1, len(panels), 2.8)
     for axes, (title, labels) in zip(row, panels.items(), strict=True):
         axes.sharey(row[0])
         for linestyle, (arm, label) in zip(LINES, labels.items(), strict=False):
             validations = [record.validation for record in select(runs, arm=arm)["record"]]
-            means = pd.DataFrame(validations, dtype=float).mean()
-            look: dict[str, Any] = {"linestyle": linestyle, "label": label}
-            axes.plot([*map(int, means.index)], means, color=FIDELITIES["measured"], **look)
-        axes.set(title=title, xlabel="updates", yscale="log")
+            losses = pd.DataFrame(validations, dtype=float) * (100 if by_error else 1)
+            updates = losses.columns.astype(int)
+            look: dict[str, Any] = {"linestyle": linestyle}
+            look["label"] = f"{label}, {updates.max():,} updates"
+            done = 100 * updates / updates.max()
+            axes.fill_between(done, losses.min(), losses.max(), color=SOFT, alpha=0.3, linewidth=0)
+            axes.plot(done, losses.mean(), color=FIDELITIES["measured"], **look)
+        axes.set(title=title, xlabel="updates (% of all)", xlim=(0, 100), yscale="log")
         axes.legend(fontsize="small", frameon=True, edgecolor="none")
     plain_log_ticks(row[0].yaxis)
-    by_error = any(spec.training.by_error for spec in runs["spec"])
-    row[0].set_ylabel(f"validation {'error' if by_error else 'loss'}")
+    row[0].set_ylabel("validation error (%)" if by_error else "validation loss")
     return page

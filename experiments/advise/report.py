@@ -7,10 +7,10 @@ from experiments.advise.runs import ABOUT, NAME
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets
+from repro.harness.text import ranged
 from repro.report.compare import predicted_step
 from repro.report.framed import framed, with_interval
 from repro.report.table import Table
-from repro.report.text import ranged
 
 PREDICTED, MEASURED, ERROR = "step (ms) predicted", "step (ms) measured", "error (%) predicted"
 

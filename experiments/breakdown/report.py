@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from experiments.breakdown.runs import ABOUT, MEASURED, NAME, OPEN_MS, K, M
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
+from repro.harness.text import percent
 from repro.paper import theory
 from repro.paper.numbers import breakdown
 from repro.report import style
@@ -20,7 +21,6 @@ from repro.report.compare import fits
 from repro.report.figures import Picture
 from repro.report.framed import framed, or_status, with_parts
 from repro.report.table import Table
-from repro.report.text import percent
 
 LONG_NAMES = style.PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
 PIE = {slice_.part: slice_.percent for slice_ in breakdown()}

@@ -1,6 +1,6 @@
 """The bubble (arXiv:1811.06965v5, section 2.3): closed forms beside recorded steps."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from experiments.bubble.runs import ABOUT, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
+from repro.harness.text import percent
 from repro.paper import theory
 from repro.report.claim import Claim, Fidelity, number
 from repro.report.figures import Picture
 from repro.report.framed import framed, or_status, with_parts
 from repro.report.style import KINDS, SOFT, THEORY, dots, in_pairs, legend_below, over_m
 from repro.report.table import Table
-from repro.report.text import percent
 
 KS = (2, 4, 8)  # of the paper's tables
 NEGLIGIBLE = (5, 10)  # percent of K x step, as which the paper's word is read
@@ -80,20 +80,20 @@ def curves(frame: Frame) -> Figure | None:
     if not Ks:
         return None
     figure, panels = in_pairs(len(Ks), 2.7)
+    Ms = sorted(set(frame["M"]))
     for axes, K in zip(panels, Ks, strict=True):
-        _panel(axes, K, select(frame, K=K))
+        _panel(axes, K, select(frame, K=K), Ms)
     legend_below(figure, *panels)
     return figure
 
 
-def _panel(axes: Axes, K: int, runs: Frame) -> None:
-    Ms = sorted(set(runs["M"]))
+def _panel(axes: Axes, K: int, runs: Frame, Ms: Sequence[int]) -> None:
     dense = [M for M in range(Ms[0], Ms[-1] + 1) if M <= 16 or M % 4 == 0]
     plain = [100 * theory.bubble_over_total(K, M) for M in dense]
     early = [100 * theory.bubble(K, M, "early") for M in dense]
     theory_look: dict[str, Any] = {"color": THEORY, "linewidth": 1.1}
     axes.plot(dense, plain, "--", label="plain: (K-1)/(M+K-1)", **theory_look)
-    axes.plot(dense, early, ":", label="ideal: recomputes early", **theory_look)
+    axes.plot(dense, early, ":", label="early recompute", **theory_look)
     for fidelity, size in _SIZES.items():
         points = select(runs, fidelity=fidelity)
         if points.empty:  # has no place in the legend
@@ -101,7 +101,8 @@ def _panel(axes: Axes, K: int, runs: Frame) -> None:
         look = dots(fidelity, markersize=size)
         axes.plot(points["M"], 100 * points["idle"], **look, label=fidelity)
         if fidelity == "measured":
-            axes.plot(points["M"], 100 * points["bubble"], **look, markerfacecolor="white")
+            look |= {"markerfacecolor": "white", "label": "measured bubble"}
+            axes.plot(points["M"], 100 * points["bubble"], **look)
     axes.axvline(4 * K, color=SOFT, linewidth=0.9, zorder=1)
     axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8.5, color=KINDS["U"], va="top")
     over_m(axes, Ms)

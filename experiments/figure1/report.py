@@ -14,19 +14,19 @@ from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, PARTS, SHUFFLED,
 from experiments.learned import SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
+from repro.harness.text import digits, ranged
 from repro.paper.numbers import figure, translation_models
 from repro.report.claim import Claim, number
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, estimated, framed, with_interval
 from repro.report.style import FIDELITIES, dots, grid
 from repro.report.table import Cell, Table
-from repro.report.text import digits, ranged
 
 EXHIBIT = "Figure 1, exponents"
 FIGURE3, SIZED = "figure3", [str(size) for size in SIZES]  # whose translation models are shown
 IMAGES, FLOPS = "images, D = 8, 12, 16, 24", "images, at about equal FLOPs"
 TRANSLATION = "translation, the four sizes of Figure 3"
-OF_PARAMETERS = "scaling exponent, "
+OF_PARAMETERS, PICTURE = "scaling exponent, ", "of the paper's picture"
 # Models -> arms; FLOPs grow with the square of the width.
 ARMS = {
     IMAGES: [arm_of(D) for D in TRIED],
@@ -117,7 +117,7 @@ def tables(results: Results) -> list[Table]:
                 text = f"{ranged(*found.quality)}, far too large"
                 line["exponent"] = Cell(found.quality[0], text)
             verdict = verdicts.get(OF_PARAMETERS + models, nan)
-            lines.append(line | {"paper": paper.get(models, nan), "verdict": verdict})
+            lines.append(line | {PICTURE: paper.get(models, nan), "verdict": verdict})
     return [framed(NAME, pd.DataFrame(lines), ABOUT)]
 
 
@@ -189,12 +189,17 @@ def _drawn(halves: Mapping[str, tuple[Frame, Frame]]) -> Figure:
     for row, (title, points) in zip(rows, halves.items(), strict=True):
         decades = [log10(each["parameters"].max() / each["parameters"].min()) for each in points]
         for axes, fidelity, each in zip(row, ("measured", "quoted"), points, strict=True):
-            axes.sharey(row[0])
+            if "accuracy" in title:  # BLEU does not share an axis, since ours is of a toy language
+                axes.sharey(row[0])
             _draw(axes, fidelity, each, 100 if "accuracy" in title else 0)
             middle = (each["parameters"].max() * each["parameters"].min()) ** 0.5
             ends = 10 ** (max(decades) / 2 + 0.4)
             axes.set_xlim(middle / ends, middle * ends)
             axes.set(title=f"{title}: {fidelity}", xlabel="parameters")
+        limits = [axes.get_ylim() for axes in row]
+        half = max(high - low for low, high in limits) / 2
+        for axes, (low, high) in zip(row, limits, strict=True):
+            axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
     return page
 
 

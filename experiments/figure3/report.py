@@ -14,13 +14,13 @@ from experiments.learned import SIZES, TOY
 from repro.harness.frame import Frame
 from repro.harness.results import Results
 from repro.harness.statistics import mean_interval
+from repro.harness.text import digits
 from repro.paper.numbers import figure
 from repro.report.claim import Claim
 from repro.report.figures import Picture
 from repro.report.framed import error_bars, estimated, framed, with_interval
 from repro.report.style import SOFT, dots, grid
 from repro.report.table import Table
-from repro.report.text import digits
 
 EXHIBIT = "Figure 3, languages"
 TIERS, ALL = ("high", "middle", "low"), "all"  # thirds of the languages, by their data
@@ -79,7 +79,7 @@ def tables(results: Results) -> list[Table]:
             line: dict[str, Any] = {"claim": judged.what, "seeds": found.seeds}
             line |= estimated("BLEU", found.quality) | estimated("gain in loss", found.loss)
             paper = weighted(judged.what, printed_gains())
-            lines.append(line | {"paper": paper, "verdict": judged.verdict})
+            lines.append(line | {"BLEU in the paper's picture": paper, "verdict": judged.verdict})
     return [framed(NAME, pd.DataFrame(lines), ABOUT)]
 
 

@@ -11,12 +11,12 @@ from experiments.methods import runs as plan
 from experiments.methods.runs import ABOUT, NAME, SIMULATED_M, K
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
+from repro.harness.text import TIMES, percent, seconds
 from repro.report import gantt, style
 from repro.report.claim import Claim, number
 from repro.report.figures import Picture
 from repro.report.framed import MARKS, framed, or_status, with_interval
 from repro.report.table import Table
-from repro.report.text import TIMES, percent
 
 MIB = 2**20
 RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
@@ -138,9 +138,9 @@ def on_one_clock(results: Results) -> Figure | None:
         gantt.boxes(axes, timeline, end, labelled=False)
         axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
         axes.set_ylabel("rank")
-        title = f"{name}: {timeline.idle_over_total:.1%} idle"
+        title = f"{name}: {percent(timeline.idle_over_total)} idle"
         if timeline.step_time > end:
-            title += f"; it goes on to {1e3 * timeline.step_time:.0f} ms"
+            title += f"; it goes on to {seconds(timeline.step_time)}"
         axes.set_title(title)
     for (axes,) in panels[:-1]:
         axes.tick_params(axis="x", labelbottom=False)

@@ -8,11 +8,11 @@ from experiments.peers.runs import ABOUT, ENCODER, NAME
 from repro.harness.frame import Frame, controls_frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import ON_CPU
+from repro.harness.text import EMPTY
 from repro.report.claim import Estimate
 from repro.report.framed import framed, in_two, with_interval
 from repro.report.style import model_name
 from repro.report.table import Table
-from repro.report.text import EMPTY
 
 OVER, NOISE = "ours over peer", "A/A"
 TRANSPORTS = ("auto", "gloo")  # through which ours sends

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 from experiments.table1 import runs as plan
 from experiments.table1.runs import ABOUT, NAME, size_of
-from repro.harness.results import Results, Run
+from repro.harness.results import GIB, Results, Run
 from repro.harness.schema import CutModel, Fitted
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
+from repro.harness.text import EMPTY, ranged, size
 from repro.paper.numbers import Quoted, table1, torchgpipe
 from repro.report import style
 from repro.report.claim import Claim, Estimate, number
@@ -24,7 +25,6 @@ from repro.report.compare import rows_of
 from repro.report.figures import Picture
 from repro.report.framed import estimated, framed
 from repro.report.table import Cell, Table
-from repro.report.text import EMPTY, ranged
 
 UNITS = {"amoebanet-d": ("GB", 10**9), "transformer": ("GiB", 2**30)}  # of memory in Table 1
 # Half a unit of the last digit is what rounding takes, and the paper cuts digits off too: it prints
@@ -42,7 +42,7 @@ REASONS = {  # beside the verdict on a claim
 }
 OPEN = "other readings"  # of M and of the optimizer's slots
 KINDS = {"boundary": "boundary inputs", "messages": "messages, buffers"}
-HIGHEST = 2  # times a device's memory: higher bars are cut off, with their number
+HIGHEST = 20  # GiB of the figure: higher bars are broken, with their number
 
 
 @dataclass(frozen=True)
@@ -215,10 +215,10 @@ def _allocator_claim(results: Results) -> Claim:
 def _off(runs: Sequence[Run]) -> list[float]:
     """Percent by which the counted bytes of each stage differ from those of its tensors."""
     found = []
-    for size in (size for run in runs for size in Fitted.model_validate(run.fit).tried):
+    for tried in (tried for run in runs for tried in Fitted.model_validate(run.fit).tried):
         # On a CPU peak memory is that of tensors alone.
-        tensors = [each[0] for each in size.allocator_bytes or ()] or size.peak_bytes or []
-        pairs = zip(size.counted_bytes, tensors, strict=False)  # no bytes of one that did not fit
+        tensors = [each[0] for each in tried.allocator_bytes or ()] or tried.peak_bytes or []
+        pairs = zip(tried.counted_bytes, tensors, strict=False)  # no bytes of one that did not fit
         found += [100 * abs(counted / real - 1) for counted, real in pairs]
     return found
 
@@ -254,24 +254,25 @@ def _kinds(columns: Sequence[Column]) -> Figure:
 
 
 def _stacked(axes: Axes, model: str, columns: Sequence[Column]) -> None:
-    name, unit = UNITS[model]
-    memory = plan.MEMORY[model] / unit
     fullest = [
         max(column.sizes[plan.SHOWN].stages, key=lambda stage: stage.total) for column in columns
     ]
     places, filled = range(len(columns)), [0.0] * len(columns)
     for kind, colour in style.MEMORY.items():
-        heights = [stage.bytes_of(kind) / unit for stage in fullest]
+        heights = [stage.bytes_of(kind) / GIB for stage in fullest]
         label = KINDS.get(kind, kind) if kind != "buffers" else None  # of the colour of messages
         axes.bar(places, heights, 0.8, filled, color=colour, label=label)
         filled = [below + height for below, height in zip(filled, heights, strict=True)]
     for place, height in zip(places, filled, strict=True):
-        if height > HIGHEST * memory:
-            text = f"{height:.0f} {name}"
-            axes.text(place, 0.98 * HIGHEST * memory, text, fontsize=8, ha="center", va="top")
-    axes.axhline(memory, color=style.THEORY, linewidth=1, linestyle="--")
-    axes.set(ylim=(0, HIGHEST * memory), ylabel=f"{name} at the peak, counted")
-    axes.set_title(f"{style.model_name(model)}: {memory:g} {name}, N={plan.N_OF[model]}")
+        if height > HIGHEST:
+            axes.text(place, 0.98 * HIGHEST, size(GIB * height), fontsize=8, ha="center", va="top")
+            gap = [0.85 * HIGHEST, 0.89 * HIGHEST]
+            axes.plot([place - 0.45, place + 0.45], gap, color="white", linewidth=4)
+    memory = plan.MEMORY[model]
+    axes.axhline(memory / GIB, color=style.THEORY, linewidth=1, linestyle="--")
+    axes.set(ylim=(0, HIGHEST), yticks=range(0, HIGHEST + 1, 4))
+    axes.set_ylabel("memory at the peak (GiB), counted")
+    axes.set_title(f"{style.model_name(model)}: {size(memory)} each, N={plan.N_OF[model]}")
     labels = [f"{column.paper.name}\n{column.size}".replace("ipeline", "") for column in columns]
     style.ticks(axes, [*places], labels)
     axes.grid(axis="x", visible=False)

@@ -10,6 +10,7 @@ from experiments.table2.runs import ABOUT, KS, NAME, SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import NARROW
+from repro.harness.text import EMPTY
 from repro.paper.numbers import torchgpipe
 from repro.report.claim import Claim
 from repro.report.exhibit import CELL, ENDS, bars, claims_on, first_text, over, printed
@@ -17,7 +18,6 @@ from repro.report.figures import Picture
 from repro.report.framed import framed
 from repro.report.style import model_name
 from repro.report.table import Table
-from repro.report.text import EMPTY
 
 MEASURED, SMALLER, HALF = "measured", "measured, a smaller model", ", half widths"
 # At Table 1's widths nothing of the Transformer fits at K=2 with M=4 or 32.

@@ -12,12 +12,12 @@ from experiments.compared import Gain, gain
 from experiments.table5.runs import ABOUT, NAME, NS, PLAN, UPDATES, arm_of
 from repro.harness.frame import Frame
 from repro.harness.results import Results
+from repro.harness.text import printed, ranged
 from repro.paper.numbers import table5
 from repro.report.claim import Claim
 from repro.report.figures import Picture
 from repro.report.framed import estimated, framed
-from repro.report.table import Table
-from repro.report.text import printed, ranged
+from repro.report.table import Cell, Table
 
 EXHIBIT = "Table 5, batch size"
 
@@ -29,7 +29,7 @@ def tables(results: Results) -> list[Table]:
     steps = {f"N={more} minus N={less}": (less, more) for less, more in pairwise(Ns)}
     bleu = [size.bleu for size in table5()]
     line: dict[str, Any] = {"protocol": "the paper, 260K to 4M tokens"}
-    line |= {f"N={N}": value for N, value in zip(Ns, bleu, strict=True)}
+    line |= {f"N={N}": Cell(value, printed(value)) for N, value in zip(Ns, bleu, strict=True)}
     line |= {name: b - a for name, (a, b) in zip(steps, pairwise(bleu), strict=True)}
     lines = [line]
     for protocol, judged in zip(PLAN, _of_protocols(runs), strict=True):

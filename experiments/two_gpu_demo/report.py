@@ -17,7 +17,7 @@ from repro.report.table import Table
 from repro.report.tables import points
 
 ABOUT, NAME = plan.ABOUT, plan.NAME
-RATE = "examples/s"
+RATE = "throughput"
 # Method -> how its line looks. Naive is wide and hollow, so that it shows below GPipe.
 LOOKS: dict[str, dict[str, Any]] = {
     "single": {"label": "one device", "linestyle": "-.", "markerfacecolor": "white"},
@@ -57,7 +57,8 @@ def over_micro_batches(frame: Frame) -> Figure:
         ideal = one.loc[both, RATE] * faster / slower
         axes.plot(both, ideal, ":", color=style.THEORY, label="GPipe, ideal")
         title = f"{style.model_name(model)}, N={of_model['N'].iloc[0]}"
-        axes.set(title=title, ylabel="examples/s, measured", ylim=(0, None))
+        unit = of_model["run"].iloc[0].unit
+        axes.set(title=title, ylabel=f"{unit}, measured", ylim=(0, None))
         style.over_m(axes, of_model["M"])
     style.legend_below(figure, panels[0])
     return figure

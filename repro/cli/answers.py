@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from repro.harness.terminal import show, table_of
-from repro.harness.text import number, seconds, size
+from repro.harness.text import TIMES, digits, percent, ranged, seconds, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,7 +81,7 @@ def rows(items: Sequence[Mapping[str, Any]]) -> "RenderableType":
         if name.endswith("_s"):
             # Times of one column are read against each other, so they share a unit.
             title = f"{title.removesuffix(' s')} (ms)"
-            cells = ["-" if value is None else number(1e3 * value) for value in values]
+            cells = ["-" if value is None else digits(1e3 * value) for value in values]
         # Words are aligned left; a number with its unit, such as `4.90 GiB`, right.
         texts = [value for value in values if isinstance(value, str) and value not in ("", "-")]
         if any(not text[0].isdigit() or text.count(" ") > 1 for text in texts):
@@ -103,9 +103,9 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.startswith("speedup"):
-        return f"{value:.2f}x"
+        return ranged(value, unit=TIMES)
     if not isinstance(value, float):
         return str(value)
     if name == "throughput":
-        return number(value)
-    return seconds(value) if name.endswith("_s") else f"{value:z.1%}"  # never -0.0%
+        return digits(value)
+    return seconds(value) if name.endswith("_s") else percent(value)

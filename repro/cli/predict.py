@@ -16,7 +16,7 @@ from repro.costs.units import parse_bytes
 from repro.gpipe.schedule import collector
 from repro.harness.sizes import in_blocks
 from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
-from repro.harness.text import above, number, size
+from repro.harness.text import TIMES, above, digits, ranged, size
 
 if TYPE_CHECKING:
     from repro.harness.predict import Prediction
@@ -29,7 +29,8 @@ _TAKES = {
     "without --K": {"devices", "top", "save", *_DEVICE},
 }
 _OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
-_COLUMNS = ("method", "K", "D", "M", "checkpoint", "step_s", "step_low_s", "step_high_s")
+_STEP = "step (ms)"
+_COLUMNS = ("method", "K", "D", "M", "checkpoint", _STEP)
 _RATIOS = ("speedup_vs_plain", "speedup_vs_k1", "idle_over_total", "peak_bytes", "fits")
 
 
@@ -97,11 +98,11 @@ class Found:
         fastest = "fastest" if all(map(self.fits, self.plans)) else "fastest that fits"
         if plain is None:
             fastest = "fastest, if it fits (give --memory)"
-        speed = f"{number(best.spec.N / best.step_s)} {self.of.model.unit}"
+        speed = ranged(best.spec.N / best.step_s, unit=self.of.model.unit)
+        over_plain = ranged(self.plain.step_s / best.step_s, unit=TIMES)
         return (
             f"{fastest}: {at}, recompute {best.spec.checkpoint}: {speed}, "
-            f"{self.plain.step_s / best.step_s:.2f}x over plain training"
-            f"{', which does not fit' if plain is False else ''}"
+            f"{over_plain} over plain training{', which does not fit' if plain is False else ''}"
         )
 
 
@@ -153,7 +154,8 @@ def main(arguments: list[str]) -> int:
 
 def _cells(row: dict[str, Any], unit: str) -> dict[str, Any]:
     """What a terminal shows of a row."""
-    texts = {unit: number(row["throughput"]), "cut": cut_text(row["cut"])}
+    step = [1e3 * row[name] for name in ("step_s", "step_low_s", "step_high_s") if row[name]]
+    texts = {_STEP: ranged(*step), unit: digits(row["throughput"]), "cut": cut_text(row["cut"])}
     return {name: texts.get(name) or row[name] for name in (*_COLUMNS, unit, *_RATIOS, "cut")}
 
 

@@ -21,10 +21,10 @@ _SETTINGS = (
     "experiment", "recorded", "method", "D", "recompute", "fidelity", "differs in", "status",
 )  # fmt: skip
 _WORDS = ("run", *_SETTINGS, "fits", "quality", "checks")  # aligned to the left
-_QUALITIES = {"bleu": "BLEU {:.2f}", "accuracy": "accuracy {:.1%}"}  # on test data
+_QUALITIES = {"bleu": "BLEU {:.1f}", "accuracy": "accuracy {:.1%}"}  # on test data
 _MARKS = {
     "over plain": "over plain: throughput over that of plain training, K=1 and M=1 without "
-    "recomputation; [95 % interval over blocks]",
+    "recomputation, with its 95 % interval over blocks",
     " ~": "~: the interval spans 1, no difference is shown; more --rounds make it narrower",
     "in turn": "in turn: measured alone, not step against step",
     " busy": f"busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
@@ -106,12 +106,12 @@ def _numbers(run: Run, results: Results) -> dict[str, str]:
     rounds = f"{len(run.rounds)}, {busy} busy" if busy else str(len(run.rounds))
     fits = run.size or "-"
     if not isnan(run.parameters):
-        fits += f", {run.parameters / 1e6:,.1f} million parameters"
+        fits += f", {text.digits(run.parameters)} parameters"
     return {
         "step": known(run.step_s, text.seconds),
-        "throughput": known(run.throughput, lambda value: f"{text.number(value)} {run.unit}"),
+        "throughput": known(run.throughput, lambda value: f"{text.digits(value)} {run.unit}"),
         **{name: over(changed) for name, changed in _BASES.items()},
-        "idle": known(run.idle_over_total, "{:.0%}".format),
+        "idle": known(run.idle_over_total, text.percent),
         "peak": known(2**30 * run.peak_gib_max, text.size),
         "fits": fits,
         "quality": _quality([run]),

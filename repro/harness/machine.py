@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.harness.spec import ON_CPU, Scale, slug
+from repro.harness.text import size
 
 _ROOT = Path(__file__).resolve().parents[2]
 # A GPU that most of Table 1's capped stages can share; eight of 8 GB need a bit more.
@@ -91,8 +92,8 @@ def default_scale() -> tuple[Scale, str]:
         return "laptop", f"no GPU is usable here, so {on_cpu}"
     memory = gpu_memory()
     if memory >= LARGE_GPU:
-        return "gpu", f"one GPU of {memory / 1e9:.0f} GB is usable, which stages can share"
-    return "laptop", f"the one usable GPU has less than {LARGE_GPU / 1e9:.0f} GB, so {on_cpu}"
+        return "gpu", f"one GPU of {size(memory)} is usable, which stages can share"
+    return "laptop", f"the one usable GPU has less than {size(LARGE_GPU)}, so {on_cpu}"
 
 
 def cpus() -> set[int]:

@@ -1,23 +1,65 @@
-"""Numbers, sizes, seconds and intervals as text, the same everywhere in the terminal."""
+"""How numbers look to a reader, on the page and in the terminal: `1.39 (1.35 to 1.42)`.
 
-import math
+What is measured or computed has at most three significant digits. Counts and numbers of the paper
+have all of theirs.
+"""
+
+from math import isfinite, isnan, nan
+
+EMPTY, TIMES = "-", "\N{MULTIPLICATION SIGN}"
+_LETTERS = ((1e9, "B"), (1e6, "M"))
 
 
-def number(value: float) -> str:
-    """Three significant digits, or a whole number from 1000 on: `9,990`, `178`, `0.0123`."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    if abs(value) >= 999.5:
-        return f"{value:,.0f}"
+def digits(value: float) -> str:
+    """`5.61`, `0.0231`, `1,340`, `83.9B`; a whole number below a million with all digits."""
+    if isinstance(value, int) and abs(value) < 1e6:
+        return f"{value:,}"
+    if value == 0:
+        return "0"
+    if not isfinite(value):
+        return str(value)
+    for size, letter in _LETTERS:
+        if abs(value) >= size:
+            return digits(value / size) + letter
     rounded = float(f"{value:.3g}")
-    return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
+    if abs(rounded) >= 1000:
+        return f"{rounded:,.0f}"
+    return f"{rounded:#.3g}".removesuffix(".")
+
+
+def percent(share: float) -> str:
+    """`12.3 %`; what is less than a thousandth of a percent is 0."""
+    return f"{digits(100.0 * share if abs(share) >= 1e-5 else 0)} %"
+
+
+def printed(value: float) -> str:
+    """A number of the paper, with all digits that it prints."""
+    for size, letter in _LETTERS:
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def ranged(value: float, low: float = nan, high: float = nan, unit: str = "") -> str:
+    """A number with its unit and the ends of its interval or range, if it has some."""
+    text = amount(digits(value), unit)
+    return text if isnan(low) or isnan(high) else f"{text} ({digits(low)} to {digits(high)})"
+
+
+def amount(number: str, unit: str) -> str:
+    return f"{number}{'' if unit in ('', TIMES) else ' '}{unit}"
+
+
+def ratio(value: float, low: float, high: float) -> str:
+    """A ratio with its interval, and ~ behind it if the interval holds 1."""
+    return ranged(value, low, high, TIMES) + " ~" * (low <= 1 <= high)
 
 
 def seconds(value: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if value * factor >= 0.9995:
-            return f"{number(value * factor)} {unit}"
-    return f"{number(value * 1e6)} us"
+            return f"{digits(value * factor)} {unit}"
+    return f"{digits(value * 1e6)} us"
 
 
 def duration(value: float) -> str:
@@ -29,17 +71,11 @@ def duration(value: float) -> str:
 def size(nbytes: float) -> str:
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= factor:
-            return f"{number(nbytes / factor)} {unit}"
-    return f"{number(nbytes)} B"
+            return f"{digits(nbytes / factor)} {unit}"
+    return f"{digits(nbytes)} B"
 
 
 def above(nbytes: float, limit: float) -> str:
     """`20.1 GiB of 16.0 GiB`, with bytes where both would be the same text."""
     texts = size(nbytes), size(limit)
     return " of ".join(texts if len({*texts}) == 2 else (f"{nbytes:,} B", f"{limit:,} B"))
-
-
-def ratio(value: float, low: float, high: float) -> str:
-    """`1.42x [1.32, 1.65]`; no interval if it is unknown, ~ if it spans 1."""
-    interval = "" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]"
-    return f"{value:.2f}x{interval}{' ~' if low <= 1 <= high else ''}"

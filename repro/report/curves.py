@@ -1,14 +1,14 @@
-"""One figure for any sweep: speed-up, idle share and peak memory over M, a line for each K.
+"""One figure for any sweep: speed-up, step, idle share and memory over M, a line for each K.
 
 A line without markers is the ideal of the same schedule, which is made here. A marker tells the
 fidelity, as the title does, and a colour the number of devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import nan
 from typing import Any
 
-import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,6 +23,7 @@ from repro.report.framed import error_bars, with_interval
 from repro.report.style import MARKERS, grid, model_name, over_m, series_colour
 
 OVER_PLAIN, OVER_ONE = "over plain training", "over one device"
+STEP, IDLE, PEAK = "step (ms)", "idle/total (%)", "peak memory (MiB)"
 # What a run is divided by, as the fields in which that run differs.
 _BASES: dict[str, dict[str, Any]] = {OVER_PLAIN: PLAIN, OVER_ONE: {"K": 1, "schedule": "gpipe"}}
 # Beside K and M, what makes another row of panels.
@@ -61,6 +62,8 @@ def sweep(frame: Frame, most: int) -> Figure | None:
         most: rows.
     """
     frame = frame.assign(setting=told_apart(frame, _SETTINGS))
+    frame[STEP], frame[IDLE] = 1e3 * frame["step_s"], 100 * frame["idle_over_total"]
+    frame[PEAK] = 1024 * frame["peak_gib_max"]
     # One stage belongs to each pipeline, and is no row of its own.
     frame["way"] = frame["method"].mask(frame["method"] == "single", frame["schedule"])
     groups = [of for _, of in frame.groupby(["model", "way", "fidelity", "setting"], sort=False)]
@@ -68,38 +71,39 @@ def sweep(frame: Frame, most: int) -> Figure | None:
     rows = sorted(rows, key=len, reverse=True)[:most]
     if not rows:
         return None
-    figure, panels = grid(len(rows), 3, 2.6)
+    # Idle time is not known where a method is not traced.
+    shown = [*pd.concat(rows)[[OVER_PLAIN, STEP, IDLE, PEAK]].dropna(axis=1, how="all")]
+    figure, panels = grid(len(rows), len(shown), 2.6)
     for line, of in zip(panels, rows, strict=True):
-        _over_m(line, of.sort_values("M"))
-    for column in [*zip(*panels, strict=True)][:2]:  # memory has a scale of its own in each row
+        _over_m(dict(zip(shown, line, strict=True)), of.sort_values("M"))
+    for name, column in zip(shown, zip(*panels, strict=True), strict=True):
         top = max(axes.get_ylim()[1] for axes in column)
         for axes in column:
-            axes.set_ylim(0, top)
+            axes.set_ylabel(f"speed-up {name}" if name == OVER_PLAIN else name)
+            if name in (OVER_PLAIN, IDLE):  # each row has a step and a memory of its own
+                axes.set_ylim(0, top)
     return figure
 
 
-def _over_m(panels: Sequence[Axes], frame: Frame) -> None:
-    """Speed-up, idle share and memory of one setting, a line for each K."""
-    speedup, idle, peak = panels
+def _over_m(panels: Mapping[str, Axes], frame: Frame) -> None:
+    """One setting, a line for each K."""
     for (K, devices), runs in frame.groupby(["K", "devices"]):
         look: dict[str, Any] = {"color": series_colour(devices)}
-        speedups, shares = zip(*map(ideal_of, runs["run"]), strict=True)
-        speedup.plot(runs["M"], speedups, ":", **look)
-        idle.plot(runs["M"], [100 * share for share in shares], ":", **look)
         look["marker"] = MARKERS[runs["fidelity"].iloc[0]]
         look["label"] = f"K={K}" if devices == K else f"{devices} devices"
-        speedup.errorbar(runs["M"], runs[OVER_PLAIN], error_bars(runs, OVER_PLAIN), **look)
-        idle.plot(runs["M"], 100 * runs["idle_over_total"], **look)
-        peak.plot(runs["M"], 1024 * runs["peak_gib_max"], **look)
-    first = frame.iloc[0]
+        speedups, shares = zip(*map(ideal_of, runs["run"]), strict=True)
+        ideals = {OVER_PLAIN: speedups, IDLE: [100 * share for share in shares]}
+        for name, axes in panels.items():
+            if name in ideals:
+                axes.plot(runs["M"], ideals[name], ":", color=look["color"])
+            bars = error_bars(runs, name) if name == OVER_PLAIN else None
+            axes.errorbar(runs["M"], runs[name], bars, **look)
+    first, (leftmost, *_) = frame.iloc[0], panels.values()
     names = model_name(first["model"]), first["way"], first["fidelity"], first["setting"]
-    speedup.set(title=", ".join(filter(None, names)), ylabel="speed-up over plain")
-    speedup.legend(loc="best", handlelength=1.2)
-    idle.set(ylabel="idle/total (%)")
-    peak.set(ylabel="peak (MiB), fullest device")
-    for axes in panels:
+    leftmost.set_title(", ".join(filter(None, names)))
+    leftmost.legend(loc="best", handlelength=1.2)
+    for name, axes in panels.items():
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
         over_m(axes, frame["M"])
-        drawn = [np.isfinite(np.asarray(line.get_ydata(), float)) for line in axes.get_lines()]
-        if not np.concatenate(drawn).any():  # as idle time, where a method is not traced
+        if frame[name].isna().all():
             axes.set_axis_off()

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from repro.costs.error_bars import RATIO
 from repro.harness.frame import Frame, ratio_of, select
 from repro.harness.results import Results, Run
+from repro.harness.text import TIMES, ranged
 from repro.paper import numbers, theory
 from repro.report import style
 from repro.report.claim import MODELLED, Claim, Estimate, number
 from repro.report.framed import lengths
 from repro.report.table import NOT_RUN
-from repro.report.text import TIMES, ranged
 
 CELL = ["model", "K", "M"]
 ENDS = ["ratio", "low", "high"]

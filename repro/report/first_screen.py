@@ -11,10 +11,10 @@ from math import ceil, isnan
 
 from repro.harness.results import Results
 from repro.harness.spec import ON_CPU
+from repro.harness.text import TIMES, amount, digits
 from repro.paper import theory
 from repro.report.claim import MODELLED, WORDS, Claim, Word, number
 from repro.report.table import Table
-from repro.report.text import TIMES, amount, digits
 from repro.report.texts import SENTENCES
 from repro.report.verdicts import others_of, ours_of, paper_of
 

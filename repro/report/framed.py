@@ -14,10 +14,10 @@ import pandas as pd
 
 from repro.harness.about import NO_INTERVAL, About
 from repro.harness.frame import Frame
+from repro.harness.text import EMPTY, digits, percent, printed, ranged
 from repro.report.claim import Estimate
 from repro.report.style import PARTS, model_name
 from repro.report.table import NOT_RUN, Cell, Table
-from repro.report.text import EMPTY, digits, percent, printed, ranged
 
 Form = Callable[[Any], str]
 # What a column's name says of its numbers: the first that matches.

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Outline
 
 from repro.gpipe.schedule.timeline import WORK, Span, Timeline
+from repro.harness.text import percent, seconds
 from repro.report.style import IDLE, KIND_WORDS, KINDS, SOFT, grid, ink
 
 _HEIGHT = 0.78  # of a row
@@ -27,7 +28,7 @@ def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Fig
     longest = max(step.step_time for _, step in steps)
     for (panel,), (title, step) in zip(axes, steps, strict=True):
         boxes(panel, step, longest)
-        idle = f"{1e3 * step.step_time:,.0f} ms, {step.idle_over_total:.1%} idle"
+        idle = f"{seconds(step.step_time)}, {percent(step.idle_over_total)} idle"
         panel.set_title(f"{title}: {idle}" if title else idle)
     axes[-1][0].set_xlabel(f"time (ms), {fidelity}")
     legend(figure, [step for _, step in steps])

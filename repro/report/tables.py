@@ -7,13 +7,13 @@ import pandas as pd
 
 from repro.harness.frame import CSV_COLUMNS, Frame, all_runs, rounds_frame
 from repro.harness.results import Results, Run
+from repro.harness.text import ranged
 from repro.report import verdicts
 from repro.report.compare import fidelities, link_name, of_exhibits, told_apart
 from repro.report.curves import OVER_PLAIN, timed_runs
 from repro.report.declared import report_of
 from repro.report.framed import MARKS, in_two, or_status
 from repro.report.table import Cell, Table
-from repro.report.text import ranged
 
 
 def all_tables(results: Results) -> list[Table]:

@@ -10,12 +10,12 @@ import pandas as pd
 
 from repro.harness.catalog import in_order
 from repro.harness.results import Results
+from repro.harness.text import EMPTY, amount, digits, printed, ranged
 from repro.report.claim import WORDS, Claim, Word
 from repro.report.compare import of_exhibits
 from repro.report.declared import report_of, with_report
 from repro.report.framed import in_two
 from repro.report.table import Table
-from repro.report.text import EMPTY, amount, digits, printed, ranged
 from repro.report.texts import TABLES
 
 NAME = "verdicts"

@@ -13,6 +13,7 @@ from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import load
 from repro.harness.sizes import controls_at
 from repro.harness.spec import Experiment
+from repro.harness.text import TIMES
 from repro.report.tables import rounds as rounds_table
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
@@ -40,10 +41,10 @@ def test_a_sweep_ends_with_a_table(tmp_path: Path):
     assert answer.startswith(f"\n{words}fidelity measured, status done\n")
     assert " ".join(lines[3]) == "run K M N method step throughput over K=1 idle peak rounds"
     assert [line[1:] for line in lines[4:8]] == [
-        "1 1 8 single 2.00 s 4.00 examples/s - 25% 1.00 GiB 5".split(),
-        "1 4 8 single 1.25 s 6.40 examples/s - 25% 1.00 GiB 5".split(),
-        "2 1 8 gpipe 1.50 s 5.33 examples/s 1.33x [1.33, 1.33] 25% 1.00 GiB 5".split(),
-        "2 4 8 gpipe 750 ms 10.7 examples/s 1.67x [1.67, 1.67] 25% 1.00 GiB 5".split(),
+        "1 1 8 single 2.00 s 4.00 examples/s - 25.0 % 1.00 GiB 5".split(),
+        "1 4 8 single 1.25 s 6.40 examples/s - 25.0 % 1.00 GiB 5".split(),
+        f"2 1 8 gpipe 1.50 s 5.33 examples/s 1.33{TIMES} (1.33 to 1.33) 25.0 % 1.00 GiB 5".split(),
+        f"2 4 8 gpipe 750 ms 10.7 examples/s 1.67{TIMES} (1.67 to 1.67) 25.0 % 1.00 GiB 5".split(),
     ]
     assert ended(tmp_path, of).endswith(answer), "a second start, which measures nothing"
 
@@ -54,9 +55,9 @@ def test_an_exhibit_has_a_line_for_each_model_with_its_widest_run(tmp_path: Path
     measured = ended(tmp_path, of).splitlines()
     lines = [
         "tiny: transformer, measured, K=2, M=4 (of 4 runs): step 750 ms, throughput 10.7 "
-        "examples/s, over K=1 1.67x [1.67, 1.67], idle 25%, peak 1.00 GiB",
-        "tiny: amoebanet-d, measured, K=2, M=4: step 750 ms, throughput 10.7 examples/s, idle 25%, "
-        "peak 1.00 GiB",
+        f"examples/s, over K=1 1.67{TIMES} (1.67 to 1.67), idle 25.0 %, peak 1.00 GiB",
+        "tiny: amoebanet-d, measured, K=2, M=4: step 750 ms, throughput 10.7 examples/s, "
+        "idle 25.0 %, peak 1.00 GiB",
     ]
     assert measured[-2:] == lines
     assert ended(tmp_path, of).splitlines()[1:3] == lines, "a second start says the same"
@@ -78,7 +79,7 @@ def test_of_trainings_the_range_of_quality_is_shown_and_of_a_check_what_it_found
     of = experiment(*(spec(1, 1, seed=seed) for seed in (0, 1, 2)))
     of = of.model_copy(update={"minutes": {"smoke": 1.0}})
     printed = ended(tmp_path / "trained", of, Fixed())
-    assert printed.rstrip().endswith("quality BLEU 12.00 to BLEU 30.50")
+    assert printed.rstrip().endswith("quality BLEU 12.0 to BLEU 30.5")
     check = spec(2, 4, task="check", trace=False)
     printed = ended(tmp_path / "checked", experiment(check), Fixed())
     assert re.search(r" 1 ok, 1 wrong \(batch norm of transformer-K2-M4-\w+\) ", printed)

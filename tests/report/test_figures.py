@@ -30,20 +30,15 @@ def points_of(axes: Any, fidelity: str) -> list[float]:
     return [y for line in marked for y in line.get_ydata()]
 
 
-def rows_of_sweep(results: Any, experiment: str, most: int) -> list[list[Any]]:
-    """The three panels of each row."""
-    runs = curves.timed_runs(results, experiment)
-    figure = curves.sweep(runs[runs["done"]], most)
+def test_a_sweep_has_speed_up_step_idle_share_and_memory_of_each_k_beside_the_ideal(own_sweep):
+    figure = curves.sweep(curves.timed_runs(load(own_sweep), "sweep"), 4)
     assert figure is not None
-    return [figure.axes[at : at + 3] for at in range(0, len(figure.axes), 3)]
-
-
-def test_a_sweep_has_speed_up_idle_share_and_memory_of_each_k_beside_the_ideal(own_sweep):
-    ((speedup, idle, peak),) = rows_of_sweep(load(own_sweep), "sweep", 4)
+    speedup, step, idle, peak = figure.axes
     assert [text.get_text() for text in speedup.get_legend().get_texts()] == ["K=1", "K=2"]
     assert points_of(speedup, "measured") == pytest.approx([1, 2])
     # The ideal recomputes, which plain training does not.
     assert theory_of(speedup, ":") == [[pytest.approx(3 / 4)], [pytest.approx(12 / 11)]]
+    assert points_of(step, "measured") == pytest.approx([100, 50])
     shares = [100 * timeline(K, 2).idle_over_total for K in (1, 2)]
     assert points_of(idle, "measured") == pytest.approx(shares)
     bubbles = [[pytest.approx(100 * theory.bubble(K, 2, "early"))] for K in (1, 2)]

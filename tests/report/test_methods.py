@@ -4,6 +4,7 @@ import pytest
 
 from experiments.methods import report as methods
 from experiments.methods.runs import SIMULATED_M, K
+from repro.harness.text import percent
 from repro.paper import theory
 from repro.report.style import styled
 
@@ -23,7 +24,7 @@ def test_schedules_on_one_clock_idle_as_long_as_their_formulas_say(reference):
         figure = methods.on_one_clock(reference)
         assert figure is not None
         titles = [axes.get_title(loc="left").partition(";")[0] for axes in figure.axes]
-    assert titles == [f"{name}: {share:.1%} idle" for name, share in IDLE.items()]
+    assert titles == [f"{name}: {percent(share)} idle" for name, share in IDLE.items()]
 
 
 def test_what_is_counted_on_two_devices_is_what_is_measured(reference):

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 from recorded import MACHINE, changed_runs, fill_with, with_values
 
-from experiments import learned
+from experiments import compared, learned
 from experiments.compared import ONE_IMAGE, STILL, fell, losses_of
 from experiments.learned import HALF, ORDER
 from experiments.table5 import report as table5
 from experiments.table5.runs import END, UPDATES, arm_of
 from repro.harness import catalog
+from repro.harness.frame import select
 from repro.harness.job import Measured
 from repro.harness.results import Results, Run, load
 from repro.harness.schema import LearnRound, RoundRecord
 from repro.harness.spec import RunSpec, Scale, canonical
+from repro.harness.text import EMPTY
 from repro.report.claim import Claim
-from repro.report.text import EMPTY
+from repro.report.style import styled
 
 
 def trained(metrics: Mapping[str, float], **fields: object) -> LearnRound:
@@ -103,6 +105,19 @@ def test_trainings_of_a_few_updates_are_not_shown(tmp_path):
     assert all(run.done for run in results.runs)
     assert judged(results, UPDATES).verdict == "not tested here"
     assert {*table5.tables(results)[0].shown["N=8"][1:]} == {EMPTY}
+
+
+def test_a_curve_is_the_mean_over_seeds_in_a_band_of_all(reference):
+    records = select(compared.trained(reference, "table5"), arm=LARGEST)["record"]
+    last = [losses_of(record)[-1] for record in records]
+    with styled():
+        ((_, figure, _),) = table5.figures(reference)
+        assert figure is not None
+        axes = figure.axes[0]  # equal updates
+        corners: Any = axes.collections[0].get_paths()[0].vertices
+        assert {y for x, y in corners if x == 100} == {min(last), max(last)}
+        line: Any = axes.get_lines()[0]
+        assert line.get_ydata()[-1] == pytest.approx(fmean(last))
 
 
 @pytest.mark.parametrize(("images", "at_rest"), [(1, True), (2, False)])
