@@ -7,12 +7,11 @@ the pie's own bubble, so that row is fitted and proves nothing.
 from collections.abc import Iterator
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from experiments.breakdown.runs import ABOUT, MEASURED, NAME, OPEN_MS, K, M
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
-from repro.harness.text import percent
+from repro.harness.text import percent, printed
 from repro.paper import theory
 from repro.paper.numbers import breakdown
 from repro.report import style
@@ -61,6 +60,7 @@ def tables(results: Results) -> list[Table]:
     for name, line in parts.set_index(runs["fidelity"] + " " + runs["name"]).iterrows():
         table[name] = line
     forms = dict.fromkeys(table.columns, percent)
+    forms["paper"] = lambda share: f"{printed(100 * share)} %"
     found = {part: claim.verdict for part, claim in _claims(results).items()}
     table["verdict"] = pd.Series(found, dtype=object)
     return [framed(NAME, table, ABOUT, forms=forms, K=K, M=M, off=OFF)]
@@ -96,13 +96,9 @@ def _claims(results: Results) -> dict[str, Claim]:
 
 
 def figures(results: Results) -> Iterator[Picture]:
-    yield "parts", figure(results), {"K": K, "M": M}
-
-
-def figure(results: Results) -> Figure | None:
     runs = select(shares(results), M=M, done=True).dropna(subset=_ORDER)
     if not len(runs):
-        return None
+        return
     bars = [("quoted: NeurIPS Table 4", dict(PIE))]
     for line in runs.to_dict("records"):
         size = "" if line["full_size"] else f", {line['scale']} size"
@@ -124,4 +120,4 @@ def figure(results: Results) -> Figure | None:
     axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}", xlim=(0, 100))
     axes.grid(visible=False)
     style.legend_below(drawn, axes)
-    return drawn
+    yield "parts", drawn, {"K": K, "M": M}

@@ -10,7 +10,7 @@ from experiments.table2.runs import ABOUT, KS, NAME, SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import NARROW
-from repro.harness.text import EMPTY
+from repro.harness.text import EMPTY, digits
 from repro.paper.numbers import torchgpipe
 from repro.report.claim import Claim
 from repro.report.exhibit import CELL, ENDS, bars, claims_on, first_text, over, printed
@@ -54,8 +54,8 @@ def tables(results: Results) -> list[Table]:
             line[f"K={K}: paper / simulated"] = f"{paper:g} / {text}"
             if K == 2:  # the K of two cores
                 line["measured K=2"] = "; ".join(first_text(of) for _, of in places) or EMPTY
-        line["textbook"] = ", ".join(f"{ratio:.2f}" for ratio in of_line["textbook"])
-        known = [f"{theirs[model, K, M]:.2f}" for K in of_line["K"] if (model, K, M) in theirs]
+        line["textbook"] = ", ".join(map(digits, of_line["textbook"]))
+        known = [digits(theirs[model, K, M]) for K in of_line["K"] if (model, K, M) in theirs]
         line["torchgpipe"] = ", ".join(known) or EMPTY
         lines.append(line)
     return [framed(NAME, pd.DataFrame(lines), ABOUT, data=_long(ours))]

@@ -17,7 +17,7 @@ from repro.harness.frame import Frame
 
 NOT_RUN = "not run"
 
-_INTERVAL = re.compile(r"([-+]?[\d.,]+(?:e[-+]\d+)?[BM]?) (\(.* to .*\))")
+_INTERVAL = re.compile(r"([-+]?[\d.,]+(?:e[-+]\d+)?[BM]?) (\([^()]* to [^()]*\))")
 _SHORT = 18  # characters up to which a cell of the page stays on one line
 # How a formula begins in a spreadsheet, and what begins so and can be none: -3.5, +1e-3, -.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n")

@@ -47,12 +47,12 @@ def test_a_single_place_is_left_out_and_the_csv_file_may_hold_more():
 
 
 def test_files_escape_their_own_special_characters():
-    texts = ["a|b_c", "50 % & {x}", "1.50 (1.40 to 1.60)", "not run"]
+    texts = ["a|b_c", "50 % & {x}", "1.50 (1.40 to 1.60)", "1 (0 to 2); 3 (2 to 4)"]
     table = Table("toy", "T_1 | <x>", "5 % ~", *in_two(pd.DataFrame([texts], columns=[*"wxyz"])))
     assert list(csv.reader(io.StringIO(table.csv())))[1] == texts
     assert r"| a\|b\_c | 50 % & {x} | 1.50 (1.40 to 1.60) |" in table.markdown()
     assert "50 % &amp; {x}" in table.html()
-    assert "<b>1.50</b> <small>(1.40 to 1.60)</small>" in table.html()
+    assert "<b>1.50</b> <small>(1.40 to 1.60)</small></td><td class=long>1 (0 to" in table.html()
 
 
 def test_no_cell_of_a_csv_file_is_a_formula():
