@@ -18,6 +18,7 @@ from repro.harness import machine, runner
 from repro.harness.frame import all_runs
 from repro.harness.job import Outcome
 from repro.harness.results import load
+from repro.harness.text import TIMES
 
 sys.path.insert(0, str(Path(__file__).parent / "harness"))
 from crew import Crew  # pyright: ignore[reportMissingImports]
@@ -105,7 +106,7 @@ def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
     lines = [line.split() for line in table[1:6]]
     assert [line[4] for line in lines] == ["single", "single", "gpipe", "data", "1f1b"]
     assert [line[6] for line in lines] == ["never", *["always"] * 4]
-    assert [line[11].endswith("x") for line in lines] == [False, *[True] * 4], "over plain"
+    assert [line[11].endswith(TIMES) for line in lines] == [False, *[True] * 4], "over plain"
     assert main([*sweep, "2", "3"]) == 1
     output = capfd.readouterr().out
     last = output.splitlines()[-1]
