@@ -65,7 +65,8 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     data = pd.concat([settings.reset_index(drop=True), data], axis=1)
     constant = [name for name in shown if name != "throughput" and shown[name].nunique() < 2]
     title = f"{experiment}: one line a run"
-    note = "Plain training has K=1 and M=1, and recomputes nothing; one device has the same M."
+    bases = {OVER_PLAIN: "Plain training has K=1 and M=1, and recomputes nothing."}
+    note = bases.get(over, "One device has the same M.")
     shown = shown.drop(columns=constant)
     return Table(f"{experiment}_points", title, f"{note} {MARKS}", shown, data, experiment)
 
