@@ -304,6 +304,8 @@ def _part(claims: Sequence[Claim], command: str, beside: str, how: str) -> Part:
     count = f"{same} of {len(claims)}" if is_one_of_several else ""
     paper = OF_PAPER.get(claim.exhibit, "{}").format(paper_of(claim))
     if claim.verdict == "not tested here":
+        # Trainings that decide a claim take a night.
+        command += " --scale overnight" * claim.smaller
         reason = claim.doubt or claim.why or f"no result: `{command}`"
         return Part(claim.verdict, count, paper, "", reason, "")
     ours, bracket, ends = ours_of(claim).partition(" (")

@@ -102,7 +102,7 @@ def test_sentences_and_panels_follow_the_claims(
         (("bubble",), "How large is the bubble?", "bubble"),
         (("consistency",), "Same model", "consistency"),
         (("table1",), "How large a model?", "table1"),
-        (("figure1", "figure3", "table4", "table5"), "Do bigger models", "figure3"),
+        (("figure1", "figure3", "table4", "table5"), "Do bigger models", "figure3 --scale overnight"),
     ],
 )
 def test_what_is_not_there_is_said(reference, experiments, question, command):
