@@ -92,7 +92,7 @@ def claims_on(
         shown = simulated["setting"].head(1) if measured.empty else ()
         why = "".join(f"cut by {setting}" for setting in shown)
         if 0 < len(inside) < len(best):
-            why = f"agrees only if cut by {' or '.join(inside)}"
+            why = f"agrees only if cut by {' or '.join(dict.fromkeys(inside))}"
         words = {"model": style.model_name(model), "K": K, "M": M}
         claims[model, K, M] = Claim(
             exhibit.format(**words),
