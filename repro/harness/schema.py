@@ -175,16 +175,9 @@ class CalibrateRound(_Round):
 
 
 class RooflineRound(_Round):
-    """Seconds of single layers of a model, and a device that is fitted to them.
-
-    Older records have rates of micro-benchmarks, and no layers that were measured.
-    """
+    """A device that was fitted to layers of a model: only old records are of this task."""
 
     task: Literal["roofline"] = "roofline"
-    device: dict[str, Any]  # as a profile, see `repro.costs.Device`
-    # Seconds of the layers by that device; sizes, bytes and link are as in one that was timed.
-    calibration: Calibration
-    measured: Calibration | None = None
 
 
 class LearnRound(_Round):
