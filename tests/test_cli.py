@@ -36,9 +36,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 2)
 
 
-def test_a_sweep_from_end_to_end(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_sweep_from_end_to_end(tmp_path, capfd, monkeypatch):
     sweep = ["run", "sweep", "--K", "1", "2", "--M", "4", "--results", str(tmp_path), *QUICK]
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
@@ -61,9 +59,7 @@ def test_a_sweep_from_end_to_end(
     assert not list(tmp_path.rglob("logs/*"))
 
 
-def test_a_recorded_run_is_replayed_with_its_baselines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_recorded_run_is_replayed_with_its_baselines(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
     results = ["--results", str(tmp_path)]
     assert main(["run", "sweep", "--K", "2", "--M", "4", *results, *QUICK]) == 0
@@ -78,9 +74,7 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
     assert set(found["status"]) == {"done"}
 
 
-def test_a_run_that_fails_gives_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_that_fails_gives_one(tmp_path, capfd, monkeypatch):
     late = Outcome("timeout", "no result within 600 s")
     crew = Crew(fail={(2, 1): late, (2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
     monkeypatch.setattr(runner, "workers", lambda *_: crew)
@@ -93,9 +87,7 @@ def test_a_run_that_fails_gives_one(
     assert re.match(f"failed: 1 of 3 runs are done; {words}", last)
 
 
-def test_methods_stand_beside_plain_training_and_what_is_too_wide_is_said(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
     sweep = "run sweep --method single gpipe data 1f1b --M 4 --scale smoke --rounds 5".split()
     sweep += ["--wandb", "disabled", "--results", str(tmp_path), "--K"]

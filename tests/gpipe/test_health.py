@@ -231,9 +231,7 @@ def test_ranks_that_wait_for_each_other_have_so_many_seconds(
     assert failure is None or failure.text.startswith(words)
 
 
-def test_a_collective_ends_the_run_only_if_it_can_never_end(
-    clock: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_collective_ends_the_run_only_if_it_can_never_end(clock: Any, monkeypatch, caplog):
     """Ranks 0 and 1 are a pipeline, 2 and 3 its replica; the losses of 1 and 3 have a collective.
 
     Without the ranks 0 and 2 it can go on as soon as rank 2 has computed.

@@ -63,9 +63,7 @@ def test_one_line_and_no_process(fn: Any, args: Any, options: dict[str, Any], wo
         ({"TORCHELASTIC_RUN_ID": "none"}, "torchrun started 1 ranks; start as many as"),
     ],
 )
-def test_the_variables_of_another_job_are_named(
-    variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_variables_of_another_job_are_named(variables: dict[str, str], words: str, monkeypatch):
     for name, value in ({"RANK": "0", "WORLD_SIZE": "1"} | variables).items():
         monkeypatch.setenv(name, value)
     refused(f"stages=2: {words}", launch, fine, stages=2)
@@ -239,9 +237,7 @@ def keep_a_folder() -> None:
     kept.append(tempfile.TemporaryDirectory())
 
 
-def test_what_a_library_removes_at_exit_is_removed(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_a_library_removes_at_exit_is_removed(temporary, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(temporary))
     launch(os.getpid, stages=1)  # the server of processes keeps a folder
     before = list(temporary.iterdir())

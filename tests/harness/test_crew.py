@@ -173,9 +173,7 @@ def test_trainings_side_by_side_are_those_alone(shared: Crew):
     assert [(n, each.status) for n, each in failed.items()] == [(1, "failed")]
 
 
-def test_a_loss_that_is_not_finite_fails_a_peer_too_unless_that_is_allowed(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_loss_that_is_not_finite_fails_a_peer_too(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
     ours = job("import:faulty:overflows", K=1, steps=2, warmup=1)
     changed = {"library": "pipedream", "trace": False}

@@ -75,9 +75,7 @@ def test_a_signal_stops_in_order_and_others_do_not_disturb(
 
 
 @pytest.mark.timeout(150)
-def test_workers_and_lock_do_not_outlive_a_harness_that_is_killed_and_the_next_goes_on(
-    tmp_path: Path,
-):
+def test_workers_and_lock_do_not_outlive_a_killed_harness(tmp_path):
     with begun(tmp_path) as harness:
         words = rf"^--results {tmp_path}: process {harness.pid} on .*`repro run sweep.* wait until"
         with pytest.raises(ValueError, match=words), lock.held(tmp_path, ""):

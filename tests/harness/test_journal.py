@@ -84,9 +84,7 @@ def test_cut_off_anywhere_it_has_whole_rounds_and_goes_on(recorded: Path, tmp_pa
 
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_an_edited_line_is_named(
-    recorded: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-):
+def test_an_edited_line_is_named(recorded: Path, tmp_path_factory, data: st.DataObject):
     """A bit anywhere, or a line that is gone: nothing is shown or measured, or changed."""
     results = shutil.copytree(recorded, tmp_path_factory.mktemp("edited") / "results")
     path = journal_in(results)

@@ -85,9 +85,7 @@ def was_read(folder: Path) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_whatever_is_a_link_is_named_or_left_alone(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
+def test_whatever_is_a_link_is_named_or_left_alone(made: Path, tmp_path, monkeypatch, capfd):
     """Each file and folder in turn, also those that other runs would make."""
     there = [
         path.relative_to(made) for name in ("results", "plots") for path in (made / name).rglob("*")

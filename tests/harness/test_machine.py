@@ -21,9 +21,7 @@ def test_the_cpu_for_small_scales_and_the_gpus_for_others(monkeypatch: pytest.Mo
     ("count", "gigabytes", "scale"),
     [(0, 0, "laptop"), (1, 24, "laptop"), (1, 60, "gpu"), (2, 24, "node")],
 )
-def test_the_default_scale_says_why(
-    monkeypatch: pytest.MonkeyPatch, count: int, gigabytes: int, scale: str
-):
+def test_the_default_scale_says_why(monkeypatch, count: int, gigabytes: int, scale: str):
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * count)
     monkeypatch.setattr(machine, "gpu_memory", lambda: gigabytes * 10**9)
     chosen, why = machine.default_scale()

@@ -43,9 +43,7 @@ def test_an_edit_of_what_it_imports_is_another_model(folder: Path):
     assert code_of("import:repro.methods.probe:probe") is None
 
 
-def test_an_edited_model_is_measured_again_beside_the_old_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_edited_model_is_measured_again_beside_the_old_one(folder: Path, monkeypatch):
     monkeypatch.setattr("repro.harness.rehearsal.check_plans", lambda _: None)
     own = experiment(spec(1, 1, model=MODEL, model_args={}), rounds=1)
     crew = Crew()

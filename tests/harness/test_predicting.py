@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,9 +227,7 @@ def timed_layers() -> KeptLayers:
     return KeptLayers.model_validate({"K": 2, "date": "2026-01-01", "calibration": times})
 
 
-def test_plans_by_timed_layers_and_what_was_timed_otherwise(
-    tmp_path: Path, monkeypatch, refused, capfd
-):
+def test_plans_by_timed_layers_and_what_was_timed_otherwise(tmp_path, monkeypatch, refused, capfd):
     monkeypatch.setattr(machine, "detect", lambda _scale: HERE)
     monkeypatch.setattr(source, "_time", lambda *_: (timed_layers(), False))
     here = ["predict", "transformer", *SIZES, "--device", "here", "--results", str(tmp_path)]
@@ -252,9 +249,7 @@ def test_plans_by_timed_layers_and_what_was_timed_otherwise(
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
-def test_layers_are_timed_here_once_and_say_whether_the_machine_was_busy(
-    tmp_path: Path, monkeypatch, capsys
-):
+def test_layers_are_timed_here_once_unless_the_machine_was_busy(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "gpus", lambda: ())
     monkeypatch.setattr(machine, "cores", lambda: 2)
     others = iter([0.0, 0.5, 0.0, 0.0])

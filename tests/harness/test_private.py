@@ -112,9 +112,7 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
     assert tilde_to_home("a ~ b") == "a ~ b"
 
 
-def test_every_byte_of_a_run_its_mirror_and_its_report(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
+def test_every_byte_of_a_run_its_mirror_and_its_report(home: Path, monkeypatch, capfd):
     """Everything is below the home, results too. Logs of workers stay as they are, since they are
     not committed."""
     (home / "project").mkdir()

@@ -58,9 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (["--K", "9"], "K = 9 stages, but transformer has L = "),
     ],
 )
-def test_plan_refuses_what_run_refuses(
-    arguments: list[str], words: str, capfd: pytest.CaptureFixture[str]
-):
+def test_plan_refuses_what_run_refuses(arguments: list[str], words: str, capfd):
     for verb in ("plan", "run"):
         assert main([verb, "sweep", "--scale", "smoke", *arguments]) == 2
         (line,) = capfd.readouterr().err.splitlines()

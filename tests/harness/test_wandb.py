@@ -230,7 +230,7 @@ def test_a_table_whose_path_names_the_home_is_not_copied(own_home: Path, capsys:
 
 
 @pytest.mark.parametrize("key", [None, "0" * 40])
-def test_online_without_a_key_or_a_server_stays_offline_and_says_so_once(
+def test_online_without_a_key_or_a_server_stays_offline(
     key: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ):
     wandb.teardown()

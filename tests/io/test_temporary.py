@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from repro.io.temporary import own_folder
 
 ENDED = 2**22 + 1  # more than Linux gives out
@@ -56,9 +54,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next(temporary: Path):
         assert not left.exists()
 
 
-def test_folders_of_living_processes_and_of_others_stay(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_folders_of_living_processes_and_of_others_stay(temporary, monkeypatch):
     with own_folder() as folder:
         ended = renamed(folder, 2, ENDED)
         stranger = renamed(ended, 1, "0" * 12)

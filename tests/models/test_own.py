@@ -35,9 +35,7 @@ def user_module(tmp_path, monkeypatch):
     sys.modules.pop("users_models", None)
 
 
-def test_ready_made_layers_have_the_same_weights_in_every_process_and_leave_the_generator_alone(
-    user_module,
-):
+def test_ready_made_layers_have_the_same_weights_in_every_process(user_module):
     before = torch.get_rng_state()
     model = build(f"{user_module}:sequential", width=6)
     assert torch.equal(before, torch.get_rng_state())

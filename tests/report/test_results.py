@@ -29,9 +29,7 @@ def test_every_run_and_round_is_a_row(rounds: Frame):
     assert wide[wide.K == 2]["speedup_vs_k1"].notna().any()
 
 
-def test_runs_are_listed_by_experiment_and_one_by_one(
-    rounds: Frame, capfd: pytest.CaptureFixture[str], refused: Any
-):
+def test_runs_are_listed_by_experiment_and_one_by_one(rounds: Frame, capfd, refused: Any):
     runs = rounds.drop_duplicates(["machine", "scale", "experiment", "run"])
     assert main([*REPORT, "--runs"]) == 0
     lines = [line.split() for line in capfd.readouterr().out.splitlines()]

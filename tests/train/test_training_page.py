@@ -15,9 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs/training.md"
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # starts processes three times
-def test_a_training_that_goes_on_with_other_stages_has_the_bits_of_one_in_one_go(
-    tmp_path, monkeypatch
-):
+def test_a_training_that_goes_on_with_other_stages_has_the_same_bits(tmp_path, monkeypatch):
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
     (tmp_path / "page.py").write_text(source, encoding="utf-8")
     for number, name in enumerate(["red", "green", "blue"]):
