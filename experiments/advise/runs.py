@@ -44,7 +44,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices",
-        minutes={"smoke": 0.1, "laptop": 1.1, "node": 3},
+        minutes={"smoke": 0.1, "laptop": 0.9, "node": 3},
         rounds=sets(scale),
         groups=(Group(name="transformer", runs=(timed, *runs, *controls_at(scale, runs[-1]))),),
     )

@@ -35,7 +35,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         **ABOUT.of_experiment,
         neurips="Table 4",
         needs="2 devices",
-        minutes={"smoke": 0.1, "laptop": 0.7, "node": 4, "paper": 4},
+        minutes={"smoke": 0.1, "laptop": 0.9, "node": 4, "paper": 4},
         version=3,
         rounds=sets(scale),
         groups=(*measured, Group(name=f"{MODELLED}-simulated", runs=simulated)),

@@ -72,7 +72,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="sec. 7",
         neurips="sec. 7",
         needs="any machine; one GPU at scale gpu",
-        minutes={"smoke": 0.2, "laptop": 0.8, "overnight": 5, "gpu": 2.7},
+        minutes={"smoke": 0.2, "laptop": 1, "overnight": 5, "gpu": 2.7},
         rounds=1,
         groups=groups,
     )

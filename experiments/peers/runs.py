@@ -45,7 +45,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices; torchgpipe and deepspeed are optional extras",
-        minutes={"smoke": 0.4, "laptop": 6.5, "node": 25, "paper": 25},
+        minutes={"smoke": 0.4, "laptop": 10, "node": 25, "paper": 25},
         rounds=sets(scale),
         groups=(
             Group(name="checks", runs=_checks()),

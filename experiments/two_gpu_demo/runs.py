@@ -55,7 +55,7 @@ def experiment(
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices: CPU cores, or GPUs of 16 GB",
-        minutes={"smoke": 0.1, "laptop": 2.7, "node": 20, "paper": 20},
+        minutes={"smoke": 0.1, "laptop": 5, "node": 20, "paper": 20},
         rounds=sets(scale),
         groups=tuple(groups),
     )
