@@ -226,14 +226,17 @@ class Board:
         # Of a longer chain, the process next to the last one warns.
         is_told = len(waits) == 1 and (end.get("place") or not end.get("in_call"))
         is_told = is_told or (bool(waits) and bool(waits[0]["collective"]))
-        if unchanged_for < _OUTSIDE or not is_told or last in self._warned:
+        # Before its first step a process may still load its layers or data.
+        loads = not end.get("in_steps") and not end.get("in_call")
+        patience = SETTING_UP if loads else _OUTSIDE
+        if unchanged_for < patience or not is_told or last in self._warned:
             return
         self._warned.add(last)
         reason = (
             "" if end.get("in_call") else f", which is in no call of its Pipeline: {SAME_CALLS}"
         )
         _log.warning(
-            "%s for %.0f s%s; or is it only slow?", " has waited for ".join(texts), _OUTSIDE, reason
+            "%s for %.0f s%s; or is it only slow?", " has waited for ".join(texts), patience, reason
         )
 
 
