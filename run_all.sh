@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set-up, the experiments and the report, in one command.
 #
-#   ./run_all.sh                      every experiment at this machine's scale, then plots/report.html
+#   ./run_all.sh                      every experiment at this machine's scale, into plots/report.html
 #   ./run_all.sh --scale smoke        the same, small: about five minutes
 #   ./run_all.sh table2 --only K=2    arguments go to `repro run` (`.venv/bin/repro run --help`)
 #   ./run_all.sh --setup-only         only make .venv, and say nothing when it is there
@@ -121,40 +121,21 @@ set_up() {
     echo "Set-up is done. Commands: .venv/bin/repro --help"
 }
 
-setup_only="" run_args=() report_args=() plots=plots
-while [ $# -gt 0 ]; do
-    case $1 in
+setup_only="" plots=(--plots plots)
+for argument in "$@"; do
+    case $argument in
     --setup-only) setup_only=yes ;;
-    --results | --plots)
-        [ $# -ge 2 ] || die "$1 needs a folder: $1 DIR"
-        report_args+=("$1" "$2")
-        if [ "$1" = --plots ]; then plots=$2; else run_args+=("$1" "$2"); fi
-        shift
-        ;;
-    --results=* | --plots=*)
-        report_args+=("$1")
-        case $1 in
-        --plots=*) plots=${1#--plots=} ;;
-        *) run_args+=("$1") ;;
-        esac
-        ;;
+    --plots | --plots=*) plots=() ;;
     -h | --help)
         sed -n '2,/^set /{/^#/s/^# \{0,1\}//p;}' "$0"
         exit 0
         ;;
-    *) run_args+=("$1") ;;
     esac
-    shift
 done
 
 { [ -f requirements.lock ] && [ -d repro ]; } || die "belongs into the repository's folder, beside requirements.lock"
 set_up
 [ -z "$setup_only" ] || exit 0
 
-# A report is made even when some runs failed, but not after a mistake on the command line (2) or a signal (128 up).
-# Bash 3.2 (macOS) needs the ${x[@]+...} form for an empty list.
-status=0
-.venv/bin/repro run ${run_args[@]+"${run_args[@]}"} --plots "$plots" || status=$?
-[ "$status" -ne 2 ] && [ "$status" -lt 128 ] || exit "$status"
-.venv/bin/repro report ${report_args[@]+"${report_args[@]}"} || status=$((status ? status : $?))
-exit "$status"
+# Bash 3.2 (macOS) needs this form for an empty list.
+exec .venv/bin/repro run "$@" ${plots[@]+"${plots[@]}"}

@@ -17,6 +17,8 @@ from repro.report.framed import framed
 from repro.report.style import model_name
 from repro.report.table import Table
 
+READS = ("advise",)  # its predicted steps
+
 
 def tables(results: Results) -> list[Table]:
     frame = steps(results)

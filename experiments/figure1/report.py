@@ -24,6 +24,7 @@ from repro.report.table import Cell, Table
 
 EXHIBIT = "Figure 1, exponents"
 FIGURE3, SIZED = "figure3", [str(size) for size in SIZES]  # whose translation models are shown
+READS = (FIGURE3,)
 IMAGES, FLOPS = "images, D = 8, 12, 16, 24", "images, at about equal FLOPs"
 TRANSLATION = "translation, the four sizes of Figure 3"
 OF_PARAMETERS, PICTURE = "scaling exponent, ", "of the paper's picture"

@@ -22,6 +22,8 @@ from repro.io.untrusted import did_you_mean, message, refuse_links, short
 if TYPE_CHECKING:
     import wandb_workspaces.workspaces as ws
 
+    from repro.report.page import Page
+
 REFERENCE = Path("results/reference"), Path("plots/reference")
 _SCREEN = 40  # runs that are listed without being asked for by name
 _WIDTH = 72  # of the timeline of a step
@@ -82,26 +84,24 @@ def write(options: ReportOptions) -> None:
 
     if options.others:
         results, lines = load_beside(options.results, options.others)
-        print(f"wrote {page.write_loaded(results, options.plots)}")
+        print(f"wrote {page.write(results, options.plots).path}")
         print("\n".join(lines))
     elif options.reference:
-        print(f"wrote {page.write(*REFERENCE)}")
+        folder, plots = REFERENCE
+        print(f"wrote {page.write(load_recorded(folder), plots).path}")
     else:
-        results = load_recorded(options.results)
-        written = page.write_loaded(results, options.plots)
-        show_verdicts(results, options.plots)
-        print(f"open {written}")
+        written = page.write(load_recorded(options.results), options.plots)
+        show_verdicts(written)
+        print(f"open {written.path}")
 
 
-def show_verdicts(results: Results, plots: Path) -> None:
+def show_verdicts(page: "Page") -> None:
     """Print the paper's six questions with their verdicts, if anything can be compared."""
-    from repro.report import verdicts
-    from repro.report.first_screen import lines
+    if page.claims:
+        from repro.report.first_screen import lines
 
-    if verdicts.all_lines(results):
-        answers = lines(verdicts.claims_of(results))
-        every = plots / f"{verdicts.NAME}.md"
-        print_answer({"the paper's questions": answers, "every claim": every})
+        answers = lines(page.claims)
+        print_answer({"the paper's questions": answers, "every claim": page.plots / "verdicts.md"})
 
 
 def _of(names: tuple[str, ...], results: Results) -> Results:

@@ -3,27 +3,34 @@
 import dataclasses
 import os
 import shlex
-import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from repro.cli.plan import PlanOptions, choose
+from repro.cli.report import show_verdicts
 from repro.gpipe.runtime.group import torchrun
 from repro.harness import closing, crew, rehearsal, runner
+from repro.harness.journal import Journal
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun, price
 from repro.harness.progress import ProgressReporter, summary
-from repro.harness.results import of_journals
+from repro.harness.results import load, of_journals
 from repro.harness.spec import TIMED
 from repro.harness.terminal import show
+from repro.harness.text import duration
 from repro.harness.wandb import Mode, default_mode, log_experiment, log_run
 from repro.io import lock, signals
-from repro.io.untrusted import refuse_linked_files, refuse_links, short
+from repro.io.untrusted import message, refuse_linked_files, refuse_links, short
 
-REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
+if TYPE_CHECKING:
+    from repro.report.page import Page
+
+LOG, PAGE = "run.log", "report.html"  # in the folders of the results and of the plots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +46,7 @@ class RunOptions(PlanOptions):
     allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
     """record runs whose loss or gradients are inf or nan; by default such a run fails"""
     plots: Path | None = None
-    """rewrite the report in this folder after each experiment"""
+    """write the report into this folder, anew after each experiment"""
 
 
 def main(arguments: list[str]) -> int:
@@ -63,7 +70,7 @@ def _measure(arguments: list[str]) -> int:
         raise ValueError(price(request.plans()))
     if options.wandb_project:
         os.environ["WANDB_PROJECT"] = options.wandb_project
-    session = Session(options, ProgressReporter())
+    session = Session(options, ProgressReporter(options.results / LOG))
     command = shlex.join(["repro", "run", *arguments])
     try:
         code = session.run(request.plans, command)
@@ -74,6 +81,8 @@ def _measure(arguments: list[str]) -> int:
         kept = "no round was finished"
         if session.rounds:
             kept = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
+        if options.plots and (options.plots / PAGE).is_file():
+            kept += f"; page: {options.plots / PAGE}"
         raise KeyboardInterrupt(kept) from None
     session.say_where()
     return code
@@ -81,14 +90,15 @@ def _measure(arguments: list[str]) -> int:
 
 @dataclasses.dataclass
 class Session:
-    """One `repro run`: shows what the runner does on the terminal, in W&B and in the report."""
+    """One `repro run`: shows what the runner does on the terminal, in W&B and on the page."""
 
     options: RunOptions
     reporter: ProgressReporter
     plans: Sequence[Plan] = ()
     rounds: int = 0  # recorded since the start
     address: str | None = None  # of the W&B project, when online
-    _reported: float = 0.0  # when the report was written last, on the monotonic clock
+    _page: "Page | None" = None
+    _found: Sequence[Journal] = ()  # all in the results folder
 
     def run(self, make_plans: Callable[[], Sequence[Plan]], command: str = "repro run") -> int:
         """Measure; 0 when all is done, or skipped where the user did not choose the runs, else 1.
@@ -99,6 +109,7 @@ class Session:
             KeyboardInterrupt: after the interruption is recorded.
         """
         results, plots = self.options.results, self.options.plots
+        refuse_links(results, self.reporter.log_file)
         if self.options.wandb != "disabled":
             refuse_links(results, results / "wandb")
         if plots:
@@ -111,7 +122,10 @@ class Session:
             for plan in plans:
                 if not plan.outstanding:
                     self._answer(plan)
-            if not any(plan.outstanding for plan in plans):
+            if any(plan.outstanding for plan in plans):
+                page = f"page: {plots / PAGE}, renewed after each exhibit; " if plots else ""
+                self.reporter.say(f"{page}log: {self.reporter.log_file}")
+            else:
                 self.reporter.say("nothing is left to measure (--force measures again)")
             try:
                 runner.measure(
@@ -138,27 +152,25 @@ class Session:
         return [run for run in chosen if run.status == "skipped" and not run.added]
 
     def say_where(self) -> None:
-        """Print where everything is and, last, whether all passed."""
-        options, say = self.options, self.reporter.say
-        folder = options.results
-        page = f"`repro report --results {folder}` writes the page"
+        """Print the verdicts, where the page is and, last, whether all passed."""
+        options, failed = self.options, self.reporter.failed
+        page = f"`repro report --results {options.results}` writes the page"
         if options.plots:
-            try:
-                page = f"page: {rewrite(folder, options.plots)}"
-            except ValueError as error:  # nothing was recorded
-                page = f"no page: {error}"
-        say(f"\nresults: {folder}; `repro report --results {folder} --runs` lists the runs")
-        mirrored = folder / "wandb"
+            written = self._renew(options.plots)
+            show_verdicts(written)
+            page = f"page: {written.path}"
+        mirrored = options.results / "wandb"
         if self.address:
-            say(f"W&B: {self.address}; `repro report --wandb --push` makes a workspace there")
+            self.reporter.say(
+                f"W&B: {self.address}; `repro report --wandb --push` makes a workspace there"
+            )
         elif options.wandb != "disabled" and any(mirrored.glob("offline-run-*")):
-            say(
+            self.reporter.log(
                 f"W&B: offline, in {mirrored}; look with `.venv/bin/wandb leet {mirrored}`, send "
                 f"with `.venv/bin/wandb sync {mirrored}`"
             )
-        failed, runs = self.reporter.failed, [run for plan in self.plans for run in plan.runs]
-        wanted = [run for run in runs if run.status != "skipped"]
-        parts = [f"{len(wanted) - len(failed)} of {len(wanted)} runs are done"]
+        runs = [run for plan in self.plans for run in plan.runs if run.status != "skipped"]
+        parts = [f"{len(runs) - len(failed)} of {len(runs)} runs are done"]
         if failed:
             ids = short(", ".join(failed), 300, quote=False)
             parts.append(f"not measured: {ids}; the same command measures only these")
@@ -166,17 +178,7 @@ class Session:
             reasons = ", ".join(dict.fromkeys(run.reason for run in self.refused))
             parts.append(f"{len(self.refused)} skipped ({reasons}), see `repro predict`")
         passed = "failed" if failed or self.refused else "passed"
-        say(f"{passed}: {'; '.join(parts)}; {page}")
-
-    def _answer(self, plan: Plan) -> None:
-        """Print what an exhibit shows, in one line if others are measured as well.
-
-        Runs of one's own get a table at the end.
-        """
-        if plan.experiment.minutes:
-            lines = closing.lines(plan)
-            for line in lines if len(self.plans) == 1 else lines[:1]:
-                self.reporter.say(line)
+        self.reporter.say(f"{passed}: {'; '.join(parts)}; {page}")
 
     def _show_done(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
         results = of_journals([plan.journal])
@@ -189,26 +191,47 @@ class Session:
             if run.fidelity in TIMED and self.options.wandb != "disabled":
                 self._mirror(log_run, results, run, self.options.results)
 
-    def _show_experiment(self, plan: Plan, rounds: int, last: bool) -> None:
-        self._answer(plan)
-        options = self.options
+    def _show_experiment(self, plan: Plan, rounds: int, seconds: float) -> None:
+        self._answer(plan, f" ({duration(seconds)})")
+        options, of = self.options, plan.experiment
         if rounds and options.wandb != "disabled":
             results, place = of_journals([plan.journal]), plan.journal.place
             self._mirror(log_experiment, results, place, options.results)
-        # A report of what there is so far; the whole one is written once all workers have ended.
-        due = time.monotonic() >= self._reported + REPORT_PAUSE
-        if options.plots and due and not last:
-            try:
-                rewrite(options.results, options.plots)
-            except Exception as error:  # measuring goes on without it
-                self.reporter.warn(f"no report yet: {type(error).__name__}: {error}")
-            self._reported = time.monotonic()
+        if options.plots:
+            with self._going_on("the page is not renewed"):
+                page = self._renew(options.plots)
+                if page.beyond and (of.paper or of.neurips):
+                    complete = f"the paper's exhibits are complete at {page.path}"
+                    self.reporter.say(f"{complete}; {page.beyond}; Ctrl-C is fine now")
+
+    def _answer(self, plan: Plan, took: str = "") -> None:
+        """Print what an exhibit shows, on one line. Runs of one's own get a table at the end."""
+        if plan.experiment.minutes:
+            name, text = plan.experiment.name, ""
+            with self._going_on(f"{name} has no verdict"):
+                from repro.report import verdicts  # matplotlib takes a second to load
+
+                text = verdicts.answer(verdicts.claims_of(of_journals([plan.journal]), name))
+            self.reporter.say(f"{name}{took}: {text or closing.answer(plan)}")
+
+    def _renew(self, plots: Path) -> "Page":
+        """Write the page of all results that are there now."""
+        from repro.report.page import Page
+
+        self._page = self._page or Page(plots)
+        self._found = self._found or load(self.options.results).journals
+        mine = {plan.journal.place: plan.journal for plan in self.plans}
+        self._page.write(of_journals([mine.get(each.place, each) for each in self._found]))
+        return self._page
+
+    @contextmanager
+    def _going_on(self, without: str) -> Iterator[None]:
+        """An error of the report is one line, because it must not stop the measurements."""
+        try:
+            yield
+        except Exception as error:
+            self.reporter.log(traceback.format_exc())
+            self.reporter.warn(f"{without}: {type(error).__name__}: {message(error)}")
 
     def _mirror(self, log: Callable[..., str | None], *what: Any) -> None:
         self.address = log(self.options.wandb, *what) or self.address
-
-
-def rewrite(results: Path, plots: Path) -> Path:
-    from repro.report import page  # matplotlib takes a second to load
-
-    return page.write(results, plots)

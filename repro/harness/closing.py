@@ -1,4 +1,4 @@
-"""Recorded runs on the terminal: a table, and the line that `repro run` prints of an exhibit."""
+"""Recorded runs on the terminal: a table, and the numbers of an exhibit on one line."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,24 +32,22 @@ _MARKS = {
 }
 
 
-def lines(plan: Plan) -> list[str]:
-    """A line for each model, fidelity and task of an exhibit: the numbers of its widest run."""
+def answer(plan: Plan) -> str:
+    """The numbers of an exhibit's widest run, of the model and fidelity that it begins with."""
     runs, results = recorded(plan)
     done = [run for run in runs if run.done and run.rounds]
-    alike: dict[tuple[str, str, str], list[Run]] = {}
-    for run in done:
-        alike.setdefault((run.model, run.fidelity, run.spec.task), []).append(run)
-    answer = []
-    for runs in alike.values():
-        # The first group of a model is what the exhibit is about; later ones vary it.
-        widest = max((run for run in runs if run.group == runs[0].group), key=lambda r: (r.K, r.M))
-        found = _numbers(widest, results) | {"quality": _quality(runs), "checks": _checks(runs)}
-        found.pop("rounds")
-        values = [f"{name} {value}" for name, value in found.items() if value != "-"]
-        point = f"{widest.model}, {widest.fidelity}, K={widest.K}, M={widest.M}"
-        of = f" (of {len(runs)} runs)" if len(runs) > 1 else ""
-        answer.append(f"{plan.experiment.name}: {point}{of}: {', '.join(values) or 'done'}")
-    return answer or [f"{plan.experiment.name}: no run is done"]
+    if not done:
+        return "no run is done"
+    kinds = [(run.model, run.fidelity, run.spec.task) for run in done]
+    alike = [run for run, kind in zip(done, kinds, strict=True) if kind == kinds[0]]
+    # Later groups of a model vary the first.
+    widest = max((run for run in alike if run.group == done[0].group), key=lambda r: (r.K, r.M))
+    found = _numbers(widest, results) | {"quality": _quality(alike), "checks": _checks(alike)}
+    found.pop("rounds")
+    values = [f"{name} {value}" for name, value in found.items() if value != "-"]
+    of = f" (of {len(alike)} runs)" if len(alike) > 1 else ""
+    point = f"{widest.model}, {widest.fidelity}, K={widest.K}, M={widest.M}{of}"
+    return ": ".join([point, *filter(None, [", ".join(values)])])
 
 
 def table(runs: Sequence[Run], results: Results) -> list["RenderableType"]:

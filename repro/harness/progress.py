@@ -4,6 +4,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,6 +20,7 @@ from repro.harness.plan import Plan, PlannedRun
 from repro.harness.terminal import table_of
 from repro.harness.text import duration
 from repro.harness.vary import varied
+from repro.io.redact import redact
 from repro.io.untrusted import short
 
 if TYPE_CHECKING:
@@ -38,14 +41,17 @@ LEGEND = (
 
 
 class ProgressReporter:
-    """Shows what happens during `repro run`.
+    """Shows what happens during `repro run`; what a user need not act on goes into a file, the log.
 
     On a terminal the last line shows what runs, how much is measured and the time left. It is
     drawn once a second, because drawing takes time from the cores that are being measured. Without
     a terminal a line with the same text follows `quiet_s` seconds of silence.
     """
 
-    def __init__(self, console: Console | None = None, *, quiet_s: float = 60.0) -> None:
+    def __init__(
+        self, log_file: Path, console: Console | None = None, *, quiet_s: float = 60.0
+    ) -> None:
+        self.log_file = log_file
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.failed: list[str] = []  # ids of runs, and what became of them
         self._left = TimeLeft([])
@@ -71,6 +77,10 @@ class ProgressReporter:
 
     def warn(self, text: str) -> None:
         self.say(Text(f"warning: {text}", style="bold yellow"))
+
+    def log(self, text: str) -> None:
+        with self.log_file.open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {redact(text)}\n")
 
     def load(self, share: float | None) -> None:
         """Warn, once, if other processes take much of the CPU."""
@@ -111,8 +121,7 @@ class ProgressReporter:
         if outcome.status != "done":
             self.failed.append(f"{run.id} ({outcome.status})")
             self.say(Text(f"{run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
-            if outcome.log:
-                self.say(f"  its workers' full output, private paths included: {outcome.log}")
+            self.log(f"{run.named}: {outcome.reason}; output of its workers: {outcome.log or '-'}")
 
     def left_out(self, run: PlannedRun) -> None:
         self._advance(run, None)

@@ -230,7 +230,7 @@ class Results:
 
     @cached_property
     def machines(self) -> set[str]:
-        return {run.machine for run in self.runs}
+        return {journal.place.machine for journal in self.journals}
 
     def where(self, run: Run) -> str:
         """The scale that a run was measured at, and the machine where there are several."""

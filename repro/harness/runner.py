@@ -42,8 +42,8 @@ DEADLINES: dict[Scale, float] = {
 
 # Shows runs of a group that have all their rounds now.
 ShowDone = Callable[[Plan, Sequence[PlannedRun]], None]
-# Shows an experiment of which so many rounds were recorded; True where no other follows.
-ShowExperiment = Callable[[Plan, int, bool], None]
+# Shows an experiment of which so many rounds were recorded, in so many seconds.
+ShowExperiment = Callable[[Plan, int, float], None]
 
 
 def measure(
@@ -72,10 +72,11 @@ def measure(
             reporter.load(watch.share())
         reporter.begin(todo)
         for plan in todo:
-            before = len(plan.journal.rounds)
+            before, began = len(plan.journal.rounds), time.monotonic()
             for group in plan.experiment.groups:
                 GroupRun(plan, group.name, crew, reporter, show_done, allow_nonfinite).measure()
-            show_experiment(plan, len(plan.journal.rounds) - before, plan is todo[-1])
+            rounds = len(plan.journal.rounds) - before
+            show_experiment(plan, rounds, time.monotonic() - began)
 
 
 def prepare(plan: Plan) -> None:

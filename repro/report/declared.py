@@ -5,7 +5,8 @@ Such a file has
 - `tables(results)`: its tables, the exhibit itself first;
 - `figures(results)`: (name, figure, what fills the braces of its caption) of each, if any;
 - `claims(results)`: the claims of the paper that it is about (`report.claim.Claim`), if any; a
-  claim without a result of ours is there too.
+  claim without a result of ours is there too;
+- `READS`: other experiments of which `results` has the runs too, if any.
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ from types import ModuleType
 from repro.harness.about import About
 from repro.harness.results import Results
 from repro.harness.schema import PlanEvent
+from repro.report.compare import of_exhibits
 
 HOME = Path(__file__).resolve().parents[2] / "experiments"
 MOST_COLUMNS = 7  # of a table
@@ -30,6 +32,13 @@ def report_of(experiment: str) -> ModuleType | None:
     if experiment not in with_report():
         return None
     return import_module(f"experiments.{experiment}.report")
+
+
+def compared(results: Results, experiment: str) -> tuple[Results, ModuleType | None]:
+    """The runs that exhibits are made of, and the experiment's report if one of its own is done."""
+    shown = of_exhibits(results)
+    done = any(run.done for run in shown.by_experiment.get(experiment, ()))
+    return shown, report_of(experiment) if done else None
 
 
 def words_of(results: Results, experiment: str) -> About | PlanEvent:

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from repro.harness.results import Results
 from repro.report import curves
-from repro.report.compare import of_exhibits, rows_of
-from repro.report.declared import report_of, words_of
+from repro.report.compare import rows_of
+from repro.report.declared import compared, words_of
 from repro.report.style import save, styled
 from repro.report.texts import FIGURES
 
@@ -25,7 +25,6 @@ class Drawn:
     """A figure on disk: `stem` is the path without ending, of a png and an svg file."""
 
     stem: Path
-    experiment: str
     title: str
     caption: str
 
@@ -37,35 +36,31 @@ class Drawn:
         return image.format(data, self.title)
 
 
-def draw_all(results: Results, directory: Path) -> list[Drawn]:
-    """Draw every figure that these results allow into a directory; none without finished runs."""
-    shown = of_exhibits(results)
-    compared = {run.experiment for run in shown.runs if run.done}
+def draw(results: Results, experiment: str, directory: Path) -> list[Drawn]:
+    """Draw the figures of an experiment, those of its report or of any sweep, into a directory."""
+    shown, report = compared(results, experiment)
     drawn: list[Drawn] = []
-    pictures: Iterable[Picture]
+    words = FIGURES | getattr(words_of(results, experiment), "words", {})
     with styled():
-        for experiment in dict.fromkeys(run.experiment for run in rows_of(results, status="done")):
-            report = report_of(experiment) if experiment in compared else None
-            if report:
-                pictures = report.figures(shown) if hasattr(report, "figures") else ()
-            else:
-                runs = curves.timed_runs(results, experiment)
-                sweep = curves.sweep(runs[runs["done"]], MOST)
-                pictures = [("sweep", sweep, {"most": MOST})]
-            words = FIGURES | getattr(words_of(results, experiment), "words", {})
-            for name, figure, values in pictures:
-                if figure is not None:
-                    stem, text = directory / f"{experiment}_{name}", words[name].filled(**values)
-                    save(figure, stem, text.title)
-                    drawn.append(Drawn(stem, experiment, text.title, text.note))
+        pictures: Iterable[Picture]
+        if report:
+            pictures = report.figures(shown) if hasattr(report, "figures") else ()
+        else:
+            runs = curves.timed_runs(results, experiment)
+            pictures = [("sweep", curves.sweep(runs[runs["done"]], MOST), {"most": MOST})]
+        for name, figure, values in pictures:
+            if figure is not None:
+                stem, text = directory / f"{experiment}_{name}", words[name].filled(**values)
+                save(figure, stem, text.title)
+                drawn.append(Drawn(stem, text.title, text.note))
     return drawn
 
 
-def traces(results: Results, directory: Path) -> dict[str, Path]:
-    paths = {}
-    for experiment in results.by_experiment:
-        trace = results.chrome_trace(rows_of(results, experiment, status="done"))
-        if trace["traceEvents"]:
-            paths[experiment] = directory / f"{experiment}.trace.json"
-            paths[experiment].write_text(json.dumps(trace), encoding="utf-8")
-    return paths
+def trace(results: Results, experiment: str, directory: Path) -> str:
+    """Write the recorded timelines of an experiment; the file's name, "" if there are none."""
+    events = results.chrome_trace(rows_of(results, experiment, status="done"))
+    if not events["traceEvents"]:
+        return ""
+    path = directory / f"{experiment}.trace.json"
+    path.write_text(json.dumps(events), encoding="utf-8")
+    return path.name

@@ -54,7 +54,7 @@ def framed(
         frame = frame.drop(columns="where")
     shown, own = in_two(frame, forms=forms)
     data = own if data is None else data.astype(object)
-    return Table(name, words.title, words.note, shown, data, about.experiment)
+    return Table(name, words.title, words.note, shown, data)
 
 
 def in_two(frame: Frame, *, forms: Mapping[str, Form] | None = None) -> tuple[Frame, Frame]:

@@ -6,98 +6,153 @@ with the paper begins with the experiments. The same results give the same bytes
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from repro.harness.results import Results, load_recorded
+from repro.harness.catalog import in_order
+from repro.harness.frame import COLUMNS, CSV_COLUMNS
+from repro.harness.results import Results
+from repro.io import files
 from repro.io.untrusted import refuse_linked_files
-from repro.report import figures, texts, verdicts
-from repro.report.compare import of_exhibits, of_paper
+from repro.report import texts, verdicts
+from repro.report.claim import Claim
+from repro.report.compare import of_paper
+from repro.report.declared import report_of
 from repro.report.first_screen import first_screen
 from repro.report.player import player, rendered
-from repro.report.sections import as_text, sections_of, with_code
+from repro.report.sections import Section, as_text, section_of, with_code
 from repro.report.table import Table, csv_text
-from repro.report.tables import all_tables, origins, rounds, runs
+from repro.report.tables import origins
 
 STYLES = ("page.css", "first_screen.css")
+_PLACE = ("machine", "scale", "experiment")  # by which runs.csv and rounds.csv are sorted
 
 
-def write(results_dir: Path, plots_dir: Path) -> Path:
-    """Write tables (csv, md), figures (png, svg) and report.html; return the page's path.
+def write(results: Results, plots: Path) -> "Page":
+    """Write tables (csv, md), figures (png, svg) and report.html.
 
     Raises:
-        ValueError: if nothing is recorded in `results_dir`, or there is a link in either folder.
+        ValueError: if there is a link in the folder.
     """
-    return write_loaded(load_recorded(results_dir), plots_dir)
+    page = Page(plots)
+    page.write(results)
+    return page
 
 
-def write_loaded(results: Results, plots_dir: Path) -> Path:
-    refuse_linked_files(plots_dir)
-    tables = write_tables(results, plots_dir)
-    drawn = figures.draw_all(results, plots_dir)
-    traces = figures.traces(results, plots_dir)
-    claims = verdicts.claims_of(results)
-    compared = bool(verdicts.all_lines(results))
-    papers = of_paper(results)
-    sections = sections_of(results, tables, drawn, traces, claims if compared else {})
-    # Experiments that have claims and no results.
-    absent = [name for name in claims if name not in results.by_experiment]
-    own = not compared and len(sections) <= 2  # a few experiments are named
-    folder = Path(__file__).parent
-    page = rendered(
-        folder / "template.html.j2",
-        code=with_code,
-        css=Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in STYLES)),
-        script=Markup((folder / "page.js").read_text(encoding="utf-8")),
-        title=" and ".join(each["title"] for each in sections) if own else "GPipe, reproduced",
-        first=first_screen(results, claims, tables) if compared else None,
-        verdict_words=texts.VERDICTS,
-        player=player(results),
-        banner=_banner(results),
-        tiny=all(run.scale == "smoke" for run in results.runs),
-        sections=sections,
-        absent=[f".venv/bin/repro run {name}" for name in absent if compared],
-        fidelities={n: t for n, t in texts.FIDELITIES.items() if compared or n != "quoted"},
-        metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
-        deviations=texts.DEVIATIONS if papers else (),
-        counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
-        claims=next((table for table in tables if table.name == verdicts.NAME), None),
-        origins=origins(results.runs),
-        environments=_environments(results),
-    )
-    path = plots_dir / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+class Page:
+    """The page in a folder. What has not changed since it was written last is not made again."""
+
+    def __init__(self, plots: Path) -> None:
+        self.plots, self.path = plots, plots / "report.html"
+        self.claims: dict[str, list[Claim]] = {}  # by experiment; none without a number of ours
+        self.beyond = ""  # what follows once the paper's exhibits are there
+        self.sections: dict[str, Section] = {}  # by experiment, as they were made last
+        self._keys: dict[str, Any] = {}  # of what they were made
+
+    def write(self, results: Results) -> None:
+        """Write everything of these results; a reader meets the page before or after, as a whole.
+
+        Experiments that have no result yet are listed.
+        """
+        refuse_linked_files(self.plots)
+        self.plots.mkdir(parents=True, exist_ok=True)
+        every = [self._section(results, name) for name in in_order(results.by_experiment)]
+        claims = {each["name"]: each["claims"] for each in every if each["claims"]}
+        lines = verdicts.lines_of(chain.from_iterable(claims.values()))
+        self.claims = claims if lines else {}
+        listed = verdicts.table(lines) if lines else None
+        self._write_lists(every, listed)
+        files.write(self.path, self._rendered(results, every, listed).encode())
+
+    def _section(self, results: Results, name: str) -> Section:
+        reads = {name, *getattr(report_of(name), "READS", ())}
+        journals = [each for each in results.journals if each.place.experiment in reads]
+        key = [(each.place, each.seal) for each in journals], results.machines
+        if key != self._keys.get(name):
+            runs = [run for run in results.runs if run.experiment in reads]
+            self.sections[name] = section_of(replace(results, runs=runs), name, self.plots)
+            for table in self.sections[name].get("tables", ()):
+                table.write(self.plots)
+            self._keys[name] = key
+        return self.sections[name]
+
+    def _write_lists(self, every: Sequence[Section], claims: Table | None) -> None:
+        """The verdicts, runs.csv and rounds.csv."""
+        # Verdicts of an earlier report must not stay where this one has none.
+        for kind in ("csv", "md"):
+            (self.plots / f"{verdicts.NAME}.{kind}").unlink(missing_ok=True)
+        if claims:
+            claims.write(self.plots)
+        for name, columns in (("runs", COLUMNS), ("rounds", CSV_COLUMNS)):
+            rows = [row for section in every for row in section[name]]
+            rows.sort(key=lambda row: [row[part] for part in _PLACE])
+            listed = csv_text({column: [row[column] for row in rows] for column in columns})
+            (self.plots / f"{name}.csv").write_text(listed, encoding="utf-8")
+
+    def _rendered(self, results: Results, every: Sequence[Section], claims: Table | None) -> str:
+        sections = [section for section in every if section["is_shown"]]
+        tables = [table for section in sections for table in section["tables"]]
+        still = [section for section in every if section["is_open"]]
+        absent = [
+            section
+            for section in every
+            if section["is_open"] or (section["name"] in self.claims and not section["is_shown"])
+        ]
+        own = claims is None and 0 < len(sections) + len(still) <= 2  # a few experiments are named
+        titles = [*(each["title"] for each in sections), *(each["name"] for each in still)]
+        papers = of_paper(results)
+        self.beyond = _beyond(every, papers)
+        folder = Path(__file__).parent
+        return rendered(
+            folder / "template.html.j2",
+            code=with_code,
+            css=Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in STYLES)),
+            script=Markup((folder / "page.js").read_text(encoding="utf-8")),
+            title=" and ".join(titles) if own else "GPipe, reproduced",
+            first=first_screen(results, self.claims, tables) if self.claims else None,
+            verdicts={name: verdicts.counted(of) for name, of in self.claims.items()},
+            verdict_words=texts.VERDICTS,
+            player=player([step for section in sections for step in section["steps"]]),
+            banner=_banner(results, sections),
+            tiny=all(run.scale == "smoke" for run in results.runs),
+            still=", ".join(section["name"] for section in still),
+            beyond=self.beyond,
+            sections=sections,
+            absent=[command for section in absent for command in section["commands"]],
+            fidelities={n: t for n, t in texts.FIDELITIES.items() if claims or n != "quoted"},
+            metrics={n: t for n, t in texts.METRICS.items() if papers or n != texts.AS_TABLE2},
+            deviations=texts.DEVIATIONS if papers else (),
+            counts=sorted(Counter(run.status.partition("(")[0] for run in results.runs).items()),
+            claims=claims,
+            origins=origins(results.runs),
+            environments=_environments(results),
+        )
 
 
-def write_tables(results: Results, plots_dir: Path) -> list[Table]:
-    """Write every table of these results, runs.csv and rounds.csv."""
-    tables = all_tables(results)
-    # Verdicts of an earlier report must not stay where this one has none.
-    for kind in ("csv", "md"):
-        (plots_dir / f"{verdicts.NAME}.{kind}").unlink(missing_ok=True)
-    for table in tables:
-        table.write(plots_dir)
-    for name, frame in (("runs", runs(results)), ("rounds", rounds(results))):
-        text = csv_text(frame.to_dict("list"))
-        (plots_dir / f"{name}.csv").write_text(text, encoding="utf-8")
-    return tables
+def _beyond(every: Sequence[Section], papers: set[str]) -> str:
+    """What follows the paper's exhibits; "" while one has no result, and when nothing follows."""
+    still = [each for each in every if each["is_open"]]
+    unknown = [each for each in every if each["claims"] and not (each["is_shown"] or each in still)]
+    if not still or unknown or any(each["name"] in papers for each in still):
+        return ""
+    return f"what follows compares with other methods and libraries ({len(still)} more)"
 
 
-def _banner(results: Results) -> list[str]:
+def _banner(results: Results, sections: Sequence[Section]) -> list[str]:
     """What the scales of these results are for, and which runs no exhibit shows."""
-    every, shown = results.runs, of_exhibits(results)
-    scales = {run.scale for run in every}
+    scales = {run.scale for run in results.runs}
     sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):
         # All but the first sentence about a scale is about the paper.
         sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
-        names = ", ".join(dict.fromkeys(run.experiment for run in every))
+        names = ", ".join(dict.fromkeys(run.experiment for run in results.runs))
         sentences.append(f"The paper has no numbers for {names}, so none are shown.")
-    hidden = {run.experiment for run in every if run.scale == "smoke"} & {*shown.by_experiment}
-    if hidden:
+    if hidden := [each["name"] for each in sections if each["hidden"]]:
         sentences.append(
             f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "
             "tables and figures."

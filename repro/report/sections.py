@@ -1,66 +1,76 @@
-"""The sections of the page: one for each experiment, its tables and figures unfolded."""
+"""The sections of the page: what it has of each experiment."""
 
 import re
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.harness.catalog import in_order
 from repro.harness.results import Results, Run, on_a_busy_machine
-from repro.harness.spec import ON_CPU
-from repro.report.claim import Claim
 from repro.report.compare import of_exhibits
 from repro.report.declared import words_of
-from repro.report.figures import Drawn
+from repro.report.figures import draw, trace
+from repro.report.player import measured_steps
 from repro.report.style import model_name
-from repro.report.table import Table
-from repro.report.tables import origins
-from repro.report.verdicts import counted
+from repro.report.tables import origins, rounds, runs, tables_of
+from repro.report.verdicts import claims_of
+
+Section = dict[str, Any]  # what the template reads of an experiment
+_OPEN = {"planned", "running", "interrupted"}  # statuses of what is still to be measured
 
 
-def sections_of(
-    results: Results,
-    tables: Sequence[Table],
-    drawn: Sequence[Drawn],
-    traces: Mapping[str, Path],
-    claims: Mapping[str, Sequence[Claim]],
-) -> list[dict[str, Any]]:
-    shown = of_exhibits(results).by_experiment
-    sections = []
-    for name in in_order(results.by_experiment):
-        if name not in results.by_experiment:
-            continue
-        listing, words = results.listings[name], words_of(results, name)
-        runs = shown.get(name) or results.by_experiment[name]
-        measured = [run for run in runs if run.done and run.fidelity == "measured"]
-        title, is_exhibit = words.title or name, listing.paper.startswith(("Table", "Figure"))
-        places = [("arXiv v5", listing.paper), ("NeurIPS 2019", listing.neurips)]
-        in_paper = getattr(words, "words", {}).get("In the paper")
-        sections.append(
-            {
-                "name": name,
-                "short": listing.paper if is_exhibit else title,
-                # Of what is no table or figure of v5, the title alone.
-                "title": f"{listing.paper}: {title}" if is_exhibit else title,
-                "question": words.question,
-                "measured": bool(measured),
-                "on_gpu": any(run.scale not in ON_CPU for run in measured),
-                "notes": [*filter(None, (on_a_busy_machine(runs), _in_turn(runs)))],
-                "verdicts": counted(claims.get(name, ())),
-                "tables": [table for table in tables if table.experiment == name],
-                "figures": [figure for figure in drawn if figure.experiment == name],
-                "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
-                "in_paper": in_paper.note if in_paper else "",
-                "deviations": words.deviations,
-                "missing": _missing(runs),
-                "commands": _commands(results, name),
-                "origins": origins(runs),
-                "trace": traces[name].name if name in traces else "",
-            }
-        )
-    return sections
+def section_of(results: Results, name: str, plots: Path) -> Section:
+    """What the page has of an experiment; its figures and timelines are written into `plots`.
+
+    `results` has its runs, and those that its report reads. Of an experiment without any result
+    there are the claims and how it is measured.
+    """
+    every = results.by_experiment.get(name, [])
+    alone = replace(results, runs=every)
+    made: Section = {
+        "name": name,
+        "claims": claims_of(results, name),
+        "commands": _commands(results, name) or [f".venv/bin/repro run {name}"],
+        "runs": runs(alone).to_dict("records"),
+        "rounds": rounds(alone).to_dict("records"),
+        "is_open": _is_open(every),
+        "is_shown": bool(every) and not _is_open(every),
+    }
+    return made | _shown(results, name, plots) if made["is_shown"] else made
+
+
+def _shown(results: Results, name: str, plots: Path) -> Section:
+    of_exhibit = of_exhibits(results).by_experiment.get(name, [])
+    listing, words = results.listings[name], words_of(results, name)
+    every = results.by_experiment[name]
+    runs = of_exhibit or every
+    title, is_exhibit = words.title or name, listing.paper.startswith(("Table", "Figure"))
+    places = [("arXiv v5", listing.paper), ("NeurIPS 2019", listing.neurips)]
+    in_paper = getattr(words, "words", {}).get("In the paper")
+    return {
+        "short": listing.paper if is_exhibit else title,
+        # Of what is no table or figure of v5, the title alone.
+        "title": f"{listing.paper}: {title}" if is_exhibit else title,
+        "question": words.question,
+        "notes": [*filter(None, (on_a_busy_machine(runs), _in_turn(runs)))],
+        "tables": tables_of(results, name),
+        "figures": draw(results, name, plots),
+        "steps": measured_steps(results, name),
+        "numbering": ", ".join(f"{version} {place}" for version, place in places if place),
+        "in_paper": in_paper.note if in_paper else "",
+        "deviations": words.deviations,
+        "missing": _missing(runs),
+        "origins": origins(runs),
+        "trace": trace(results, name, plots),
+        "hidden": bool(of_exhibit) and any(run.scale == "smoke" for run in every),
+    }
+
+
+def _is_open(runs: list[Run]) -> bool:
+    """Whether runs are still to be measured, and none has a result or has failed."""
+    words = {run.status.partition("(")[0] for run in runs}
+    return bool(words & _OPEN) and words <= _OPEN | {"skipped"} and not any(r.rounds for r in runs)
 
 
 def with_code(text: str) -> Markup:

@@ -42,7 +42,6 @@ class Table:
     note: str
     shown: Frame
     data: Frame
-    experiment: str = ""
 
     @property
     def missing(self) -> bool:

@@ -1,4 +1,4 @@
-"""Every table that recorded results allow, and the one of an experiment without a report."""
+"""The tables of an experiment, and every run and round."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,26 +8,18 @@ import pandas as pd
 from repro.harness.frame import CSV_COLUMNS, Frame, all_runs, rounds_frame
 from repro.harness.results import Results, Run
 from repro.harness.text import ranged
-from repro.report import verdicts
-from repro.report.compare import fidelities, link_name, of_exhibits, told_apart
+from repro.report.compare import fidelities, link_name, told_apart
 from repro.report.curves import OVER_PLAIN, timed_runs
-from repro.report.declared import report_of
+from repro.report.declared import compared
 from repro.report.framed import MARKS, in_two, or_status
 from repro.report.table import Cell, Table
 
 
-def all_tables(results: Results) -> list[Table]:
-    shown = of_exhibits(results)
-    done = {run.experiment for run in shown.runs if run.done}
-    tables: list[Table] = []
-    for name in dict.fromkeys(run.experiment for run in results.runs):
-        report = report_of(name) if name in done else None
-        tables += report.tables(shown) if report else [points(results, name)]
-    if lines := verdicts.all_lines(results):
-        tables.append(verdicts.table(lines))
-    tables = [table for table in tables if not table.missing]
-    assert len({table.name for table in tables}) == len(tables)  # each is two files of that name
-    return tables
+def tables_of(results: Results, experiment: str) -> list[Table]:
+    """Those of its report, or one line a run."""
+    shown, report = compared(results, experiment)
+    tables = report.tables(shown) if report else [points(results, experiment)]
+    return [table for table in tables if not table.missing]
 
 
 def origins(runs: Sequence[Run]) -> list[str]:
@@ -68,7 +60,7 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     bases = {OVER_PLAIN: "Plain training has K=1 and M=1, and recomputes nothing."}
     note = bases.get(over, "One device has the same M.")
     shown = shown.drop(columns=constant)
-    return Table(f"{experiment}_points", title, f"{note} {MARKS}", shown, data, experiment)
+    return Table(f"{experiment}_points", title, f"{note} {MARKS}", shown, data)
 
 
 def runs(results: Results) -> Frame:

@@ -2,18 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
 from math import isnan
 
 import pandas as pd
 
-from repro.harness.catalog import in_order
 from repro.harness.results import Results
 from repro.harness.text import EMPTY, amount, digits, printed, ranged
 from repro.report.claim import WORDS, Claim, Word
 from repro.report.compare import of_exhibits
-from repro.report.declared import report_of, with_report
+from repro.report.declared import report_of
 from repro.report.framed import in_two
 from repro.report.table import Table
 from repro.report.texts import TABLES
@@ -22,16 +19,15 @@ NAME = "verdicts"
 Line = Mapping[str, str]  # of the table
 
 
-@lru_cache(maxsize=1)
-def claims_of(results: Results) -> dict[str, list[Claim]]:
-    """The claims of each experiment that has some."""
-    makers = {name: getattr(report_of(name), "claims", None) for name in in_order(with_report())}
-    shown = of_exhibits(results)
-    return {name: [*claims(shown)] for name, claims in makers.items() if claims}
+def claims_of(results: Results, experiment: str) -> list[Claim]:
+    claims = getattr(report_of(experiment), "claims", None)
+    return [*claims(of_exhibits(results))] if claims else []
 
 
 def lines_of(claims: Iterable[Claim]) -> list[Line]:
-    return [_line(claim) for claim in claims]
+    """Of every claim; none if no number of ours can be compared with the paper."""
+    lines = [_line(claim) for claim in claims]
+    return lines if any(line["ours"] != EMPTY for line in lines) else []
 
 
 def counted(claims: Iterable[Claim]) -> dict[str, str]:
@@ -50,10 +46,13 @@ def _counts(verdicts: Sequence[Word]) -> str:
     return ", ".join([first.replace(" ", f" of {len(verdicts)} ", 1), *rest])
 
 
-def all_lines(results: Results) -> list[Line]:
-    """Of every claim; none if these results have no number to compare with the paper."""
-    lines = lines_of(chain.from_iterable(claims_of(results).values()))
-    return lines if any(line["ours"] != EMPTY for line in lines) else []
+def answer(claims: Sequence[Claim]) -> str:
+    """All verdicts, and the first claim that has a number of ours; "" without such a claim."""
+    for line in lines_of(claims):
+        if line["ours"] != EMPTY:
+            verdict = _counts([claim.verdict for claim in claims])
+            return f"{verdict}; {line['claim']}: {line['ours']}, paper {line['paper']}"
+    return ""
 
 
 def table(lines: Sequence[Line]) -> Table:

@@ -9,7 +9,7 @@ from typing import IO, Any
 import pytest
 from rich.console import Console
 
-from repro.cli.run import RunOptions, Session
+from repro.cli.run import LOG, RunOptions, Session
 from repro.gpipe.schedule.replay import replay
 from repro.harness import plan, runner
 from repro.harness.job import Job, Measured, Outcome
@@ -114,7 +114,8 @@ def measure(
     """What `repro run` does, with this crew; returns the exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers", lambda *_: crew)
-        reporter = ProgressReporter(Console(file=out or io.StringIO(), width=200))
+        console = Console(file=out or io.StringIO(), width=200)
+        reporter = ProgressReporter(results / LOG, console)
         asked: dict[str, Any] = {"wandb": "disabled"} | (session or {})
         chosen = RunOptions(results=results, **asked)
         return Session(chosen, reporter).run(

@@ -34,6 +34,7 @@ TIMED = Calibration(ROWS, ROWS, ROWS, (8,), ROWS[0], ROWS[0][1:], ROWS[0][1:], L
 LAYERS = SimpleNamespace(unit="x/s", calibration=TIMED)  # what timing layers gives
 LATER = [  # what other runs would make; {0} is the machine's folder
     *("{0}/smoke/logs", "{0}/smoke/sweep/timelines/x", "results/reference", "results/wandb"),
+    "results/run.log",
     *("results/wandb/cache/wandb", "results/wandb/data/artifacts"),
     *("plots/claims.csv", "plots/sweep_speedup.png"),
 ]

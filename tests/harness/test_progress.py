@@ -26,10 +26,11 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path: Path):
     )
 
 
-def test_a_silent_round_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_round_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do; it makes no terminal of a pipe
     out = io.StringIO()
-    reporter = ProgressReporter(Console(file=out, highlight=False, width=200), quiet_s=0.05)
+    console = Console(file=out, highlight=False, width=200)
+    reporter = ProgressReporter(tmp_path / "log", console, quiet_s=0.05)
     reporter.begin([])
     time.sleep(0.5)
     reporter.end()

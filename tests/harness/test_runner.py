@@ -1,7 +1,8 @@
 """Resume, faults and --force, with a crew that measures without processes."""
 
 import io
-from dataclasses import replace
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from rich.console import Console
 
 import repro.cli.run as cli
 from repro.harness import plan, rehearsal, runner
+from repro.harness.catalog import ORDER
 from repro.harness.frame import all_runs
 from repro.harness.job import Job, Outcome
 from repro.harness.journal import journals
 from repro.harness.progress import ProgressReporter
-from repro.harness.results import load
+from repro.harness.results import Results, load
 from repro.harness.spec import Experiment
+from repro.report import page
 from repro.report.tables import rounds as rounds_table
 
 ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
@@ -111,7 +114,8 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
     assert status(tmp_path, 1, 1) == "done, 2"
     output = (tmp_path / "output.txt").read_text()
     assert "failed (stage 1: RuntimeError: no)" in output
-    assert "logs/x" in output
+    assert "logs/x" not in output
+    assert "logs/x" in (tmp_path / cli.LOG).read_text()
     again = Crew()
     assert run(again) == 0
     # (2, 4) had no round together with its baseline (2, 1) either
@@ -149,19 +153,65 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
     assert len({run for event in journal.rounds for run in event.records}) == 7  # all stay
 
 
-def test_a_report_is_there_before_the_last_experiment(tmp_path: Path, monkeypatch):
-    of = experiment(spec(1, 1), rounds=1)
-    finished: list[list[str]] = []
+@dataclass
+class Watching(Crew):
+    """Reads the page before each exhibit."""
 
-    def rewrite(results: Path, _plots: Path) -> Path:
-        finished.append([run.experiment for run in load(results).runs if run.done])
-        raise ValueError("a figure cannot be drawn")
+    page: Path = Path()
+    seen: list[str] = field(default_factory=list)
 
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    monkeypatch.setattr(cli, "rewrite", rewrite)
-    options = cli.RunOptions(results=tmp_path, wandb="disabled", plots=tmp_path)
-    session = cli.Session(options, ProgressReporter(Console(file=io.StringIO())))
-    both = [of.model_copy(update={"name": name}) for name in ("first", "second")]
-    plans = lambda: [plan.make(each, "smoke", MACHINE, tmp_path) for each in both]  # noqa: E731
-    assert session.run(plans) == 0
-    assert finished == [["first"]]
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        if job.spec.K == 1:
+            self.seen.append(self.page.read_text("utf-8") if self.page.exists() else "")
+        return super().measure(job, deadline)
+
+
+def test_the_page_follows_the_exhibits_each_of_which_prints_one_line(tmp_path: Path, monkeypatch):
+    """Of every experiment a tiny one. A page that fails, as after the second, stops nothing."""
+    made: list[str] = []
+    section_of = page.section_of
+
+    def counted(results: Results, name: str, plots: Path) -> page.Section:
+        made.append(name)
+        if name == "table1" and made.count(name) == 2:
+            raise ZeroDivisionError("no figure")
+        return section_of(results, name, plots)
+
+    monkeypatch.setattr(page, "section_of", counted)
+    crew = Watching(page=tmp_path / "plots/report.html")
+    monkeypatch.setattr(runner, "workers", lambda *_: crew)
+    out, plots = io.StringIO(), tmp_path / "plots"
+    options = cli.RunOptions(results=tmp_path / "results", wandb="disabled", plots=plots)
+    reporter = ProgressReporter(options.results / cli.LOG, Console(file=out, width=400))
+    session, plans = cli.Session(options, reporter), []
+    for name in ORDER:
+        of = experiment(spec(1, 1), *([spec(2, 1)] if name == "bubble" else []), rounds=1)
+        paper = "" if name in ORDER[-6:] else "a table"
+        of = of.model_copy(update={"name": name, "paper": paper, "minutes": {"smoke": 1.0}})
+        plans.append(plan.make(of, "smoke", MACHINE, options.results))
+    assert session.run(lambda: plans) == 0
+    session.say_where()
+
+    printed = out.getvalue().splitlines()
+    assert printed[1] == f"page: {crew.page}, renewed after each exhibit; log: {reporter.log_file}"
+    answers = [line for line in printed if re.match(r"\w+ \(\d+ s\): transformer, measured", line)]
+    assert [line.split()[0] for line in answers] == [*ORDER]
+    warned, complete = (line for line in printed[2:-1] if line not in answers)
+    assert warned == "warning: the page is not renewed: ZeroDivisionError: no figure"
+    beyond = r"what follows compares with other methods and libraries \(\d more\)"
+    words = f"the paper's exhibits are complete at {crew.page}; {beyond}; Ctrl-C is fine now"
+    assert re.fullmatch(words, complete)
+    assert printed.index(complete) == printed.index(answers[10]) + 1
+    assert printed[-1] == f"passed: 18 of 18 runs are done; page: {crew.page}"
+    assert "ZeroDivisionError" in reporter.log_file.read_text("utf-8")
+
+    still = [re.findall(r"Not measured yet: (.+?)\.<", text) for text in crew.seen]
+    expected = [[", ".join(ORDER[done:])] for done in range(len(ORDER))]
+    assert still == [[], expected[1], expected[1], *expected[3:]]
+    assert [bool(re.search(beyond, text)) for text in crew.seen] == [False] * 11 + [True] * 6
+    assert made.count("consistency") == 1, "what has not changed is not made again"
+    at_once = page.write(load(options.results), tmp_path / "again")
+    files = {path.name: path.read_bytes() for path in at_once.plots.iterdir()}
+    assert files == {path.name: path.read_bytes() for path in plots.iterdir()}
+    assert {"bubble_sweep.png", "report.html", "runs.csv"} <= {*files}
+    assert b"Not measured yet" not in files["report.html"]

@@ -78,7 +78,7 @@ def test_a_record_of_a_run_whose_model_is_code(place: Path):
     journal = Journal.of(results, MACHINE, "smoke", "tiny")
     journal.plan(experiment(own), MACHINE, accumulate=False)
     assert [each.id for each in load(results).runs] == [run]
-    page.write(results, place / "plots")
+    page.write(load(results), place / "plots")
     assert main(["report", "--results", str(results), "--plots", str(place / "more")]) == 0
     assert main(["run", "--spec", run, "--results", str(results), *QUICK]) == 2
     assert main(["plan", "--spec", run, "--results", str(results), *QUICK[:2]]) == 2

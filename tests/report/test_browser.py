@@ -19,7 +19,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "committed":
         return COMMITTED
     results = request.getfixturevalue("modelled")
-    return page.write_loaded(results, tmp_path_factory.mktemp("plots"))
+    return page.write(results, tmp_path_factory.mktemp("plots")).path
 
 
 def opened(browser: Any, path: Path, width: int, scheme: str = "light") -> tuple[Any, list[str]]:

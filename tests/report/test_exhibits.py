@@ -9,9 +9,8 @@ from repro.harness import statistics
 from repro.harness.results import Results, Run
 from repro.report import figures
 from repro.report.compare import of_exhibits, of_paper
-from repro.report.sections import sections_of
-from repro.report.tables import all_tables
-from repro.report.verdicts import all_lines, claims_of
+from repro.report.tables import tables_of
+from repro.report.verdicts import claims_of, lines_of
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +20,13 @@ def quick(monkeypatch):
 
 
 def is_made(results: Results) -> None:
-    for table in all_tables(results):
-        assert len(table.shown)
-        assert table.csv()
-        assert "nan" not in table.markdown().lower().split(), table.name
-    assert sections_of(results, [], [], {}, claims_of(results))
+    for name in results.by_experiment:
+        for table in tables_of(results, name):
+            assert len(table.shown)
+            assert table.csv()
+            assert "nan" not in table.markdown().lower().split(), table.name
+        for line in lines_of(claims_of(results, name)):
+            assert "nan" not in line["ours"]
 
 
 @pytest.mark.parametrize(
@@ -60,12 +61,10 @@ def test_tiny_runs_have_no_exhibit_and_no_claim(tmp_path, reference):
         lambda run: replace(run, place=run.place._replace(scale="smoke")),
     )
     assert {*of_paper(tiny)} >= {"table2", "bubble"}
-    assert [table.name for table in all_tables(tiny)] == ["bubble_points", "table2_points"]
-    assert {drawn.stem.name for drawn in figures.draw_all(tiny, tmp_path)} == {
-        "bubble_sweep",
-        "table2_sweep",
-    }
-    assert all_lines(tiny) == []
+    for name in ("bubble", "table2"):
+        assert [table.name for table in tables_of(tiny, name)] == [f"{name}_points"]
+        assert [each.stem.name for each in figures.draw(tiny, name, tmp_path)] == [f"{name}_sweep"]
+        assert lines_of(claims_of(tiny, name)) == []
     both = replace(tiny, runs=[*tiny.runs, *runs])
     assert {run.scale for run in of_exhibits(both).runs} == {"laptop", "overnight"}
 

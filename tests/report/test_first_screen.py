@@ -9,18 +9,25 @@ from pathlib import Path
 import pytest
 from recorded import changed_runs, with_values
 
-from repro.harness.results import Results, Run
+from repro.harness.catalog import ORDER
+from repro.harness.results import Results, Run, load
 from repro.report import page
-from repro.report.claim import WORDS
+from repro.report.claim import WORDS, Claim
 from repro.report.first_screen import FirstScreen, Part, first_screen, lines
 from repro.report.verdicts import claims_of
 
 ROOT = Path(__file__).parents[2]
 NO_RESULT = "no result: `repro run {}`"
+TRAINED = ("figure1", "figure3", "table4", "table5")
+
+
+def claims(results: Results) -> dict[str, list[Claim]]:
+    found = {name: claims_of(results, name) for name in ORDER}
+    return {name: of for name, of in found.items() if of}
 
 
 def screen(results: Results) -> FirstScreen:
-    return first_screen(results, claims_of(results), [])
+    return first_screen(results, claims(results), [])
 
 
 def without(results: Results, *experiments: str) -> Results:
@@ -102,7 +109,7 @@ def test_sentences_and_panels_follow_the_claims(
         (("bubble",), "How large is the bubble?", "bubble"),
         (("consistency",), "Same model", "consistency"),
         (("table1",), "How large a model?", "table1"),
-        (("figure1", "figure3", "table4", "table5"), "Do bigger models", "figure3 --scale overnight"),
+        (TRAINED, "Do bigger models", "figure3 --scale overnight"),
     ],
 )
 def test_what_is_not_there_is_said(reference, experiments, question, command):
@@ -119,17 +126,17 @@ def test_nothing_measured(reference, tmp_path):
     assert found.where == ""
     assert parts(found, "Same model")[0].verdict == "not tested here"
     alone = replace(reference, runs=[run for run in modelled if run.experiment == "table2"])
-    html = page.write_loaded(alone, tmp_path).read_text(encoding="utf-8")
+    html = page.write(alone, tmp_path).path.read_text(encoding="utf-8")
     assert "Nothing was measured here." in html
     assert "Nothing so far." in html
 
 
 def test_results_without_a_claim_have_no_first_screen(reference, own_sweep, tmp_path):
-    html = page.write(own_sweep, tmp_path).read_text(encoding="utf-8")
+    html = page.write(load(own_sweep), tmp_path).path.read_text(encoding="utf-8")
     assert 'class="rows"' not in html
     runs = reference.by_experiment["bubble"]
     tiny = [replace(run, place=run.place._replace(scale="smoke")) for run in runs]
-    html = page.write_loaded(replace(reference, runs=tiny), tmp_path).read_text(encoding="utf-8")
+    html = page.write(replace(reference, runs=tiny), tmp_path).path.read_text(encoding="utf-8")
     assert 'class="rows"' not in html
     assert "Scale smoke checks that everything runs." in html
 
@@ -137,5 +144,5 @@ def test_results_without_a_claim_have_no_first_screen(reference, own_sweep, tmp_
 def test_the_readme_has_the_same_rows(reference):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     tables = import_module("experiments.table3.report").tables(reference)
-    for line in lines(claims_of(reference), tables):
+    for line in lines(claims(reference), tables):
         assert f"| {' | '.join(line.values())} |" in readme, "copy this line into the README"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.harness.results import load
 from repro.report import page
 
 ROOT = Path(__file__).parents[2]
@@ -14,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def written(folder, tmp_path_factory):
     plots = tmp_path_factory.mktemp("plots")
-    return page.write(folder, plots)
+    return page.write(load(folder), plots).path
 
 
 def test_the_page_follows_its_order(modelled, tmp_path):
-    html = page.write_loaded(modelled, tmp_path).read_text(encoding="utf-8")
+    html = page.write(modelled, tmp_path).path.read_text(encoding="utf-8")
     words = [
         "<h1>",
         "Measured on</b> two CPU cores",
@@ -73,12 +74,11 @@ def test_the_committed_page_has_few_folds_and_links_to_committed_files():
 
 
 def test_the_page_is_the_same_again(written, folder, tmp_path):
-    assert page.write(folder, tmp_path).read_bytes() == written.read_bytes()
+    assert page.write(load(folder), tmp_path).path.read_bytes() == written.read_bytes()
 
 
 def test_the_report_of_one_s_own_sweep_is_of_nothing_else(own_sweep, tmp_path):
-    path = page.write(own_sweep, tmp_path)
-    html = path.read_text(encoding="utf-8")
+    html = page.write(load(own_sweep), tmp_path).path.read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)">', html) == ["sweep", "player", "words", "all"]
     begins = html.partition("</table>")[0]
     assert "<h1>K x &lt;M&gt; sweep</h1>" in begins

@@ -130,7 +130,7 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
 def test_every_measured_step_that_the_sliders_reach_can_be_loaded(reference):
     steps = measured_steps(reference)
     assert {"table2", "methods", "two_gpu_demo"} <= {step["experiment"] for step in steps}
-    html = player(reference)
+    html = player(steps)
     assert html.count("<option") > len(steps)
     assert len(html) < 600_000
 
@@ -138,7 +138,7 @@ def test_every_measured_step_that_the_sliders_reach_can_be_loaded(reference):
 def test_text_from_results_cannot_leave_its_place_and_nothing_is_fetched(results, monkeypatch):
     """No address stands in the page, and no library."""
     monkeypatch.setattr(module, "model_name", lambda _: "</script><img src=x>")
-    html = player(results)
+    html = player(measured_steps(results))
     assert "<img" not in html
     assert "\\u003c/script\\u003e" in html
     assert not re.search(r"https?:|//[a-z]+\.|\bimport\b|fetch\(|url\(", html)

@@ -5,32 +5,35 @@ from pathlib import Path
 
 import pytest
 
-from repro.report import figures
+from repro.report import page
 from repro.report.declared import MOST_COLUMNS
-from repro.report.page import write_tables
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "plots/reference"
 
 
-def test_reference_tables_are_those_of_the_reference_results(whole_reference, tmp_path):
-    tables = {table.name: table for table in write_tables(whole_reference, tmp_path)}
-    assert len(tables) <= 19
+@pytest.fixture(scope="module")
+def made(whole_reference, tmp_path_factory) -> page.Page:
+    return page.write(whole_reference, tmp_path_factory.mktemp("plots"))
+
+
+def test_reference_tables_are_those_of_the_reference_results(made):
+    tables = {each.name: each for section in made.sections.values() for each in section["tables"]}
+    assert len(tables) < 19, "and that of the verdicts"
     assert [name for name, table in tables.items() if len(table.names) > MOST_COLUMNS] == []
-    made, committed = (
+    written, committed = (
         {path.name: path.read_bytes() for kind in ("csv", "md") for path in at.glob(f"*.{kind}")}
-        for at in (tmp_path, REFERENCE)
+        for at in (made.plots, REFERENCE)
     )
-    assert made.keys() == committed.keys()
-    differ = [name for name, content in made.items() if committed[name] != content]
+    assert written.keys() == committed.keys()
+    differ = [name for name, content in written.items() if committed[name] != content]
     assert not differ, (
         "`repro report --reference` writes them anew; say in the commit why they changed"
     )
 
 
-@pytest.mark.slow
-def test_figures_are_few_and_small(whole_reference, tmp_path):
-    pictures = figures.draw_all(whole_reference, tmp_path)
+def test_figures_are_few_and_small(made):
+    pictures = [each for section in made.sections.values() for each in section["figures"]]
     names = {drawn.stem.name for drawn in pictures}
     assert len(names) <= 13
     committed = {path.stem for path in REFERENCE.glob("*.png")}

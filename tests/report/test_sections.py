@@ -6,13 +6,13 @@ import pytest
 
 from repro.harness.results import on_a_busy_machine
 from repro.report.declared import report_of
-from repro.report.sections import sections_of
+from repro.report.sections import section_of
 
 
-def test_a_missing_training_is_named_by_its_arm_and_seed(reference):
+def test_a_missing_training_is_named_by_its_arm_and_seed(reference, tmp_path):
     runs = [run for run in reference.by_experiment["table5"] if run.spec.seed in (0, 100)]
     planned = [replace(run, status="planned") for run in runs if run.scale == "overnight"]
-    (section,) = sections_of(replace(reference, runs=planned), [], [], {}, {})
+    section = section_of(replace(reference, runs=planned), "table5", tmp_path)
     arm = "translation, equal updates, N=8: planned: "
     tuning = [f"seed 100 to tune the rate {rate}" for rate in (0.004, 0.008, 0.016)]
     assert f"{arm}{', '.join([*tuning, 'seed 0'])}" in section["missing"]

@@ -10,7 +10,7 @@ from recorded import changed_runs, with_values
 
 from repro.harness.results import Results, Run
 from repro.harness.schema import Fitted
-from repro.report.page import write_tables
+from repro.report import page
 
 
 def fewer_parameters(run: Run) -> Run:
@@ -69,7 +69,7 @@ def test_tampered_data_change_the_verdict(
 
 
 def test_a_report_without_verdicts_shows_none_of_an_earlier_one(modelled, nothing, tmp_path):
-    write_tables(modelled, tmp_path)
+    page.write(modelled, tmp_path)
     assert [*tmp_path.glob("verdicts.*")]
-    write_tables(nothing, tmp_path)
+    page.write(nothing, tmp_path)
     assert not [*tmp_path.glob("verdicts.*")]

@@ -4,6 +4,7 @@ The page has no library and no network. `schedules.js` and `replay.js` are the s
 clock of `repro.gpipe.schedule` again, in JavaScript; `tests/report/test_player.py` compares both.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from repro.report.compare import link_name, rows_of
 from repro.report.style import IDLE, KIND_WORDS, KINDS, model_name
 from repro.report.texts import SCHEDULES
 
+Step = dict[str, Any]  # of a run, for the page
 HOME = Path(__file__).parent
 SCRIPTS = ("schedules.js", "replay.js", "step.js", "timeline.js", "stages.js", "player.js")
 LOGIC = SCRIPTS[:3]  # what needs no browser
@@ -25,9 +27,16 @@ MOST_K, MOST_M = 16, 64  # of the sliders
 MOST_SPANS = 40_000  # of all measured steps together: about a megabyte of the page
 
 
-def player(results: Results) -> Markup:
-    """The player as finished HTML, with its style, its scripts and measured steps inside."""
-    steps = measured_steps(results)
+def player(steps: Sequence[Step]) -> Markup:
+    """The player as finished HTML, with its style, its scripts and measured steps inside.
+
+    Where the steps are too many, those with the fewest spans are kept.
+    """
+    # The order of the experiments and of their plans stays.
+    few_first = sorted(range(len(steps)), key=lambda n: len(steps[n]["spans"]))
+    totals = accumulate(len(steps[n]["spans"]) for n in few_first)
+    kept = {n for n, total in zip(few_first, totals, strict=True) if total <= MOST_SPANS}
+    steps = [step for n, step in enumerate(steps) if n in kept]
     schedules = {name: {"name": text, "about": about} for name, (text, about) in SCHEDULES.items()}
     data = {"kinds": KINDS, "schedules": schedules, "measured": steps}
     return rendered(
@@ -60,27 +69,19 @@ def script(names: tuple[str, ...]) -> str:
     return "\n".join((HOME / name).read_text(encoding="utf-8") for name in names)
 
 
-def measured_steps(results: Results) -> list[dict[str, Any]]:
-    """The measured steps that can be loaded, in microseconds, as many as the page may hold.
-
-    Where they are too many, those with the fewest spans are kept.
-    """
-    steps = [
+def measured_steps(results: Results, experiment: str = "") -> list[Step]:
+    """The measured steps that can be loaded, in microseconds, of an experiment or of all."""
+    return [
         _plain(results, run, timeline)
-        for run in rows_of(results, fidelity="measured", status="done")
+        for run in rows_of(results, experiment, fidelity="measured", status="done")
         # The player has our schedules, of several stages in one pipeline.
         if run.library == "repro" and run.schedule in SCHEDULES
         if 1 < run.K <= MOST_K and run.D == 1 and run.M <= MOST_M
         if (timeline := results.timeline(run)) is not None
     ]
-    # The order of the experiments and of their plans stays.
-    few_first = sorted(range(len(steps)), key=lambda n: len(steps[n]["spans"]))
-    totals = accumulate(len(steps[n]["spans"]) for n in few_first)
-    kept = {n for n, total in zip(few_first, totals, strict=True) if total <= MOST_SPANS}
-    return [step for n, step in enumerate(steps) if n in kept]
 
 
-def _plain(results: Results, run: Run, timeline: Timeline) -> dict[str, Any]:
+def _plain(results: Results, run: Run, timeline: Timeline) -> Step:
     """A step for the page: each span as kind, stage, micro-batch, start and length."""
     schedule, _ = SCHEDULES[run.schedule]
     label = [model_name(run.model), schedule, f"K={run.K}, M={run.M}, N={run.N}"]
