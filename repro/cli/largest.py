@@ -99,7 +99,8 @@ def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int) -> str:
     if found.above is not None:
         why = f"{name(found.above)} takes {above(found.above.fullest, memory)} on its fullest stage"
     if found.best is None:
-        return f"nothing fits: the smallest size, {why}; try more stages"
+        smallest = "the smallest size, " if found.varied else ""
+        return f"nothing fits: {smallest}{why}; try more stages"
     used = size(found.best.fullest)
     return f"largest: {name(found.best)}, with {used} on its fullest stage; {why}"
 
