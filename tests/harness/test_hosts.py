@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ AGENT = "-m torch.distributed.run --nnodes 2 --nproc-per-node 2 --rdzv-backend c
 OPTIONS = "--scale smoke --wandb disabled --results"
 
 
+def answers(address: tuple[str, int]) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(address) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(200)  # twelve processes import torch, six of them after the others
 def test_a_sweep_goes_on_with_fresh_workers_on_both(tmp_path: Path):
@@ -25,15 +31,17 @@ def test_a_sweep_goes_on_with_fresh_workers_on_both(tmp_path: Path):
     environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, *AGENT.split(), "--rdzv-endpoint", endpoint, "-m", "repro", "run"]
+        address = probe.getsockname()
+    endpoint = ["--rdzv-endpoint", "{}:{}".format(*address)]
+    command = [sys.executable, *AGENT.split(), *endpoint, "-m", "repro", "run"]
     command += [str(HERE / "two_hosts.py"), *OPTIONS.split(), str(tmp_path / "results")]
     log = tmp_path / "log"
     with log.open("w") as out, ExitStack() as ends:
-        agents = [
-            ends.enter_context(program(tmp_path, command, env=environment, stdout=out, stderr=out))
-            for _ in range(2)
-        ]
+        agents = []
+        for _ in range(2):
+            agent = program(tmp_path, command, env=environment, stdout=out, stderr=out)
+            agents.append(ends.enter_context(agent))
+            until(partial(answers, address), 60)  # two that start at once may both hold a store
         until(lambda: all(agent.poll() is not None for agent in agents), 180)
     rows = all_runs(load(tmp_path / "results"))
     assert rows["status"].tolist() == [
