@@ -1,4 +1,4 @@
-"""`python -m experiments.costs.record` writes repro/costs/error_bars.json from the reference."""
+"""`python -m repro.experiments.costs.record` writes repro/costs/error_bars.json."""
 
 import json
 from math import exp
@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.costs.report import nine_of_ten, sizes, steps
 from repro.costs.error_bars import CALIBRATED, DATA_SHEET, FILE
+from repro.experiments.costs.report import nine_of_ten, sizes, steps
 from repro.harness.frame import select
 from repro.harness.results import Results, load
 from repro.report.compare import of_exhibits

@@ -1,6 +1,6 @@
 """How far predicted steps were off: the range of a step that is predicted anew.
 
-The factors are in `error_bars.json`. `python -m experiments.costs.record` makes them from the
+The factors are in `error_bars.json`. `python -m repro.experiments.costs.record` makes them from the
 recorded results of the experiment `costs`.
 """
 

@@ -22,7 +22,7 @@ from repro.harness.vary import baselines, compared
 from repro.io.untrusted import did_you_mean, from_json, message
 
 ALIASES = {"N": ("--batch",)}  # other names of a flag
-_HOME = Path(__file__).resolve().parents[2] / "experiments"
+_HOME = Path(__file__).resolve().parents[1] / "experiments"
 # The order in which experiments run and the page shows them: first what decides most claims of the
 # paper in the least time, then its trainings, then what goes beyond it, the shortest first.
 ORDER = (

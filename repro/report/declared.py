@@ -18,7 +18,7 @@ from repro.harness.results import Results
 from repro.harness.schema import PlanEvent
 from repro.report.compare import of_exhibits
 
-HOME = Path(__file__).resolve().parents[2] / "experiments"
+HOME = Path(__file__).resolve().parents[1] / "experiments"
 MOST_COLUMNS = 7  # of a table
 
 
@@ -31,7 +31,7 @@ def report_of(experiment: str) -> ModuleType | None:
     # Names come from recorded results, so only one of these is ever imported.
     if experiment not in with_report():
         return None
-    return import_module(f"experiments.{experiment}.report")
+    return import_module(f"repro.experiments.{experiment}.report")
 
 
 def compared(results: Results, experiment: str) -> tuple[Results, ModuleType | None]:
