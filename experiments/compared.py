@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.learned import BRIEF, HALF, ORDER, SEEDS
+from repro.experiments.learned import BRIEF, HALF, ORDER, SEEDS
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound

@@ -4,7 +4,7 @@ An arm is a way to train. It has the learning rate, out of those it tries, with 
 validation loss over the tuning seeds; where the edge of the grid wins, the grid is extended. A
 control has the rate of the arm that it is compared with. Test data decides nothing. A run keeps the
 weights of the lowest of its `VALIDATIONS` validation losses; in Table 4 the error stands for the
-loss. How arms are compared is in `experiments.compared`.
+loss. How arms are compared is in `repro.experiments.compared`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,7 +3,7 @@
 from math import nan
 from statistics import median
 
-from experiments.advise.runs import ABOUT, NAME
+from repro.experiments.advise.runs import ABOUT, NAME
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from experiments.breakdown.runs import ABOUT, MEASURED, NAME, OPEN_MS, K, M
+from repro.experiments.breakdown.runs import ABOUT, MEASURED, NAME, OPEN_MS, K, M
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.text import percent, printed

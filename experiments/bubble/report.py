@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.bubble.runs import ABOUT, NAME
+from repro.experiments.bubble.runs import ABOUT, NAME
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.text import percent

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.consistency.runs import (
+from repro.experiments.consistency.runs import (
     ABOUT,
     BASE_M,
     LIMIT,

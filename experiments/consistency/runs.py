@@ -3,7 +3,7 @@
 from itertools import product
 from typing import Any, NamedTuple
 
-from experiments.learned import LEARN, Arm, one_language
+from repro.experiments.learned import LEARN, Arm, one_language
 from repro.harness.about import read_about
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, Training
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.costs.runs import ABOUT, NAME, PUBLISHED, SOURCE_ON_V100
 from repro.costs.error_bars import CALIBRATED, DATA_SHEET
+from repro.experiments.costs.runs import ABOUT, NAME, PUBLISHED, SOURCE_ON_V100
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.paper import theory

@@ -8,10 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import compared
-from experiments.compared import Gain
-from experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, PARTS, SHUFFLED, TRIED, arm_of
-from experiments.learned import SIZES
+from repro.experiments import compared
+from repro.experiments.compared import Gain
+from repro.experiments.figure1.runs import ABOUT, NAME, NOISE_WIDTHS, PARTS, SHUFFLED, TRIED, arm_of
+from repro.experiments.learned import SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.text import digits, ranged

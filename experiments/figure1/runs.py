@@ -6,7 +6,8 @@ The translation models are those of Figure 3, whose runs both figures read.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from experiments.learned import (
+from repro.data.registry import DATA
+from repro.experiments.learned import (
     BRIEF,
     LEARN,
     PAPER_CUTS,
@@ -18,7 +19,6 @@ from experiments.learned import (
     recompute,
     small_training,
 )
-from repro.data.registry import DATA
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, UNLIMITED_MEMORY, Experiment, Group, RunSpec, Scale, sweep
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from experiments.figure2.runs import ABOUT, NAME, K, M
+from repro.experiments.figure2.runs import ABOUT, NAME, K, M
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.frame import runs_frame
 from repro.harness.results import Results

@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments import compared
-from experiments.compared import Gain, qualities
-from experiments.figure3.runs import ABOUT, NAME, alone
-from experiments.learned import SIZES, TOY
+from repro.experiments import compared
+from repro.experiments.compared import Gain, qualities
+from repro.experiments.figure3.runs import ABOUT, NAME, alone
+from repro.experiments.learned import SIZES, TOY
 from repro.harness.frame import Frame
 from repro.harness.results import Results
 from repro.harness.statistics import mean_interval

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from experiments.learned import (
+from repro.experiments.learned import (
     BRIEF,
     HALF,
     OPUS,

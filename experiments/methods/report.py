@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.methods import runs as plan
-from experiments.methods.runs import ABOUT, NAME, SIMULATED_M, K
+from repro.experiments.methods import runs as plan
+from repro.experiments.methods.runs import ABOUT, NAME, SIMULATED_M, K
 from repro.harness.frame import Frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.text import TIMES, percent, seconds

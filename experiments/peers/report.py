@@ -4,7 +4,7 @@ from math import isnan
 
 import pandas as pd
 
-from experiments.peers.runs import ABOUT, ENCODER, NAME
+from repro.experiments.peers.runs import ABOUT, ENCODER, NAME
 from repro.harness.frame import Frame, controls_frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import ON_CPU

@@ -4,7 +4,7 @@ Its layers wait for a known time, one layer a stage, so the best possible step i
 (M+K-1)F + M(R+B) + (K-1)B with early recompute (arXiv:1811.06965v5, section 2.3). More is overhead.
 """
 
-from experiments.runtime.runs import ABOUT, BARE, NAME
+from repro.experiments.runtime.runs import ABOUT, BARE, NAME
 from repro.harness.frame import ratios, runs_frame
 from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets

@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.table1 import runs as plan
-from experiments.table1.runs import ABOUT, NAME, size_of
+from repro.experiments.table1 import runs as plan
+from repro.experiments.table1.runs import ABOUT, NAME, size_of
 from repro.harness.results import GIB, Results, Run
 from repro.harness.schema import CutModel, Fitted
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.cuts import CUTS
-from experiments.table2.runs import ABOUT, KS, NAME, SIZES
+from repro.experiments.cuts import CUTS
+from repro.experiments.table2.runs import ABOUT, KS, NAME, SIZES
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.sizes import NARROW

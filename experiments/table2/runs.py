@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.cuts import BY_FLOPS
+from repro.experiments.cuts import BY_FLOPS
 from repro.harness import sizes
 from repro.harness.about import read_about
 from repro.harness.spec import Experiment, Group, Scale, sweep

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.cuts import CUTS
-from experiments.table3.runs import ABOUT, KS, MODELS, NAME, THROTTLED
+from repro.experiments.cuts import CUTS
+from repro.experiments.table3.runs import ABOUT, KS, MODELS, NAME, THROTTLED
 from repro.harness.frame import Frame, ratios, runs_frame, select
 from repro.harness.results import Results
 from repro.report.claim import Claim

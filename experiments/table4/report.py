@@ -9,10 +9,20 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import compared
-from experiments.compared import Gain, claim, gain
-from experiments.table4 import runs as plan
-from experiments.table4.runs import ABOUT, FEWEST, MOST, NAME, NOISE, SCRATCH, TASKS, TUNED, arm_of
+from repro.experiments import compared
+from repro.experiments.compared import Gain, claim, gain
+from repro.experiments.table4 import runs as plan
+from repro.experiments.table4.runs import (
+    ABOUT,
+    FEWEST,
+    MOST,
+    NAME,
+    NOISE,
+    SCRATCH,
+    TASKS,
+    TUNED,
+    arm_of,
+)
 from repro.harness.frame import Frame, runs_frame
 from repro.harness.results import Results
 from repro.paper.numbers import table4

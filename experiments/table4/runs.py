@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from experiments.learned import (
+from repro.data.registry import DATA
+from repro.experiments.learned import (
     BRIEF,
     LEARN,
     RATES,
@@ -14,7 +15,6 @@ from experiments.learned import (
     large_training,
     small_training,
 )
-from repro.data.registry import DATA
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale
 

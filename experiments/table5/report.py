@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import compared
-from experiments.compared import Gain, gain
-from experiments.table5.runs import ABOUT, NAME, NS, PLAN, UPDATES, arm_of
+from repro.experiments import compared
+from repro.experiments.compared import Gain, gain
+from repro.experiments.table5.runs import ABOUT, NAME, NS, PLAN, UPDATES, arm_of
 from repro.harness.frame import Frame
 from repro.harness.results import Results
 from repro.harness.text import printed, ranged

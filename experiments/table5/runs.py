@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from experiments.learned import BRIEF, HALF, ORDER, Arm, groups_of, one_language
+from repro.experiments.learned import BRIEF, HALF, ORDER, Arm, groups_of, one_language
 from repro.harness.about import read_about
 from repro.harness.spec import ON_CPU, SCALES, Experiment, Scale
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.two_gpu_demo import runs as plan
+from repro.experiments.two_gpu_demo import runs as plan
 from repro.harness.frame import Frame, runs_frame, select
 from repro.harness.results import Results
 from repro.harness.statistics import interval_of_sets

@@ -1,7 +1,7 @@
 import pytest
 
-from experiments.table4.runs import TRANSFER
 from repro.data.registry import DATA, find
+from repro.experiments.table4.runs import TRANSFER
 from repro.paper import numbers
 
 PAPER = {"ImageNet-2012": "imagenet", **TRANSFER}

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from experiments.consistency.runs import experiment
+from repro.experiments.consistency.runs import experiment
 from repro.gpipe import launch
 from repro.harness.job import Job
 from repro.harness.schema import LearnRound

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from recorded import fill_with
 
-from experiments.consistency import report as consistency
-from experiments.consistency.runs import BASE_M, LIMIT, MODELS
+from repro.experiments.consistency import report as consistency
+from repro.experiments.consistency.runs import BASE_M, LIMIT, MODELS
 from repro.harness import catalog
 from repro.harness.job import Measured
 from repro.harness.results import Results, load

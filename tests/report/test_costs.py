@@ -4,13 +4,13 @@ import json
 
 from recorded import changed_runs, with_values
 
-from experiments.advise import report as advise
-from experiments.costs.record import factors
 from repro.costs.error_bars import FILE, RATIO
+from repro.experiments.advise import report as advise
+from repro.experiments.costs.record import factors
 
 
 def test_the_ranges_are_those_of_recorded_steps(reference):
-    """After a change of either: python -m experiments.costs.record."""
+    """After a change of either: python -m repro.experiments.costs.record."""
     assert json.loads(FILE.read_text("utf-8")) == factors(reference)
     assert 1 < RATIO < 1.5
 

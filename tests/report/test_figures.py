@@ -34,7 +34,9 @@ def test_a_sweep_has_speed_up_step_idle_share_and_memory_of_each_k_beside_the_id
     figure = curves.sweep(curves.timed_runs(load(own_sweep), "sweep"), 4)
     assert figure is not None
     speedup, step, idle, peak = figure.axes
-    assert [text.get_text() for text in speedup.get_legend().get_texts()] == ["K=1", "K=2"]
+    legend = speedup.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["K=1", "K=2"]
     assert points_of(speedup, "measured") == pytest.approx([1, 2])
     # The ideal recomputes, which plain training does not.
     assert theory_of(speedup, ":") == [[pytest.approx(3 / 4)], [pytest.approx(12 / 11)]]

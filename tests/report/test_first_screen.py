@@ -143,6 +143,6 @@ def test_results_without_a_claim_have_no_first_screen(reference, own_sweep, tmp_
 
 def test_the_readme_has_the_same_rows(reference):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tables = import_module("experiments.table3.report").tables(reference)
+    tables = import_module("repro.experiments.table3.report").tables(reference)
     for line in lines(claims(reference), tables):
         assert f"| {' | '.join(line.values())} |" in readme, "copy this line into the README"

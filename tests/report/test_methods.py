@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.methods import report as methods
-from experiments.methods.runs import SIMULATED_M, K
+from repro.experiments.methods import report as methods
+from repro.experiments.methods.runs import SIMULATED_M, K
 from repro.harness.text import percent
 from repro.paper import theory
 from repro.report.style import styled

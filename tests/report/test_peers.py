@@ -5,7 +5,7 @@ from math import nan
 import pytest
 from scipy.stats import binom
 
-from experiments.peers import report as peers
+from repro.experiments.peers import report as peers
 from repro.harness.frame import controls_frame
 
 AGAIN, NOISY, SLOWER = (0.99, 1.02), (0.8, 1.5), (0.7, 0.73)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from recorded import changed_runs, fill_with, record, with_values
 
-from experiments.breakdown import report as breakdown
-from experiments.bubble import report as bubble
-from experiments.figure2 import report as figure2
+from repro.experiments.breakdown import report as breakdown
+from repro.experiments.bubble import report as bubble
+from repro.experiments.figure2 import report as figure2
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import catalog

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from recorded import changed_runs, with_values
 
-from experiments.table1.report import claims, tables
-from experiments.table1.runs import searched, trained
+from repro.experiments.table1.report import claims, tables
+from repro.experiments.table1.runs import searched, trained
 from repro.harness.results import Results, Run
 from repro.paper.numbers import table1
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from recorded import changed_runs, with_values
 
-from experiments.table2 import report as table2
-from experiments.table3 import report as table3
+from repro.experiments.table2 import report as table2
+from repro.experiments.table3 import report as table3
 from repro.harness.frame import select
 from repro.report.compare import fits
 

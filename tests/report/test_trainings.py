@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from recorded import MACHINE, changed_runs, fill_with, with_values
 
-from experiments import compared, learned
-from experiments.compared import ONE_IMAGE, STILL, fell, losses_of
-from experiments.learned import HALF, ORDER
-from experiments.table5 import report as table5
-from experiments.table5.runs import END, UPDATES, arm_of
+from repro.experiments import compared, learned
+from repro.experiments.compared import ONE_IMAGE, STILL, fell, losses_of
+from repro.experiments.learned import HALF, ORDER
+from repro.experiments.table5 import report as table5
+from repro.experiments.table5.runs import END, UPDATES, arm_of
 from repro.harness import catalog
 from repro.harness.frame import select
 from repro.harness.job import Measured
@@ -137,7 +137,7 @@ def test_recorded_rates_are_the_best_of_all_that_the_plan_tries_and_none_is_the_
 ):
     done = {_key(run.spec): run for run in reference.by_experiment[name] if run.done}
     tuned = 0
-    for arm in import_module(f"experiments.{name}.runs").arms("overnight"):
+    for arm in import_module(f"repro.experiments.{name}.runs").arms("overnight"):
         assert all(_key(spec) in done for spec in arm.trainings(learned.SEEDS))
         losses: dict[tuple[float, float], list[float]] = {}
         for spec in arm.tuning():
@@ -176,7 +176,7 @@ def of_another_quality(run: Run) -> Run:
     ("change", "doubt"), [(four_seeds, "4 of 5 seeds"), (of_another_quality, "a control ")]
 )
 def test_every_exhibit_of_trainings_has_the_rules(reference, name, change, doubt):
-    report = import_module(f"experiments.{name}.report")
+    report = import_module(f"repro.experiments.{name}.report")
     claims = [*report.claims(changed_runs(reference, change))]
     doubtful = [claim for claim in claims if claim.smaller and claim.doubt.startswith(doubt)]
     assert doubtful

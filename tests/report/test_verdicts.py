@@ -58,7 +58,7 @@ def test_tampered_data_change_the_verdict(
     word: str,
 ):
     def verdict_of(results: Results) -> Any:
-        claims = import_module(f"experiments.{experiment}.report").claims(results)
+        claims = import_module(f"repro.experiments.{experiment}.report").claims(results)
         (found,) = [each for each in claims if each.exhibit == exhibit and what in each.what]
         return found.verdict
 
