@@ -12,7 +12,7 @@ from examples import Apply, Around, refused
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repro.gpipe import Pipeline, RefusedError, Weighted, launch
+from repro.gpipe import Pipeline, RefusedError, Weighted, Whole, launch
 from repro.gpipe.core.loss_terms import terms_of
 from repro.gpipe.core.microbatch import map_leaves, split
 
@@ -416,6 +416,17 @@ def policy(outputs: Tensor, advantages: Tensor) -> Tensor:
     return -((outputs[:, 0] - outputs[:, 0].detach()).exp() * advantages).mean()
 
 
+def balanced(outputs: Tensor, targets: Tensor) -> Tensor:
+    weight = (1 - targets).sum() / targets.sum()
+    return functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weight)
+
+
+def by_frequency(outputs: Tensor, targets: Tensor) -> Tensor:
+    counts = torch.bincount(targets, minlength=CLASSES)
+    return functional.cross_entropy(outputs, targets, weight=len(targets) / (counts + 1.0).double())
+
+
+SCORES = nn.Linear(8, CLASSES).double()
 # A sequence of two tokens for each example, with CLASSES numbers each.
 TIME_FIRST = Apply(lambda x: x.unflatten(1, (2, CLASSES)).transpose(0, 1))
 # A weight beside the outputs, with as many columns as a micro-batch has examples.
@@ -424,6 +435,9 @@ WITH_WEIGHT = Around(nn.Linear(4, 5).double(), lambda m, x: (x, m.weight))
 TOKEN_ROWS = Apply(lambda x: x.reshape(-1, 4))
 # A mask beside the outputs, which counts the terms of the loss.
 MASKED = Apply(lambda x: (x[:, :CLASSES], x[:, 0] > 0))
+# The same, beside scores that a mask has hidden.
+LOWEST = torch.finfo(torch.float64).min
+HIDDEN = Apply(lambda x: (x[:, :CLASSES], x[:, 0] > 0, torch.full_like(x, LOWEST)))
 # A sequence of four tokens for each example, with two numbers each.
 TIMES = Apply(lambda x: x.unflatten(1, (4, 2)).transpose(0, 1))
 INPUTS = random(N, 8, seed=7).requires_grad_()
@@ -477,6 +491,21 @@ def test_one_of_two_dimensions_that_may_be_that_of_the_examples_is_no_proof(capl
             masked_by_outputs,
             "if only the outputs show that number, .* micro_batches=1",
         ),
+        (SCORES, SIGNS, balanced, "cannot be split"),
+        (SCORES, labels(), by_frequency, "cannot be split"),
+        (
+            nn.Linear(8, 1).double(),
+            {"y": random(N, seed=8)},
+            lambda o, t: functional.mse_loss(o, t["y"]),
+            "cannot be split",
+        ),
+        (
+            nn.Linear(8, 1).double(),
+            random(N, 1, seed=8),
+            lambda o, t: functional.l1_loss(o.flatten(), t),
+            "cannot be split",
+        ),
+        (HIDDEN, SOME, masked_by_outputs, "cannot be split"),
     ],
 )
 def test_outputs_of_other_forms_that_cannot_be_split(
@@ -583,6 +612,13 @@ def test_small_whole_numbers_are_summed_as_large_ones():
 )
 def test_a_loss_that_does_more_than_call_one_of_torchs_is_not_read(loss_fn: Loss):
     assert terms_of(loss_fn, labels(), split(labels(), 4)) is None
+
+
+def test_a_loss_gets_the_weights_that_its_targets_hold_whole():
+    targets = labels(), Whole(WEIGHTS)
+    x, weighted = INPUTS[:, :CLASSES], lambda o, t: functional.cross_entropy(o, t[0], weight=t[1])
+    found = Pipeline([nn.Identity()], 1, 4, device="cpu").train_step(x, targets, weighted).loss
+    assert found == pytest.approx(weighted(x, (targets[0], WEIGHTS)).item(), rel=1e-12)
 
 
 @pytest.mark.parametrize(

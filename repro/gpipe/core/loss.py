@@ -111,7 +111,8 @@ class MeanLoss:
         self._check = check if micro_batches > 1 else None
         if self._check is not None:
             given = loss_fn, targets, self.parts, counts, weights
-            self._check.begin(*given, is_exact=is_exact)
+            broadcasts = terms is not None and terms.broadcasts
+            self._check.begin(*given, is_exact=is_exact, broadcasts=broadcasts)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
 from repro.gpipe.core.callables import cells_of, globals_of, inside_module, reachable
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
 from repro.io.untrusted import short
 
@@ -31,6 +31,7 @@ _MOST_WAYS = 16  # to join outputs that are tried
 # Relative, of two means of the same terms in another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
 _ROUNDING_OF_OTHERS = 2e-2
+_MASK = 1e4  # outputs that are as large are taken for masked ones, which the loss does not use
 _Region = Callable[[], AbstractContextManager[object]]  # what the loss runs in
 # Types of targets that are looked at; torch cannot compare some others.
 _COMPARABLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -63,21 +64,24 @@ class LossCheck:
         weights: Sequence[float],
         *,
         is_exact: bool,
+        broadcasts: bool,
     ) -> None:
         """Before the first micro-batch of a step.
 
         `parts` are the targets of the micro-batches, `sizes` their numbers of examples, and
-        `weights` those in the mean; a sum has none.
+        `weights` those in the mean; a sum has none. A loss that
+        `broadcasts` is exact if outputs and targets have one shape.
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
         self._sizes, self._weights, self._is_exact = sizes, weights, is_exact
+        self._broadcasts = broadcasts
         self._outputs, self.losses, self._due = {}, {}, set()
 
     def keep(self, i: int, outputs: Tree) -> None:
         """Keep what the last layer made of micro-batch i, if a check is due."""
         if not self._outputs and not self.losses:
             may_differ = self.always or not self._is_exact
-            if may_differ or _may_broadcast(outputs, self._parts[i]):
+            if may_differ or (self._broadcasts and not _are_alike(outputs, self._parts[i])):
                 self._due = self._find_due(i, outputs)
         if self._due:
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
@@ -194,7 +198,8 @@ class LossCheck:
             try:
                 with region():
                     loss = self._loss(
-                        map_leaves(Tensor, copied, outputs), map_leaves(Tensor, copied, targets)
+                        map_leaves(Tensor, copied, outputs),
+                        map_leaves(Tensor, copied, unwrapped(targets)),
                     )
                 value = float(loss[0] if isinstance(loss, tuple) else loss)
             except Exception as error:  # it only fits micro-batches, or there is too little memory
@@ -233,16 +238,17 @@ def _are_equal(tensors: Sequence[Tensor]) -> bool:
     return all(torch.equal(tensor, tensors[0]) for tensor in tensors)
 
 
-def _may_broadcast(outputs: Tree, targets: Tree) -> bool:
-    """Whether numbers have another shape than those that they are compared with."""
-    both = [t for t in (outputs, targets) if isinstance(t, Tensor) and t.is_floating_point()]
-    return len(both) == 2 and both[0].shape != both[1].shape
+def _are_alike(outputs: Tree, targets: Tree) -> bool:
+    """Whether all tensors have one shape, so that torch broadcasts none of them."""
+    return len({tensor.shape for tensor in (*flatten(outputs)[0], *flatten(targets)[0])}) == 1
 
 
 def _largest(tensor: Tensor) -> float:
-    """The largest finite number in it."""
-    finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor.new_zeros(0)
-    return finite.abs().max().item() if finite.numel() else 0.0
+    """The largest number in it that no mask put there."""
+    if not tensor.is_floating_point():
+        return 0.0
+    usual = tensor[tensor.abs() < _MASK]
+    return usual.abs().max().item() if usual.numel() else 0.0
 
 
 def _unequal_marks(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.core.callables import inside_module, names_in, reachable
-from repro.gpipe.core.microbatch import Tree, flatten
+from repro.gpipe.core.microbatch import Tree, flatten, unwrapped
 
 _TORCH = "torch."
 # Operations on the stand-in that only arrange its elements. An expression that has any other one
@@ -44,21 +44,24 @@ class Terms:
         weights: of each micro-batch, the divisor of its mean loss.
         summed: whether the loss is a sum, so that nothing is divided.
         of_examples: whether each term is known to be of one example.
+        broadcasts: whether that needs outputs and targets of one shape.
     """
 
     weights: list[float]
     summed: bool
     of_examples: bool
+    broadcasts: bool
 
 
 class _StandIn:
     """Takes the place of outputs; every operation on it gives another one.
 
-    It is `arranged` if it has the elements of the outputs, at most in another arrangement.
+    It is `arranged` if it has the elements of the outputs, at most in another arrangement, and
+    `shaped` if it also has their shape.
     """
 
-    def __init__(self, *, arranged: bool) -> None:
-        self.arranged = arranged
+    def __init__(self, *, arranged: bool, shaped: bool = False) -> None:
+        self.arranged, self.shaped = arranged, shaped
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -77,7 +80,8 @@ class _StandIn:
         return self
 
     def __getitem__(self, key: object) -> "_StandIn":
-        return _StandIn(arranged=self.arranged and isinstance(key, str))  # of a dict of outputs
+        of_dict = isinstance(key, str)
+        return _StandIn(arranged=self.arranged and of_dict, shaped=self.shaped and of_dict)
 
     def _another(self, *_: object) -> "_StandIn":
         return _StandIn(arranged=False)
@@ -96,12 +100,14 @@ class _StandIn:
 class _Loss(_StandIn):
     """The result of a loss of torch for a stand-in: its divisor, and a factor before it."""
 
-    def __init__(
-        self, divisor: Tensor | float, of: dict[str, Any], target: Tensor | None, *, summed: bool
-    ) -> None:
-        stand_ins = (value for value in of.values() if isinstance(value, _StandIn))
-        super().__init__(arranged=all(each.arranged for each in stand_ins))
-        self.divisor, self.target, self.summed = divisor, target, summed
+    def __init__(self, divisor: Tensor | float, of: dict[str, Any], *, summed: bool) -> None:
+        stand_ins = [value for value in of.values() if isinstance(value, _StandIn)]
+        # Losses of classes have outputs of another shape than their targets; all others broadcast.
+        self.broadcasts = "ignore_index" not in of and "target_lengths" not in of
+        fits = not self.broadcasts or all(each.shaped for each in stand_ins)
+        super().__init__(arranged=fits and all(each.arranged for each in stand_ins))
+        self.divisor, self.summed = divisor, summed
+        self.tensors = [value for value in of.values() if isinstance(value, Tensor)]
         self.weighted, self.factor = of.get("weight") is not None, 1.0
 
     def __mul__(self, factor: Any) -> _StandIn:
@@ -126,10 +132,10 @@ def _loss_of(func: Callable[..., Any], args: Any, kwargs: Any) -> _StandIn:
     own = target if isinstance(target, Tensor) else None
     is_legacy = of.get("size_average") is not None or of.get("reduce") is not None
     if of["reduction"] == "sum" and not is_legacy:
-        return _Loss(1.0, of, own, summed=True)
+        return _Loss(1.0, of, summed=True)
     if own is None or is_legacy or of["reduction"] not in ("mean", "batchmean"):
         return _StandIn(arranged=False)
-    return _Loss(_divisor(func.__name__, of, own), of, own, summed=False)
+    return _Loss(_divisor(func.__name__, of, own), of, summed=False)
 
 
 def _divisor(name: str, of: dict[str, Any], target: Tensor) -> Tensor | float:
@@ -152,21 +158,22 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
     `parts` are the targets of the micro-batches, `targets` those of the mini-batch.
     """
     loss_fn = getattr(loss_fn, "_orig_mod", loss_fn)  # of a compiled module
-    if not all(map(_is_readable, reachable(loss_fn, inside_module))):
+    named = [*reachable(loss_fn, inside_module)]
+    if not all(map(_is_readable, named)):
         return None
     whole = _called_with_stand_in(loss_fn, targets)
     if whole is None:
         return None
     given = flatten(targets)[0]
-    # A target that is computed from the targets may join examples.
-    memory = {tensor.untyped_storage().data_ptr() for tensor in given}
-    own = whole.target is not None and whole.target.untyped_storage().data_ptr() in memory
-    of_examples = whole.arranged and own
+    # What is computed from the targets may join examples: targets, weights of classes.
+    constants = [value for value in named if isinstance(value, Tensor)]
+    known = {_memory(tensor) for tensor in (*flatten(unwrapped(targets))[0], *constants)}
+    of_examples = whole.arranged and all(_memory(tensor) in known for tensor in whole.tensors)
     is_plain = not (whole.summed or whole.weighted) and whole.factor == 1 and len(given) == 1
     if is_plain and float(whole.divisor) == given[0].numel():
         # Each element of the targets is a term, as nearly always: micro-batches need no look.
         sizes = [float(part.numel()) for of_part in parts for part in flatten(of_part)[0]]
-        return Terms(sizes, summed=False, of_examples=of_examples)
+        return Terms(sizes, False, of_examples, whole.broadcasts)
     found = [_called_with_stand_in(loss_fn, part) for part in parts]
     weights: list[float] = []
     for each in found:
@@ -176,12 +183,16 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
     # A loss of sums is split as it is. The terms of a mean must be those of the mini-batch.
     if not whole.summed and not math.isclose(sum(weights), float(whole.divisor), rel_tol=1e-4):
         return None
-    return Terms(weights, whole.summed, of_examples)
+    return Terms(weights, whole.summed, of_examples, whole.broadcasts)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _called_with_stand_in(loss_fn: Any, targets: Tree) -> _Loss | None:
     try:
-        found = loss_fn(_StandIn(arranged=True), targets)
+        found = loss_fn(_StandIn(arranged=True, shaped=True), unwrapped(targets))
     except Exception:  # it looks at the outputs, or at what the stand-in does not have
         return None
     if isinstance(found, tuple) and len(found) == 2:  # with metrics
