@@ -21,8 +21,9 @@ def train(seconds: float) -> None:
 
 
 def interrupt_within(seconds: float) -> None:
-    threading.Timer(random.uniform(0, seconds), os.killpg, (0, signal.SIGINT)).start()
+    timer = threading.Timer(random.uniform(0, seconds), os.killpg, (0, signal.SIGINT))
     try:
+        timer.start()  # the first moment is here
         launch(train, 1000.0, stages=2)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
