@@ -10,6 +10,8 @@ from repro.report.declared import MOST_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "plots/reference"
+# They draw for 25 s of processor time, and wait for nobody. A busy machine has less to give.
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
