@@ -17,7 +17,7 @@ from repro.gpipe.comm.message import Form
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unwrapped
-from repro.gpipe.exact.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics, owns
+from repro.gpipe.exact.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -137,11 +137,8 @@ class Counter:
             for p in trained
         ]
         state_bytes = sum(state for state, _ in states)
-        buffer_bytes = sum(t.nbytes for t in [*module.buffers(), *kept])
-        for part in module.modules():
-            for name, buffer in part.named_buffers(recurse=False):
-                if not owns(part, name):  # a stage keeps a copy, see `repro.gpipe.exact.buffers`
-                    buffer_bytes += buffer.nbytes
+        # A stage keeps a copy of each buffer, see `repro.gpipe.exact.state`.
+        buffer_bytes = sum(t.nbytes for t in [*module.buffers(), *module.buffers(), *kept])
         return Resident(
             count=sum(p.numel() for p in module.parameters()),
             parameters=sum(p.nbytes for p in module.parameters()),

@@ -31,7 +31,6 @@ from repro.gpipe.core.layers import as_layers, refuse_shared
 from repro.gpipe.core.microbatch import Tree, flatten, gather, map_leaves
 from repro.gpipe.core.topology import own_rank
 from repro.gpipe.exact import rng
-from repro.gpipe.exact.buffers import as_before
 from repro.gpipe.schedule.actions import Cell
 from repro.methods.method import Method, Setup
 
@@ -217,13 +216,19 @@ class PipeDream(Method):
 
     def _recompute(self, micro_batch: _InFlight) -> None:
         """R: F once more with a graph. It changes copies of buffers such as running statistics."""
-        copies = [
-            (part, name, buffer.clone())
+        buffers = [
+            (part, name, buffer)
             for part in self.module.modules()
             for name, buffer in part.named_buffers(recurse=False)
         ]
-        with torch.enable_grad(), as_before(copies):
-            micro_batch.outputs, _ = self._run(micro_batch)
+        for part, name, buffer in buffers:
+            setattr(part, name, buffer.clone())
+        try:
+            with torch.enable_grad():
+                micro_batch.outputs, _ = self._run(micro_batch)
+        finally:
+            for part, name, buffer in buffers:
+                setattr(part, name, buffer)
 
     def _update(self, done: _InFlight) -> None:
         """The update by a micro-batch of which B is done, with the gradients of its weights."""

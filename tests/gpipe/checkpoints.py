@@ -35,7 +35,7 @@ def optimizer_of(module: nn.Module, kind: str) -> Optimizer | None:
 def train(kind: str, stages: int, steps: range, before: Path | None, after: Path) -> None:
     """Load `before`, train, with half the learning rate from step 2 on, and save `after`."""
     pipe = Pipeline(noisy(), stages, 4, balance=CUTS[stages], device="cpu", seed=0 if before else 7)
-    pipe.held.seed = 7  # other initial weights, the same dropout
+    pipe.engine.runner.seed = 7  # other initial weights, the same dropout
     optimizer = optimizer_of(pipe.module, kind)
     if before:
         assert pipe.load(before, optimizer) == {"epoch": steps.start}

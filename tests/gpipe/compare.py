@@ -20,7 +20,7 @@ from examples import Model, generator_states
 from nccl_like import over
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, PipelineConfig, StepResult, Timeline, launch
+from repro.gpipe import Pipeline, PipelineConfig, Timeline, launch
 from repro.gpipe.core import replicas
 from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
@@ -78,17 +78,6 @@ def diverges(first: float, last: float) -> bool:
     return last > 30 * max(first, 1.0)
 
 
-def loss_of_step(pipe: Pipeline, *step: Any, **more: Any) -> StepResult:
-    """Once more where the step was refused because a layer has changed."""
-    for _ in range(4):
-        try:
-            return pipe.train_step(*step, trace=True, **more)
-        except ValueError as error:
-            if "can be called again" not in str(error):
-                raise
-    raise RuntimeError("refused again and again")
-
-
 def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -> Trained:
     """This process's part of a training, which leaves the user's inputs and generators alone."""
     what = model(name)
@@ -109,7 +98,7 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
             if own_loop and (step % 2 == 0 or not what.accumulates):
                 pipe.module.zero_grad()
             used = None if own_loop else optimizer
-            result = loss_of_step(pipe, x, y, what.loss, used, scaler=scaler)
+            result = pipe.train_step(x, y, what.loss, used, trace=True, scaler=scaler)
             losses.append(result.loss)
             losses += [] if scaler is None else [scaler.get_scale()]
             if what.clip is not None:

@@ -50,9 +50,7 @@ def begin_to_draw(step: int, whole: nn.Sequential) -> None:
 
 
 class Sometimes(nn.Module):
-    """Draws in every other step only, from what it declares."""
-
-    draws_from = ("python", "numpy")
+    """Draws from Python and NumPy, but not in its first step."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -267,14 +267,14 @@ def _placed(tensor: Tensor, stride: Sequence[int], offset: int) -> Tensor:
 
 def settle_gradients(
     tree: Tree, seen: dict[Hashable, bool], layer: int, *, trust: bool = False
-) -> list[bool]:
+) -> None:
     """Give the gradients of these tensors the layout that they have after a stage boundary.
 
     autograd may pass a layer a gradient with gaps, expanded dimensions or other strides, for
     example where the next layer is a mean or a slice. A stage boundary removes these, and the last
     bits of a result may depend on them. So they are removed behind every layer, with or without a
     boundary. `seen` learns which gradients always have that layout; `trust` lets these be, since a
-    hook on each takes as long as a small layer. Returns which tensors require a gradient.
+    hook on each takes as long as a small layer.
     """
     tensors = [tree] if isinstance(tree, Tensor) else flatten(tree)[0]
     for n, tensor in enumerate(tensors):
@@ -286,7 +286,6 @@ def settle_gradients(
                 tensor.grad_fn.register_prehook(
                     partial(_settled_gradients, tensor.output_nr, layout_of(tensor), seen, place)
                 )
-    return [tensor.requires_grad for tensor in tensors]
 
 
 def _settled_gradients(

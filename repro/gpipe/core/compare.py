@@ -23,6 +23,7 @@ from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.loss import Loss, MeanLoss
 from repro.gpipe.core.loss_check import LossCheck, state_preserved
 from repro.gpipe.core.microbatch import Tree, batch_size, map_leaves, split
+from repro.gpipe.core.step import to_device
 from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
@@ -97,10 +98,10 @@ def compare(
 
     `names` are those of all layers, `order` is that of the last stage's backwards.
     """
-    held, everyone = engine.held, engine.everyone
+    everyone = engine.everyone
     inputs = map_leaves(Tensor, Tensor.detach, inputs)
     found = _trial_step(engine, inputs, targets, loss_fn)
-    layers = dict(held.module.named_children())
+    layers = dict(engine.layers.module.named_children())
     end = everyone.stages - 1  # the last rank of all compares
     problem = _unsendable(layers) if everyone.rank < end else ""
     everyone.gather_alike("compare", None, engine.step, problem)
@@ -124,15 +125,15 @@ def compare(
 def _trial_step(engine: Engine, inputs: Tree, targets: Tree, loss_fn: Loss) -> _State:
     """The loss, and gradients and buffers of this rank, after a training step."""
     step, check = engine.step, engine.check
-    parameters = [*engine.held.module.parameters()]
+    parameters = [*engine.layers.module.parameters()]
     gradients = [parameter.grad for parameter in parameters]
     engine.check = None  # what it would refuse is to be shown
     try:
-        with state_preserved(engine.held.module), state_preserved(loss_fn):
+        with state_preserved(engine.layers.module), state_preserved(loss_fn):
             for parameter in parameters:
                 parameter.grad = None
             engine.train(inputs, targets, loss_fn, None, None, trace=False)
-            return _state_of(engine.held.module, engine.loss)
+            return _state_of(engine.layers.module, engine.loss)
     finally:
         engine.step, engine.check = step, check
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -147,25 +148,25 @@ def _compare_unsplit(
     loss_fn: Loss,
 ) -> Comparison:
     """Compare what all ranks sent with the unsplit model, made of the last replica's layers."""
-    held, stages = engine.held, engine.wire.stages
+    runner, stages = engine.runner, engine.wire.stages
     layers: dict[str, nn.Module] = {}
     found: _State = {"loss": {}, "gradient": {}, "buffer": {}}
     for _, _, of_rank, state in ranks[-stages:]:
         layers |= of_rank
         for what, tensors in state.items():
             found[what] |= tensors
-    model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(held.device)
+    model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(runner.device)
     given = zip(ranks[::stages], ranks[stages - 1 :: stages], strict=True)
-    batches = [(engine.to_device(first[0]), engine.to_device(last[1])) for first, last in given]
+    batches = [to_device((first[0], last[1]), runner.device) for first, last in given]
     loss, problem = step_without_pipeline(
         model,
         batches,
         len(order),
         loss_fn,
-        seed=held.seed,
+        seed=runner.seed,
         step=engine.step,
         order=order,
-        region=lambda: held.region,
+        region=lambda: runner.region,
     )
     pairs = [(what, found[what], tensors) for what, tensors in _state_of(model, loss).items()]
     return Comparison(tuple(chain.from_iterable(starmap(differences, pairs))), problem)

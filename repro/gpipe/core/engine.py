@@ -1,7 +1,8 @@
 """Executes a schedule: does one action after the other, as the schedule lists them."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,27 +10,24 @@ from torch import Tensor, nn
 from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.link import Inbox
 from repro.gpipe.comm.links import Links
-from repro.gpipe.comm.message import Forms, Message, copied, received, settled
-from repro.gpipe.core.loss import Loss, MeanLoss, Metrics, Weighted, refuse_foreign_modules, summed
+from repro.gpipe.comm.message import Forms, copied, received
+from repro.gpipe.core.loss import Loss, Metrics, Weighted, refuse_foreign_modules, summed
 from repro.gpipe.core.loss_check import LossCheck
-from repro.gpipe.core.microbatch import Tree, Whole, check, flatten, map_leaves, split
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves
+from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.replicas import Replicas
+from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.core.scaler import GradScaler
-from repro.gpipe.core.stage import HeldStages
+from repro.gpipe.core.stage import Stage
+from repro.gpipe.core.step import UNLIKE, Step
 from repro.gpipe.errors import NonFiniteError, RefusedError
-from repro.gpipe.exact.batchnorm import NO_STATISTICS, Statistics
-from repro.gpipe.exact.buffers import undone_if_refused
-from repro.gpipe.exact.nonfinite import all_finite, is_finite
+from repro.gpipe.exact.guard import Finding, Guards, Outcome
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Action, Program, Schedule
 
-# How a step went on one rank. The greatest of all ranks counts.
-_GOOD, _NON_FINITE, _REFUSED = range(3)
-# What a rank does with its gradients, and whether its loss has metrics: bits, so that those of all
-# ranks are known together.
-_NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS, _METRICS = 0, 1, 2, 4
+_MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 
 
 class Engine:
@@ -37,38 +35,37 @@ class Engine:
 
     `everyone` are all ranks of all replicas, which vote on a step before any of them updates.
     `foreign` are modules of the layers that run on other ranks. After a step `loss` is the mean
-    over the mini-batches of all replicas, and `metrics` are summed over them.
+    over the mini-batches of all replicas, and `metrics` are summed over them. `current` is the step
+    or evaluation that is running, or was the last one.
     """
+
+    current: Step
 
     def __init__(
         self,
-        held: HeldStages,
+        layers: RankLayers,
+        stages: Mapping[int, Stage],
+        runner: LayerRunner,
+        guards: Guards,
         links: Links,
         schedule: Schedule,
         replicas: Replicas | None,
         everyone: ControlChannel,
         *,
-        refuse_nonfinite: bool,
         check_loss: bool,
         foreign: Collection[nn.Module],
     ) -> None:
-        self.held = held
-        self.links, self.wire = links, links.wire
-        self.replicas = replicas
-        self.everyone = everyone
-        self.refuse_nonfinite = refuse_nonfinite
-        self.recorder = Recorder(held.device)
+        self.layers, self.runner = layers, runner
+        self.links, self.wire, self.everyone, self.replicas = links, links.wire, everyone, replicas
+        self.recorder = Recorder(runner.device)
         self.step, self.loss = 0, math.nan
         self.metrics: Metrics = {}
-        self.check = LossCheck(held.device) if check_loss else None
-        self._rank = links.wire.rank
-        # The first rank reads the inputs, the last one computes the loss.
-        self._is_first, self._is_last = links.wire.is_first, links.wire.is_last
-        self._last_stage = schedule.stages - 1
-        self._micro_batches = schedule.micro_batches
-        self._foreign = foreign
+        self.check = LossCheck(runner.device) if check_loss else None
+        self._stages, self._guards, self._foreign = stages, guards, foreign
+        self._last_stage, self._micro_batches = schedule.stages - 1, schedule.micro_batches
         # Of a training step, and of an evaluation.
-        self._programs = [Program.of(s, self._rank) for s in (schedule, schedule.forward_only())]
+        both = schedule, schedule.forward_only()
+        self._programs = [Program.of(each, links.wire.rank) for each in both]
         self._input_forms, self._gradient_forms = Forms(), Forms()
         self._do: dict[str, Callable[[Action], None]] = {
             "F": self._forward,
@@ -93,53 +90,76 @@ class Engine:
         """Do one training step; afterwards `loss` and `recorder` have its results."""
         if torch.is_inference_mode_enabled():
             raise RefusedError("train_step inside torch.inference_mode(): leave that mode")
-        self._scaler = scaler
-        self._begin(loss_fn, evaluate=False, trace=trace)
-        self._read(inputs, targets, loss_fn, optimizer)
-        gather = self.replicas.gather if self.replicas is not None else None
-        with (
-            undone_if_refused(self._parameters, self.held.changing) as accumulated,
-            Statistics(self.held.norms, gather) as self.held.statistics,
-        ):
-            with self.held.generators_preserved():
+        self._follow(loss_fn, evaluate=False)
+        how: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "trace": trace}
+        for _ in range(_MOST_ATTEMPTS):
+            step = self._begin(inputs, targets, loss_fn, evaluate=False, **how)
+            finding = self._attempt(step)
+            if finding.outcome == Outcome.GOOD:
+                break
+            self._flush()
+            if finding.outcome != Outcome.AGAIN:
+                self._raise(finding)
+        else:
+            raise RefusedError(
+                f"step {self.step}: a layer changes something else each time that it runs, which "
+                "recomputation needs to put back; build the Pipeline with checkpoint='never'"
+            )
+        self.loss, self.metrics = step.loss, {}
+        if step.has_metrics:
+            self.metrics = summed(self.everyone.all_gather(step.metrics))
+        step.return_to_user()
+        started = self.recorder.now()
+        step.update()
+        if optimizer is not None:
+            self.recorder.span("U", self.wire.rank, -1, started)
+        self._flush()
+        self.step += 1
+        status.action = None
+
+    def _attempt(self, step: Step) -> Finding:
+        """Do all actions and vote; what they changed is undone if the step is not good."""
+        problem = self.layers.container_problem
+        with step.undone_unless_good(self._guards):
+            with torch.enable_grad(), self.runner.generators_preserved(evaluate=False) as unseen:
                 if self.replicas is not None:
-                    self.replicas.begin(self._parameters)
+                    self.replicas.begin(self.layers.parameters)
                 self._do_actions()
-                if self._is_last:
-                    self._mean_loss.refuse_constant()
-                    self.held.refuse(self._mean_loss.problem(lambda: self.held.region))
+                if step.mean_loss is not None:
+                    step.mean_loss.refuse_constant()
+                    problem = problem or step.mean_loss.problem(lambda: self.runner.region)
                 if self.replicas is not None:
                     # Before statistics are gathered: replicas must meet in the same order.
                     self.replicas.finish()
             if self._agree is None:
                 self._prepare_vote()
-            outcome = self._vote(accumulated)
-            if outcome != _GOOD:
-                self._raise_refusal(outcome)
-        self.metrics = {}
-        if self._has_metrics:
-            self.metrics = summed(self.everyone.all_gather(self._own_metrics()))
-        self.held.statistics = NO_STATISTICS  # frees them
-        self._return_to_user()
-        self._update(optimizer)
-        self._flush()
-        self.step += 1
-        status.action = None
+            step.add_up_loss(self._total)
+            if unseen:  # a layer drew from a generator that was not seeded for it
+                self.runner.draws |= unseen
+                self._guards.learned = True
+            finding = self._guards.end_step(step)
+            if problem and finding.outcome != Outcome.AGAIN:
+                finding = Finding(Outcome.REFUSED, problem)
+            assert self._agree is not None
+            return step.agreed(self._agree, finding)
 
     @report_errors_to_all()
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> None:
-        """Do the forwards of a mini-batch; afterwards `loss` and `outputs` have their results."""
-        self._begin(loss_fn, evaluate=True, trace=False)
-        self._read(inputs, targets, loss_fn, None)
-        if self.held.problem:  # a training step agrees with the other ranks first
-            raise ValueError(self.held.problem)
-        with self.held.generators_preserved():
+        """Do the forwards of a mini-batch; afterwards `loss` and `current` have results."""
+        self._follow(loss_fn, evaluate=True)
+        step = self._begin(inputs, targets, loss_fn, evaluate=True, trace=False)
+        if self.layers.container_problem:  # a training step agrees with the other ranks first
+            raise ValueError(self.layers.container_problem)
+        self._guards.call("begin_step", step)
+        with self.runner.generators_preserved(evaluate=True):
             self._do_actions()
-        problem = self._mean_loss.problem(lambda: self.held.region) if self._is_last else ""
+        mean_loss = step.mean_loss
+        problem = "" if mean_loss is None else mean_loss.problem(lambda: self.runner.region)
         self._flush()
         status.action = None
-        own = problem, self._own_metrics()
-        self.loss, has_more = self.wire.pair_from_last(self._own_loss(), any(own))
+        step.add_up_loss(self._total)
+        own = problem, step.metrics
+        self.loss, has_more = self.wire.pair_from_last(step.own_loss, any(own))
         self.metrics = {}
         if has_more or self.replicas is not None:  # of which another one may have more
             of_ranks = self.everyone.all_gather(own)
@@ -147,96 +167,54 @@ class Engine:
                 raise RefusedError(next(theirs for theirs, _ in of_ranks if theirs))
             self.metrics = summed(metrics for _, metrics in of_ranks)
 
-    # How a step begins: the ranks agree on the inputs.
+    # How a step begins.
 
-    def _begin(self, loss_fn: Loss, *, evaluate: bool, trace: bool) -> None:
-        """Reset the state of the previous step."""
+    def _follow(self, loss_fn: Loss, *, evaluate: bool) -> None:
+        """Look at the layers and the loss, which may be others than in the previous step."""
         if self.links.closed:
             raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
-        status.step, status.action, status.warm = self.step, None, True
-        self._program, self._evaluating = self._programs[evaluate], evaluate
-        self.recorder.start(self.step, enabled=trace)
-        self.losses: dict[int, Tensor] = {}
-        self.outputs: dict[int, Tree] = {}
-        # Under "F" or "B", and the stage and the micro-batch that made it; from the action that
-        # makes or receives it to the one that sends or uses it.
-        self._messages: dict[tuple[str, int, int], Message] = {}
-        self._user_inputs: list[tuple[Tensor, Tensor]] = []
-        self._agree: Vote | None = None
-        if self._is_last and not evaluate:
+        if self.wire.is_last and not evaluate:
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
             loss = getattr(loss, "_orig_mod", loss)  # of a compiled module
-            self.held.loss_module = None
             # A loss of torch has no state, and may be made anew for each step.
-            if isinstance(loss, nn.Module) and not type(loss).__module__.startswith("torch."):
-                self.held.loss_module = loss
-        self.held.sampled = self.step % self._micro_batches
-        self.held.begin_step(self.step, evaluate=evaluate)
-        self._parameters = self.held.parameters  # listed once a step
+            is_torchs = type(loss).__module__.startswith("torch.")
+            self.layers.loss_module = None
+            if isinstance(loss, nn.Module) and not is_torchs:
+                self.layers.loss_module = loss
+        self.layers.follow()
+        self.runner.begin_step(self.step, self.layers.before_plain, evaluate=evaluate)
 
-    def _read(
-        self, inputs: Tree, targets: Tree, loss_fn: Loss, optimizer: torch.optim.Optimizer | None
-    ) -> None:
-        """Cut the mini-batch, agree on N with the other ranks, and prepare for the first action."""
-        examples, refusal = 0, ""
-        if not self._is_first:
-            examples = self.wire.announced(self._rank - 1, evaluate=self._evaluating)
-        started = self.recorder.now()  # no rank starts before the first one
-        if self._is_first:
-            try:
-                examples = self._cut(inputs)
-            except ValueError as error:
-                refusal = str(error)
-        if not examples:
-            self._refuse_inputs(refusal)
-        self.examples = examples
-        if not self._is_last:
-            self.wire.announce(examples, self._rank + 1, evaluate=self._evaluating)
-        if optimizer is not None:
-            optimizer.zero_grad()
+    def _begin(
+        self, inputs: Tree, targets: Tree, loss_fn: Loss, *, evaluate: bool, trace: bool, **how: Any
+    ) -> Step:
+        """Agree on the inputs with the other ranks, and prepare for the first action."""
+        status.step, status.action, status.warm = self.step, None, True
+        self._program = self._programs[evaluate]
+        self._agree: Vote | None = None
+        self._guards.learned = False
+        self.recorder.start(self.step, enabled=trace)
+        for stage in self._stages.values():
+            stage.begin_step()
+        given = self.layers.parameters, self.runner.device, self.wire
+        step = Step(self.step, self._micro_batches, *given, evaluate=evaluate, **how)
+        try:
+            started = step.read(inputs, self._input_forms, self.recorder.now)
+        except RefusedError as error:
+            if self.replicas is None:
+                raise
+            raise ValueError(str(error)) from None  # other replicas know nothing of it, and wait
         orders = {"F": self._program.activations, "B": self._program.gradients}
         self._inboxes = {
-            of: Inbox(link, orders[of], evaluate=self._evaluating)
+            of: Inbox(link, orders[of], evaluate=evaluate)
             for of, link in self.links.incoming.items()
         }
-        if self._is_last:
+        if self.wire.is_last:
             refuse_foreign_modules(loss_fn, self._foreign)
-            targets = None if targets is None else self.to_device(targets)
-            # A prediction has no targets.
-            check = None if self._evaluating and targets is None else self.check
-            counts = examples, self._micro_batches
-            self._mean_loss = self.held.loss = MeanLoss(
-                loss_fn, targets, *counts, self._total, self._parameters, check
-            )
-        self._gradient_use = _NO_GRADIENTS
-        if any(p.requires_grad for p in self._parameters):
-            self._gradient_use = _LEAVES_GRADIENTS if optimizer is None else _UPDATES
-        self.recorder.span("setup", self._rank, -1, started)
-
-    def _cut(self, inputs: Tree) -> int:
-        """First rank: cut the mini-batch into micro-batches; returns N."""
-        examples = check(inputs, self._micro_batches, "inputs")
-        self._inputs: list[Message] = []
-        for i, part in enumerate(split(self.to_device(inputs), self._micro_batches)):
-            # Without the graph that the user computed them with: see `_return_to_user`. Layers get
-            # copies, so a part has the strides and alignment of a clone at once.
-            given, skeleton = flatten(part)
-            leaves = [settled(t.detach()).requires_grad_(t.requires_grad) for t in given]
-            pairs = zip(given, leaves, strict=True)
-            self._user_inputs += [(tensor, leaf) for tensor, leaf in pairs if tensor.requires_grad]
-            self._inputs.append(self._input_forms.message(i, leaves, skeleton))
-        return examples
-
-    def _refuse_inputs(self, reason: str) -> None:
-        """Raise the first rank's refusal of its inputs on all ranks of this replica."""
-        if not self._is_first:
-            reason = self.wire.recv_object(self._rank - 1)
-        if not self._is_last:
-            self.wire.announce(0, self._rank + 1, evaluate=self._evaluating)
-            self.wire.send_object(reason, self._rank + 1)
-        if self.replicas is None:
-            raise RefusedError(reason)
-        raise ValueError(reason)  # other replicas know nothing of it and wait for this one
+            mean_loss = step.set_loss(targets, loss_fn, self._total, self.check)
+            self._stages[self._last_stage].loss = mean_loss
+        self.recorder.span("setup", self.wire.rank, -1, started)
+        self.current = step
+        return step
 
     # The actions.
 
@@ -248,166 +226,87 @@ class Engine:
     def _receive(self, action: Action) -> None:
         if action == self._program.waits and self.replicas is None:
             self._prepare_vote()
-        self._messages[action.producer] = self._inboxes[action.of].take(action.cell)
+        self.current.messages[action.producer] = self._inboxes[action.of].take(action.cell)
 
     def _send(self, action: Action) -> None:
         stage, i = action.cell
-        message = self._messages.pop((action.of, stage, i))
+        message = self.current.messages.pop((action.of, stage, i))
         receiver = stage + 1 if action.of == "F" else stage - 1
-        self.links.send(action.of, message, (self._evaluating, (receiver, i)))
+        self.links.send(action.of, message, (self.current.evaluate, (receiver, i)))
 
     def _forward(self, action: Action) -> None:
-        cell = stage, i = action.cell
-        inputs = self._inputs[i] if stage == 0 else self._messages.pop(("F", stage - 1, i))
-        started = self.recorder.now()
-        if self._evaluating:
-            made = self.held.evaluate(cell, inputs)
+        (j, i), step = action.cell, self.current
+        inputs = step.inputs[i] if j == 0 else step.messages.pop(("F", j - 1, i))
+        started, stage = self.recorder.now(), self._stages[j]
+        if step.evaluate:
+            made = stage.evaluate(i, inputs)
         else:
-            keep = cell not in self._program.recomputed
-            made = self.held.forward(cell, inputs, keep=keep)
-        self.recorder.span("F", stage, i, started)
+            made = stage.forward(i, inputs, recompute=action.cell in self._program.recomputed)
+        self.recorder.span("F", j, i, started)
         if isinstance(made, Tensor):
-            self.losses[i] = made
+            step.losses[i] = made
         elif made is None:
             return  # R computes the loss
-        elif stage == self._last_stage:
+        elif j == self._last_stage:
             # Copies: a layer may return the same memory for each micro-batch.
-            self.outputs[i] = map_leaves(Tensor, copied, made.tree)
-            self.losses[i] = self.held.score(cell, self.outputs[i])
+            step.outputs[i] = map_leaves(Tensor, copied, made.tree)
+            step.losses[i] = stage.score(i, step.outputs[i])
         else:
             if self.wire.stages == 1:  # the next stage is here too, and may write to its inputs
                 made = received(made.form, [copied(t.detach()) for t in made.tensors])
-            self._messages["F", stage, i] = made
+            step.messages["F", j, i] = made
 
     def _recompute(self, action: Action) -> None:
-        stage, i = action.cell
+        j, i = action.cell
         started = self.recorder.now()
-        loss = self.held.recompute(action.cell)
-        self.recorder.span("R", stage, i, started)
+        loss = self._stages[j].recompute(i)
+        self.recorder.span("R", j, i, started)
         if loss is not None:
-            self.losses[i] = loss
+            self.current.losses[i] = loss
 
     def _backward(self, action: Action) -> None:
-        cell = stage, i = action.cell
+        (j, i), step = action.cell, self.current
         gradients: list[Tensor | None] = []  # of the outputs, or of the loss
-        if stage < self._last_stage:
-            gradients = self._messages.pop(("B", stage + 1, i)).tree
-        elif self._scaler is not None:
-            gradients = [self._scaler.gradient_of(self.losses[i])]
+        if j < self._last_stage:
+            gradients = step.messages.pop(("B", j + 1, i)).tree
+        elif step.scaler is not None:
+            gradients = [step.scaler.gradient_of(step.losses[i])]
         else:
-            gradients = [torch.ones_like(self.losses[i])]
+            gradients = [torch.ones_like(step.losses[i])]
         if self.replicas is not None and action == self._program.last_backward:
-            others = [other for other in self.held.stages if other != stage]
+            others = [other for other in self._stages if other != j]
             self.replicas.last_backward(
-                parameter for other in others for parameter in self.held.parameters_of(other)
+                parameter for other in others for parameter in self.layers.parameters_of(other)
             )
         started = self.recorder.now()
-        made = self.held.backward(cell, gradients)
-        self.recorder.span("B", stage, i, started)
-        if stage > 0:
+        made = self._stages[j].backward(i, gradients)
+        self.recorder.span("B", j, i, started)
+        if j > 0:
             # None where the loss does not depend on an input, as without a boundary: optimizers
             # treat None and zeros differently.
-            self._messages["B", stage, i] = self._gradient_forms.message(cell, *flatten(made))
+            step.messages["B", j, i] = self._gradient_forms.message(action.cell, *flatten(made))
+        else:
+            step.input_gradients[i] = made
 
     # How a training step ends: the ranks vote whether it counts.
 
     def _prepare_vote(self) -> None:
         """Do what needs no gradient: where this rank waits for one, it takes no time."""
-        self.held.statistics.prepare()
+        self._guards.call("before_vote")
         self._agree = self.everyone.vote()
 
-    def _vote(self, accumulated: list[Tensor]) -> int:
-        """Send this rank's outcome of the step to all ranks; return that of all, set the loss.
-
-        The gradients of this step will be added to the accumulated ones.
-        """
-        self.held.end_step()
-        loss = self._own_loss()
-        # With a loss scale, inf is expected from time to time, and the scaler skips that update.
-        self._nonfinite = False
-        if self.refuse_nonfinite and self._scaler is None:
-            gradients = accumulated + [p.grad for p in self._parameters if p.grad is not None]
-            gradients += [leaf.grad for _, leaf in self._user_inputs if leaf.grad is not None]
-            self._nonfinite = not (all_finite(gradients) and math.isfinite(loss))
-        outcome = _NON_FINITE if self._nonfinite else _GOOD
-        if self.held.problem:
-            outcome = _REFUSED
-        assert self._agree is not None
-        uses = self._gradient_use | (_METRICS if self._own_metrics() else 0)
-        outcome, uses, self.loss = self._agree(outcome, uses, loss)
-        self._has_metrics = bool(uses & _METRICS)
-        if outcome == _GOOD and uses & ~_METRICS == _UPDATES | _LEAVES_GRADIENTS:
-            self.held.problem = (
-                "optimizer: some ranks got one and others, which have parameters to train, did not"
-            )
-            return _REFUSED
-        return outcome
-
-    def _raise_refusal(self, outcome: int) -> None:
-        self._flush()
-        if outcome == _REFUSED:
-            problems = self.everyone.all_gather(self.held.problem)
-            raise RefusedError(next(problem for problem in problems if problem))
-        causes = self.everyone.all_gather(self._nonfinite_cause() if self._nonfinite else None)
-        *_, text = min(cause for cause in causes if cause is not None)
-        raise NonFiniteError(f"step {self.step}: {text}; allow_nonfinite=True trains on")
-
-    def _nonfinite_cause(self) -> tuple[int, int, str]:
-        """What is inf or nan on this rank, and its place; the first of all ranks is the cause.
-
-        A weight comes before what is made with it, then inputs, targets, the loss and gradients,
-        which spread from a stage to those before it.
-        """
-        for name, parameter in self.held.module.named_parameters():
-            if not is_finite(parameter):
-                return 0, 0, f"{name} on {status.who} was inf or nan before it; load a checkpoint"
-        trees: list[tuple[int, str, list[Tree]]] = []
-        if self._is_first:
-            trees = [(1, "the inputs", [message.tensors for message in self._inputs])]
-        if self._is_last:
-            losses = [self.losses[i] for i in sorted(self.losses)]
-            trees += [(2, "the targets", self._mean_loss.parts), (3, "outputs or loss", losses)]
-        for order, what, of_micro_batches in trees:
-            for i, tree in enumerate(of_micro_batches):
-                # Inputs may hold masks, which are made of -inf.
-                if not all(is_finite(t, or_mask=order == 1) for t in flatten(tree)[0]):
-                    what += f" of micro-batch {i} on {status.who} are inf or nan"
-                    return order, 0, f"{what}; lower the learning rate, or leave out such examples"
-        what = f"the gradients on {status.who} are inf or nan, and the loss is finite"
-        advice = "lower the learning rate or the loss, or drop the gradients of earlier steps"
-        return 4, -self._rank, f"{what}; {advice}"
-
-    def _update(self, optimizer: torch.optim.Optimizer | None) -> None:
-        scaler, updates = self._scaler, optimizer is not None
-        if scaler is not None:  # whether any rank updates
-            updates = scaler.agree(self._parameters, update=updates)
-        if optimizer is not None:
-            started = self.recorder.now()
-            if scaler is None:
-                optimizer.step()
-            else:
-                scaler.step(optimizer)
-            self.recorder.span("U", self._rank, -1, started)
-        if scaler is not None and updates:
-            scaler.update()
-
-    def _return_to_user(self) -> None:
-        """Backpropagate from the inputs' gradients to what the user computed the inputs from."""
-        pairs = [(given, leaf.grad) for given, leaf in self._user_inputs if leaf.grad is not None]
-        if pairs:
-            roots, their_gradients = zip(*pairs, strict=True)
-            torch.autograd.backward(roots, their_gradients)
-
-    def _own_loss(self) -> float:
-        """The mini-batch's mean loss on the last rank, added in the order of the micro-batches."""
-        loss = float(sum(self.losses[i] for i in sorted(self.losses)))
-        return self._total(loss) if self._is_last else loss
-
-    def _own_metrics(self) -> Metrics:
-        """Metrics of this replica's mini-batch on the last rank; none on the other ranks."""
-        return (
-            summed(of for _, of in sorted(self._mean_loss.metrics.items())) if self._is_last else {}
-        )
+    def _raise(self, finding: Finding) -> None:
+        """Raise on every rank the first of what the ranks have found."""
+        for stage in self._stages.values():
+            stage.forget()
+        if finding.text == UNLIKE:
+            raise RefusedError(UNLIKE)
+        found = self.everyone.all_gather(finding if finding.text else None)
+        first = min((each for each in found if each is not None), key=lambda each: each.order)
+        if first.outcome == Outcome.NON_FINITE:
+            raise NonFiniteError(f"step {self.step}: {first.text}; allow_nonfinite=True trains on")
+        prefix = "" if first.text.startswith("pipe.module") else f"step {self.step}: "
+        raise RefusedError(prefix + first.text)
 
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)
@@ -417,8 +316,3 @@ class Engine:
         self.links.flush()
         self.wire.flush()
         self.everyone.flush()
-
-    def to_device(self, tree: Tree) -> Tree:
-        """Inputs or targets on the device of these stages."""
-        moved = map_leaves(Tensor, lambda t: t.to(self.held.device), tree)
-        return map_leaves(Whole, lambda whole: Whole(self.to_device(whole.value)), moved)

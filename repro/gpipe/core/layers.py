@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from repro.gpipe.core.callables import reachable
 from repro.gpipe.exact import rng
-from repro.gpipe.exact.attributes import OWN_KEYS
 from repro.io.untrusted import short
 
 Layer = nn.Module | Callable[[], nn.Module]
@@ -152,8 +150,7 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     """Raise a ValueError if two stages share a parameter or buffer: each would change its own.
 
-    Also if a layer holds or names a layer of another stage. A tensor of a factory that is not on
-    the meta device exists already, so it can be shared.
+    A tensor of a factory that is not on the meta device exists already, so it can be shared.
     """
     # Tensor or module -> its first layer. It is kept, so that no other one gets its id.
     first_layer: dict[int, tuple[int, Any]] = {}
@@ -182,22 +179,6 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                     f"layers[{first}] once more, but each layer is built on its own; give modules "
                     "in place of factories, or put both into one layer"
                 )
-    for index, layer in enumerate(layers if len(balance) > 1 else ()):
-        for found in _named_besides(layer) if isinstance(layer, nn.Module) else ():
-            first, _ = first_layer.get(id(found), (index, found))
-            if stage_of[first] != stage_of[index]:
-                raise ValueError(
-                    f"layers[{index}]: uses {type(found).__name__} of stage {stage_of[first]}, "
-                    "which its own stage does not train; hand on what it needs with the output"
-                )
-
-
-def _named_besides(layer: nn.Module) -> Iterator[Any]:
-    """What a layer holds without being its parent, or what its code names."""
-    for part in layer.modules():
-        values = [value for key, value in vars(part).items() if key not in OWN_KEYS]
-        # The class of a scripted module has no forward that could be read.
-        yield from reachable([*values, getattr(type(part), "forward", None)])
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -30,11 +30,13 @@ from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_share
 from repro.gpipe.core.loss import Loss, Metrics
 from repro.gpipe.core.microbatch import Tree, flatten, gather, refuse_unjoined, unwrapped
 from repro.gpipe.core.ownership import empty_foreign_layers
+from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.replicas import Replicas, start_equal
+from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.core.scaler import GradScaler
-from repro.gpipe.core.stage import HeldStages
+from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.topology import own_device, own_rank, refuse_unlike
-from repro.gpipe.exact import rng
+from repro.gpipe.exact import rng, rules
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.partition.layer_profile import measure
@@ -168,20 +170,27 @@ class Pipeline:
         refuse_shared(entries, self.balance)
 
         self.layer_names = names(layers)
-        self.held = self._build_stages(entries, seed)
-        foreign = empty_foreign_layers(entries, self.balance, self.held.module)
+        self._layers = self._build_layers(entries, seed)
+        foreign = empty_foreign_layers(entries, self.balance, self.module)
         if self.is_last:  # the loss follows the last stage, also where this rank has others
             foreign.update(self.module[: -self.balance[-1]].modules())
         copies = None
         if self.replicas > 1:
             copies = Replicas(range(self.rank, how.processes, K), self.device)
+        gather = None if copies is None else copies.gather
+        guards = rules.guards(self._layers, self.device, gather, finite=not allow_nonfinite)
+        runner = LayerRunner(self.device, seed, self.replica * self.micro_batches)
+        whole = self.micro_batches == self.replicas == 1
+        own = self._layers.stages
         self.engine = Engine(
-            self.held,
+            self._layers,
+            {j: Stage(j, self._layers, runner, guards, whole=whole) for j in own},
+            runner,
+            guards,
             links,
             self.schedule,
             copies,
             self._everyone,
-            refuse_nonfinite=not allow_nonfinite,
             check_loss=check_loss,
             foreign=foreign,
         )
@@ -199,7 +208,7 @@ class Pipeline:
         slowest = max(speeds, key=lambda link: link.seconds(2**20))
         return profiles[0].cost(slowest, recompute=self.config.checkpoint != "never")
 
-    def _build_stages(self, layers: list[Layer], seed: int) -> HeldStages:
+    def _build_layers(self, layers: list[Layer], seed: int) -> RankLayers:
         own = range(self.rank, self.config.total_stages, self.stages)
         indices = {stage: stage_layers(self.balance)[stage] for stage in own}
         modules = {n: build(layers[n], n, seed, self.device) for ns in indices.values() for n in ns}
@@ -207,14 +216,10 @@ class Pipeline:
             refuse_unfit(module, n, self.stages, self.micro_batches)
         if self.replicas > 1:
             start_equal(modules.values(), range(self.rank, self.config.processes, self.stages))
-        keys = [self.layer_names[n] for n in modules]
-        held = HeldStages(indices, modules, keys, self.device, seed)
-        held.first = self.replica * self.micro_batches
-        held.whole = self.micro_batches == self.replicas == 1
-        return held
+        return RankLayers(indices, modules, [self.layer_names[n] for n in modules])
 
     def __repr__(self) -> str:
-        ranges = [f"{own[0]} to {own[-1]}" for own in self.held.stages.values()]
+        ranges = [f"{own[0]} to {own[-1]}" for own in self._layers.stages.values()]
         layers = ", ".join(
             f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
         )
@@ -233,12 +238,12 @@ class Pipeline:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this rank's stages, for an optimizer."""
-        return self.held.module.parameters()
+        return self._layers.module.parameters()
 
     @property
     def module(self) -> nn.Sequential:
         """This rank's layers; its state-dict keys are those of the unsplit nn.Sequential."""
-        return self.held.module
+        return self._layers.module
 
     @in_call
     def train_step(
@@ -278,7 +283,7 @@ class Pipeline:
         """
         self._refuse_update(optimizer, scaler)
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        with self.held.autocast_left():
+        with self.engine.runner.autocast_left():
             self.engine.train(inputs, targets, loss_fn, optimizer, scaler, trace=trace)
         self._updated = optimizer is not None
         return self._result(trace=trace)
@@ -316,7 +321,7 @@ class Pipeline:
         is torch.nn.utils.clip_grad_norm_ of the unsplit model, with the same bits for every K. A
         limit of inf only measures. Returned is the norm before clipping, on this stage's device.
         """
-        of_stages = [self.held.parameters_of(stage) for stage in self.held.stages]
+        of_stages = [self._layers.parameters_of(stage) for stage in self._layers.stages]
         late = self._updated is True
         norm = clip.clip_grad_norm_(
             of_stages, max_norm, norm_type, self._everyone, self.stages, late=late
@@ -359,7 +364,7 @@ class Pipeline:
         modes = [(m, m.training) for m in self.module.modules()]
         self.module.eval()
         try:
-            with self.held.autocast_left():
+            with self.engine.runner.autocast_left():
                 self.engine.evaluate(inputs, targets, loss_fn)
         finally:
             # By train(), which layers may override: LoRA's takes its product out of the weight.
@@ -379,7 +384,7 @@ class Pipeline:
         """
         predicted = self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
         if self.is_last:
-            refuse_unjoined(self._outputs, self.engine.examples)
+            refuse_unjoined(self._outputs, self.engine.current.examples)
         return predicted
 
     @in_call
@@ -398,13 +403,13 @@ class Pipeline:
         last = self.config.total_stages - 1
         actions = self.schedule.ranks[-1]
         order = [a.cell[1] for a in actions if a.kind == "B" and a.cell[0] == last]
-        with self.held.autocast_left():
+        with self.engine.runner.autocast_left():
             return compare(self.engine, self.layer_names, order, inputs, targets, loss_fn)
 
     @property
     def _outputs(self) -> list[Tree]:
         """The outputs of an evaluation's micro-batches, on the last stage."""
-        return [outputs for _, outputs in sorted(self.engine.outputs.items())]
+        return [outputs for _, outputs in sorted(self.engine.current.outputs.items())]
 
     @in_call
     def measure_memory(
@@ -476,7 +481,7 @@ class Pipeline:
             gather=self._everyone.all_gather,
             module=self.module,
             layers=self.layer_names,
-            misfit=self.held.misfit,
+            misfit=self._layers.container_problem,
             optimizer=optimizer,
             step=self.engine.step,
             extra=extra,

@@ -12,15 +12,17 @@ since most ranks wait there, and written once it is good. State-dict keys stay t
 
 This holds for torch's own layers when they are called. A subclass with a forward of its own, and
 code that hands a layer's buffers to F.batch_norm, update them as with plain micro-batches: once for
-each. Such buffers are put back for R, see `buffers`.
+each. Such buffers are put back for R, see `state`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from repro.gpipe.exact.guard import Guard, Pass
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -117,11 +119,6 @@ class Statistics:
         }
         return [(parts[dtype][0][n], parts[dtype][1][n]) for n, dtype in enumerate(self._dtypes)]
 
-    def settle(self) -> None:
-        """Copy the statistics that the last F has left, so that the next pass need not do it."""
-        if any(norm.fresh for norm in self._norms):
-            self._copy()
-
     def _copy(self) -> None:
         if len(self._copies) == _MOST_COPIES:
             self._merge()
@@ -177,16 +174,14 @@ class Statistics:
             before.add_(counts)
         self._copies.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
+    @torch.no_grad()
+    def commit(self) -> None:
+        """Write the new running statistics."""
         self.restore()
-        if kind is None and self._new:
-            with torch.no_grad():
-                torch._foreach_copy_(self._old, self._new)
-                if self._counters:  # instance norms count nothing
-                    torch._foreach_add_(self._counters, 1)
+        if self._new:
+            torch._foreach_copy_(self._old, self._new)
+            if self._counters:  # instance norms count nothing
+                torch._foreach_add_(self._counters, 1)
 
     def restore(self) -> None:
         """Give every layer its own forward back."""
@@ -248,4 +243,38 @@ class Statistics:
         return moved[:-1].repeat_interleave(sizes, dim=1, output_size=all_channels)
 
 
-NO_STATISTICS = Statistics([])
+class RunningStatistics(Guard):
+    """**Batch norm counts a micro-batch twice**, or each micro-batch as a mini-batch.
+
+    Running statistics move once a step, by the whole mini-batch. In every step the norms write the
+    statistics of each F beside their own buffers, see above.
+    """
+
+    def __init__(self, rank: Any, gather: Gather | None) -> None:
+        self._rank, self._gather = rank, gather
+        self._statistics = _NONE
+
+    def begin_step(self, step: Any) -> None:
+        norms = [m for m in self._rank.modules if isinstance(m, NORMS)]
+        trains = norms and not step.evaluate
+        self._statistics = Statistics(norms, self._gather) if trains else _NONE
+
+    def before_forward(self, p: Pass) -> None:
+        self._statistics.counting = True
+
+    def after_forward(self, p: Pass) -> None:
+        self._statistics.counting = False
+
+    def before_vote(self) -> None:
+        self._statistics.prepare()
+
+    def commit(self) -> None:
+        self._statistics.commit()
+        self._statistics = _NONE  # frees them
+
+    def undo(self) -> None:
+        self._statistics.restore()
+        self._statistics = _NONE
+
+
+_NONE = Statistics([])

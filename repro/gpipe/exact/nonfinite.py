@@ -3,12 +3,16 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from repro.gpipe.core.microbatch import flatten
 from repro.gpipe.exact.batchnorm import owns
+from repro.gpipe.exact.guard import Finding, Guard, Outcome
+from repro.gpipe.runtime.status import status
 
 
 @torch.no_grad()
@@ -78,3 +82,47 @@ def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
                 f"{name} is inf or nan, so the checkpoint would be no good; lower the learning "
                 "rate and load the last checkpoint, which stays; allow_nonfinite=True saves it"
             )
+
+
+class NonFinite(Guard):
+    """**Loss or gradients are inf or nan**, and an update would spoil all weights.
+
+    Found in every step by one kernel over all gradients; off with a scaler, which expects inf.
+    """
+
+    def __init__(self, rank: Any) -> None:
+        self._rank = rank
+
+    def end_step(self, step: Any) -> Finding | None:
+        if step.scaler is not None:
+            return None
+        if math.isfinite(step.own_loss) and all_finite(step.gradients()):
+            return None
+        order, text = self._cause(step)
+        return Finding(Outcome.NON_FINITE, text, order)
+
+    def _cause(self, step: Any) -> tuple[tuple[int, int], str]:
+        """What is inf or nan on this rank, behind its place; the first of all ranks is the cause.
+
+        A weight comes before what is made with it, then inputs, targets, the loss and gradients,
+        which spread from a stage to those before it.
+        """
+        for name, parameter in self._rank.module.named_parameters():
+            if not is_finite(parameter):
+                text = f"{name} on {status.who} was inf or nan before it; load a checkpoint"
+                return (0, 0), text
+        losses = [step.losses[i] for i in sorted(step.losses)]
+        for order, what, of_micro_batches in (
+            (1, "the inputs", [message.tensors for message in step.inputs]),
+            (2, "the targets", [] if step.mean_loss is None else step.mean_loss.parts),
+            (3, "outputs or loss", losses),
+        ):
+            for i, tree in enumerate(of_micro_batches):
+                # Inputs may hold masks, which are made of -inf.
+                if not all(is_finite(t, or_mask=order == 1) for t in flatten(tree)[0]):
+                    what += f" of micro-batch {i} on {status.who} are inf or nan"
+                    advice = "lower the learning rate, or leave out such examples"
+                    return (order, 0), f"{what}; {advice}"
+        what = f"the gradients on {status.who} are inf or nan, and the loss is finite"
+        advice = "lower the learning rate or the loss, or drop the gradients of earlier steps"
+        return (4, -step.rank), f"{what}; {advice}"

@@ -5,8 +5,7 @@ they were.
 
 torch's generators are seeded for every layer: `default_generator.manual_seed` takes about a
 microsecond, `torch.manual_seed` a hundred times as much. Seeding Python's and NumPy's generators
-takes longer. It is done on stages that were seen to draw from them, and where a layer has an
-attribute that says so, `draws_from = ("python", "numpy")`.
+takes longer. It is done on ranks where a layer was seen to draw from them, and in evaluations.
 """
 
 import pickle
@@ -21,9 +20,6 @@ from numbers import Integral
 from typing import Any
 
 import torch
-from torch import nn
-
-from repro.gpipe.errors import one_of
 
 INITIALISATION = -1  # the "step" under which layers are initialised
 EVALUATION = -1  # the "micro-batch" from which the seed of an evaluation comes
@@ -55,10 +51,10 @@ class Source:
         self.seed(seed)
         fresh = self.state()
         self.restore(state)
-        return not _same(state, fresh)
+        return not same(state, fresh)
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
     """Whether two states are equal; a NumPy state holds an array, which has no plain equality."""
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
@@ -95,34 +91,22 @@ def other_sources() -> dict[str, Source]:
     return sources
 
 
-def declared(module: nn.Module) -> set[str]:
-    """The names in `draws_from` of a module and its submodules."""
-    names = {name for part in module.modules() for name in getattr(part, "draws_from", ())}
-    for name in names:
-        one_of("draws_from", name, ("python", "numpy"))
-    return names
-
-
 @contextmanager
 def preserved(
     device: torch.device, others: Mapping[str, Source] | None = None
 ) -> Iterator[set[str]]:
     """Put the generators back at the end; the set then has the names of others that have moved."""
-    cpu = torch.default_generator.get_state()
-    cuda = None
-    if device.type == "cuda":
-        cuda = torch.cuda.default_generators[_index(device)].get_state()
+    before = [(source, source.state()) for source in torch_sources(device)]
     others = others or {}
     states = {name: source.state() for name, source in others.items()}
     moved: set[str] = set()
     try:
         yield moved
     finally:
-        torch.default_generator.set_state(cpu)
-        if cuda is not None:
-            torch.cuda.default_generators[_index(device)].set_state(cuda)
+        for source, state in before:
+            source.restore(state)
         for name, source in others.items():
-            if not _same(states[name], source.state()):
+            if not same(states[name], source.state()):
                 source.restore(states[name])
                 moved.add(name)
 

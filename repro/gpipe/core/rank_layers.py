@@ -1,0 +1,80 @@
+"""The layers of one rank, which users may replace, freeze or thaw between two steps."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from repro.gpipe.core.layers import is_compiled, modules_of, more_than_a_sequence, parameters_of
+from repro.gpipe.core.run_layers import is_plain
+
+
+class RankLayers:
+    """All layers of the stages of one rank, followed from step to step.
+
+    Attributes:
+        stages: for each of them its layers' indices in the whole model, in order.
+        names: keys of all these layers in the unsplit model's state dict.
+        module: all these layers; users may put another layer in the place of one.
+        layers: for each stage its layers, each with its index.
+        end: the index behind the last layer; to random state the loss is a layer.
+        modules, parameters: of all layers.
+        loss_module: the loss if it is a module that may hold state. That must move in the order of
+            the micro-batches, so F computes such a loss too.
+        of_loss: its modules.
+        call: number of this step or evaluation.
+        tree_number: the call in which a layer was last replaced.
+        before_plain: indices of layers before a plain one, see `is_plain`.
+        modes: the loss, which modules are in training mode, and which parameters are trained.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, Sequence[int]],
+        modules: Mapping[int, nn.Module],
+        names: Sequence[str],
+    ) -> None:
+        self.stages, self.names, self.end = stages, names, max(modules) + 1
+        self.module = nn.Sequential(OrderedDict(zip(names, modules.values(), strict=True)))
+        self.layers: dict[int, list[tuple[int, nn.Module]]] = {}
+        self.loss_module: nn.Module | None = None
+        self.call = self.tree_number = 0
+        self.has_compiled = False
+        self._indices = [*modules]
+        self._tree: object = None  # names, layers and all their submodules, as of the last step
+        self.follow()
+
+    @property
+    def container_problem(self) -> str:
+        """Why `module` cannot be run, such as added or removed layers; otherwise empty."""
+        names = [*self.module._modules]
+        if names == [*self.names]:
+            return more_than_a_sequence(self.module, "pipe.module")
+        return (
+            f"pipe.module: its layers are {', '.join(names) or 'none'}, and the Pipeline was built "
+            f"with {', '.join(self.names)}; build another one to add or remove some"
+        )
+
+    def follow(self) -> None:
+        """Before each step: from now on run the layers that `module` holds."""
+        self.call += 1
+        self.modules = modules_of(self.module)
+        self.parameters = parameters_of(self.modules)
+        self.of_loss = () if self.loss_module is None else (*modules_of(self.loss_module),)
+        tree = [*self.module._modules], [*self.module], self.modules
+        # A module only equals itself.
+        if tree != self._tree and not self.container_problem:
+            self._tree, self.tree_number = tree, self.call
+            self.has_compiled = any(map(is_compiled, self.modules))
+            layers = dict(zip(self._indices, self.module, strict=True))
+            self.layers = {stage: [(n, layers[n]) for n in ns] for stage, ns in self.stages.items()}
+        training = [module.training for module in self.modules]
+        trained = [parameter.requires_grad for parameter in self.parameters]
+        self.modes = (self.tree_number, *self.of_loss, *training, *trained)
+        placed = (each for layers in self.layers.values() for each in layers)
+        self.before_plain = {n - 1 for n, layer in placed if is_plain(layer)}
+
+    def parameters_of(self, stage: int) -> list[nn.Parameter]:
+        """The parameters of one of these stages, in layer order."""
+        layers = [layer for _, layer in self.layers[stage]]
+        return parameters_of(part for layer in layers for part in modules_of(layer))

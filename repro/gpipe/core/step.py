@@ -1,0 +1,218 @@
+"""One mini-batch on one rank: its parts, its loss, its gradients, and how it ends.
+
+A step is a transaction. Gradients of earlier steps are put aside, guards keep what they must, and
+weights change only once all ranks have voted that the step is good.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from repro.gpipe.comm.control_channel import ControlChannel, Vote
+from repro.gpipe.comm.message import Forms, Message, settled
+from repro.gpipe.core.loss import Loss, MeanLoss, Metrics, summed
+from repro.gpipe.core.loss_check import LossCheck
+from repro.gpipe.core.microbatch import Tree, Whole, check, flatten, map_leaves, split
+from repro.gpipe.core.scaler import GradScaler
+from repro.gpipe.errors import RefusedError
+from repro.gpipe.exact.guard import Finding, Guards, Outcome
+
+# What a rank does with its gradients, and whether its loss has metrics: bits, so that those of all
+# ranks are known together.
+_NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS, _METRICS = 0, 1, 2, 4
+UNLIKE = "optimizer: some ranks got one and others, which have parameters to train, did not"
+
+
+class Step:
+    """A training step, or an evaluation.
+
+    Attributes:
+        number: of the step, the same on all ranks.
+        rank: of this process in its pipeline.
+        examples: N.
+        inputs: of each micro-batch, on the first rank.
+        messages: what was received or made here and is not used or sent yet, under "F" or "B", and
+            the stage and micro-batch that made it.
+        losses, outputs: of each micro-batch, on the last rank.
+        input_gradients: of each micro-batch, on the first rank.
+        mean_loss: turns outputs into a share of the loss, on the last rank.
+        own_loss: the sum of the micro-batches' losses on this rank; `loss` is that of all.
+        has_metrics: whether the loss of any rank returned metrics.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        micro_batches: int,
+        parameters: Sequence[nn.Parameter],
+        device: torch.device,
+        wire: ControlChannel,
+        *,
+        evaluate: bool,
+        optimizer: torch.optim.Optimizer | None = None,
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self.number, self.micro_batches, self.evaluate = number, micro_batches, evaluate
+        self.optimizer, self.scaler, self.rank = optimizer, scaler, wire.rank
+        self.inputs: list[Message] = []
+        self.messages: dict[tuple[str, int, int], Message] = {}
+        self.losses: dict[int, Tensor] = {}
+        self.outputs: dict[int, Tree] = {}
+        self.input_gradients: dict[int, list[Tensor | None]] = {}
+        self.mean_loss: MeanLoss | None = None
+        self.loss = self.own_loss = math.nan
+        self.examples, self.has_metrics, self._good = 0, False, False
+        self._parameters, self._device, self._wire = parameters, device, wire
+        self._given: list[list[Tensor]] = []  # inputs of each micro-batch in the user's graph
+        self._aside: list[tuple[nn.Parameter, Tensor]] = []  # gradients of earlier steps
+        self._uses = _NO_GRADIENTS
+        if any(p.requires_grad for p in parameters):
+            self._uses = _LEAVES_GRADIENTS if optimizer is None else _UPDATES
+
+    # Its inputs, on which the ranks agree.
+
+    def read(self, inputs: Tree, forms: Forms, now: Callable[[], Any]) -> Any:
+        """Cut the mini-batch on the first rank, and send N, or a refusal, to the others.
+
+        Returned is the time from which this rank did not wait for the first one.
+        """
+        wire, refusal = self._wire, ""
+        if not wire.is_first:
+            self.examples = wire.announced(self.rank - 1, evaluate=self.evaluate)
+            if not self.examples:
+                refusal = wire.recv_object(self.rank - 1)
+        started = now()
+        if wire.is_first:
+            try:
+                self._cut(inputs, forms)
+            except ValueError as error:
+                refusal = str(error)
+        if not wire.is_last:
+            wire.announce(self.examples, self.rank + 1, evaluate=self.evaluate)
+            if not self.examples:
+                wire.send_object(refusal, self.rank + 1)
+        if not self.examples:
+            raise RefusedError(refusal)
+        return started
+
+    def _cut(self, inputs: Tree, forms: Forms) -> None:
+        examples = check(inputs, self.micro_batches, "inputs")
+        for i, part in enumerate(split(to_device(inputs, self._device), self.micro_batches)):
+            # Without the graph that the user computed them with: see `return_to_user`. Layers get
+            # copies, so a part has the strides and alignment of a clone at once.
+            given, skeleton = flatten(part)
+            leaves = [settled(t.detach()).requires_grad_(t.requires_grad) for t in given]
+            self._given.append([t for t in given if t.requires_grad])
+            self.inputs.append(forms.message(i, leaves, skeleton))
+        self.examples = examples
+
+    def set_loss(
+        self, targets: Tree, loss_fn: Loss, total: Callable[[float], float], check: LossCheck | None
+    ) -> MeanLoss:
+        """Last rank: the loss of this mini-batch, and a check of it if that is due."""
+        if targets is not None:
+            targets = to_device(targets, self._device)
+        elif self.evaluate:  # a prediction
+            check = None
+        counts = self.examples, self.micro_batches
+        self.mean_loss = MeanLoss(loss_fn, targets, *counts, total, self._parameters, check)
+        return self.mean_loss
+
+    # Its gradients.
+
+    @contextmanager
+    def undone_unless_good(self, guards: Guards) -> Iterator[None]:
+        """Wrap everything that computes: undo it if an error ends it, or if the step is not good.
+
+        Gradients that the caller accumulates over several steps are put aside meanwhile. That takes
+        memory for a second set of gradients, but only if a caller accumulates.
+        """
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+        self._aside = [(p, p.grad) for p in self._parameters if p.grad is not None]
+        for parameter, _ in self._aside:
+            parameter.grad = None
+        try:
+            guards.call("begin_step", self)
+            yield
+        finally:
+            if self._good:
+                self._add_gradients()
+                guards.call("commit")
+            else:
+                for parameter in self._parameters:
+                    parameter.grad = None
+                for parameter, gradient in self._aside:
+                    parameter.grad = gradient
+                guards.call("undo")
+
+    @torch.no_grad()
+    def _add_gradients(self) -> None:
+        for parameter, before in self._aside:
+            added = parameter.grad
+            if added is None:
+                parameter.grad = before
+            else:  # in its memory, but that torch adds a dense tensor to no sparse one
+                parameter.grad = added + before if before.is_sparse else before.add_(added)
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients that this step adds, and those of earlier steps."""
+        found = [gradient for _, gradient in self._aside]
+        found += [p.grad for p in self._parameters if p.grad is not None]
+        return found + [g for of in self.input_gradients.values() for g in of if g is not None]
+
+    def return_to_user(self) -> None:
+        """Backpropagate from the inputs' gradients to what the user computed the inputs from."""
+        made = [self.input_gradients.get(i, []) for i in range(len(self._given))]
+        both = zip(self._given, made, strict=True)
+        pairs = [(t, g) for ts, gs in both for t, g in zip(ts, gs, strict=False) if g is not None]
+        if pairs:
+            roots, their_gradients = zip(*pairs, strict=True)
+            torch.autograd.backward(roots, their_gradients)
+
+    # Its end.
+
+    def add_up_loss(self, total: Callable[[float], float]) -> None:
+        """The mini-batch's mean loss on the last rank, added in the order of the micro-batches."""
+        loss = float(sum(self.losses[i] for i in sorted(self.losses)))
+        self.own_loss = total(loss) if self._wire.is_last else loss
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics of this replica's mini-batch on the last rank; none on the other ranks."""
+        of_micro_batches = {} if self.mean_loss is None else self.mean_loss.metrics
+        return summed(of for _, of in sorted(of_micro_batches.items()))
+
+    def agreed(self, agree: Vote, finding: Finding) -> Finding:
+        """Vote on the step: the worst finding of all ranks, with a text if it is this rank's."""
+        uses = self._uses | (_METRICS if self.metrics else 0)
+        outcome, uses, self.loss = agree(finding.outcome, uses, self.own_loss)
+        self.has_metrics = bool(uses & _METRICS)
+        if outcome == Outcome.GOOD and uses & ~_METRICS == _UPDATES | _LEAVES_GRADIENTS:
+            return Finding(Outcome.REFUSED, UNLIKE)
+        self._good = outcome == Outcome.GOOD
+        return finding if finding.outcome == outcome else Finding(Outcome(outcome))
+
+    def update(self) -> None:
+        """One synchronous update, once all ranks have found the step good."""
+        scaler, optimizer = self.scaler, self.optimizer
+        updates = optimizer is not None
+        if scaler is not None:  # whether any rank updates
+            updates = scaler.agree(self._parameters, update=updates)
+        if optimizer is not None:
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+        if scaler is not None and updates:
+            scaler.update()
+
+
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    """Inputs or targets on a device."""
+    moved = map_leaves(Tensor, lambda t: t.to(device), tree)
+    return map_leaves(Whole, lambda whole: Whole(to_device(whole.value, device)), moved)
