@@ -531,7 +531,7 @@ def test_losses_that_take_turns_are_known_after_their_first_step(losses: Any):
         counts.append(len(FORWARDS))
     turns = len(losses)
     assert counts[turns:] == [8] * 2 * turns  # F and R of each micro-batch
-    assert counts[1] > 8
+    assert max(counts[:turns]) > 8  # an average that begins to move is found once
 
 
 class Recentred(nn.Module):

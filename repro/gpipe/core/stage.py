@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import Forms, Message
-from repro.gpipe.core.loss_check import state_preserved
 from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.run_layers import LayerRunner
@@ -187,10 +186,7 @@ class Stage:
         (p.outputs, skeleton), p.loss = flatten(value), None
         if self.loss is not None and loss:
             call = self._rank.end, partial(self.loss, p.micro_batch)
-            # What a module counts in F is not counted once more.
-            again = self._rank.loss_module if before == "before_recompute" else None
-            with state_preserved(again, again=True):
-                p.loss = run(value, [call], p.seeds[-1:])
+            p.loss = run(value, [call], p.seeds[-1:])
         return skeleton
 
     def _seeds(self, i: int) -> list[int]:
