@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.gpipe import Pipeline
-from repro.gpipe.comm.message import TensorMeta, copied, dense, elements, offset_of
+from repro.gpipe.comm.message import Forms, TensorMeta, copied, dense, elements, offset_of
 from repro.gpipe.core.microbatch import Whole, flatten, gather, sizes, split
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
@@ -61,6 +61,19 @@ def test_any_view_arrives_and_is_copied_with_its_bits_strides_and_alignment(tens
         assert (found.stride(), found.dtype) == (tensor.stride(), tensor.dtype)
         if tensor.numel():
             assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
+
+
+def test_a_message_has_the_form_of_its_own_tensors():
+    """Also where their shapes are those of the last message: the receiver reads memory by it."""
+    forms, memory = Forms(), torch.zeros(64)
+    for first, second, sharing in (
+        (memory[:4], memory[:4].clone(), ()),
+        (memory[:4], memory[4:8], (0, 1)),
+        (memory[1:5], torch.zeros(4), ()),
+    ):
+        form = forms.message("key", *flatten((first, second))).form
+        assert form.sharing == sharing
+        assert [meta.offset for meta in form.tensors] == [offset_of(first), offset_of(second)]
 
 
 def test_a_gradient_whose_layout_depends_on_data_is_settled_in_every_step():

@@ -77,11 +77,7 @@ class Form:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor], skeleton: Tree) -> "Form":
-        sharing: list[int] = []
-        if len(tensors) > 1:
-            storages = [t.untyped_storage().data_ptr() for t in tensors]
-            sharing = [n for n, storage in enumerate(storages) if storages.count(storage) > 1]
-        return cls(tuple(map(TensorMeta.of, tensors)), skeleton, tuple(sharing))
+        return cls(tuple(map(TensorMeta.of, tensors)), skeleton, _sharing(tensors))
 
     @cached_property
     def text(self) -> str:
@@ -122,7 +118,7 @@ class Form:
         return repr(self.skeleton)
 
     def describes(self, tensors: Sequence[Tensor], skeleton: Tree) -> bool:
-        """Whether these tensors have the shapes, strides, types and constants of this form."""
+        """Whether these tensors are of this form, so that it need not be made anew."""
         if len(tensors) != len(self.tensors):
             return False
         for meta, tensor in zip(self.tensors, tensors, strict=True):
@@ -131,8 +127,11 @@ class Form:
                 or tensor.stride() != meta.stride
                 or tensor.dtype != meta.dtype
                 or tensor.requires_grad != meta.requires_grad
+                or offset_of(tensor) != meta.offset
             ):
                 return False
+        if _sharing(tensors) != self.sharing:
+            return False
         if type(skeleton) is Slot:
             return skeleton == self.skeleton
         return repr(skeleton) == self._constants  # 1 and True are equal
@@ -206,6 +205,14 @@ def _refuse_uncrossable(tensors: Sequence[Tensor], skeleton: Tree) -> None:
                 f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, "
                 "numbers, strings and None, in tuples, lists or dicts, can cross"
             )
+
+
+def _sharing(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Which of these tensors share their memory with another one of them."""
+    if len(tensors) < 2:
+        return ()
+    storages = [t.untyped_storage().data_ptr() for t in tensors]
+    return tuple(n for n, storage in enumerate(storages) if storages.count(storage) > 1)
 
 
 def aligned(size: int) -> int:

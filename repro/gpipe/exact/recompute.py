@@ -92,7 +92,7 @@ def _digest(tensor: Tensor) -> tuple[object, Tensor]:
     if whole is None or tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
         return form, number
     for n, piece in enumerate(tensor.reshape(-1).split(_PIECE)):
-        mixed = piece.view(whole).to(torch.int64) * _ODD
+        mixed = piece.view(whole).to(torch.int64, copy=True).mul_(_ODD)
         mixed ^= mixed >> 32
         first = 2 * n * _PIECE + 1
         last = first + 2 * len(piece)
