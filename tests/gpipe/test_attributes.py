@@ -11,6 +11,7 @@ from torch import nn
 
 from repro.gpipe import Pipeline
 from repro.gpipe.exact import rng
+from repro.gpipe.exact.recompute import fingerprint
 
 MSE = nn.functional.mse_loss
 
@@ -102,6 +103,20 @@ def test_state_that_begins_to_move_is_refused_in_the_step_in_which_it_does(what)
         words = rf"^step {step}: stage 0: its outputs are not the same .*checkpoint='never'$"
         refused(words, steps, pipe)
     steps(pipeline(partial(Later, what), "never"))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("rows", [1, 7, 3000])
+def test_a_fingerprint_is_that_of_the_bits_and_their_places(rows, dtype):
+    hot = nn.functional.one_hot(torch.arange(rows * 5) % 5, 5).to(dtype)
+    (form, found), (form_again, again) = map(fingerprint, (hot, hot.clone()))
+    assert form == form_again
+    assert torch.equal(found, again)
+    flipped = hot.clone()
+    flipped[-1, 2] = 1 - flipped[-1, 2].real.int()
+    for other in (flipped, hot.roll(1, 0), hot.roll(1, 1)):
+        assert not torch.equal(fingerprint(other)[1], found)
+    assert fingerprint(hot.T)[0] != form
 
 
 def test_a_layer_that_never_does_the_same_is_refused():
