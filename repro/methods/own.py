@@ -22,7 +22,7 @@ class Own(Method):
         super().__init__(setup, config.processes, own_rank(config))
         self._pipe = Pipeline(
             setup.layers,
-            config,
+            **config.arguments,
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,

@@ -67,7 +67,7 @@ def measured() -> list[int]:
     found = []
     for case in CASES:
         model, (inputs, targets), config = prepared(*case)
-        pipe = Pipeline(model.layers, config, device="cpu")
+        pipe = Pipeline(model.layers, **config.arguments, device="cpu")
         optimizer = torch.optim.RMSprop(pipe.parameters())
         # Gradients are made and state is begun in a first step.
         for _ in range(2):
@@ -105,7 +105,7 @@ def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
     data = model.batch(N, 0)
     optimizer = partial(torch.optim.RMSprop, foreach=False)
     config = PipelineConfig(1, M, checkpoint=checkpoint, balance="uniform")
-    pipe = Pipeline(model.layers, config, device="cuda")
+    pipe = Pipeline(model.layers, **config.arguments, device="cuda")
     own = optimizer(pipe.parameters())
     for _ in range(2):
         (on_gpu,) = pipe.measure_memory(*data, model.loss, own)

@@ -84,7 +84,8 @@ def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -
     small_buckets = mock.patch.object(replicas, "BUCKET", 200)  # bytes: a weight, or two biases
     with over(config.transport) as transport, regions(what), small_buckets:
         before_all = generator_states()
-        pipe = Pipeline(what.layers, config, transport=transport, device=device, seed=SEED)
+        how = replace(config, transport=transport).arguments
+        pipe = Pipeline(what.layers, **how, device=device, seed=SEED)
         initial = snapshot(pipe.module)
         optimizer = optimizer_of(what, pipe.module)
         scaler = pipe.grad_scaler(**SCALER) if what.scaled else None

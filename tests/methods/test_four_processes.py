@@ -124,7 +124,7 @@ def resumed(folder: Path) -> list[State]:
     inputs, targets = (split(t, 2)[dist.get_rank() // 2] for t in model.batch(N, 0))
 
     def pipeline() -> tuple[Pipeline, torch.optim.Optimizer]:
-        pipe = Pipeline(model.layers, REPLICATED)
+        pipe = Pipeline(model.layers, **REPLICATED.arguments)
         optimizer: Any = ZeroRedundancyOptimizer(
             pipe.parameters(), optimizer_class=torch.optim.Adam, process_group=group, lr=0.01
         )

@@ -1,7 +1,7 @@
 """The settings of a pipeline, spelled out once."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from repro.gpipe.errors import check_counts
@@ -10,35 +10,13 @@ from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import check
-from repro.io.untrusted import did_you_mean
 
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """How a model is cut, scheduled and connected, in the paper's letters.
+    """How a model is cut, scheduled and connected: arguments of `Pipeline`, which explains them.
 
-    Attributes:
-        stages: K, at most the number of processes and of layers. 1 needs no process group. With
-            `stages_per_rank` K is the number of ranks, and each of them runs that many stages.
-        micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
-        replicas: D copies of the pipeline, each with mini-batches of its own. Gradients and running
-            statistics are those of all mini-batches together.
-        balance: how many layers each stage gets, or what to make even: "parameters", "uniform"
-            counts, measured "time", for which several stages need a `sample`, or any cost(a, b) of
-            a stage made of layers a to b-1. `print(pipe.cut)` shows the result.
-        partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
-            paper's) or "cumulative-share" (Lingvo's).
-        checkpoint: recompute activations "always" (the paper), "never", or "except_last": not where
-            B directly follows F, as in GPipe's last micro-batch.
-        schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
-        transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
-            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
-            otherwise, or with "gloo", pinned host memory.
-        throttle: the speed of every link between neighbours, in either direction, to emulate a slow
-            network on the CPUs of one Linux host. A link carries one message at a time, which
-            arrives `latency` later. Without `overlap` its sender does not compute meanwhile.
-        stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
-            v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
+    `Pipeline(layers, **config.arguments)` has them all.
     """
 
     stages: int
@@ -51,19 +29,6 @@ class PipelineConfig:
     transport: str = "auto"
     throttle: LinkSpeed | None = None
     stages_per_rank: int = 1
-
-    @classmethod
-    def of(cls, given: Sequence[Any], named: Mapping[str, Any]) -> "PipelineConfig":
-        """Make a config from the arguments of a Pipeline: a config, or fields by place or name."""
-        try:
-            if len(given) == 1 and isinstance(given[0], PipelineConfig):
-                return replace(given[0], **named)
-            return cls(*given, **named)
-        except TypeError as error:
-            names = [field.name for field in fields(cls)]
-            hints = [did_you_mean(name, names) for name in named if name not in names]
-            mistake = str(error).partition("() ")[2]
-            raise ValueError(f"Pipeline {mistake}{''.join(hints)}") from None
 
     @property
     def arguments(self) -> dict[str, Any]:

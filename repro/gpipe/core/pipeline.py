@@ -38,9 +38,9 @@ from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.topology import own_device, own_rank, refuse_unlike
 from repro.gpipe.exact import rng, rules
 from repro.gpipe.partition.balance import choose
-from repro.gpipe.partition.layer_costs import stage_layers
+from repro.gpipe.partition.layer_costs import LinkSpeed, stage_layers
 from repro.gpipe.partition.layer_profile import measure
-from repro.gpipe.partition.partition import Cost
+from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import in_call, rank_name, status
 from repro.gpipe.schedule.timeline import Timeline
@@ -94,7 +94,7 @@ class Pipeline:
     """K stages of a model, of which this process runs one, or several of an interleaved schedule.
 
     Attributes:
-        config: K, M and so on; `stages`, `stages_per_rank`, `micro_batches` and `replicas` are its.
+        config: `stages`, `micro_batches` and so on, which are attributes too.
         is_first, is_last: whether this rank reads the inputs, and computes the loss.
         layer_names: keys of all layers in the unsplit model, in order.
 
@@ -103,7 +103,27 @@ class Pipeline:
             one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
             Factories are called only where their layers run, initialised from (seed, layer).
             Modules lose their weights where they do not run: any use of these is a ValueError.
-        config: a `PipelineConfig`, or its first fields.
+        stages: K, at most the number of processes and of layers. 1 needs no process group. With
+            `stages_per_rank` K is the number of ranks, and each of them runs that many stages.
+        micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
+        replicas: D copies of the pipeline, each with mini-batches of its own. Gradients and running
+            statistics are those of all mini-batches together.
+        balance: how many layers each stage gets, or what to make even: "parameters", "uniform"
+            counts, measured "time", for which several stages need a `sample`, or any cost(a, b) of
+            a stage made of layers a to b-1. `print(pipe.cut)` shows the result.
+        partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
+            paper's) or "cumulative-share" (Lingvo's).
+        checkpoint: recompute activations "always" (the paper), "never", or "except_last": not where
+            B directly follows F, as in GPipe's last micro-batch.
+        schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
+        transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
+            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
+            otherwise, or with "gloo", pinned host memory.
+        throttle: the speed of every link between neighbours, in either direction, to emulate a slow
+            network on the CPUs of one Linux host. A link carries one message at a time, which
+            arrives `latency` later. Without `overlap` its sender does not compute meanwhile.
+        stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
+            v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least, for balance="time".
@@ -111,7 +131,6 @@ class Pipeline:
             training nor when saving.
         check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
             first step.
-        settings: fields of `PipelineConfig` by name.
 
     Raises:
         ValueError: for any argument out of range.
@@ -121,17 +140,37 @@ class Pipeline:
     def __init__(
         self,
         layers: nn.Sequential | Sequence[Layer],
-        *config: Any,
+        stages: int,
+        micro_batches: int,
+        replicas: int = 1,
+        *,
+        balance: str | Sequence[int] | Cost = "parameters",
+        partitioner: str = SMALLEST_LARGEST,
+        checkpoint: str = "always",
+        schedule: str = "gpipe",
+        transport: str = "auto",
+        throttle: LinkSpeed | None = None,
+        stages_per_rank: int = 1,
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
         allow_nonfinite: bool = False,
         check_loss: bool = True,
-        **settings: Any,
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
-        how = PipelineConfig.of(config, settings)
+        how = PipelineConfig(
+            stages=stages,
+            micro_batches=micro_batches,
+            replicas=replicas,
+            balance=balance,
+            partitioner=partitioner,
+            checkpoint=checkpoint,
+            schedule=schedule,
+            transport=transport,
+            throttle=throttle,
+            stages_per_rank=stages_per_rank,
+        )
         self.config, self.stages, self.stages_per_rank = how, how.stages, how.stages_per_rank
         self.micro_batches, self.replicas = how.micro_batches, how.replicas
         self.schedule = how.schedule_to_execute(len(entries))

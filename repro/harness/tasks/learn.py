@@ -129,7 +129,7 @@ def _trainer(job: Job, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model
     inputs, _ = model.batch(spec.N // spec.D, spec.seed)
     pipe = Pipeline(
         model.layers,
-        config_of(spec),
+        **config_of(spec).arguments,
         device=device_of(job.device, rank),
         seed=spec.seed,
         sample=split(inputs, spec.M)[0],
