@@ -9,12 +9,14 @@ from functools import cache, partial
 from typing import Any
 
 import pytest
+import timm.optim
 import torch
 from examples import WIDTH, batch, layer, linear, refused
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from repro.gpipe import LinkSpeed, NonFiniteError, Pipeline, Weighted
+from repro.gpipe.core import optimizers
 from repro.gpipe.core.loss import refuse_foreign_modules
 from repro.gpipe.core.microbatch import Whole
 from repro.gpipe.core.ownership import empty_foreign_layers
@@ -282,6 +284,18 @@ def test_optimizers_and_scalers_that_would_do_something_else():
     pipe.train_step(X, Y, MSE)
     words = "optimizer: train_step would clear the gradients"
     refused(words, pipe.train_step, X, Y, MSE, torch.optim.SGD(pipe.parameters()))
+
+
+def test_optimizers_that_need_the_gradients_of_all_stages():
+    parameters = [nn.Parameter(torch.ones(3))]
+    lamb, lbfgs = timm.optim.Lamb(parameters), torch.optim.LBFGS(parameters)
+    words = r"^optimizer: Lamb with max_grad_norm=1\.0 would clip by the gradients of one stage; "
+    refused(words, optimizers.refuse, lamb, None, stages=2)
+    in_a_closure = partial(optimizers.refuse, None, None, stages=2)
+    refused("^optimizer: LBFGS needs the loss several times", lbfgs.step, in_a_closure)
+    in_a_closure()
+    optimizers.refuse(lamb, None, stages=1)
+    optimizers.refuse(timm.optim.Lamb(parameters, max_grad_norm=None), None, stages=2)
 
 
 def test_an_optimizer_that_steps_in_backward():

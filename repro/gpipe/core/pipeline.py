@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.checkpoint import save_load
-from repro.gpipe.checkpoint.optimizer_state import refuse_no_optimizer
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
-from repro.gpipe.core import clip, memory
+from repro.gpipe.core import clip, memory, optimizers
 from repro.gpipe.core.compare import Comparison, compare
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.engine import Engine
@@ -332,18 +331,7 @@ class Pipeline:
         self, optimizer: torch.optim.Optimizer | None, scaler: GradScaler | None
     ) -> None:
         """Raise a ValueError if the step would train otherwise than without a pipeline."""
-        if optimizer is not None:
-            refuse_no_optimizer(optimizer)
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise ValueError(
-                "optimizer: LBFGS needs the loss several times a step and all parameters at once; "
-                "use one that treats each parameter alone, such as SGD or AdamW"
-            )
-        if scaler is not None and not isinstance(scaler, GradScaler):
-            raise ValueError(
-                f"scaler: {type(scaler).__name__} knows the gradients of one stage only; make it "
-                "by pipe.grad_scaler()"
-            )
+        optimizers.refuse(optimizer, scaler, stages=self.stages)
         would_clear = optimizer is not None and self._updated is False
         if would_clear and any(p.grad is not None for p in self.parameters()):
             raise ValueError(
