@@ -130,6 +130,8 @@ class Pipeline:
             training nor when saving.
         check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
             first step.
+        guards: rules of exactness, by the names in docs/library.md; leave one out to see what it
+            costs.
 
     Raises:
         ValueError: for any argument out of range.
@@ -155,6 +157,7 @@ class Pipeline:
         sample: Tree | None = None,
         allow_nonfinite: bool = False,
         check_loss: bool = True,
+        guards: str | Sequence[str] = "all",
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
@@ -195,6 +198,7 @@ class Pipeline:
                 "layers": len(entries),
                 "seed": seed,
                 "allow_nonfinite": allow_nonfinite,
+                "guards": guards,
             }
             refuse_unlike(rank, must_be_alike)
 
@@ -216,15 +220,16 @@ class Pipeline:
         if self.replicas > 1:
             copies = Replicas(range(self.rank, how.processes, K), self.device)
         gather = None if copies is None else copies.gather
-        guards = rules.guards(self._layers, self.device, gather, finite=not allow_nonfinite)
+        given = self._layers, self.device, gather
+        chosen = rules.guards(guards, *given, finite=not allow_nonfinite)
         runner = LayerRunner(self.device, seed, self.replica * self.micro_batches)
         whole = self.micro_batches == self.replicas == 1
         own = self._layers.stages
         self.engine = Engine(
             self._layers,
-            {j: Stage(j, self._layers, runner, guards, whole=whole) for j in own},
+            {j: Stage(j, self._layers, runner, chosen, whole=whole) for j in own},
             runner,
-            guards,
+            chosen,
             links,
             self.schedule,
             copies,

@@ -72,12 +72,15 @@ class Stage:
             known.checked = self._rank.call
         kept.had_graph, kept.close = not free, kept.first or known.checked == self._rank.call
         how = torch.no_grad() if free else _graph_without_tensors() if drops else nullcontext()
+        failed = False
         try:
             with how:
                 skeleton = self._run(kept, "before_forward", settles=not drops, loss=with_loss)
         except RuntimeError:
             if not drops:
                 raise
+            failed = True
+        if failed:
             # A layer may take a derivative inside its forward; then its graph must be whole.
             skeleton = self._run(kept, "before_forward", loss=with_loss)
             self._keeps_graph = self._guards.learned = True

@@ -15,21 +15,20 @@ code that hands a layer's buffers to F.batch_norm, update them as with plain mic
 each. Such buffers are put back for R, see `state`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe.exact.guard import Guard, Pass
+from repro.gpipe.exact.guard import Gather, Guard, Pass
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 NORMS = BATCH_NORMS + INSTANCE_NORMS
 _FORWARDS = {norm.forward for norm in NORMS}
 _MOST_COPIES = 8  # of micro-batches that wait to be merged: alone, each takes five times as long
-Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 _MeanAndVariance = tuple[Tensor, Tensor]
 _STATISTICS = "running_mean", "running_var", "num_batches_tracked"  # buffers
 
@@ -243,19 +242,20 @@ class Statistics:
         return moved[:-1].repeat_interleave(sizes, dim=1, output_size=all_channels)
 
 
-class RunningStatistics(Guard):
-    """**Batch norm counts a micro-batch twice**, or each micro-batch as a mini-batch.
+_NONE = Statistics([])
 
-    Running statistics move once a step, by the whole mini-batch. In every step the norms write the
+
+class RunningStatistics(Guard):
+    """Running statistics count each micro-batch as a mini-batch, and once more in R.
+
+    They must move once a step, by the whole mini-batch. In every step the norms write the
     statistics of each F beside their own buffers, see above.
     """
 
-    def __init__(self, rank: Any, gather: Gather | None) -> None:
-        self._rank, self._gather = rank, gather
-        self._statistics = _NONE
+    _statistics = _NONE
 
     def begin_step(self, step: Any) -> None:
-        norms = [m for m in self._rank.modules if isinstance(m, NORMS)]
+        norms = [m for m in self._layers.modules if isinstance(m, NORMS)]
         trains = norms and not step.evaluate
         self._statistics = Statistics(norms, self._gather) if trains else _NONE
 
@@ -275,6 +275,3 @@ class RunningStatistics(Guard):
     def undo(self) -> None:
         self._statistics.restore()
         self._statistics = _NONE
-
-
-_NONE = Statistics([])

@@ -10,14 +10,17 @@ finding of all:
   not known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import Message
+
+Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 
 
 class Outcome(IntEnum):
@@ -102,10 +105,16 @@ class Pass:
 
 
 class Guard:
-    """A rule of exactness. Its docstring names the mistake, how it is found, and when it runs.
+    """A rule of exactness.
 
-    In an evaluation only `begin_step`, `before_forward` and `after_forward` are called.
+    The first line of its docstring is what happens without it, and a row of docs/library.md. Then
+    come how that is found, and when. In an evaluation only `begin_step`, `before_forward` and
+    `after_forward` are called.
     """
+
+    def __init__(self, layers: Any, device: torch.device, gather: Gather | None) -> None:
+        """`layers` are this rank's `RankLayers`; `gather` collects a tensor of all replicas."""
+        self._layers, self._device, self._gather = layers, device, gather
 
     def begin_step(self, step: Any) -> None:
         """Before the first action of a step."""

@@ -11,15 +11,16 @@ from repro.gpipe.exact.guard import Finding, Guard, Outcome, Pass
 
 
 class OverwrittenInputs(Guard):
-    """**Inputs are overwritten.** R needs what entered the stage as it came (timm's ResNet writes).
+    """A layer writes in place to what enters its stage, which R needs as it came.
 
-    Such stages get copies, and so does the first stage, whose inputs are the user's. Found by
-    version counters in every pass, by values in the first step with inputs of a form. A stage that
-    begins to write is noticed, and the step taken again. Two inputs that share memory cannot be
-    written to: behind a boundary they are two.
+    Such stages (timm's ResNet has one) get copies, and so does the first stage, whose inputs are
+    the user's. Found by version counters in every pass, by values in the first step with inputs of
+    a form. A stage that begins to write is noticed, and the step taken again. Two inputs that share
+    memory cannot be written to: behind a boundary they are two.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._copied = {0}  # stages
         self._learnt = False
 

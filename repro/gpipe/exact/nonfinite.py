@@ -85,13 +85,10 @@ def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
 
 
 class NonFinite(Guard):
-    """**Loss or gradients are inf or nan**, and an update would spoil all weights.
+    """A loss or gradient that is inf or nan spoils all weights in one update.
 
     Found in every step by one kernel over all gradients; off with a scaler, which expects inf.
     """
-
-    def __init__(self, rank: Any) -> None:
-        self._rank = rank
 
     def end_step(self, step: Any) -> Finding | None:
         if step.scaler is not None:
@@ -107,7 +104,7 @@ class NonFinite(Guard):
         A weight comes before what is made with it, then inputs, targets, the loss and gradients,
         which spread from a stage to those before it.
         """
-        for name, parameter in self._rank.module.named_parameters():
+        for name, parameter in self._layers.module.named_parameters():
             if not is_finite(parameter):
                 text = f"{name} on {status.who} was inf or nan before it; load a checkpoint"
                 return (0, 0), text

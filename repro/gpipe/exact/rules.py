@@ -1,27 +1,36 @@
 """The list of guards."""
 
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from repro.gpipe.exact.batchnorm import Gather, RunningStatistics
+from repro.gpipe.errors import one_of
+from repro.gpipe.exact.batchnorm import RunningStatistics
 from repro.gpipe.exact.foreign import ForeignLeaves
-from repro.gpipe.exact.guard import Guards
+from repro.gpipe.exact.guard import Guard, Guards
 from repro.gpipe.exact.inputs import OverwrittenInputs
 from repro.gpipe.exact.nonfinite import NonFinite
 from repro.gpipe.exact.recompute import RecomputeEqualsForward
 from repro.gpipe.exact.state import LayerState
 
+# In the order in which they are called.
+GUARDS: tuple[type[Guard], ...] = (
+    OverwrittenInputs,
+    LayerState,
+    RunningStatistics,
+    ForeignLeaves,
+    RecomputeEqualsForward,
+    NonFinite,
+)
+NAMES = tuple(guard.__name__ for guard in GUARDS)
 
-def guards(rank: Any, device: torch.device, gather: Gather | None, *, finite: bool) -> Guards:
-    """All guards of a rank's layers, in the order in which they are called."""
-    return Guards(
-        [
-            OverwrittenInputs(),
-            LayerState(rank),
-            RunningStatistics(rank, gather),
-            ForeignLeaves(rank),
-            RecomputeEqualsForward(device),
-            *([NonFinite(rank)] if finite else []),
-        ]
-    )
+
+def guards(names: str | Sequence[str], *given: Any, finite: bool) -> Guards:
+    """The guards of one rank's layers: "all", or those of these names.
+
+    What a `Guard` is made of is `given`. NonFinite is one of them only with `finite`.
+    """
+    chosen = NAMES if names == "all" else [names] if isinstance(names, str) else names
+    for name in chosen:
+        one_of("guards", name, ["all", *NAMES])
+    allowed = (guard for guard in GUARDS if finite or guard is not NonFinite)
+    return Guards([guard(*given) for guard in allowed if guard.__name__ in chosen])

@@ -25,7 +25,7 @@ _Place = tuple[MutableMapping[str, Any], str]  # a module's attributes or buffer
 
 
 class LayerState(Guard):
-    """**State of layers moves twice.** R must compute with what F found, and move nothing again.
+    """R computes with state of a layer that F has moved, and moves it once more.
 
     Buffers, numbers, tensors, generators and small containers that a layer or the loss holds are
     put back for R if they are known to change. Found by comparing all of them over a whole step:
@@ -34,13 +34,14 @@ class LayerState(Guard):
     taken again. A step that does not count leaves all of it as it was.
     """
 
-    def __init__(self, rank: Any) -> None:
-        self._rank, self._tree = rank, ()
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._tree: tuple[Any, ...] = ()
         self._places: list[_Place] = []
         self._moving: dict[tuple[int, str], _Place] = {}
 
     def begin_step(self, step: Any) -> None:
-        tree = self._rank.tree_number, *self._rank.of_loss  # losses may take turns
+        tree = self._layers.tree_number, *self._layers.of_loss  # losses may take turns
         if self._tree != tree:
             self._tree = tree
             self._places = [*self._all()]
@@ -108,7 +109,7 @@ class LayerState(Guard):
             mapping.pop(name, None)
 
     def _all(self) -> Iterator[_Place]:
-        for module in dict.fromkeys([*self._rank.modules, *self._rank.of_loss]):
+        for module in dict.fromkeys([*self._layers.modules, *self._layers.of_loss]):
             buffers = module._buffers
             for name in buffers.keys() if isinstance(buffers, dict) else ():
                 yield buffers, name

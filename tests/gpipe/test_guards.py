@@ -1,0 +1,47 @@
+"""Guards by name."""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from examples import refused
+from torch import nn
+
+from repro.gpipe import Pipeline
+from repro.gpipe.exact.rules import GUARDS, NAMES
+
+MSE = nn.functional.mse_loss
+
+
+class Counting(nn.Linear):
+    """Adds the number of its calls, which no guard can put back."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.calls = count()
+
+    def forward(self, x):
+        return super().forward(x) + next(self.calls)
+
+
+def test_the_docs_say_what_happens_without_each_guard():
+    library = (Path(__file__).parents[2] / "docs/library.md").read_text(encoding="utf-8")
+    rows = [f"| `{guard.__name__}` | {str(guard.__doc__).splitlines()[0]} |" for guard in GUARDS]
+    assert "\n".join(rows) in library
+
+
+@pytest.mark.parametrize("left_out", NAMES)
+def test_what_is_left_out_is_not_looked_at(left_out):
+    x = torch.randn(6, 4)
+    guards = [name for name in NAMES if name != left_out]
+    pipe = Pipeline([Counting()], 1, 2, device="cpu", guards=guards)
+    if left_out == "RecomputeEqualsForward":
+        pipe.train_step(x, x, MSE)
+    else:
+        refused("its outputs are not the same when", pipe.train_step, x, x, MSE)
+
+
+def test_an_unknown_guard():
+    words = "guards='NonFinit': choose one of all, .*did you mean 'NonFinite'"
+    refused(words, Pipeline, [nn.Linear(4, 4)], 1, 2, device="cpu", guards=["NonFinit"])
