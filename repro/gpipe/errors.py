@@ -1,6 +1,6 @@
 """Errors that have a meaning for more than one rank, and one helpful line for a wrong argument."""
 
-import traceback
+import dis
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any, TypeGuard
@@ -30,10 +30,17 @@ class NonFiniteError(FloatingPointError, EveryRankError):
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error is this package's one line about a mistake of the user, without a trace."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
-    return isinstance(error, ValueError) and error.__cause__ is None and ours
+    """Whether an error is this package's one line about a mistake of the user, without a trace.
+
+    Such a line is raised by a `raise` of ours. A failed `zip(strict=True)` of ours is our mistake.
+    """
+    if not isinstance(error, ValueError) or error.__cause__ or not error.__traceback__:
+        return False
+    last = error.__traceback__
+    while last.tb_next:
+        last = last.tb_next
+    raised = last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return raised and last.tb_frame.f_globals.get("__name__", "").startswith("repro.")
 
 
 def within(value: object, least: float, most: float) -> TypeGuard[Any]:

@@ -20,6 +20,7 @@ from repro.gpipe.core import optimizers
 from repro.gpipe.core.loss import refuse_foreign_modules
 from repro.gpipe.core.microbatch import Whole
 from repro.gpipe.core.ownership import empty_foreign_layers
+from repro.gpipe.errors import is_refusal
 
 MSE = nn.functional.mse_loss
 
@@ -328,3 +329,18 @@ def test_no_step_after_close_or_in_inference_mode():
     pipe.close()
     pipe.close()
     refused("this Pipeline is closed", pipe.train_step, X, Y, MSE)
+
+
+def test_only_what_this_package_raises_is_a_refusal():
+    ours: dict[str, Any] = {"__name__": "repro.of_a_test"}
+    exec("def refuse(value): raise ValueError(value)\ndef mistake(value): int(value)", ours)
+    found = []
+    for call in (ours["refuse"], ours["mistake"], refuse):
+        with pytest.raises(ValueError, match="seven") as caught:
+            call("seven")
+        found.append(is_refusal(caught.value))
+    assert found == [True, False, False]
+
+
+def refuse(value: str) -> None:
+    raise ValueError(value)
