@@ -3,7 +3,7 @@
 from typing import Any
 
 from repro.harness.about import read_about
-from repro.harness.sizes import TRANSFORMER, controls_at, in_blocks, sets
+from repro.harness.sizes import TRANSFORMER, in_blocks, sets
 from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale, ScheduleName
 
 NAME = "advise"
@@ -46,5 +46,5 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="2 devices",
         minutes={"smoke": 0.1, "laptop": 0.9, "node": 3},
         rounds=sets(scale),
-        groups=(Group(name="transformer", runs=(timed, *runs, *controls_at(scale, runs[-1]))),),
+        groups=(Group(name="transformer", runs=(timed, *runs)),),
     )

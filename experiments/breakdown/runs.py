@@ -16,7 +16,7 @@ MODELLED = "amoebanet-d"
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Computation, recompute, imbalance, bubble, set-up and update of a step at K=2."""
-    here = {"N": MEASURED_N[scale], **in_blocks(scale)}
+    here = {"N": MEASURED_N[scale], **in_blocks(scale, 5)}
     measured = [
         Group(name=model, runs=sweep(model=model, K=K, M=M, model_args=sizes[scale], **here))
         for model, sizes in MEASURED.items()
@@ -35,7 +35,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         **ABOUT.of_experiment,
         neurips="Table 4",
         needs="2 devices",
-        minutes={"smoke": 0.1, "laptop": 0.9, "node": 4, "paper": 4},
+        minutes={"smoke": 0.1, "laptop": 0.5, "node": 4, "paper": 4},
         version=3,
         rounds=sets(scale),
         groups=(*measured, Group(name=f"{MODELLED}-simulated", runs=simulated)),

@@ -18,13 +18,13 @@ BARE: dict[str, Any] = {"library": "bare", "trace": False}
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Steps of known duration against arithmetic."""
     known, bare = ([(0.002, 2, 4)],) * 2 if scale == "smoke" else (KNOWN, BARE_AT)
-    waits = in_blocks(scale, 4)
+    waits = in_blocks(scale, 3)
     runs = [_run(*point, **waits) for point in known]
     runs += [_run(*point, **waits, **BARE) for point in bare]
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices",
-        minutes={"smoke": 0.1, "laptop": 2},
+        minutes={"smoke": 0.1, "laptop": 1.3},
         rounds=sets(scale),
         groups=(Group(name="known-durations", runs=tuple(runs)),),
     )

@@ -22,7 +22,6 @@ class Job:
     order: int = 0  # seed of the orders in which the jobs of a block take their steps
     simulated: TrainRound | None = None  # of a run that is emulated with a device's profile
     bases: tuple[int, ...] = ()  # numbers of the jobs beside it that it is divided by
-    in_full: bool = False  # whether it takes all its blocks
 
     @property
     def processes(self) -> int:

@@ -57,7 +57,6 @@ class PlannedRun:
     wanted: int = 0  # rounds that it takes part in
     seconds: float = 0.0  # that it takes in a round; an estimate, 0 if there is none
     bases: tuple[str, ...] = ()  # ids of the runs that it is divided by
-    in_full: bool = False  # whether it takes all its blocks
     differs_in: str = ""  # settings that tell it from other runs of its experiment
 
     @property
@@ -147,7 +146,6 @@ def make(
             usual_rounds[kinds[name]] += _wanted(specs[name], usual)
         for name, spec in specs.items():
             run = PlannedRun(name, kinds[name], spec, "skipped", obstacles[name], name in added)
-            run = replace(run, in_full=spec in group.in_full)
             if not run.reason:
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else bases_of[name]

@@ -240,11 +240,7 @@ class GroupRun:
         signals.check()
         number = {run.id: n for n, run in enumerate(runs)}
         asked = tuple(
-            replace(
-                jobs[run.id],
-                bases=tuple(number[base] for base in run.bases if base in number),
-                in_full=run.in_full,
-            )
+            replace(jobs[run.id], bases=tuple(number[b] for b in run.bases if b in number))
             for run in runs
         )
         apart = asked[0].apart

@@ -530,16 +530,13 @@ class Group(Frozen):
     Those that a clock times are measured together, by processes of their own: a block is one step
     of each, in random order, and a round has `steps` blocks.
 
-    `rounds` replaces the experiment's number of rounds.
-
-    A round stops when the ratios of its runs are decided. `in_full` are runs that take all their
-    blocks, as do the runs that they are divided by: a claim of the paper rests on them.
+    A round stops when the ratios of its runs are decided. `rounds` replaces the experiment's number
+    of rounds.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     runs: tuple[RunSpec, ...] = Field(min_length=1)
     rounds: Positive | None = None
-    in_full: tuple[RunSpec, ...] = ()
 
 
 class Experiment(Frozen):

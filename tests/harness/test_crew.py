@@ -139,7 +139,6 @@ CLEAR, NEAR = [1.0, 1.01, 0.99, 1.0, 1.02], [2.0, 2.01, 1.99, 2.0, 2.02]
         # A run and its base; a control goes on with the others, and keeps nothing going.
         ([BASE, replace(RUN, bases=(0,))], [NEAR, CLEAR], []),
         ([BASE, replace(RUN, bases=(0,))], [NEAR, NEAR], [0, 1]),
-        ([BASE, replace(RUN, bases=(0,), in_full=True)], [NEAR, CLEAR], [0, 1]),
         ([BASE, replace(CONTROL, bases=(0,))], [NEAR, CLEAR], [0, 1]),
         ([BASE, replace(RUN, bases=(0,)), replace(CONTROL, bases=(1,))], [NEAR, CLEAR, CLEAR], []),
         # What is decided leaves, but for a base of what is not.

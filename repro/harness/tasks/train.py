@@ -103,9 +103,8 @@ def going_on(
 ) -> list[int]:
     """Which of the runs that take part so far take another block.
 
-    A run does if it takes all its blocks, or if one of its ratios is not decided. With such runs go
-    those that they are divided by, all controls, and runs without a ratio. If no run but a control
-    has a ratio, all go on.
+    A run does if one of its ratios is not decided. With such runs go those that they are divided by,
+    all controls, and runs without a ratio. If no run but a control has a ratio, all go on.
     """
     if not any(job.bases and not job.spec.control for job in jobs):
         return [*going]
@@ -120,7 +119,7 @@ def going_on(
         job = jobs[index]
         if job.spec.control or len(seconds[index]) == job.spec.steps:
             continue
-        if job.in_full or any(is_open(index, base) for base in job.bases):
+        if any(is_open(index, base) for base in job.bases):
             needed.add(index)
     if needed:
         needed |= {index for index in going if jobs[index].spec.control or not jobs[index].bases}
