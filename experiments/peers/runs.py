@@ -14,8 +14,9 @@ ABOUT = read_about(__file__)
 class Sizes(NamedTuple):
     amoebanet: dict[str, Any]
     transformer: dict[str, Any]
-    N: tuple[int, int, int]  # of AmoebaNet-D, the Transformer and the plain encoder
-    Ms: tuple[tuple[int, ...], ...]  # of the same; 1F1B has K or more
+    N: int
+    # Of AmoebaNet-D, the Transformer and the plain encoder; 1F1B has K or more.
+    Ms: tuple[tuple[int, ...], ...]
     # Stages of known duration: seconds of F (B takes twice as long), K, and M with N = M.
     known: tuple[float, int, tuple[int, ...]]
 
@@ -24,10 +25,10 @@ _A, _T, _MS = AMOEBANET, TRANSFORMER, (1, 4, 32)
 # Steps are short, so that those of a block are disturbed alike.
 _SHORT: dict[str, Any] = {**_T["laptop"], "L": 6, "T": 16}
 SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes(_A["smoke"], _T["smoke"], (8, 8, 8), ((4,),) * 3, (0.002, 2, (4,))),
+    "smoke": Sizes(_A["smoke"], _T["smoke"], 8, ((4,),) * 3, (0.002, 2, (4,))),
     # M from one to many; node has those between.
-    "laptop": Sizes(_A["smoke"], _SHORT, (32, 32, 32), ((1, 32), (1, 32), (4,)), (0.01, 8, (4,))),
-    "node": Sizes(_A["node"], _T["node"], (128, 128, 128), (_MS,) * 3, (0.01, 8, (4, 32))),
+    "laptop": Sizes(_A["smoke"], _SHORT, 32, ((1, 16), (1, 16), (4,)), (0.01, 8, (4,))),
+    "node": Sizes(_A["node"], _T["node"], 128, (_MS,) * 3, (0.01, 8, (4, 32))),
 }
 SIZES["paper"] = SIZES["node"]
 ENCODER = "import:repro.methods.encoder:encoder"
@@ -45,7 +46,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices; torchgpipe and deepspeed are optional extras",
-        minutes={"smoke": 0.4, "laptop": 10, "node": 25, "paper": 25},
+        minutes={"smoke": 0.4, "laptop": 6.3, "node": 25, "paper": 25},
         rounds=sets(scale),
         groups=(
             Group(name="checks", runs=_checks()),
@@ -68,14 +69,14 @@ def _checks() -> tuple[RunSpec, ...]:
 def _speed(scale: Scale) -> Iterator[Group]:
     size = SIZES[scale]
     models = {"amoebanet-d": size.amoebanet, "transformer": size.transformer, ENCODER: {}}
-    for (model, args), N, Ms in zip(models.items(), size.N, size.Ms, strict=True):
-        common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "N": N}
-        # Steps of the encoder are longer.
-        common |= in_blocks(scale, 12 if model == ENCODER else 15)
+    for (model, args), Ms in zip(models.items(), size.Ms, strict=True):
+        common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "N": size.N}
         common |= {"checkpoint": ["always", "never"]}
+        # Steps at M=1 are the shortest, and the nearest to a peer's.
+        blocks = {M: in_blocks(scale, 15 if M == 1 else 10) for M in Ms}
         for schedule in PEERS:
             at = [M for M in Ms if schedule == "gpipe" or M >= 2]
-            runs = [run for M in at for run in _beside(schedule, scale, M=M, **common)]
+            runs = [run for M in at for run in _beside(schedule, scale, M=M, **blocks[M], **common)]
             name = f"{slug(model.rpartition(':')[2])}-{schedule}"
             yield Group(name=name, runs=tuple(runs))
 
@@ -83,7 +84,7 @@ def _speed(scale: Scale) -> Iterator[Group]:
 def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec, ...]:
     """Stages of known duration, one layer each, or two layers of half of it."""
     common: dict[str, Any] = {"model": "timed", "K": K, "balance": "uniform"}
-    common |= {"fidelity": "emulated", **in_blocks(scale, 4)}
+    common |= {"fidelity": "emulated", **in_blocks(scale, 3)}
     # Messages of 64 KiB each way.
     args = {"L": K, "forward_s": F, "backward_s": 2 * F, "elements": 16384}
     halves = {**args, "L": 2 * K, "forward_s": F / 2, "backward_s": F}

@@ -82,8 +82,8 @@ def compared(spec: RunSpec, **changed: Any) -> str:
 def baselines(spec: RunSpec) -> list[dict[str, Any]]:
     """What a run is divided by, as the fields in which that run differs.
 
-    It is plain training and, of K > 1, the same run at K=1, and at K=2 and M=1. A peer is divided by
-    our own library too, over the default transport and over gloo. Only the steps of runs are divided.
+    It is plain training and, of K > 1, the same run at K=1, and at K=2 and M=1; of another library
+    the same by ours too, over the default transport and over gloo. Only steps of runs are divided.
     """
     if spec.task != "train":
         return []

@@ -103,8 +103,8 @@ def going_on(
 ) -> list[int]:
     """Which of the runs that take part so far take another block.
 
-    A run does if one of its ratios is not decided. With such runs go those that they are divided by,
-    all controls, and runs without a ratio. If no run but a control has a ratio, all go on.
+    A run does if one of its ratios is not decided. With such runs go those that they are divided
+    by, all controls, and runs without a ratio. If no run but a control has a ratio, all go on.
     """
     if not any(job.bases and not job.spec.control for job in jobs):
         return [*going]
