@@ -25,14 +25,14 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     transformers = [
         run
         for K in ((2,) if scale in ON_CPU else (2, 4, 8))
-        for run in sweep(**real, K=K, M=_powers(32), **in_blocks(scale))
+        for run in sweep(**real, K=K, M=_powers(32), **in_blocks(scale, 8))
     ]
     return Experiment(
         **ABOUT.of_experiment,
         paper="sec. 2.3",
         neurips="sec. 2.3",
         needs="any machine",
-        minutes={"smoke": 0.1, "laptop": 0.8, "node": 5, "paper": 5},
+        minutes={"smoke": 0.1, "laptop": 0.9, "node": 5, "paper": 5},
         version=2,
         rounds=sets(scale),
         groups=(

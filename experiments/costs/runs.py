@@ -18,7 +18,7 @@ LINGVO: dict[str, Any] = {"d": 2048, "H": 8192, "heads": 16, "V": 32000, "T": 10
 SMALLEST = 3  # examples of the smallest micro-batch that is timed
 # M and N of steps with timed layers, and the largest micro-batch that is timed. No micro-batch of a
 # step has a size that is timed.
-SMOKE, LAPTOP = ([1, 4], 32, 48), ([1, 4, 8, 16], 64, 96)
+SMOKE, LAPTOP = ([1, 4], 32, 48), ([1, 4, 8, 32], 128, 192)
 SIMULATED: dict[str, Any] = {"fidelity": "simulated", "trace": False}
 Published = tuple[RunSpec, float]  # a simulated run, and the throughput that was published
 
@@ -29,7 +29,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; 2 devices for steps with timed layers",
-        minutes={"smoke": 0.2, "laptop": 1.2, "node": 6},
+        minutes={"smoke": 0.2, "laptop": 1.8, "node": 6},
         rounds=sets(scale),
         groups=(
             *(
@@ -51,7 +51,7 @@ def _timed(scale: Scale) -> Group:
     common: dict[str, Any] = {"model": model, "model_args": AMOEBANET[scale], "K": 2}
     layers: dict[str, Any] = {"task": "calibrate", "balance": "uniform", "steps": 1}
     timed = RunSpec(N=most, M=most // SMALLEST, **layers, **common)
-    return Group(name=model, runs=(timed, *sweep(M=Ms, N=N, **common, **in_blocks(scale, 8))))
+    return Group(name=model, runs=(timed, *sweep(M=Ms, N=N, **common, **in_blocks(scale, 5))))
 
 
 def _of_torchgpipe(name: str, model: str, **changed: Any) -> Iterator[Published]:

@@ -4,7 +4,7 @@ from math import isnan
 
 import pandas as pd
 
-from repro.experiments.peers.runs import ABOUT, ENCODER, NAME
+from repro.experiments.peers.runs import ABOUT, NAME
 from repro.harness.frame import Frame, controls_frame, ratio_of, runs_frame, select
 from repro.harness.results import Results, Run
 from repro.harness.spec import ON_CPU
@@ -79,9 +79,9 @@ def estimates_of(lines: Frame, column: str) -> list[Estimate]:
 
 def step_name(run: Run) -> str:
     """The work of a step: model, M, and whether it recomputes."""
-    names = {ENCODER: "plain encoder", "timed": f"{run.K} equal stages that wait (emulated)"}
+    waits = f"{run.K} equal stages that wait (emulated)"
     recomputes = ", recomputes" if run.remat == "always" else ""
-    return f"{names.get(run.model, model_name(run.model))}, M={run.M}{recomputes}"
+    return f"{waits if run.model == 'timed' else model_name(run.model)}, M={run.M}{recomputes}"
 
 
 def verdict(ratio: Estimate, noise: Estimate) -> str:

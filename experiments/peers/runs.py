@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from repro.harness.about import read_about
 from repro.harness.sizes import AMOEBANET, TRANSFORMER, controls_at, in_blocks, sets
-from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, ScheduleName, slug, sweep
+from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, ScheduleName, sweep
 
 NAME = "peers"
 ABOUT = read_about(__file__)
@@ -15,23 +15,21 @@ class Sizes(NamedTuple):
     amoebanet: dict[str, Any]
     transformer: dict[str, Any]
     N: int
-    # Of AmoebaNet-D, the Transformer and the plain encoder; 1F1B has K or more.
-    Ms: tuple[tuple[int, ...], ...]
+    Ms: tuple[int, ...]  # 1F1B has K or more
     # Stages of known duration: seconds of F (B takes twice as long), K, and M with N = M.
     known: tuple[float, int, tuple[int, ...]]
 
 
-_A, _T, _MS = AMOEBANET, TRANSFORMER, (1, 4, 32)
+_A, _T = AMOEBANET, TRANSFORMER
 # Steps are short, so that those of a block are disturbed alike.
 _SHORT: dict[str, Any] = {**_T["laptop"], "L": 6, "T": 16}
 SIZES: dict[Scale, Sizes] = {
-    "smoke": Sizes(_A["smoke"], _T["smoke"], 8, ((4,),) * 3, (0.002, 2, (4,))),
+    "smoke": Sizes(_A["smoke"], _T["smoke"], 8, (4,), (0.002, 2, (4,))),
     # M from one to many; node has those between.
-    "laptop": Sizes(_A["smoke"], _SHORT, 32, ((1, 16), (1, 16), (4,)), (0.01, 8, (4,))),
-    "node": Sizes(_A["node"], _T["node"], 128, (_MS,) * 3, (0.01, 8, (4, 32))),
+    "laptop": Sizes(_A["smoke"], _SHORT, 32, (1, 32), (0.01, 8, (4,))),
+    "node": Sizes(_A["node"], _T["node"], 128, (1, 4, 32), (0.01, 8, (4, 32))),
 }
 SIZES["paper"] = SIZES["node"]
-ENCODER = "import:repro.methods.encoder:encoder"
 # Schedule of ours -> the peers that have it.
 PEERS: dict[ScheduleName, list[str]] = {
     "gpipe": ["torch"],
@@ -46,7 +44,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices; torchgpipe and deepspeed are optional extras",
-        minutes={"smoke": 0.4, "laptop": 6.3, "node": 25, "paper": 25},
+        minutes={"smoke": 0.4, "laptop": 6.6, "node": 25, "paper": 25},
         rounds=sets(scale),
         groups=(
             Group(name="checks", runs=_checks()),
@@ -68,17 +66,15 @@ def _checks() -> tuple[RunSpec, ...]:
 
 def _speed(scale: Scale) -> Iterator[Group]:
     size = SIZES[scale]
-    models = {"amoebanet-d": size.amoebanet, "transformer": size.transformer, ENCODER: {}}
-    for (model, args), Ms in zip(models.items(), size.Ms, strict=True):
+    for model, args in (("amoebanet-d", size.amoebanet), ("transformer", size.transformer)):
         common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "N": size.N}
         common |= {"checkpoint": ["always", "never"]}
         # Steps at M=1 are the shortest, and the nearest to a peer's.
-        blocks = {M: in_blocks(scale, 15 if M == 1 else 10) for M in Ms}
+        blocks = {M: in_blocks(scale, 15 if M == 1 else 8) for M in size.Ms}
         for schedule in PEERS:
-            at = [M for M in Ms if schedule == "gpipe" or M >= 2]
+            at = [M for M in size.Ms if schedule == "gpipe" or M >= 2]
             runs = [run for M in at for run in _beside(schedule, scale, M=M, **blocks[M], **common)]
-            name = f"{slug(model.rpartition(':')[2])}-{schedule}"
-            yield Group(name=name, runs=tuple(runs))
+            yield Group(name=f"{model}-{schedule}", runs=tuple(runs))
 
 
 def _known(F: float, K: int, Ms: tuple[int, ...], scale: Scale) -> tuple[RunSpec, ...]:

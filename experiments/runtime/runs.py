@@ -24,7 +24,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         **ABOUT.of_experiment,
         needs="any machine; stages wait, so K=8 needs no 8 devices",
-        minutes={"smoke": 0.1, "laptop": 1.3},
+        minutes={"smoke": 0.1, "laptop": 1.4},
         rounds=sets(scale),
         groups=(Group(name="known-durations", runs=tuple(runs)),),
     )

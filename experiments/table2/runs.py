@@ -31,7 +31,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="Table 2",
         neurips="Table 2",
         needs="any machine; 8 devices to measure every cell",
-        minutes={"smoke": 0.2, "laptop": 2.1, "node": 30, "paper": 60},
+        minutes={"smoke": 0.2, "laptop": 2.2, "node": 30, "paper": 60},
         version=4,
         rounds=sizes.sets(scale),
         groups=(*_simulated(scale), *_measured(scale)),
@@ -39,7 +39,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(scale: Scale) -> Iterator[Group]:
-    cells: dict[str, Any] = {"K": KS, "M": MS, **sizes.in_blocks(scale)}
+    cells: dict[str, Any] = {"K": KS, "M": MS, **sizes.in_blocks(scale, 8)}
     for model, args in SIZES.items():
         runs = sweep(model=model, model_args=args[scale], N=N[model][scale], **cells)
         yield Group(name=model, runs=runs)

@@ -36,15 +36,15 @@ def experiment(
     Args:
         scale: two CPU cores (smoke, laptop), or two GPUs (node, paper).
         K: devices of naive model parallelism and of GPipe; at least 2.
-        M: numbers of micro-batches; by default 1, 4 and 16 with at least two examples in each,
-            on GPUs 2, 8 and 32 too, at smoke 1 and 2.
+        M: numbers of micro-batches; by default 1, 4, 16 and 32 with at least two examples in each,
+            on GPUs 2 and 8 too, at smoke 1 and 2.
         checkpoint: which micro-batches are recomputed in the backward pass.
     """
     if K < 2:
         need = "naive model parallelism and GPipe need 2 devices or more; try K=2"
         raise ValueError(f"K = {K}: {need}")
     groups = []
-    every = {"smoke": (1, 2), "laptop": (1, 4, 16)}.get(scale, (1, 2, 4, 8, 16, 32))
+    every = {"smoke": (1, 2), "laptop": (1, 4, 16, 32)}.get(scale, (1, 2, 4, 8, 16, 32))
     for model, (args, N, blocks) in SIZES[scale].items():
         common: dict[str, Any] = {"model": model, "model_args": args, "checkpoint": checkpoint}
         common |= {"N": N, **in_blocks(scale, blocks)}
@@ -55,7 +55,7 @@ def experiment(
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices: CPU cores, or GPUs of 16 GB",
-        minutes={"smoke": 0.1, "laptop": 3.3, "node": 20, "paper": 20},
+        minutes={"smoke": 0.1, "laptop": 3.7, "node": 20, "paper": 20},
         rounds=sets(scale),
         groups=tuple(groups),
     )

@@ -30,7 +30,7 @@ def test_faster_needs_an_interval_that_is_clear_of_the_noise(ratio, noise, verdi
     assert peers.verdict((nan, *ratio), (1.0, *noise)) == "", "not run"
 
 
-@pytest.mark.parametrize("name", ["peers", "methods", "two_gpu_demo"])
+@pytest.mark.parametrize("name", ["peers", "methods"])
 def test_a_run_again_is_as_fast_and_a_slowed_one_is_seen(reference, name):
     """Without this no ratio would say anything. `peers`, of the same models, slows none down."""
     controls = controls_frame(reference, name)
