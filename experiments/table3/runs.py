@@ -35,7 +35,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         paper="Table 3",
         neurips="Table 3",
         needs="any machine; 8 GPUs to measure every cell",
-        minutes={"smoke": 0.1, "laptop": 2.2, "node": 10, "paper": 10},
+        minutes={"smoke": 0.1, "laptop": 2, "node": 10, "paper": 10},
         version=3,
         rounds=sizes.sets(scale),
         groups=(*modelled, *measured),
@@ -69,5 +69,5 @@ def _throttled(scale: Scale) -> Iterator[Group]:
     links = [LinkSpeed(bytes_per_second=speed) if speed else None for speed in SPEEDS[scale]]
     for model, args in SMALL.items():
         given = {"model": model, "model_args": args[scale], "N": 32, "K": 2, "M": M}
-        runs = sweep(**given, link=links, **sizes.in_blocks(scale, 8))
+        runs = sweep(**given, link=links, **sizes.in_blocks(scale, 6))
         yield Group(name=f"{model}{THROTTLED}", runs=runs)

@@ -19,7 +19,7 @@ _FOR_16_GB: dict[str, Any] = {"L": 12, "d": 512, "H": 2048, "heads": 8, "V": 819
 SIZES: dict[Scale, dict[str, tuple[dict[str, Any], int, int]]] = {
     "smoke": {"timm:resnet18": (_SMALL_IMAGES, 8, 1), TEXT: (TRANSFORMER["smoke"], 8, 1)},
     # A block of ResNet-50 takes nine seconds on two CPU cores.
-    "laptop": {RESNET: (_SMALL_IMAGES, 32, 5), TEXT: (_SMALL, 128, 8)},
+    "laptop": {RESNET: (_SMALL_IMAGES, 32, 5), TEXT: (_SMALL, 128, 6)},
     "node": {RESNET: ({"image": 224}, 128, 15), TEXT: (_FOR_16_GB, 128, 15)},
 }
 SIZES["paper"] = SIZES["node"]
@@ -55,7 +55,7 @@ def experiment(
     return Experiment(
         **ABOUT.of_experiment,
         needs="2 devices: CPU cores, or GPUs of 16 GB",
-        minutes={"smoke": 0.1, "laptop": 3.7, "node": 20, "paper": 20},
+        minutes={"smoke": 0.1, "laptop": 3.5, "node": 20, "paper": 20},
         rounds=sets(scale),
         groups=tuple(groups),
     )

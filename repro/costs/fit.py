@@ -3,7 +3,7 @@
 As in Table 1 of arXiv:1811.06965v5, over (L, D) of AmoebaNet and L of the Transformer.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,7 +18,6 @@ from repro.costs.fake import mini_batch
 from repro.costs.size_ladder import Sizes
 from repro.costs.stage_memory import Messages, Ranks, StageMemory, micro_batch
 from repro.gpipe.core.config import PipelineConfig
-from repro.gpipe.core.layers import parameter_counts
 from repro.gpipe.core.microbatch import sizes
 from repro.gpipe.schedule.actions import Schedule
 from repro.models import Model
@@ -154,9 +153,9 @@ class Ladder:
         self.limit = last[self.varied] if self.varied else 0
         self.low, self.high = -1, len(sizes)
 
-    def climb(self, count: Callable[[Mapping[str, Any]], Tasks], memory: int) -> None:
-        """Find the real `low` and `high`, between those that are set."""
-        wanted = 0
+    def climb(self, count: Callable[[Mapping[str, Any]], Tasks], memory: int, start: int) -> None:
+        """Find `low` and `high`, from the size `start` on."""
+        wanted = start
         while self.low + 1 < self.high:
             index = min(max(wanted, self.low + 1), self.high - 1)
             tasks = self.counted[index] = count(self.sizes[index])
@@ -200,15 +199,13 @@ def largest(
     than there are stages is a ValueError of one line.
     """
     tried = [Ladder(sizes) for sizes in ladders]
-    most = 0
+    start = 0
     for ladder in tried:
-        if most:  # a model that is no larger need not be counted
-            ladder.low = bisect_right(ladder.sizes, most, key=partial(_parameters, build)) - 1
-        ladder.climb(partial(tasks, build, step), memory)
-        if ladder.best:
-            most = ladder.best.parameters
-    if fitting := [ladder for ladder in tried if ladder.best]:
-        return fitting[-1]
+        ladder.climb(partial(tasks, build, step), memory, start)
+        start = max(ladder.low, 0)  # one ladder often ends near where another does
+    fitting = [(ladder.best.parameters, ladder) for ladder in tried if ladder.best]
+    if fitting:
+        return max(fitting, key=itemgetter(0))[1]
     above = [(ladder.above.fullest, ladder) for ladder in tried if ladder.above]
     if above:
         return min(above, key=itemgetter(0))[1]
@@ -217,11 +214,6 @@ def largest(
         f"stages={step.config.stages}: the model has {deepest} layers; choose at most {deepest} "
         "stages"
     )
-
-
-def _parameters(build: Callable[..., Model], args: Mapping[str, Any]) -> int:
-    with torch.device("meta"):
-        return sum(parameter_counts(build(**args).layers))
 
 
 def tasks(build: Callable[..., Model], step: Step, args: Mapping[str, Any]) -> Tasks:

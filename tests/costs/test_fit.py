@@ -44,14 +44,6 @@ def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count(
     assert best.args == {"L": 9}
 
 
-def test_the_largest_of_several_ladders_is_found_in_any_order():
-    shallow, deep = ([{"L": L} for L in range(first, 14, 4)] for first in (5, 7))
-    memory = tasks(transformer, STEP, {"L": 11}).cut.fullest
-    for ladders in ([shallow, deep], [deep, shallow]):
-        best: Any = largest(transformer, STEP, memory, ladders).best
-        assert best.args == {"L": 11}
-
-
 def test_units_are_decimal_or_binary():
     for text, size in (("8GB", 8 * 10**9), ("8GiB", 8 * GIB), ("1.5 gib", 3 * GIB // 2)):
         assert parse_bytes("memory", text) == size
