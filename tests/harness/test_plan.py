@@ -92,12 +92,7 @@ def test_a_peer_brings_ours_over_both_transports_and_a_check_needs_one_round(tmp
     gloo = spec(2, 4, transport="gloo", trace=False)
     of = experiment(ours, peer, gloo, spec(2, 4, trace=False, task="check"))
     made = make(tmp_path, "library=torch", of=of)
-    assert [(run.spec, run.added) for run in made.runs] == [
-        (ours, True),
-        (peer, False),
-        (gloo, True),
-    ]
-    assert [run.spec for run in make(tmp_path, "transport=gloo", of=of).runs] == [gloo]
+    assert [run.spec for run in made.runs if run.added] == [ours, gloo]
     second = make(tmp_path, of=of).fresh_rounds("timed")[1]
     assert [run.spec.task for run in second] == ["train"] * 3
 
