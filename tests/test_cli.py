@@ -1,7 +1,6 @@
 """The command from end to end, on a model of known duration and in a results folder of its own."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -59,21 +58,6 @@ def test_a_sweep_from_end_to_end(tmp_path, capfd, monkeypatch):
     assert not list(tmp_path.rglob("logs/*"))
 
 
-def test_a_recorded_run_is_replayed_with_its_baselines(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    results = ["--results", str(tmp_path)]
-    assert main(["run", "sweep", "--K", "2", "--M", "4", *results, *QUICK]) == 0
-    (run,) = (run for run in load(tmp_path).runs if run.K == 2)
-    (tmp_path / "theirs.json").write_text(json.dumps(run.spec.plain()))
-    for spec in (run.id, str(tmp_path / "theirs.json")):
-        assert main(["run", "--spec", spec, *results, *ONCE]) == 0
-    assert load(tmp_path).listings["replay"].commands == [f"--spec {run.id}", "--spec theirs.json"]
-    found = all_runs(load(tmp_path))
-    found = found[found["experiment"] == "replay"]
-    assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 1), (1, 4), (2, 1), (2, 4)]
-    assert set(found["status"]) == {"done"}
-
-
 def test_a_run_that_fails_gives_one(tmp_path, capfd, monkeypatch):
     late = Outcome("timeout", "no result within 600 s")
     crew = Crew(fail={(2, 1): late, (2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
@@ -128,7 +112,7 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
         ("report --with sent --reference", ["--reference and --with: each"]),
         ("sweep", ["verb = 'sweep'", "try `repro run sweep`"]),
         ("run mine.py", ["mine.py", "path of a .py file"]),
-        ("run table2 --spec spec.json", ["--spec spec.json", "table2", "drop the others"]),
+        ("run --spec x --trust", ["`--spec` was removed: ", "--only K=2,M=4 --force"]),
         ("run table2 --rounds 0", ["rounds = 0", "1 or more"]),
         ("run table2 --scale node", ["scale = 'node'", "GPUs", "use --scale smoke"]),
         ("run sweep --chekpoint never", ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
@@ -138,7 +122,6 @@ def test_methods_beside_plain_training_and_one_that_is_too_wide(tmp_path, capfd,
         ("run sweep --L 3", ["--L 3; an argument of the model goes behind --model-args, as L=..."]),
         ("predict transformer --largest 1GB --microbatch 4", ["did you mean '--M'"]),
         ("predict --model timed", ["--model timed; it comes first, without --model"]),
-        ("predict timed --devices 2 --save x.txt", ["x.txt: allowed is the path of a .json file"]),
         ("run sweep --K 1,2", ["--K 1,2: allowed is a whole number; write several as --K 1 2;"]),
         ("run table2 --K 3", ["--only K=3 chooses among its runs, `repro run sweep --K`"]),
         ("predict timed --link pci", ["--link pci: allowed is a number"]),
@@ -236,7 +219,7 @@ def test_help_is_complete(capfd: pytest.CaptureFixture[str]):
     assert main(["--help"]) == 0
     output = capfd.readouterr().out
     assert all(f"repro {verb} " in output for verb in VERBS)
-    sweep = "--model-args --K --only --wandb --force --spec --yes --allow-nonfinite".split()
+    sweep = "--model-args --K --only --wandb --force --yes --allow-nonfinite".split()
     for words, flags in (
         ("run sweep", [*sweep, "numbers of stages"]),
         ("run", ["--scale"]),

@@ -24,7 +24,6 @@ KINDS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     "command",
     [
-        "run --wandb disabled --spec x.json",
         "predict transformer --model-args L=1 d=16 H=32 heads=2 V=32 T=8 --K 2 --device x.json",
         "plan x.py",
     ],
@@ -40,7 +39,7 @@ def test_a_file_that_cannot_be_used_is_one_line(command, kind, tmp_path, monkeyp
 SWEEP = "plan sweep --model timed --K 1 --M 1 --scale smoke"
 
 
-@pytest.mark.parametrize("command", ["report --plots plots", SWEEP, "plan --spec x"])
+@pytest.mark.parametrize("command", ["report --plots plots", SWEEP])
 @pytest.mark.parametrize("kind", ["nothing", "a pipe"])
 def test_a_results_folder_that_is_none(command, kind, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

@@ -1,8 +1,6 @@
 """`repro predict --largest`: the largest model that fits into a memory, counted on fake tensors."""
 
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -13,25 +11,30 @@ from repro.costs.size_ladder import refuse_single_size, size_ladders
 from repro.costs.units import parse_bytes
 from repro.harness.catalog import pairs
 from repro.harness.spec import assigned
+from repro.harness.terminal import live
 from repro.harness.text import above, size
 
 if TYPE_CHECKING:
     from repro.costs.fit import Cut, Ladder, Step
 
-_SILENT = 3.0  # seconds of a search before it names the sizes that it counts
-
 
 def answer(options: PredictOptions, text: str) -> int:
     """Print the largest model that fits into a memory; 1 if none fits."""
     from repro.costs.fit import largest
-    from repro.models import build
+    from repro.models import Model, build
 
     refuse_single_size(options.model)
     memory = parse_bytes("--largest", text)
     step = _step(options)
     args = pairs("model_args", options.model_args)
     ladders = size_ladders(options.model, args)
-    found = largest(_watched(partial(build, options.model)), step, memory, ladders)
+    with live(f"counting {options.model}") as show:
+
+        def counted(**args: Any) -> Model:
+            show(f"counting {options.model} with {assigned(args)}")
+            return build(options.model, **args)
+
+        found = largest(counted, step, memory, ladders)
     best, next_one = found.best, found.above
     settings = {
         "fidelity": "counted",
@@ -70,19 +73,6 @@ def _step(options: PredictOptions) -> "Step":
         raise ValueError(f"--M {M}: allowed is 1 to N={options.N}")
     config = PipelineConfig(K, M, checkpoint=options.checkpoint, schedule=options.schedule)
     return Step(config, options.N, partial(OPTIMIZERS[options.optimizer], lr=0.01))
-
-
-def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The same builder; if the search takes long, a line on stderr names each size."""
-    began = time.monotonic()
-
-    def build_and_say(**args: Any) -> Any:
-        seconds = time.monotonic() - began
-        if seconds > _SILENT:
-            print(f"{seconds:.0f} s: counting {assigned(args)}", file=sys.stderr)
-        return build(**args)
-
-    return build_and_say
 
 
 def _sentence(found: "Ladder", given: Mapping[str, Any], memory: int) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -101,14 +100,6 @@ def named_by_flags(names: Container[str]) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(re.sub(r"\b(\w+) ?= ?", named, str(error))) from None
-
-
-def json_file(flag: str, path: Path) -> Path:
-    """The path of a file to write, which a flag gives; its folder is made."""
-    if path.suffix.lower() != ".json" or path.is_dir():
-        raise ValueError(f"{flag} {path}: allowed is the path of a .json file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def _dashed(name: str) -> str:

@@ -1,7 +1,6 @@
 """`repro plan`: what would be measured; and what `repro run` shares with it."""
 
 import dataclasses
-import shlex
 import sys
 from itertools import takewhile
 from pathlib import Path
@@ -13,11 +12,9 @@ from repro.cli import doctor
 from repro.cli.options import named_by_flags, parse
 from repro.harness import catalog, machine
 from repro.harness.catalog import Source
-from repro.harness.outside import read
-from repro.harness.plan import Plan, make, obstacle
+from repro.harness.plan import Plan, make
 from repro.harness.progress import plan_table, summary
-from repro.harness.results import Run, find_run
-from repro.harness.spec import SCALES, RunSpec, Scale
+from repro.harness.spec import Scale
 from repro.harness.terminal import show
 
 P = TypeVar("P", bound="PlanOptions")
@@ -41,11 +38,6 @@ class PlanOptions:
     """where measurements are recorded"""
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
-    spec: str = ""
-    """measure a recorded run again, with its baselines: its id, or a .json file with its spec, such
-    as that of `repro predict --save`"""
-    trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """allow --spec to name code: its model is import:package.module:function"""
 
 
 class Request(NamedTuple, Generic[P]):
@@ -95,47 +87,20 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> Request[P]:
     extra = single.flags() if single else []
     prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
     options = parse(kind, arguments[len(names) :], prog, description, extra)
-    if options.spec and names:
-        both = " with ".join([f"--spec {options.spec}", *names])
-        raise ValueError(f"{both}: allowed is one of them; drop the others")
-    is_recorded = options.spec and not options.spec.endswith(".json")
-    run = find_run(options.spec, options.results)[1] if is_recorded else None
     scale, why = machine.default_scale()
     why = f"because {why} (--scale chooses another)"
     if options.scale is not None:
         scale, why = options.scale, "as asked for"
-    elif run is not None and run.scale in SCALES:
-        scale, why = run.scale, "that of the recorded run (--scale chooses another)"
-    if options.spec:
-        chosen = [_of_spec(options, run, machine.detect(scale))]
-    else:
-        # Of all experiments, only those that have minutes at this scale: a sweep has none.
-        known = [] if sources else [catalog.find(name) for name in catalog.names()]
-        sources += [source for source in known if source.build(scale).minutes.get(scale)]
-        values = {name: getattr(options, name) for name, _, _ in extra}
-        chosen = [each.given(values) for each in sources]
+    # Of all experiments, only those that have minutes at this scale: a sweep has none.
+    known = [] if sources else [catalog.find(name) for name in catalog.names()]
+    sources += [source for source in known if source.build(scale).minutes.get(scale)]
+    values = {name: getattr(options, name) for name, _, _ in extra}
+    chosen = [each.given(values) for each in sources]
     print(f"scale: {scale}, {why}")
     # Without this warning, stages would compute on the CPU and nobody would know why.
     if trouble := doctor.trouble_here():
         print(f"WARNING: {trouble}", file=sys.stderr)
     return Request(options, scale, chosen)
-
-
-def _of_spec(options: PlanOptions, run: Run | None, devices: machine.Machine) -> Source:
-    """The experiment that measures a recorded run, or a spec; names its model if that is code."""
-
-    def why_not(run: RunSpec) -> str:
-        from repro.harness.rehearsal import too_large
-
-        return obstacle(run, devices) or too_large(run, devices)
-
-    spec = run.spec if run else read(Path(options.spec), RunSpec)
-    source = catalog.replay(spec, f"--spec {options.spec}", why_not, trusted=options.trust)
-    if source.notice:
-        print(source.notice)
-    # The command is recorded, so a path loses its folders.
-    command = ["--spec", options.spec if run else Path(options.spec).name]
-    return dataclasses.replace(source, command=shlex.join(command))
 
 
 def main(arguments: list[str]) -> int:

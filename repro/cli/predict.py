@@ -1,7 +1,6 @@
 """`repro predict`: what a training step takes, which plan is fastest, how large a model can be."""
 
 import dataclasses
-import json
 from itertools import product
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -9,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from repro.cli import largest
 from repro.cli.answers import print_answer, same
 from repro.cli.largest import cut_text
-from repro.cli.options import json_file, named_by_flags, parse
+from repro.cli.options import named_by_flags, parse
 from repro.cli.source import Chosen, PredictOptions, chosen, this_machine
 from repro.costs.error_bars import range_text, step_error
 from repro.costs.units import parse_bytes
 from repro.gpipe.schedule import collector
+from repro.harness import catalog
 from repro.harness.sizes import in_blocks
 from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
+from repro.harness.terminal import live
 from repro.harness.text import TIMES, above, digits, ranged, size
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _DEVICE = {"device", "link", "memory", "results"}
 _TAKES = {
     "with --largest": {"largest", "K", "M", "schedule", "checkpoint"},
     "with --K": {"K", "M", "D", "schedule", "stages_per_rank", "checkpoint", *_DEVICE},
-    "without --K": {"devices", "top", "save", *_DEVICE},
+    "without --K": {"devices", "top", *_DEVICE},
 }
 _OF_ALL = {"model", "model_args", "N", "optimizer", "json"}
 _STEP = "step (ms)"
@@ -112,16 +113,12 @@ def main(arguments: list[str]) -> int:
     _check(options)
     if options.largest is not None:
         return largest.answer(options, options.largest)
-    save = options.save and json_file("--save", options.save)
     processes = max(options.K) * options.D if options.K else options.devices
     of = chosen(options, processes, options.N)
     memory = of.memory
     if options.memory is not None:
         memory = parse_bytes("--memory", options.memory)
     found = _given(options, of, memory) if options.K else _search(options, of, memory)
-    if save is not None:
-        spec = found.best.spec.model_copy(update={"balance": found.best.counts})
-        save.write_text(json.dumps(spec.plain(), indent=1) + "\n", encoding="utf-8")
     fields = {
         "fidelity": "simulated",
         "memory_fidelity": "counted",
@@ -136,7 +133,6 @@ def main(arguments: list[str]) -> int:
         # The steps of layers that wait are no guide to training.
         "answer": None if of.waits else found.answer(),
     }
-    trust = " --trust" if of.model.name.startswith("import:") else ""  # the file names code
     terminal = {
         "model": f"{of.model.name} ({assigned(of.model_args) or 'its defaults'}), N={options.N}, "
         f"optimizer {options.optimizer}",
@@ -146,10 +142,23 @@ def main(arguments: list[str]) -> int:
         "range": None if of.waits else range_text(of.source.durations),
         "assumed": "I and W take half of a backward each" if options.schedule == "zb-h1" else None,
         "answer": fields["answer"],
-        "wrote": save and f"{save}; `repro run --spec {save}{trust}` measures it",
+        "measure it": None if of.waits or options.K else _sweep(found.best),
     }
     print_answer(terminal, fields, as_json=options.json)
     return 0
+
+
+def _sweep(plan: "Prediction") -> str:
+    """The command that measures a plan."""
+    values = {
+        **same(plan.spec, "model", "model_args", "N", "D", "checkpoint", "schedule"),
+        **same(plan.spec, "stages_per_rank", "optimizer"),
+        "K": (plan.spec.K,),
+        "M": (plan.spec.M,),
+    }
+    if plan.spec.K > 1:
+        values["balance"] = plan.counts
+    return f"repro run {catalog.find('sweep').given(values).command}"
 
 
 def _cells(row: dict[str, Any], unit: str) -> dict[str, Any]:
@@ -217,7 +226,9 @@ def _search(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     settings: dict[str, Any] = {"model_args": of.model_args, **in_blocks("laptop")}
     settings |= same(options, "N", "optimizer") | {"K": 1, "M": 1, "checkpoint": "never"}
     one = RunSpec(model=of.model.name, **settings)
-    plans = Search(of.source, one, devices, inf if memory is None else memory).best(options.top)
+    with live(f"counting {of.model.name}") as show:
+        most = inf if memory is None else memory
+        plans = Search(of.source, one, devices, most, show).best(options.top)
     of.warn([devices], [options.N])
     is_plain = {"K": 1, "D": 1, "M": 1, "checkpoint": "never"}
     others = [plan for plan in plans if same(plan.spec, *is_plain) != is_plain]

@@ -75,8 +75,6 @@ class PredictOptions:
     """how many there are for the fastest plan; with --device here all of them"""
     top: Annotated[int, Interval(ge=1, le=100)] = 5
     """plans to show"""
-    save: Path | None = None
-    """write the spec of the fastest plan to this .json file, which `repro run --spec` measures"""
     largest: str | None = None
     """find the largest L of transformer, or D of amoebanet-d, of which each stage fits into this
     memory, such as 8GB or 8GiB"""

@@ -33,7 +33,7 @@ class ErrorBar:
 
     def __str__(self) -> str:
         """For a user, of one step."""
-        ratios = f"; of a ratio of two steps {self.ratio - 1:.0%}" if self.ratio else ""
+        ratios = f"; of a ratio of two steps {100 * (self.ratio - 1):.0f} %" if self.ratio else ""
         return (
             f"of 90 %: from 1/{self.factor:.2f} to {self.factor:.2f} times the step, by "
             f"{self.source}{ratios}"

@@ -1,4 +1,4 @@
-"""Finds experiments: experiments/<name>/runs.py, a user's own .py file, or a recorded run.
+"""Finds experiments: experiments/<name>/runs.py, or a user's own .py file.
 
 Each .py file has one function `experiment(scale=..., ...) -> Experiment`. Its further parameters
 become options of `repro run NAME`. A user's file is code, which is run. Nothing here imports torch.
@@ -16,9 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
-from repro.harness.outside import consent
-from repro.harness.spec import SIZES_AT, Experiment, Group, RunSpec, Scale, slug
-from repro.harness.vary import baselines, compared
+from repro.harness.spec import SIZES_AT, Experiment, Scale, slug
 from repro.io.untrusted import did_you_mean, from_json, message
 
 ALIASES = {"N": ("--batch",)}  # other names of a flag
@@ -40,7 +38,6 @@ class Source:
     function: Callable[..., Any]  # scale and further parameters -> Experiment
     parameters: tuple[inspect.Parameter, ...] = ()  # those besides the scale
     accumulate: bool = False  # whether results add up over commands with different parameters
-    notice: str = ""  # a line for the user before it is planned
 
     def build(self, scale: Scale) -> Experiment:
         """The experiment at a scale; of those of one GPU only at what its `minutes` name.
@@ -120,39 +117,6 @@ def find(name: str) -> Source:
     if not path.is_file():
         raise ValueError(f"experiment = '{name}': no such file; give the path of a .py file")
     return _load(path, name)
-
-
-def replay(
-    spec: RunSpec, source: str, obstacle: Callable[[RunSpec], str], *, trusted: bool = False
-) -> Source:
-    """An experiment of one run, whose spec is read, and the baselines of its ratios.
-
-    `obstacle` says why a run cannot be measured here. See `consent` for `trusted`.
-    """
-    notices = [consent(source, spec.model, trusted=trusted)]
-    if reason := obstacle(spec):
-        raise ValueError(f"{source}: {reason}")
-    bases = []
-    for changed in baselines(spec):
-        # A list of layer counts fits one K alone.
-        fits = isinstance(spec.balance, str) or changed.get("K", spec.K) == spec.K
-        changed = changed if fits else {**changed, "balance": "time"}
-        bases.append(RunSpec(**{**spec.plain(), **changed}))
-    others = []
-    for base in (base for base in bases if compared(base) != compared(spec)):
-        if reason := obstacle(base):
-            notices.append(f"without the baseline {base.method}, K={base.K}, M={base.M}: {reason}")
-        else:
-            others.append(base)
-    made = Experiment(
-        name="replay",
-        title=f"{spec.model}, K = {spec.K}, M = {spec.M}, by its spec",
-        question="Does a run come out as it was recorded, or as it was predicted?",
-        needs=f"{spec.devices} devices",
-        groups=(Group(name=slug(spec.model), runs=(*others, spec)),),
-    )
-    notice = "\n".join(filter(None, dict.fromkeys(notices)))
-    return Source("replay", lambda scale: made, accumulate=True, notice=notice)
 
 
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:

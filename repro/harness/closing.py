@@ -21,14 +21,15 @@ _SETTINGS = (
     "experiment", "recorded", "method", "D", "recompute", "fidelity", "differs in", "status",
 )  # fmt: skip
 _WORDS = ("run", *_SETTINGS, "fits", "quality", "checks")  # aligned to the left
-_QUALITIES = {"bleu": "BLEU {:.1f}", "accuracy": "accuracy {:.1%}"}  # on test data
+# On test data: metric -> its name and form.
+_QUALITIES = {"bleu": ("BLEU", text.digits), "accuracy": ("accuracy", text.percent)}
 _MARKS = {
     "over plain": "over plain: throughput over that of plain training, K=1 and M=1 without "
     "recomputation, with its 95 % interval over blocks",
     " ~": "~: the interval spans 1, no difference is shown; more --rounds make it narrower",
     "in turn": "in turn: measured alone, not step against step",
-    " busy": f"busy: other processes took more than {contention.BUSY:.0%} of the usable cores; "
-    "--force measures those rounds again",
+    " busy": f"busy: other processes took more than {text.percent(contention.BUSY)} of the usable "
+    "cores; --force measures those rounds again",
 }
 
 
@@ -120,11 +121,11 @@ def _numbers(run: Run, results: Results) -> dict[str, str]:
 
 def _quality(runs: Sequence[Run]) -> str:
     """The quality on test data, from the worst to the best of several trainings."""
-    for name, form in _QUALITIES.items():
-        found = [run.newest.get("metrics", {}).get(name) for run in runs]
+    for metric, (name, form) in _QUALITIES.items():
+        found = [run.newest.get("metrics", {}).get(metric) for run in runs]
         if values := [value for value in found if value is not None]:
-            ends = dict.fromkeys(form.format(value) for value in (min(values), max(values)))
-            return " to ".join(ends)
+            ends = dict.fromkeys(map(form, (min(values), max(values))))
+            return f"{name} {' to '.join(ends)}"
     return "-"
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TypeGuard
 
 from repro.harness import machine
+from repro.harness.text import percent
 
 BUSY = 0.1  # a larger share of the usable cores disturbs a measurement
 SHORTEST = 0.5  # seconds; CPU time is counted in ticks of 10 ms, too coarse for less
@@ -42,8 +43,8 @@ def warning(share: float | None) -> str:
     if not is_busy(share):
         return ""
     return (
-        f"this machine is busy: other processes take {share:.0%} of its usable cores, so steps "
-        "take longer and differ more; end them"
+        f"this machine is busy: other processes take {percent(share)} of its usable cores, so "
+        "steps take longer and differ more; end them"
     )
 
 

@@ -4,7 +4,7 @@ A plan is a run: schedule, K, D, M, checkpoint mode and cut. `repro.harness.pred
 and its memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -49,6 +49,7 @@ class Search:
     plain: RunSpec  # plain training on one device: model, mini-batch and optimizer
     devices: int  # how many there are
     memory: float = inf  # bytes of each
+    note: Callable[[str], None] = lambda _text: None  # shows how far the search is
 
     def best(self, top: int = 5) -> list[Prediction]:
         """The `top` best plans that fit: of each schedule, K, D and checkpoint mode the best M.
@@ -61,11 +62,14 @@ class Search:
         ]
         found: dict[Family, Prediction] = {}
         reason = self._reason(least)
-        for bound, spec in sorted(((self._bound(s), s) for s in specs), key=itemgetter(0)):
+        bounds = sorted(((self._bound(spec), spec) for spec in specs), key=itemgetter(0))
+        for number, (bound, spec) in enumerate(bounds, 1):
             shown = sorted(order(plan) for plan in found.values())[:top]
             slowest = shown[-1][0] if len(shown) == top else inf
             if bound and _length(bound) > slowest:
                 break  # so are all later ones
+            at = f"{spec.method}, K={spec.K}, D={spec.D}, M={spec.M}"
+            self.note(f"predicting plan {number} of at most {len(bounds)}: {at}")
             plan = predict(spec, self.source)
             if _length(plan.step_s) > slowest:
                 continue

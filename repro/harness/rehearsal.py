@@ -6,7 +6,6 @@ needs values is left to the first round.
 """
 
 from collections.abc import Iterable, Sequence
-from math import ceil
 
 from repro.costs import device as devices
 from repro.costs.counter import Counter
@@ -14,11 +13,9 @@ from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import sizes
-from repro.harness.machine import Machine, memory
 from repro.harness.plan import Plan
-from repro.harness.predict import Source, waits
+from repro.harness.predict import waits
 from repro.harness.spec import RunSpec, canonical
-from repro.harness.text import above
 from repro.io.redact import tilde_to_home
 from repro.io.untrusted import message, short
 from repro.methods.convolutions import refuse_undivided
@@ -102,36 +99,6 @@ def check_model(spec: RunSpec, model: Model) -> None:
                 refuse_indivisible(model.layers, spec.tensor_parallel)
         except ValueError as error:
             raise ValueError(f"model = '{spec.model}' with {error}") from None
-
-
-def too_large(spec: RunSpec, devices: Machine) -> str:
-    """Why a run does not fit into memory, by what `repro predict` counts; else empty.
-
-    Only runs of our pipeline are counted whose cut is known before they start.
-    """
-    if (spec.task, spec.fidelity, spec.library) != ("train", "measured", "repro"):
-        return ""
-    model = build(spec.model, **spec.arguments)
-    counts = spec.balance
-    if spec.K == 1:  # any cut: the rank has all layers
-        others = spec.total_stages - 1
-        counts = (len(model.layers) - others, *[1] * others)
-    if isinstance(counts, str) or waits(model):
-        return ""
-    spec.check_depth(len(model.layers))
-    source = Source(model, spec.optimizer)
-    try:
-        peaks = source.peaks(spec, source.examples(spec), counts) or [0]
-    except UncountableError:
-        return ""
-    shared = ceil(spec.devices / devices.count)
-    needed, limit = shared * max(peaks), devices.memory
-    if devices.device == "cpu":
-        needed, (limit, _) = spec.D * sum(peaks), memory()
-    if needed <= limit:
-        return ""
-    where = "a GPU" if devices.memory else "this machine"
-    return f"takes {above(needed, limit)} on {where}, as `repro predict` counts"
 
 
 def rehearse(spec: RunSpec, model: Model) -> None:

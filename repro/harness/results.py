@@ -22,6 +22,7 @@ from repro.harness.journal import Journal, Place, journals
 from repro.harness.schema import Modelled, PlanEvent, RoundRecord, TrainRound, round_record
 from repro.harness.spec import TIMED, RunSpec, canonical, run_name
 from repro.harness.statistics import Ratio, ratio
+from repro.harness.text import percent
 from repro.harness.vary import compared, differences
 from repro.io.untrusted import did_you_mean, refuse_links, short
 
@@ -380,7 +381,7 @@ def on_a_busy_machine(runs: Iterable[Run]) -> str:
     """How many of the runs that a clock timed were disturbed, a sentence; empty if none was."""
     timed = [run for run in runs if run.spec.timed and run.rounds]
     busy = sum(any(is_busy(round_.load) for round_ in run.rounds) for run in timed)
-    taken = f"other processes took more than {BUSY:.0%} of the usable cores"
+    taken = f"other processes took more than {percent(BUSY)} of the usable cores"
     return f"Measured while {taken}: {busy} of {len(timed)} timed runs." if busy else ""
 
 

@@ -1,13 +1,15 @@
 """Plain tables and lines for the terminal; a pipe gets them unwrapped."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-_NOTHING = ("-", "", "0.0%", "-0.0%")
+_NOTHING = ("-", "")
 _UNLIMITED_WIDTH = 2000  # columns; wider than any table of ours
 _LEAST_WRAPPED = 24  # characters of a line in a column that may take several lines
 
@@ -25,6 +27,17 @@ def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None
         whole = isinstance(part, Table) and _unwrapped(part) + _LEAST_WRAPPED > width
         console.width = _UNLIMITED_WIDTH if whole else width
         console.print(part)
+
+
+@contextmanager
+def live(text: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that shows what goes on, and a function to change it; a pipe gets none."""
+    from rich.console import Console
+
+    # FORCE_COLOR makes no terminal of a pipe.
+    console = Console(stderr=True, markup=False, force_terminal=sys.stderr.isatty())
+    with console.status(text) as status:
+        yield status.update
 
 
 def _unwrapped(table: "Table") -> int:

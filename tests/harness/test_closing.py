@@ -76,7 +76,7 @@ def test_of_trainings_the_range_of_quality_is_shown_and_of_a_check_what_it_found
     of = experiment(*(spec(1, 1, seed=seed) for seed in (0, 1, 2)))
     of = of.model_copy(update={"minutes": {"smoke": 1.0}})
     printed = ended(tmp_path / "trained", of, Fixed())
-    assert printed.rstrip().endswith("quality BLEU 12.0 to BLEU 30.5")
+    assert printed.rstrip().endswith("quality BLEU 12.0 to 30.5")
     check = spec(2, 4, task="check", trace=False)
     printed = ended(tmp_path / "checked", experiment(check), Fixed())
     assert re.search(r" 1 ok, 1 wrong \(batch norm of transformer-K2-M4-\w+\) ", printed)
@@ -94,6 +94,6 @@ def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: 
     printed = ended(tmp_path, experiment(*POINTS, rounds=3))
     assert printed.count("this machine is busy: other processes take ") == 1
     assert printed.count("  3, 2 busy") == len(POINTS)
-    assert "busy: other processes took more than 10% of the usable cores" in printed
+    assert "busy: other processes took more than 10.0 % of the usable cores" in printed
     loads = rounds_table(load(tmp_path)).groupby("round")["load"].first()
     assert loads.tolist() == [0.0, 0.55, 0.3]

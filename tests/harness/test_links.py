@@ -24,7 +24,6 @@ VERBS = [
     *REPORTS,
     f"run {SWEEP} --force --wandb disabled",
     f"plan {SWEEP}",
-    "plan --spec sweep/transformer",
     "report --runs",
     "report --run sweep/transformer",
     f"predict {SMALL} --device here",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from itertools import pairwise
 from typing import Any
 
@@ -143,7 +144,12 @@ def test_the_fastest_plans_are_ranked_and_fit(capsys):
 
 
 def test_steps_and_memory_are_those_of_a_simulated_run_and_none_is_faster():
-    plans = search(ARGS, 8).best(top=30)
+    asked, notes = search(ARGS, 8), []
+    asked.note = notes.append
+    plans = asked.best(top=30)
+    assert {f"{p.spec.method}, K={p.spec.K}, D={p.spec.D}, M={p.spec.M}" for p in plans} <= {
+        note.partition(": ")[2] for note in notes
+    }
     assert {plan.spec.checkpoint for plan in plans} == set(CHECKPOINTS)
     for plan in (plan for plan in plans if plan.spec.D == 1):
         record = simulated(
@@ -199,7 +205,7 @@ def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
         ([*ON[1:]], "--devices: how many there are"),
         ([*ON[1:], "--devices", "0"], "--devices 0: allowed is 1 to 64"),
         ([*ON[1:], "--devices", "2", "--schedule", "1f1b"], "--schedule: has no meaning without"),
-        ([*ON[1:], "--K", "2", "--save", "x.json"], "--save: has no meaning with --K"),
+        ([*ON[1:], "--K", "2", "--top", "3"], "--top: has no meaning with --K"),
         ([*ON[1:], "--largest", "8GB"], "--device: has no meaning with --largest"),
         ([*ON[1:], "--K", "2", "--link", "0"], "--link 0: allowed is 1e-06 to 1e+06"),
         (["transformer", "--largest", "8GB", "--K", "2", "4"], "allowed is one value of each"),
@@ -289,26 +295,20 @@ def test_the_sum_of_gradients_is_a_ring_s_and_only_its_end_is_exposed():
     assert exposed == pytest.approx([0, 0.5, 3])
 
 
-def test_a_saved_plan_and_its_baseline_are_measured_if_they_fit(tmp_path, monkeypatch, capsys):
+def test_the_command_that_is_printed_measures_the_plan(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "detect", lambda _scale: HERE)
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    saved, fastest = tmp_path / "plan.json", [*FASTEST, "--optimizer", "adam"]
-    plain = max(answer(capsys, *fastest)["plain"]["peak_bytes"])
-    less = plain - 1
-    assert main([*fastest, "--memory", f"{less}B", "--save", str(saved)]) == 0
-    assert f"`repro run --spec {saved}` measures it" in capsys.readouterr().out
-    plan = RunSpec(**json.loads(saved.read_text()))
-    words = ["--spec", str(saved), "--scale", "smoke", "--results", str(tmp_path)]
-    words += ["--rounds", "1", "--wandb", "disabled"]
-    for memory in (less, plain):
-        here = Machine("cuda", "Test GPU", 2, "gloo", "2.9", memory=memory)
-        monkeypatch.setattr(machine, "detect", lambda _scale, here=here: here)
-        assert main(["run", *words]) == 0
-        results = load(tmp_path)
-        (run,) = [run for run in results.runs if run.spec == plan]
-        assert (results.baseline(run, **PLAIN) is not None) == (memory == plain)
-        assert ("baseline single, K=1, M=1: takes " in capsys.readouterr().out) == (memory == less)
-    monkeypatch.setattr(machine, "detect", lambda _scale: dataclasses.replace(here, memory=2**20))
-    assert main(["run", *words]) == 2
-    line = capsys.readouterr().err
-    assert line.startswith(f"error: --spec {saved}: takes ")
-    assert line.endswith(" of 1.00 MiB on a GPU, as `repro predict` counts\n")
+    less = max(answer(capsys, *FASTEST)["plain"]["peak_bytes"]) - 1
+    fastest = [*FASTEST, "--memory", f"{less}B"]
+    plan = answer(capsys, *fastest)["plans"][0]
+    assert main(fastest) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "repro run" in line]
+    words = shlex.split(line.partition("repro run ")[2])
+    words += ["--results", str(tmp_path), "--rounds", "1", "--wandb", "disabled"]
+    assert main(["run", *words]) == 0
+    specs = [run.spec for run in load(tmp_path).runs]
+    assert PLAIN in [{name: getattr(spec, name) for name in PLAIN} for spec in specs]
+    (spec,) = [spec for spec in specs if spec.K * spec.D == 2]
+    assert list(spec.balance) == plan["cut"]
+    for name in ("K", "D", "M", "checkpoint", "schedule"):
+        assert getattr(spec, name) == plan[name]

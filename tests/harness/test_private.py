@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from crew import Crew, spec
+from crew import spec
 
 from repro.cli.main import main
-from repro.harness import runner
 from repro.harness.journal import journals
 from repro.io.redact import redact, tilde_to_home
 
@@ -125,16 +124,14 @@ def test_every_byte_of_a_run_its_mirror_and_its_report(home: Path, monkeypatch, 
     statuses = " ".join(str(journal.status(run)) for run in journal.runs)
     assert "RuntimeError: *** | *** | *** | *** | ~ | ~/project/zaphods.py" in statuses
     assert '"root":"~/project"' in journal.path.read_text()
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    assert main(["run", "--spec", next(iter(journal.runs)), "--rounds", "1", "--trust"]) == 0
     assert main(["report"]) == 0
 
     lines = SECRETS["MY_SECRET_THING"]
     private = [*SECRETS.values(), HOME, repr(lines)[1:-1], " ".join(lines.split())]
     written = {path for path in Path().rglob("*") if path.is_file() and path.name != "zaphods.py"}
     written -= {*Path().glob("results/*/smoke/logs/**/*"), *Path().glob("__pycache__/*")}
-    # The run of each command, plain training beside the first, and the lines of its experiment.
-    assert len(list(Path().glob("results/wandb/offline-run-*/*.wandb"))) == 5
+    # The run that does not fail, and the lines of its experiment.
+    assert len(list(Path().glob("results/wandb/offline-run-*/*.wandb"))) == 2
     for path in written:
         content = path.read_bytes() + str(path).encode()
         if path.suffix == ".gz":

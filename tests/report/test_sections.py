@@ -24,7 +24,7 @@ def test_runs_that_were_timed_on_a_busy_machine_are_counted(reference):
         replace(run, rounds=tuple(replace(each, load=load) for each in run.rounds))
         for load in (0.0, 0.3)
     )
-    said = "took more than 10% of the usable cores: 1 of 2 timed runs"
+    said = "took more than 10.0 % of the usable cores: 1 of 2 timed runs"
     assert said in on_a_busy_machine([idle, busy])
     assert on_a_busy_machine(reference.by_experiment["consistency"]) == "", "none is timed"
 
