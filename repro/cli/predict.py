@@ -12,7 +12,6 @@ from repro.cli.options import named_by_flags, parse
 from repro.cli.source import Chosen, PredictOptions, chosen, this_machine
 from repro.costs.error_bars import range_text, step_error
 from repro.costs.units import parse_bytes
-from repro.gpipe.schedule import collector
 from repro.harness import catalog
 from repro.harness.sizes import in_blocks
 from repro.harness.spec import PLAIN, RunSpec, assigned, sweep
@@ -107,7 +106,6 @@ class Found:
         )
 
 
-@collector.paused()
 def main(arguments: list[str]) -> int:
     options = parse(PredictOptions, arguments, "repro predict")
     _check(options)
@@ -186,6 +184,7 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
     """The steps of each K and M; all are checked before the first."""
     from repro.gpipe.core.layers import refuse_shared
     from repro.harness.predict import predict
+    from repro.models import BUILDERS
 
     default = [M for M in (1, 4, 32) if options.N % (options.D * M) == 0] or [1]
     Ms = list(dict.fromkeys(options.M)) or default
@@ -203,8 +202,8 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
             spec.check_depth(len(of.model.layers))
     steps = {(spec.K, spec.M): predict(spec, of.source) for spec in specs}
     plans = [steps[pair] for pair in dict.fromkeys(product(options.K, Ms))]
-    for plan in plans:
-        refuse_shared(of.model.layers, plan.counts)
+    for counts in {plan.counts for plan in plans if of.model.name not in BUILDERS}:
+        refuse_shared(of.model.layers, counts)
     plain = predict(specs[0].model_copy(update=PLAIN), of.source)
     of.warn(options.K, [options.N, *(options.N // options.D // M for M in Ms)])
     return Found(of, plain, plans, {M: steps[1, M] for M in Ms}, memory, options.json)

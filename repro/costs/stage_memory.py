@@ -79,7 +79,7 @@ class Ranks:
     def peaks(self, balance: Sequence[int]) -> list[StageMemory]:
         """Of all ranks; `balance` has the number of layers of each stage."""
         layers = stage_layers(balance)
-        K = len(self.schedule.ranks)
+        K = len(self.schedule.orders)
         return [self.peak(rank, *layers[rank::K]) for rank in range(K)]
 
 
@@ -95,8 +95,8 @@ class _Walk:
 
     def __init__(self, of: Ranks, rank: int, layers: tuple[range, ...]) -> None:
         self._of, self._counter, self._messages = of, of.counter, of.messages
-        schedule, K = of.schedule, len(of.schedule.ranks)
-        self._actions = schedule.ranks[rank]
+        schedule, K = of.schedule, len(of.schedule.orders)
+        self._rank = rank
         self._is_alone, self._last = K == 1, schedule.stages - 1
         self._stages = dict(zip(range(rank, schedule.stages, K), layers, strict=True))
         self._sizes = sizes(batch_size(of.inputs), schedule.micro_batches)
@@ -119,25 +119,28 @@ class _Walk:
     @property
     def key(self) -> Hashable:
         """A key of all that the memory of the rank depends on."""
-        of, K = self._of, len(self._of.schedule.ranks)
+        of, K = self._of, len(self._of.schedule.orders)
         # Stages by their position on the rank, so that ranks which do the same have equal keys.
-        actions = tuple((a.kind, a.of, a.stage // K, a.micro_batch) for a in self._actions)
+        order = of.schedule.orders[self._rank]
+        work = tuple((kind, stage // K, i) for kind, stage, i in order)
         data = _nbytes(of.inputs), _nbytes(of.targets), batch_size(of.inputs)
-        return tuple(self._keys.values()), actions, data, of.messages
+        messages = of.messages, of.schedule.late, self._is_alone
+        return tuple(self._keys.values()), work, data, messages
 
     def find_peak(self) -> StageMemory:
         """Memory of all kinds at the moment when their sum is greatest."""
-        receives = [action for action in reversed(self._actions) if action.kind == "Recv"]
+        actions = self._of.schedule.actions(self._rank)
+        receives = [action for action in reversed(actions) if action.kind == "Recv"]
         # Stages of the messages that are still to be received, the next one last.
         self._due_inputs = [a.stage for a in receives if a.of == "F"]
         self._due_gradients = [a.stage for a in receives if a.of in GRADIENT]
         # The stages and micro-batches whose F keeps no graph.
-        recomputed = {action.cell for action in self._actions if action.kind == "R"}
+        recomputed = {action.cell for action in actions if action.kind == "R"}
         had_backward: set[int] = set()  # stages
         resident = [self._counter.resident(n) for layers in self._stages.values() for n in layers]
         now = self._at_rest(resident)
         most = StageMemory(tuple(now), "start")
-        for action in self._actions:
+        for action in actions:
             kind, (stage, i) = action.kind, action.cell
             if kind == "U":
                 now[OPTIMIZER] += max((each.update for each in resident), default=0)
@@ -225,9 +228,8 @@ class _Walk:
     def _effects(self, stage: int, size: int, recompute: bool, fresh: bool) -> dict[str, Effect]:
         """What each kind of action does; `fresh`: the parameters have no gradients yet."""
         counter, layers = self._counter, self._stages[stage]
-        part = micro_batch(self._of.inputs, size)
 
-        def passes(*, graph: bool, counting: bool) -> list[Pass]:
+        def passes(part: Tree, *, graph: bool, counting: bool) -> list[Pass]:
             traces = [counter.layer(n, part, graph=graph, counting=counting) for n in layers]
             if stage == self._last:
                 targets = micro_batch(self._of.targets, size)
@@ -235,9 +237,10 @@ class _Walk:
             return traces
 
         def count() -> dict[str, Effect]:
+            part = micro_batch(self._of.inputs, size)
             return effects(
-                passes(graph=True, counting=not recompute),
-                passes(graph=False, counting=True) if recompute else [],
+                passes(part, graph=True, counting=not recompute),
+                passes(part, graph=False, counting=True) if recompute else [],
                 counter.boundaries(part)[layers.start],
                 first=fresh,
                 copies=stage == 0,

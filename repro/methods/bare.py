@@ -63,7 +63,7 @@ class Bare(Method):
     def _unrolled(self, schedule: Schedule) -> list[_Call]:
         """What this stage does in a schedule, in order, as calls without arguments."""
         calls: list[_Call] = []
-        for action in schedule.ranks[self._rank]:
+        for action in schedule.actions(self._rank):
             if action.kind in self._seconds:
                 calls.append(partial(self._wait, self._seconds[action.kind]))
             elif action.kind == "Send":

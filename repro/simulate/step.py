@@ -1,12 +1,11 @@
 """Simulation of one training step on a virtual clock, by `repro.gpipe.schedule.replay`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Action, Schedule
-from repro.gpipe.schedule.replay import Crossing, replay
-from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
+from repro.gpipe.schedule.replay import Crossing, Walk, walk
+from repro.gpipe.schedule.timeline import Timeline
 from repro.simulate.calibration import Overlap
 from repro.simulate.stage_costs import FREE, StageCosts
 
@@ -14,8 +13,8 @@ _TIMED = ("F", "R", "B")  # whose layers are timed
 _ROUNDS = 3  # simulations until costs that depend on each other have settled
 
 
-def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
-    """Timeline of one step: set-up, the actions as early as order and messages allow, the update.
+def simulate(schedule: Schedule, costs: StageCosts) -> Walk:
+    """One step: set-up, the actions as early as order and messages allow, the update.
 
     With uniform costs and free messages, set-up and update, the step time is that of
     `repro.paper.theory`, to rounding.
@@ -28,19 +27,11 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
         "I": costs.backward_input,
         "W": costs.backward_weight,
     }
-    K = len(schedule.ranks)
-    ready = [0.0] * K
-    setup: list[Span] = []
-    for stage, length in enumerate(costs.setup):
-        start = ready[stage % K]
-        ready[stage % K] += length
-        if length:
-            setup.append(Span("setup", stage, -1, start, start + length))
+    K = len(schedule.orders)
     update = [sum(costs.update[rank::K]) for rank in range(K)]
-    timeline = replay(
-        schedule, lambda action: seconds[action.kind][action.stage], _transfer(costs), ready, update
+    return walk(
+        schedule, lambda kind, stage: seconds[kind][stage], _transfer(costs), costs.setup, update
     )
-    return replace(timeline, spans=(*setup, *timeline.spans))
 
 
 def settle(schedule: Schedule, costs: Callable[[Overlap], StageCosts]) -> StageCosts:
@@ -50,7 +41,7 @@ def settle(schedule: Schedule, costs: Callable[[Overlap], StageCosts]) -> StageC
     """
     settled = costs(dict.fromkeys(_TIMED, (1.0,) * schedule.stages))
     for _ in range(_ROUNDS):
-        settled = costs(overlap(simulate(schedule, settled)))
+        settled = costs(overlap(simulate(schedule, settled).timeline))
     return settled
 
 
@@ -86,8 +77,8 @@ def overlap(timeline: Timeline) -> dict[str, tuple[float, ...]]:
     return {kind: tuple(map(fraction, others[kind], seconds[kind])) for kind in _TIMED}
 
 
-def _transfer(costs: StageCosts) -> float | Callable[[Action], Crossing]:
-    """Transfer times of the messages, as `replay` takes them; 0 on a free link."""
+def _transfer(costs: StageCosts) -> float | Callable[[str, int], Crossing]:
+    """Transfer times of the messages, as `walk` takes them; 0 on a free link."""
     link = costs.link
     if link == FREE:
         return 0.0
@@ -98,7 +89,7 @@ def _transfer(costs: StageCosts) -> float | Callable[[Action], Crossing]:
         for key, size in sizes.items()
         if size
     }
-    return lambda send: crossings.get((send.of, send.stage), Crossing())
+    return lambda kind, stage: crossings.get((kind, stage), Crossing())
 
 
 def all_reduce_seconds(size: int, replicas: int, link: LinkSpeed) -> float:

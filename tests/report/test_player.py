@@ -44,7 +44,7 @@ def simulated(case: dict[str, Any]) -> tuple[Schedule, Timeline]:
     K, v = case["K"], case["v"]
     schedule = make_schedule(case["schedule"], K * v, case["M"], case["checkpoint"], v)
     costs = StageCosts(*((case[kind] / v,) * (K * v) for kind in "FRB"))
-    return schedule, simulate(schedule, costs)
+    return schedule, simulate(schedule, costs).timeline
 
 
 def peak_kept(actions: tuple[Action, ...], *, with_activations: bool = False) -> int:
@@ -122,7 +122,7 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
 
     F, R, B, U = map(mean, "FRBU")
     costs = StageCosts((F, F), (R, R), (B, B), update=(U, U))
-    expected = simulate(make_schedule(run.schedule, 2, 4, run.remat), costs)
+    expected = simulate(make_schedule(run.schedule, 2, 4, run.remat), costs).timeline
     assert ideal["duration"] == pytest.approx(expected.step_time, abs=1e-3)
     assert ideal["bubble"] == pytest.approx(expected.idle_over_total, abs=1e-4)
 

@@ -1,21 +1,21 @@
 """Schedules as values: for each rank, the ordered list of everything it does.
 
 The same value is executed by the engine, laid on a virtual clock by `replay`, walked through for
-memory by `repro.costs.stage_memory`, checked and drawn. Which message belongs to which action
-stands in the list, so none of these needs a rule of its own. Sources: Figure 2 (c) and section 2.3
-of arXiv:1811.06965v5.
+memory by `repro.costs.stage_memory`, checked and drawn. It has the work of each rank in order; all
+of these learn from it which messages the work needs and sends. Sources: Figure 2 (c) and section
+2.3 of arXiv:1811.06965v5.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
-
-from repro.gpipe.schedule import collector
 
 COMPUTE = ("F", "R", "B", "I", "W")  # the actions that compute a micro-batch
 # The actions that make the gradient for which the stage before waits. A schedule has one of them.
 GRADIENT = ("B", "I")
 Cell = tuple[int, int]  # stage, micro-batch
+Work = tuple[str, int, int]  # kind F, R, B, I or W, stage, micro-batch
 Producer = tuple[str, int, int]  # see `Action.producer`
 
 
@@ -70,11 +70,6 @@ class Action(NamedTuple):
             return f"{self.kind}{self.micro_batch}"
         return f"{self.kind} {self.of}{self.micro_batch}"
 
-    @property
-    def awaited(self) -> str:
-        """Whom a Recv or U waits for."""
-        return "all ranks" if self.kind == "U" else f"rank {self.peer}"
-
     def __str__(self) -> str:
         return f"{self.label} on stage {self.stage}"
 
@@ -83,87 +78,88 @@ class Action(NamedTuple):
 class Schedule:
     """What each rank does, in order.
 
-    A Send starts a message and does not wait for it. A Recv comes where its message is needed; the
-    engine posts the receive earlier. A rank that holds several stages holds every K-th one, K being
-    the number of ranks.
+    A rank that holds several stages holds every K-th one, K being the number of ranks.
 
     Attributes:
         name: one of `SCHEDULES`.
         stages: how many there are, which is K if each rank holds one.
         micro_batches: M.
         checkpoint: which micro-batches are recomputed.
-        ranks: for each rank its actions in order.
+        orders: for each rank F, R and B, or F, I and W, in order.
+        late: whether a gradient is received before R of its micro-batch, where there is one.
     """
 
     name: str
     stages: int
     micro_batches: int
     checkpoint: str
-    ranks: tuple[tuple[Action, ...], ...]
+    orders: Sequence[Sequence[Work]]
+    late: bool = False
 
     @property
     def stages_per_rank(self) -> int:
         """How many stages each rank holds."""
-        return self.stages // len(self.ranks)
+        return self.stages // len(self.orders)
+
+    def needs(self, kind: str, stage: int) -> tuple[str, int] | None:
+        """(kind, stage) of the work of another rank whose result some work of a stage needs.
+
+        With K=1 neighbouring stages are on one rank, and nothing is sent.
+        """
+        if len(self.orders) == 1:
+            return None
+        if kind == "F":
+            return ("F", stage - 1) if stage else None
+        needs_gradient = kind in GRADIENT or (kind == "R" and self.late)
+        if needs_gradient and stage + 1 < self.stages:
+            return ("I" if kind == "I" else "B"), stage + 1
+        return None
+
+    def receiver(self, kind: str, stage: int) -> int | None:
+        """The stage on another rank that needs the result of some work of a stage."""
+        if len(self.orders) > 1 and kind == "F" and stage + 1 < self.stages:
+            return stage + 1
+        if len(self.orders) > 1 and kind in GRADIENT and stage:
+            return stage - 1
+        return None
 
     @cached_property
-    @collector.paused()
-    def in_order(self) -> list[Action]:
-        """All actions of all ranks, each after those that it needs; all U together.
+    def ranks(self) -> tuple[tuple[Action, ...], ...]:
+        """For each rank its actions in order."""
+        return tuple(map(self.actions, range(len(self.orders))))
 
-        Raises:
-            DeadlockError: if some actions can never start. The message names the blocked ones.
+    def actions(self, rank: int) -> tuple[Action, ...]:
+        """The work of a rank in order, with its messages; a rank that trains updates at the end.
+
+        What some work needs from another rank is received directly before it; the engine posts the
+        receive earlier. What it makes for another rank is sent directly after it: a Send starts a
+        message and does not wait for it.
         """
-        ordered: list[Action] = []
-        sent: set[Producer] = set()
-        # Each rank runs until it needs a message that is not sent yet, or until its update. It goes
-        # on when that message is sent, or when all ranks have come to their update.
-        position = [0] * len(self.ranks)  # of the next action of each rank
-        runnable = set(range(len(self.ranks)))
-        waiting: dict[Producer, int] = {}  # message -> the rank that needs it
-        updating: set[int] = set()  # ranks whose next action is U
-        while runnable:
-            rank = runnable.pop()
-            actions, at = self.ranks[rank], position[rank]
-            while at < len(actions):
-                action = actions[at]
-                kind = action[0]  # a field by name takes several times as long
-                if kind == "Recv":
-                    message = action.producer
-                    if message not in sent:
-                        waiting[message] = rank
-                        break
-                elif kind == "Send":
-                    message = action.producer
-                    sent.add(message)
-                    if message in waiting:
-                        runnable.add(waiting.pop(message))
-                elif kind == "U":
-                    updating.add(rank)
-                    break
-                ordered.append(action)
-                at += 1
-            position[rank] = at
-            if len(updating) == len(self.ranks):
-                ordered += [self.ranks[rank][position[rank]] for rank in updating]
-                position = [at + 1 for at in position]
-                runnable, updating = updating, set()
-        unfinished = zip(self.ranks, position, strict=True)
-        blocked = [actions[at] for actions, at in unfinished if at < len(actions)]
-        if blocked:
-            waits = ", ".join(f"{action} waits for {action.awaited}" for action in blocked)
-            raise DeadlockError(f"the schedule deadlocks: {waits}")
-        return ordered
+        K, actions = len(self.orders), list[Action]()
+        received: set[Producer] = set()
+        for kind, stage, i in self.orders[rank]:
+            if needed := self.needs(kind, stage):
+                of, maker = needed
+                if (of, maker, i) not in received:
+                    actions.append(Action("Recv", rank, stage, i, of, maker % K))
+                    received.add((of, maker, i))
+            actions.append(Action(kind, rank, stage, i))
+            receiver = self.receiver(kind, stage)
+            if receiver is not None:
+                actions.append(Action("Send", rank, stage, i, kind, receiver % K))
+        if any(kind in GRADIENT for order in self.orders for kind, _, _ in order):
+            actions.append(Action("U", rank, rank, -1))
+        return tuple(actions)
 
     def work(self, rank: int) -> tuple[Action, ...]:
         """All actions of a rank that compute a micro-batch, in order."""
-        return tuple(action for action in self.ranks[rank] if action.kind in COMPUTE)
+        return tuple(Action(kind, rank, stage, i) for kind, stage, i in self.orders[rank])
 
     def forward_only(self) -> "Schedule":
         """The schedule of an evaluation: every F and its messages, and nothing else."""
-        ranks = tuple(tuple(a for a in rank if "F" in (a.kind, a.of)) for rank in self.ranks)
+        orders = tuple(tuple(w for w in order if w[0] == "F") for order in self.orders)
         name = f"{self.name}, forward only"
-        return Schedule(name, self.stages, self.micro_batches, "never", ranks)
+        return Schedule(name, self.stages, self.micro_batches, "never", orders)
 
 
 @dataclass(frozen=True)
@@ -190,7 +186,7 @@ class Program:
     @classmethod
     def of(cls, schedule: Schedule, rank: int) -> "Program":
         """The program of one rank."""
-        actions = schedule.ranks[rank]
+        actions = schedule.actions(rank)
         receives = [a for a in actions if a.kind == "Recv"]
         backwards = [a for a in actions if a.kind == "B"]
         last_forward = max(n for n, a in enumerate(actions) if a.kind == "F")

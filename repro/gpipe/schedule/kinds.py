@@ -1,21 +1,20 @@
 """The kinds of schedules: (kind, K, M, checkpoint) -> a schedule.
 
 A kind only orders F and B of each rank, or F, I and W. `_with_recompute` inserts R, so that every
-kind with a whole backward has every checkpoint mode, and `schedule_from_orders` inserts the
-messages and the update.
+kind with a whole backward has every checkpoint mode, and `Schedule.actions` inserts the messages
+and the update.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 from repro.gpipe.errors import check_counts, one_of
 from repro.gpipe.schedule import collector
-from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
+from repro.gpipe.schedule.actions import Schedule, Work
 
 Checkpoint = Literal["always", "except_last", "never"]
 CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
-Work = tuple[str, int, int]  # kind F, R, B, I or W, stage, micro-batch
 
 
 class Kind(NamedTuple):
@@ -149,65 +148,6 @@ def _with_recompute(order: list[Work], checkpoint: str) -> list[Work]:
     return result
 
 
-def schedule_from_orders(
-    name: str,
-    micro_batches: int,
-    checkpoint: str,
-    orders: Sequence[Sequence[Work]],
-    *,
-    late: bool = False,
-    stages_per_rank: int = 1,
-) -> Schedule:
-    """Make a schedule of the order in which each rank computes: insert messages and updates.
-
-    What an action needs from another rank is received directly before it. What it makes for another
-    rank is sent directly after it. A rank that trains updates at the end.
-
-    Args:
-        name: of the schedule; like M and the checkpoint mode it is only stored.
-        micro_batches: M.
-        checkpoint: which micro-batches are recomputed.
-        orders: for each rank F, R and B, or F, I and W, in order.
-        late: receive a gradient before R of its micro-batch, where there is one.
-        stages_per_rank: how many stages each rank holds.
-    """
-    training = any(kind in GRADIENT for order in orders for kind, _, _ in order)
-    stages = len(orders) * stages_per_rank
-    ranks: list[tuple[Action, ...]] = []
-    for rank, order in enumerate(orders):
-        actions = _with_messages(rank, len(orders), stages, order, late)
-        if training:
-            actions.append(Action("U", rank, rank, -1))
-        ranks.append(tuple(actions))
-    return Schedule(name, stages, micro_batches, checkpoint, tuple(ranks))
-
-
-def _with_messages(
-    rank: int, K: int, stages: int, order: Sequence[Work], late: bool
-) -> list[Action]:
-    """The work of a rank, each action with its Recv before it and its Send after it."""
-    previous_rank, next_rank = (rank - 1) % K, (rank + 1) % K
-    received: set[tuple[int, int]] = set()  # (stage, micro-batch) of gradients
-    actions: list[Action] = []
-    for kind, stage, i in order:
-        # With K=1 neighbouring stages are on one rank, and nothing is sent.
-        has_previous = stage > 0 and K > 1
-        has_next = stage + 1 < stages and K > 1
-        needs_gradient = kind in GRADIENT or (kind == "R" and late)
-        gradient = "I" if kind == "I" else "B"
-        if kind == "F" and has_previous:
-            actions.append(Action("Recv", rank, stage, i, "F", previous_rank))
-        if needs_gradient and has_next and (stage, i) not in received:
-            actions.append(Action("Recv", rank, stage, i, gradient, next_rank))
-            received.add((stage, i))
-        actions.append(Action(kind, rank, stage, i))
-        if kind == "F" and has_next:
-            actions.append(Action("Send", rank, stage, i, "F", next_rank))
-        if kind in GRADIENT and has_previous:
-            actions.append(Action("Send", rank, stage, i, gradient, previous_rank))
-    return actions
-
-
 def check_kind(name: str, checkpoint: str, stages_per_rank: int) -> None:
     """Raise a one-line ValueError for an argument that a kind of schedule does not allow."""
     one_of("schedule", name, SCHEDULES)
@@ -257,11 +197,5 @@ def make_schedule(
         orders = [kind.order(rank, K, micro_batches, stages_per_rank) for rank in range(K)]
     else:
         orders = [kind.order(rank, K, micro_batches) for rank in range(K)]
-    return schedule_from_orders(
-        name,
-        micro_batches,
-        checkpoint,
-        [_with_recompute(order, checkpoint) for order in orders],
-        late=kind.late,
-        stages_per_rank=stages_per_rank,
-    )
+    orders = [_with_recompute(order, checkpoint) for order in orders]
+    return Schedule(name, stages, micro_batches, checkpoint, orders, kind.late)

@@ -1,17 +1,20 @@
 """Lay a schedule on a virtual clock: actions and durations in, a Timeline out.
 
 The simulator, the deadlock check, the drawings of ideal schedules and the split of waiting time
-(`breakdown`) all use `replay`. Pure: no torch.
+(`breakdown`) all use it. Pure: no torch.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
-from operator import attrgetter
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
+import numpy as np
+
 from repro.gpipe.schedule import collector
-from repro.gpipe.schedule.actions import GRADIENT, Action, Producer, Schedule
+from repro.gpipe.schedule.actions import GRADIENT, Action, DeadlockError, Schedule, Work
 from repro.gpipe.schedule.timeline import Span, Timeline
 
 
@@ -27,14 +30,67 @@ class Crossing(NamedTuple):
     blocking: bool = False  # whether the sender computes nothing while the link is occupied
 
 
-@collector.paused()
-def replay(
+class _Sends(NamedTuple):
+    """The messages that the work of one kind of a stage makes, one for each micro-batch."""
+
+    arrivals: list[float | None]
+    to: int  # a rank
+    link: list[float]
+    seconds: float
+    latency: float
+    blocking: bool
+
+
+@dataclass(frozen=True)
+class Walk:
+    """When the work of each rank begins and ends, in its order."""
+
+    schedule: Schedule
+    starts: list[list[float]]
+    ends: list[list[float]]
+    setup: list[Span]
+    update: list[Span]
+
+    @cached_property
+    def step_time(self) -> float:
+        """Seconds until the last end on any rank. The first rank begins at 0."""
+        return max(chain(*(ends[-1:] for ends in self.ends), (span.end for span in self.update)))
+
+    def busy(self) -> float:
+        """Seconds of work, summed over all ranks; to the last bit as those of the timeline."""
+        start, end, order = self._sorted
+        work = np.cumsum((end - start)[order])[-1]
+        return sum((span.seconds for span in self.update), float(work))
+
+    @property
+    @collector.paused()
+    def timeline(self) -> Timeline:
+        """All as spans, of which a large step has many."""
+        start, end, order = self._sorted
+        work, begun, ended = [*chain(*self.schedule.orders)], start.tolist(), end.tolist()
+        spans = [
+            Span(kind, stage, i, begun[n], ended[n])
+            for n in order.tolist()
+            for kind, stage, i in [work[n]]
+        ]
+        every = (*self.setup, *spans, *self.update)
+        return Timeline(every, self.schedule.stages, self.schedule.stages_per_rank)
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts, ends, and the places of all work in the order of its start."""
+        start, end = (np.fromiter(chain(*times), float) for times in (self.starts, self.ends))
+        stage = np.fromiter((stage for _, stage, _ in chain(*self.schedule.orders)), int)
+        return start, end, np.lexsort((end, stage, start))
+
+
+def walk(
     schedule: Schedule,
-    duration: Callable[[Action], float],
-    transfer: float | Callable[[Action], Crossing] = 0.0,
-    ready: Sequence[float] | None = None,
-    update: Sequence[float] | None = None,
-) -> Timeline:
+    duration: Callable[[str, int], float],
+    transfer: float | Callable[[str, int], Crossing] = 0.0,
+    setup: Sequence[float] = (),
+    update: Sequence[float] = (),
+) -> Walk:
     """Run every action as early as the order of its rank and the messages allow.
 
     No rank updates before all have ended their work, since all ranks agree first that the step is
@@ -42,57 +98,102 @@ def replay(
 
     Args:
         schedule: what each rank does, in order.
-        duration: seconds that an action takes which computes a micro-batch.
-        transfer: seconds of latency of every message, or a function of the Send.
-        ready: when each rank can begin, in seconds; by default at 0.
+        duration: (kind, stage) -> seconds of that work of one micro-batch.
+        transfer: seconds of latency of every message, or a function (kind, stage) of what made it.
+        setup: seconds of each stage before its rank can begin; by default 0.
         update: seconds of each rank's U; by default 0. A U of 0 seconds has no span.
 
     Raises:
         DeadlockError: if some actions can never start. The message names the blocked ones.
     """
+    orders, K, M = schedule.orders, len(schedule.orders), schedule.micro_batches
+    clock = [0.0] * K
+    starts, ends = [list[float]() for _ in orders], [list[float]() for _ in orders]
+    setup_spans = []
+    for stage, seconds in enumerate(setup):
+        start = clock[stage % K]
+        clock[stage % K] += seconds
+        if seconds:
+            setup_spans.append(Span("setup", stage, -1, start, start + seconds))
     same = Crossing(latency=0.0 if callable(transfer) else transfer)
-    crossing = transfer if callable(transfer) else lambda _send: same
-    clock = list(ready) if ready is not None else [0.0] * len(schedule.ranks)
-    arrivals: dict[Producer, float] = {}  # message -> when it arrives
-    link_free: dict[tuple[int, int], float] = {}  # (from, to) -> when the next message can leave
-    spans: list[Span] = []
-    end = 0.0  # of all work so far
-    for action in schedule.in_order:
-        # Fields by name would take a third of the time of a large replay.
-        kind, rank, stage, micro_batch, of, peer = action
-        now = clock[rank]
-        if kind == "Recv":
-            clock[rank] = max(now, arrivals[action.producer])
-        elif kind == "Send":
-            link = rank, peer
-            seconds, latency, blocking = crossing(action)
-            left = link_free[link] = max(now, link_free.get(link, now)) + seconds
-            arrivals[of, stage, micro_batch] = left + latency
-            if blocking:
-                clock[rank] = left
-        elif kind == "U":
-            seconds = update[rank] if update is not None else 0.0
-            if seconds:
-                spans.append(Span("U", stage, -1, end, end + seconds))
-            clock[rank] = max(now, end + seconds)
-        else:
-            clock[rank] = now + duration(action)
-            spans.append(Span(kind, stage, micro_batch, now, clock[rank]))
-            end = max(end, clock[rank])
-    ordered = tuple(sorted(spans, key=attrgetter("start", "stage", "end")))
-    return Timeline(ordered, schedule.stages, schedule.stages_per_rank)
+    crossing = transfer if callable(transfer) else lambda _kind, _stage: same
+    # (kind, stage) of what makes messages -> when that of each micro-batch arrives.
+    arrivals: dict[tuple[str, int], list[float | None]] = defaultdict(lambda: [None] * M)
+    # (from, to) -> when the next message can leave; in a list, since it changes.
+    links: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0])
+
+    @cache
+    def facts(kind: str, stage: int) -> tuple[float, list[float | None] | None, _Sends | None]:
+        """Seconds of some work of a stage, the messages that it needs, and those that it sends."""
+        needed, receiver = schedule.needs(kind, stage), schedule.receiver(kind, stage)
+        sends = None
+        if receiver is not None:
+            link = links[stage % K, receiver % K]
+            sends = _Sends(arrivals[kind, stage], receiver % K, link, *crossing(kind, stage))
+        return duration(kind, stage), arrivals[needed] if needed else None, sends
+
+    # Each rank runs until it needs a message that is not sent yet, and again when one is sent.
+    runnable = set(range(K))
+    while runnable:
+        rank = runnable.pop()
+        now, order, start, end = clock[rank], orders[rank], starts[rank], ends[rank]
+        for at in range(len(end), len(order)):
+            kind, stage, i = order[at]
+            seconds, received, sends = facts(kind, stage)
+            if received:
+                arrival = received[i]
+                if arrival is None:
+                    break
+                now = max(now, arrival)
+            start.append(now)
+            now += seconds
+            end.append(now)
+            if sends:
+                sent, to, link, occupied, latency, blocking = sends
+                left = link[0] = max(now, link[0]) + occupied
+                sent[i] = left + latency
+                now = left if blocking else now
+                runnable.add(to)
+        clock[rank] = now
+    _refuse_deadlock(schedule, ends)
+    last = max(chain(*(end[-1:] for end in ends)), default=0.0)
+    updates = [Span("U", rank, -1, last, last + s) for rank, s in enumerate(update) if s]
+    return Walk(schedule, starts, ends, setup_spans, updates)
+
+
+def _refuse_deadlock(schedule: Schedule, ends: Sequence[Sequence[float]]) -> None:
+    """Raise a DeadlockError that names what each rank waits for whose work has not all ended."""
+    blocked = []
+    for order, end in zip(schedule.orders, ends, strict=True):
+        for kind, stage, i in order[len(end) : len(end) + 1]:
+            of, maker = schedule.needs(kind, stage) or ("", 0)
+            blocked.append(
+                f"Recv {of}{i} on stage {stage} waits for rank {maker % len(schedule.orders)}"
+            )
+    if blocked:
+        raise DeadlockError(f"the schedule deadlocks: {', '.join(blocked)}")
+
+
+def replay(
+    schedule: Schedule,
+    duration: Callable[[str, int], float],
+    transfer: float | Callable[[str, int], Crossing] = 0.0,
+    update: Sequence[float] = (),
+) -> Timeline:
+    """The timeline of `walk`."""
+    return walk(schedule, duration, transfer, update=update).timeline
 
 
 def check(schedule: Schedule) -> None:
     """Raise a ValueError for a schedule that would deadlock, or lacks what an action needs."""
-    kinds = {action.kind for actions in schedule.ranks for action in actions}
+    kinds = {kind for order in schedule.orders for kind, _, _ in order}
     required = ("F",)  # what a stage must do once with each micro-batch
     if not kinds.isdisjoint((*GRADIENT, "W")):
         required = ("F", "I", "W") if kinds & {"I", "W"} else ("F", "B")
     links: dict[tuple[int, int, str], dict[str, list[Action]]] = {}
     for rank, actions in enumerate(schedule.ranks):
         _check_work(schedule, rank, required)
-        _check_needs(schedule, actions)
+        _check_needs(schedule, rank)
         for a in actions:
             if a.kind in ("Send", "Recv"):
                 link = (rank, a.peer, a.of) if a.kind == "Send" else (a.peer, rank, a.of)
@@ -105,60 +206,50 @@ def check(schedule: Schedule) -> None:
                     f"{send or 'nothing'} is sent; each message is received once, in the order of "
                     "sending"
                 )
-    _ = schedule.in_order  # raises a DeadlockError where ranks wait for each other
+    walk(schedule, lambda _kind, _stage: 0.0)  # raises a DeadlockError where ranks wait
 
 
 def _check_work(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
-    """Raise a ValueError unless a rank does on each of its stages what is required, and updates."""
-    name = f"schedule {schedule.name!r}"
-    K, actions = len(schedule.ranks), schedule.ranks[rank]
-    for action in actions:
-        if action.rank != rank or action.stage % K != rank:
-            raise ValueError(
-                f"{name}: rank {rank} has an action of another rank or stage: {action}"
-            )
+    """Raise a ValueError unless a rank does what it must on each of its stages, and on no other."""
+    name, K = f"schedule {schedule.name!r}", len(schedule.orders)
+    done: dict[int, Counter[tuple[str, int]]] = {
+        stage: Counter() for stage in range(rank, schedule.stages, K)
+    }
+    for kind, stage, i in schedule.orders[rank]:
+        if stage not in done:
+            raise ValueError(f"{name}: rank {rank} has {kind}{i} of stage {stage}, not one of its")
+        if kind != "R":
+            done[stage][kind, i] += 1
     expected = Counter((kind, i) for kind in required for i in range(schedule.micro_batches))
-    for stage in range(rank, schedule.stages, K):
-        work = [a for a in actions if a.stage == stage and a.kind in ("F", *GRADIENT, "W")]
-        if Counter((a.kind, a.micro_batch) for a in work) != expected:
+    for stage, counts in done.items():
+        if counts != expected:
             raise ValueError(
                 f"{name}: stage {stage} must do each of {' and '.join(required)} 0 to "
                 f"{schedule.micro_batches - 1} exactly once"
             )
-    updates = [n for n, action in enumerate(actions) if action.kind == "U"]
-    if updates != ([len(actions) - 1] if len(required) > 1 else []):
-        raise ValueError(
-            f"{name}: rank {rank} must have one U, at its end, if it trains, else no U"
-        )
 
 
-def _check_needs(schedule: Schedule, actions: Sequence[Action]) -> None:
-    """Raise a ValueError if an action of a rank comes before what it works on."""
-    # What the rank has made or received: (kind, stage, micro-batch).
-    present: set[tuple[str, int, int]] = set()
-    for action in actions:
-        kind, stage, i = action.kind, action.stage, action.micro_batch
-        needs = {
-            "F": [("F", stage - 1, i)] if stage else [],
-            "R": [("F", stage, i)],
-            "W": [("I", stage, i)],
-            "Send": [action.producer],
-        }.get(kind, [])
-        if kind in GRADIENT:
-            needs = [("F", stage, i), (kind, stage + 1, i)][: schedule.stages - stage]
-        problem = ""
-        if kind == "R" and ("B", stage, i) in present:
-            problem = "it must come before B"
+def _check_needs(schedule: Schedule, rank: int) -> None:
+    """Raise a ValueError if some work comes before what it needs of the same rank."""
+    is_alone, done = len(schedule.orders) == 1, set[Work]()
+    for kind, stage, i in schedule.orders[rank]:
+        needs = [("I" if kind == "W" else "F", stage, i)] if kind != "F" else []
+        if is_alone and kind == "F" and stage:
+            needs.append(("F", stage - 1, i))
+        if is_alone and kind in GRADIENT and stage + 1 < schedule.stages:
+            needs.append((kind, stage + 1, i))
+        problem = "it must come before B" if kind == "R" and ("B", stage, i) in done else ""
         for needed in needs:
-            if needed not in present:
+            if needed not in done:
                 problem = f"{needed[0]}{i} of stage {needed[1]} must come before it"
         if problem:
             raise ValueError(
-                f"schedule {schedule.name!r}: {action} comes at the wrong time: {problem}"
+                f"schedule {schedule.name!r}: {kind}{i} on stage {stage} comes at the wrong time: "
+                f"{problem}"
             )
-        present.add(action.producer if kind == "Recv" else (kind, stage, i))
+        done.add((kind, stage, i))
 
 
 def draw(schedule: Schedule) -> str:
     """The schedule as text, one row a rank, if every action took equally long and messages none."""
-    return replay(schedule, lambda _action: 1.0).to_text()
+    return replay(schedule, lambda _kind, _stage: 1.0).to_text()
