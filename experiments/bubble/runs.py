@@ -25,7 +25,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     transformers = [
         run
         for K in ((2,) if scale in ON_CPU else (2, 4, 8))
-        for run in sweep(**real, K=K, M=_powers(32), **in_blocks(scale, 8))
+        for run in sweep(**real, K=K, M=_powers(32), **in_blocks(scale))
     ]
     return Experiment(
         **ABOUT.of_experiment,

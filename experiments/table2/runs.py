@@ -39,7 +39,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(scale: Scale) -> Iterator[Group]:
-    cells: dict[str, Any] = {"K": KS, "M": MS, **sizes.in_blocks(scale, 8)}
+    cells: dict[str, Any] = {"K": KS, "M": MS, **sizes.in_blocks(scale)}
     for model, args in SIZES.items():
         runs = sweep(model=model, model_args=args[scale], N=N[model][scale], **cells)
         yield Group(name=model, runs=runs)
