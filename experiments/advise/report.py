@@ -48,7 +48,7 @@ def plans(results: Results) -> Frame:
     for where in frame["where"].unique():
         here = select(frame, where=where)
         frame.loc[here[PREDICTED].idxmin(), "plan"] += _mark(results, here)
-    return frame.rename(columns={"remat": "recomputed"})
+    return frame.rename(columns={"checkpoint": "recomputed"})
 
 
 def _mark(results: Results, plans: Frame) -> str:

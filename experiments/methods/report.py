@@ -39,12 +39,12 @@ def tables(results: Results) -> list[Table]:
 
 def side_by_side(results: Results) -> Table:
     frame, work = recorded(results, plan.WORK), ["where", "group"]  # one model at one place
-    alone = select(frame, method="single", remat="never").drop_duplicates(work)
+    alone = select(frame, method="single", checkpoint="never").drop_duplicates(work)
     frame = frame.join(alone.set_index(work)["run"].rename("alone"), on=work)
     pairs = zip(frame["run"], frame["alone"].replace({nan: None}), strict=True)
     frame = with_interval(frame, OVER_ONE, [ratio_of(results, *pair) for pair in pairs])
     table = frame[["where"]].assign(model=frame["model"].map(style.model_name))
-    table["method"] = frame["method"] + frame["remat"].map(RECOMPUTED).fillna("")
+    table["method"] = frame["method"] + frame["checkpoint"].map(RECOMPUTED).fillna("")
     table[OVER_ONE] = or_status(frame, OVER_ONE)
     table = table.join(frame.filter(like=f"{OVER_ONE}: "))
     table[PEAK], table[SENT] = 1024 * frame["peak_gib_max"], frame[SENT]
@@ -58,7 +58,7 @@ def traffic(results: Results) -> Table:
     """What the device sends that sends most: measured and counted on two, and counted on K."""
     at = ["where", "model", "method"]
     small = recorded(results, plan.TRAFFIC).set_index(at)
-    measured = select(recorded(results, plan.WORK), devices=2, remat="never")
+    measured = select(recorded(results, plan.WORK), devices=2, checkpoint="never")
     measured = measured.drop_duplicates(at).set_index(at)[SENT]
     large = at_paper_size(results).set_index(at)[[SENT, OVER_GPIPE, BUT_GRADIENTS]]
     table = small[[]].assign(**{ON_TWO: measured, COUNTED_ON_TWO: small[SENT]})
@@ -127,7 +127,9 @@ def figures(results: Results) -> Iterator[Picture]:
 
 
 def on_one_clock(results: Results) -> Figure | None:
-    frame = runs_frame(results, NAME, group=plan.SCHEDULES, M=SIMULATED_M, remat="never", done=True)
+    frame = runs_frame(
+        results, NAME, group=plan.SCHEDULES, M=SIMULATED_M, checkpoint="never", done=True
+    )
     steps = dict(zip(frame["method"], map(results.timeline, frame["run"]), strict=True))
     timelines = {name: step for name, step in steps.items() if step is not None}
     if "gpipe" not in timelines:

@@ -80,7 +80,7 @@ def estimates_of(lines: Frame, column: str) -> list[Estimate]:
 def step_name(run: Run) -> str:
     """The work of a step: model, M, and whether it recomputes."""
     waits = f"{run.K} equal stages that wait (emulated)"
-    recomputes = ", recomputes" if run.remat == "always" else ""
+    recomputes = ", recomputes" if run.checkpoint == "always" else ""
     return f"{waits if run.model == 'timed' else model_name(run.model)}, M={run.M}{recomputes}"
 
 

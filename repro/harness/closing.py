@@ -82,7 +82,7 @@ def _row(run: Run, results: Results) -> dict[str, str]:
         "N": str(run.N),
         "method": run.spec.method,
         "D": str(run.D),
-        "recompute": run.remat,
+        "recompute": run.checkpoint,
         "fidelity": run.fidelity,
         "differs in": run.differs_in or "-",
         **_numbers(run, results),

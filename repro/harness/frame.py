@@ -24,7 +24,7 @@ _ENDS = ("", "_ci_low", "_ci_high")
 # Attributes of a run that are columns of its line, besides the fields of its spec.
 _OF_RUN = (
     "experiment", "machine", "scale", "group", "id", "status", "done", "model", "K", "M", "N", "D",
-    "schedule", "remat", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",
+    "schedule", "checkpoint", "library", "fidelity", "device", "cut_by", "commit", "unit", "step_s",
     "throughput", "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "balance", "labels", "differs_in",
 )
@@ -46,7 +46,7 @@ SETTINGS = (
 )
 COLUMNS = (
     "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
-    "remat", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
+    "checkpoint", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
     *(f"{name}{end}" for name in _SPEEDUPS for end in _ENDS),
     "idle_over_total", "idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",

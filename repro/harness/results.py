@@ -118,7 +118,7 @@ class Run:
     M = property(attrgetter("spec.M"))
     D = property(attrgetter("spec.D"))
     schedule = property(attrgetter("spec.schedule"))
-    remat = property(attrgetter("spec.checkpoint"))
+    checkpoint = property(attrgetter("spec.checkpoint"))
     library = property(attrgetter("spec.library"))
     fidelity = property(attrgetter("spec.fidelity"))
     step_s = _median_of_rounds("step_s")

@@ -106,9 +106,8 @@ def log_run(mode: Mode, results: Results, run: Run, directory: Path) -> str | No
     line = run_line(results, run)
     numbers = {name: line.pop(name) for name in _NUMBERS}
     config = line | run.spec.plain() | _of_model(run.model, canonical(run.spec.model_args))
-    # The spec names recomputation `checkpoint` and has the rule of the cut; so does `cut_by`.
-    config |= {"balance": line["balance"], "method": run.spec.method}
-    config |= {"remat": None, "peak_gib_per_stage": None}
+    # The spec has the rule of the cut; so does `cut_by`.
+    config |= {"balance": line["balance"], "method": run.spec.method, "peak_gib_per_stage": None}
     # Metrics of single languages ("bleu toy:alfa") are too many.
     tested = {f"test/{n}": v for n, v in run.newest.get("metrics", {}).items() if ":" not in n}
     name = run_name(run.id, "measured", run.differs_in)[:128]  # W&B takes no longer one

@@ -79,7 +79,7 @@ def told_apart(frame: Frame, names: Sequence[str]) -> list[str]:
 def _in_words(name: str, value: Any) -> str:
     if name == "model":
         return model_name(value)
-    words = {"D": "D=", "N": "N=", "remat": "recompute "}
+    words = {"D": "D=", "N": "N=", "checkpoint": "recompute "}
     return f"{words.get(name, '')}{value}"
 
 

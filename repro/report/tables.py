@@ -46,13 +46,15 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     ]
     columns = {
         **{name: frame[name] for name in ("method", "K", "M")},
-        "differs in": told_apart(frame, ("model", "D", "N", "remat", "fidelity", "where")),
+        "differs in": told_apart(frame, ("model", "D", "N", "checkpoint", "fidelity", "where")),
         "throughput": or_status(frame, "throughput"),
         **frame.filter(like=over),
         "peak MiB": 1024 * frame["peak_gib_max"],
     }
     shown, data = in_two(pd.DataFrame(columns))
-    settings = frame[["id", "model", "D", "N", "remat", "fidelity", "machine", "idle_over_total"]]
+    settings = frame[
+        ["id", "model", "D", "N", "checkpoint", "fidelity", "machine", "idle_over_total"]
+    ]
     settings = settings.rename(columns={"idle_over_total": "idle/total"})
     data = pd.concat([settings.reset_index(drop=True), data], axis=1)
     constant = [name for name in shown if name != "throughput" and shown[name].nunique() < 2]

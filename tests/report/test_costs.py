@@ -18,7 +18,11 @@ def test_the_ranges_are_those_of_recorded_steps(reference):
 def test_the_advised_plan_is_marked_with_its_step_over_the_fastest(reference):
     def faster(run):
         """The fifth plan in half of its time; what is predicted stays."""
-        if run.experiment != "advise" or (run.schedule, run.M, run.remat) != ("gpipe", 4, "never"):
+        if run.experiment != "advise" or (run.schedule, run.M, run.checkpoint) != (
+            "gpipe",
+            4,
+            "never",
+        ):
             return run
         return with_values(run, step_s=[s / 2 for s in run.rounds[0].values["step_s"]])
 

@@ -122,7 +122,7 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
 
     F, R, B, U = map(mean, "FRBU")
     costs = StageCosts((F, F), (R, R), (B, B), update=(U, U))
-    expected = simulate(make_schedule(run.schedule, 2, 4, run.remat), costs).timeline
+    expected = simulate(make_schedule(run.schedule, 2, 4, run.checkpoint), costs).timeline
     assert ideal["duration"] == pytest.approx(expected.step_time, abs=1e-3)
     assert ideal["bubble"] == pytest.approx(expected.idle_over_total, abs=1e-4)
 

@@ -85,7 +85,7 @@ def _plain(results: Results, run: Run, timeline: Timeline) -> Step:
     """A step for the page: each span as kind, stage, micro-batch, start and length."""
     schedule, _ = SCHEDULES[run.schedule]
     label = [model_name(run.model), schedule, f"K={run.K}, M={run.M}, N={run.N}"]
-    label += [f"recompute {run.remat}", run.differs_in, results.where(run)]
+    label += [f"recompute {run.checkpoint}", run.differs_in, results.where(run)]
     label += [f"link {link_name(run.spec)}"] if run.spec.link else []
     spans = []
     for span in sorted(timeline.spans, key=lambda span: (span.start, span.stage)):
@@ -97,7 +97,7 @@ def _plain(results: Results, run: Run, timeline: Timeline) -> Step:
         "experiment": run.experiment,
         "source": f"{run.experiment} at {run.scale} scale on {run.machine}, run {run.id}",
         "schedule": run.schedule,
-        "checkpoint": run.remat,
+        "checkpoint": run.checkpoint,
         "K": run.K,
         "M": run.M,
         "v": timeline.stages_per_rank,
