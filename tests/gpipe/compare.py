@@ -24,6 +24,7 @@ from repro.gpipe import Pipeline, PipelineConfig, Timeline, launch
 from repro.gpipe.core import replicas
 from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
+from repro.gpipe.core.loss import Weighted
 from repro.gpipe.core.microbatch import flatten, split
 from repro.gpipe.exact import rng
 
@@ -145,7 +146,7 @@ def plain(name: str | int, config: PipelineConfig) -> Trained:
             whole,
             mini_batches,
             M,
-            scaled_loss if what.scaled else what.loss,
+            Weighted(scaled_loss, len) if what.scaled else what.loss,
             region=lambda: regions(what),
             **given,
         )

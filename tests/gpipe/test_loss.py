@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from repro.gpipe.core.microbatch import map_leaves, split
 # One launch trains with every loss.
 pytestmark = pytest.mark.timeout(180)
 N, CLASSES, TOKENS, PAD = 16, 4, 5, 0
-SPLITS = [(1, 1), (1, 4), (2, 4), (3, 2)]  # K and M
+SPLITS = [(1, 1, 1), (1, 4, 1), (2, 4, 1), (3, 2, 1), (1, 1, 2), (2, 2, 2)]  # K, M and D
 REFUSED = "Weighted(loss_fn, lambda targets: number of terms)"
+SPLIT = "M = D = 1 if it compares examples"
 Loss = Callable[[Any, Any], Any]
 UNTYPED: Any = functional  # its stubs lack some arguments
 
@@ -82,6 +84,15 @@ def of_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
 
 
+def asserting(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Looks at types and shapes, and calls one loss of torch."""
+    assert not isinstance(outputs, tuple)
+    count, classes = outputs.shape
+    assert outputs.size(0) == len(targets) == count
+    assert outputs.dim() == outputs.ndim
+    return functional.cross_entropy(outputs.reshape(count, classes), targets.reshape(count))
+
+
 def ctc(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
     frames = outputs[None].expand(2 * TOKENS, -1, -1).log_softmax(-1)
     frame_counts = torch.full_like(targets[1], 2 * TOKENS)
@@ -99,6 +110,9 @@ OF_TORCH: dict[str, tuple[Loss, Any]] = {
     "probabilities": (nn.CrossEntropyLoss(weight=WEIGHTS), SOFT),
     "lambda": (lambda o, t: functional.cross_entropy(o.float(), t, weight=WEIGHTS.float()), HARD),
     "scaled": (lambda o, t: functional.cross_entropy(o, t, weight=WEIGHTS) / 3, HARD),
+    "scaled by a tensor": (lambda o, t: -BALANCED[0] * functional.cross_entropy(o, t), HARD),
+    "asserting": (asserting, HARD),
+    "compiled": (torch.compile(of_tokens, backend="eager"), tokens()),
     "tokens": (of_tokens, tokens()),
     "negative log likelihood": (lambda o, t: nn.NLLLoss(WEIGHTS)(o.log_softmax(-1), t), labels()),
     "sum": (nn.CrossEntropyLoss(reduction="sum"), HARD),
@@ -110,7 +124,6 @@ OF_TORCH: dict[str, tuple[Loss, Any]] = {
     "weighted Huber": (lambda o, t: UNTYPED.huber_loss(o, t[0], weight=t[1]), (SOME, SIGNS)),
     "balanced weights": (nn.CrossEntropyLoss(weight=BALANCED), TWO_KINDS),
     "module": (Own(), labels()),
-    "module with an average": (Averaging(), SOME),
     "connectionist": (ctc, (tokens(), LENGTHS)),
     "linear": (lambda o, t: functional.linear_cross_entropy(o, SOME, t), HARD),
 }
@@ -155,6 +168,8 @@ def evidence_bound(outputs: Tensor, targets: Tensor) -> Tensor:
 # Of people's own: (loss, targets, whether it can be split into micro-batches).
 OWN: dict[str, tuple[Loss, Any, bool]] = {
     "focal": (focal, labels(), True),
+    "module with an average": (Averaging(), SOME, True),
+    "focal, weighted": (Weighted(focal, len), labels(), True),
     "masked mean": (masked_mean, tokens(), False),
     "masked mean, weighted": (Weighted(masked_mean, lambda t: (t != PAD).sum()), tokens(), True),
     "wrongly weighted": (Weighted(of_tokens, len), tokens(), False),
@@ -171,6 +186,8 @@ OWN: dict[str, tuple[Loss, Any, bool]] = {
     ),
 }
 ALL = {name: case[:2] for name, case in (OF_TORCH | OWN).items()}
+# Two replicas do not compare a loss: for which M they refuse one.
+REPLICATED = {"ignored labels": (), "sum of squares": (), "focal": (1, 2), "focal, weighted": (1,)}
 
 
 def model() -> nn.Sequential:
@@ -195,16 +212,15 @@ def plain(name: str) -> tuple[list[float], dict[str, Tensor]]:
     return losses, whole.state_dict()
 
 
-def piped(K: int, M: int, name: str) -> tuple[list[float], dict[str, Tensor]] | str:
+def piped(K: int, M: int, D: int, name: str) -> tuple[list[float], dict[str, Tensor]] | str:
     """The losses and this stage's weights, or the line of a refusal."""
     loss_fn, targets = ALL[name]
-    pipe = Pipeline(model(), K, M, device="cpu", balance="uniform")
+    pipe = Pipeline(model(), K, M, D, device="cpu", balance="uniform")
+    x, y = map_leaves(Tensor, lambda t: t[pipe.replica :: D], (random(N, 8, seed=7), targets))
     optimizer = torch.optim.SGD([{"params": [*pipe.parameters()]}], lr=0.01)
     steps = range(3)
     try:
-        losses = [
-            pipe.train_step(random(N, 8, seed=7), targets, loss_fn, optimizer).loss for _ in steps
-        ]
+        losses = [pipe.train_step(x, y, loss_fn, optimizer).loss for _ in steps]
     except ValueError as error:
         return str(error)
     finally:
@@ -232,11 +248,12 @@ def evaluated() -> list[Any]:
 def everything() -> dict[Any, Any]:
     rank = dist.get_rank()
     found: dict[Any, Any] = {
-        (K, M, name): piped(K, M, name) for K, M in SPLITS if rank < K for name in ALL
+        (*way, name): piped(*way, name) for way in SPLITS if rank < way[0] * way[2] for name in ALL
     }
-    found["metrics"] = counted(2, 2, [Counting(), Counting()])
+    of_replica = Weighted(Counting(), len)
+    found["metrics"] = counted(2, 2, [of_replica] * 2)
     if rank < 2:
-        found["metrics of one"] = counted(1, 2, [nn.CrossEntropyLoss(), Counting()])
+        found["metrics of one"] = counted(1, 2, [nn.CrossEntropyLoss(), of_replica])
         found["evaluated"] = evaluated()
     return found
 
@@ -246,16 +263,22 @@ def found() -> list[dict[Any, Any]]:
     return launch(everything, stages=4)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("name", ALL)
 def test_a_loss_is_that_of_the_mini_batch_or_refused(name: str, found: Any):
     losses, weights = plain(name)
-    for K, M in SPLITS:
-        ranks = [found[rank][K, M, name] for rank in range(K)]
-        if name in OWN and not OWN[name][2] and M > 1:
-            assert all(REFUSED in line and "\n" not in line for line in ranks), (K, M)
+    for K, M, D in SPLITS:
+        ranks = [found[rank][K, M, D, name] for rank in range(K * D)]
+        must_be_refused = name in OWN and not OWN[name][2] and M * D > 1
+        is_refused = isinstance(ranks[0], str)
+        if D > 1 and name in REPLICATED:
+            assert is_refused == (M in REPLICATED[name])
+        if must_be_refused or (is_refused and D > 1 and (M == 1 or name in OWN)):
+            assert all(REFUSED in line and "\n" not in line for line in ranks), (K, M, D, ranks)
+            assert len(ranks[0]) <= 200
             continue
         for part in ranks:
-            assert not isinstance(part, str), (K, M, part)
+            assert not isinstance(part, str), (K, M, D, part)
             assert part[0] == pytest.approx(losses, rel=1e-6 if name == "lambda" else 1e-12)
             for key, value in part[1].items():
                 torch.testing.assert_close(value, weights[key], rtol=1e-6, atol=1e-8)
@@ -310,10 +333,16 @@ def test_metrics_are_summed_over_replicas_and_known_on_every_rank(found: Any):
         assert trained["n"] == evaluated["n"] == N
 
 
+def test_a_micro_batch_without_terms_has_metrics():
+    loss_fn = lambda o, t: (functional.cross_entropy(o, t), {"n": len(t)})  # noqa: E731
+    result = one_stage().train_step(random(N, 8), labels(0, 1, 2, 3), loss_fn)
+    assert result.metrics == {"n": N}
+
+
 def test_an_evaluation_is_refused_on_all_ranks_which_go_on(found: Any):
     refusal, loss = found[0]["evaluated"]
     assert found[1]["evaluated"] == [refusal, loss]
-    assert "cannot be split" in refusal
+    assert SPLIT in refusal
     assert loss > 0
 
 
@@ -335,6 +364,7 @@ PARTLY_ZERO = SOME * (torch.arange(N) >= N // 4)[:, None]
     ("loss_fn", "targets", "words"),
     [
         (moving, SOME, "it holds state"),
+        (lambda o, t: focal(o.div_(2), t), labels(), "writes to outputs in place"),
         (lambda o, t: (focal(o, t), {"n": "many"}), labels(), "metrics .*dict of numbers or tens"),
         (lambda o, t: (focal(o, t), 1), labels(), "returned metrics 1"),
         (
@@ -348,14 +378,56 @@ def test_losses_that_are_refused(loss_fn: Loss, targets: Tensor, words: str):
     refused(words, one_stage().train_step, random(N, 8), targets, loss_fn)
 
 
-def test_unequal_terms_are_found_when_they_first_come():
+def without_one(outputs: Tensor, targets: Tensor) -> Tensor:
+    each = functional.cross_entropy(outputs, targets, reduction="none")
+    return (each * (targets != 1)).sum() / (targets != 1).sum()
+
+
+ENDS = 3 * (torch.arange(N) % 3 > 0)  # the least and the greatest class, in unequal shares
+
+
+def by_weight(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    return ((outputs - targets[0]).square().mean(1) * targets[1]).sum() / targets[1].sum()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "equal", "unequal"),
+    [
+        (masked_mean, tokens().clamp(min=1), tokens()),
+        (without_one, ENDS, torch.where(torch.arange(N) < 2, 1, ENDS)),
+        (by_weight, (SOME, torch.ones(N)), (SOME, torch.arange(1, N + 1))),
+    ],
+)
+def test_unequal_terms_are_found_when_they_first_come(loss_fn: Loss, equal: Any, unequal: Any):
     pipe, x = one_stage(), random(N, 8)
-    full = tokens().clamp(min=1)
-    pipe.train_step(x, full, masked_mean)
+    pipe.train_step(x, equal, loss_fn)
     for call in (pipe.train_step, pipe.evaluate):
-        words = "for the mini-batch, and the mean over its 4"
-        refused(words, call, x, tokens(), masked_mean)
-    one_stage(check_loss=False).train_step(x, tokens(), masked_mean)
+        refused("for the mini-batch, .* as the mean of its 4 parts", call, x, unequal, loss_fn)
+    one_stage(check_loss=False).train_step(x, unequal, loss_fn)
+
+
+class Switched(nn.Module):
+    """Becomes contrastive if its attribute is changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = "focal"
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return focal(outputs, targets) if self.mode == "focal" else info_nce(outputs, targets)
+
+
+def test_what_a_loss_names_may_change():
+    def both(outputs: Tensor, targets: Tensor) -> Tensor:
+        share = options.share
+        return share * focal(outputs, targets) + (1 - share) * info_nce(outputs, targets)
+
+    options, switched, x = SimpleNamespace(share=1.0), Switched(), random(N, 8)
+    pipe, changes = one_stage(), [(both, options, "share", 0.5), (switched, switched, "mode", "")]
+    for loss_fn, held, name, value in changes:
+        pipe.train_step(x, labels(), loss_fn)
+        setattr(held, name, value)
+        refused(SPLIT, pipe.train_step, x, labels(), loss_fn)
 
 
 def doubled(loss_fn: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -380,7 +452,7 @@ class Doubled(nn.Module):
 def test_a_second_loss_with_the_code_of_the_first_is_compared(around: Any):
     pipe, x = one_stage(), random(N, 8)
     pipe.train_step(x, SOME, around(Averaging()))
-    refused("cannot be split", pipe.train_step, x, SOME, around(InfoNCE()))
+    refused(SPLIT, pipe.train_step, x, SOME, around(InfoNCE()))
 
 
 def of_times(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -426,7 +498,7 @@ def by_frequency(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, weight=len(targets) / (counts + 1.0).double())
 
 
-SCORES = nn.Linear(8, CLASSES).double()
+SCORE, SCORES = nn.Linear(8, 1).double(), nn.Linear(8, CLASSES).double()
 # A sequence of two tokens for each example, with CLASSES numbers each.
 TIME_FIRST = Apply(lambda x: x.unflatten(1, (2, CLASSES)).transpose(0, 1))
 # A weight beside the outputs, with as many columns as a micro-batch has examples.
@@ -476,42 +548,26 @@ def test_one_of_two_dimensions_that_may_be_that_of_the_examples_is_no_proof(capl
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize(
-    ("layer", "targets", "loss_fn", "words"),
+    ("layer", "targets", "loss_fn"),
     [
-        (nn.Linear(8, 1).double(), random(N, seed=8), nn.MSELoss(), "cannot be split"),
+        (SCORE, random(N, seed=8), nn.MSELoss()),
+        (SCORE, {"y": random(N, seed=8)}, lambda o, t: functional.mse_loss(o, t["y"])),
+        (SCORE, random(N, 1, seed=8), lambda o, t: functional.l1_loss(o.flatten(), t)),
+        (SCORE, SOFT[:, 0], lambda o, t: functional.cross_entropy(o.view(1, -1), t.view(1, -1))),
+        (SCORES, SIGNS, balanced),
+        (SCORES, labels(), by_frequency),
+        (MASKED, SOME, masked_by_outputs),
+        (HIDDEN, SOME, masked_by_outputs),
+        (TIME_FIRST, random(N, 2, seed=1), lambda o, t: of_times(o - o.mean(1, keepdim=True), t)),
         (
-            TIME_FIRST,
-            random(N, 2, seed=1),
-            lambda o, t: of_times(o - o.mean(1, keepdim=True), t),
-            "cannot be split",
+            TIMES,
+            random(N, 4, 2, seed=1).abs(),
+            lambda o, t: functional.kl_div(o, t.transpose(0, 1), reduction="batchmean"),
         ),
-        (
-            MASKED,
-            SOME,
-            masked_by_outputs,
-            "if only the outputs show that number, .* micro_batches=1",
-        ),
-        (SCORES, SIGNS, balanced, "cannot be split"),
-        (SCORES, labels(), by_frequency, "cannot be split"),
-        (
-            nn.Linear(8, 1).double(),
-            {"y": random(N, seed=8)},
-            lambda o, t: functional.mse_loss(o, t["y"]),
-            "cannot be split",
-        ),
-        (
-            nn.Linear(8, 1).double(),
-            random(N, 1, seed=8),
-            lambda o, t: functional.l1_loss(o.flatten(), t),
-            "cannot be split",
-        ),
-        (HIDDEN, SOME, masked_by_outputs, "cannot be split"),
     ],
 )
-def test_outputs_of_other_forms_that_cannot_be_split(
-    layer: nn.Module, targets: Tensor, loss_fn: Loss, words: str
-):
-    refused(words, Pipeline([layer], 1, 4, device="cpu").train_step, INPUTS, targets, loss_fn)
+def test_outputs_of_other_forms_that_cannot_be_split(layer: nn.Module, targets: Any, loss_fn: Loss):
+    refused(SPLIT, Pipeline([layer], 1, 4, device="cpu").train_step, INPUTS, targets, loss_fn)
 
 
 FORWARDS: list[int] = []
@@ -565,7 +621,7 @@ def test_a_step_that_is_not_finite_is_no_comparison():
     pipe, x = one_stage(), random(N, 8)
     with pytest.raises(FloatingPointError):
         pipe.train_step(x * torch.nan, None, info_nce)
-    refused("cannot be split", pipe.train_step, x, None, info_nce)
+    refused(SPLIT, pipe.train_step, x, None, info_nce)
 
 
 @pytest.mark.parametrize(
@@ -605,7 +661,6 @@ def test_small_whole_numbers_are_summed_as_large_ones():
     "loss_fn",
     [
         lambda o, t: sum(functional.cross_entropy(each, t) for each in o),
-        lambda o, t: functional.cross_entropy(o if o.dim() == 2 else o[0], t),
         lambda o, t: functional.cross_entropy(o, t) * len(t),
         Counting(),
     ],

@@ -146,7 +146,7 @@ def test_inputs_that_cannot_be_cut_or_sent(inputs: Any, words: str):
     [
         (Y, None, "loss_fn: None cannot be called"),
         (Y[:5], MSE, "targets: 5 examples, but the inputs have 10"),
-        (Y, Weighted(SUM, len), "for the mini-batch, and the mean over its 2 micro-batches is"),
+        (Y, Weighted(SUM, len), "for the mini-batch, .* the mean of its 2 parts; return the mean"),
         (Y, lambda outputs, _: outputs, "needed is one number"),
         (Y, lambda outputs, targets: MSE(outputs, targets).detach(), "has a gradient"),
         (Y, Weighted(MSE, lambda _: 0), r"its micro-batches weigh \[0.0, 0.0\]"),

@@ -14,7 +14,7 @@ from examples import refused
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from repro.gpipe import NonFiniteError, Pipeline, launch
+from repro.gpipe import NonFiniteError, Pipeline, Weighted, launch
 from repro.gpipe.exact.nonfinite import refuse_nonfinite
 
 WIDTH, N, M, LAYERS = 5, 10, 4, 4
@@ -67,10 +67,13 @@ class Link(nn.Module):
         return torch.cat([order, x * float("inf") if ordered["forward"] else x], dim=1)
 
 
-def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+def ordered_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """A mean that is infinite where that was ordered; its gradient is not."""
     loss = nn.functional.mse_loss(outputs[:, 1:], targets)
     return loss + float("inf") if (outputs[:, 0] == LOSS).any() else loss
+
+
+loss_fn = Weighted(ordered_loss, len)
 
 
 def batch(kind: str = "good", n: int = 0, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ class Weighted:
     Attributes:
         loss: (outputs, targets) of a micro-batch -> its mean loss.
         weight: targets of a micro-batch -> how many terms that mean has, 0 or more. A micro-batch
-            of weight 0 adds nothing, and its loss is not computed.
+            of weight 0 adds its metrics alone.
     """
 
     loss: Loss
@@ -66,7 +66,8 @@ class MeanLoss:
     """Turns the last stage's outputs of micro-batch i into its share of the mini-batch's loss.
 
     `total` sums a number over all replicas. The loss may also use `parameters`.
-    With a `check`, the mean is compared with the loss of the mini-batch where that is due.
+    With a `check`, the mean is compared with the loss of the mini-batch where that is due. That of
+    several replicas is not, so that they need terms that are known, and two micro-batches each.
 
     Attributes:
         parts: the targets of each micro-batch.
@@ -94,15 +95,22 @@ class MeanLoss:
             self.parts = split(targets, micro_batches)
         counts = sizes(examples, micro_batches)
         is_weighted = isinstance(loss_fn, Weighted)
-        terms = terms_of(loss_fn.loss if is_weighted else loss_fn, targets, self.parts)
-        weights, is_exact = [*map(float, counts)], terms is not None and terms.of_examples
+        readable: Any = loss_fn.loss if is_weighted else loss_fn
+        for name in ("_orig_mod", "_torchdynamo_orig_callable"):  # of compiled ones
+            readable = getattr(readable, name, readable)
+        terms = terms_of(readable, targets, self.parts)
+        weights, self._is_exact = [*map(float, counts)], terms is not None and terms.of_examples
+        self._broadcasts = terms is not None and terms.broadcasts
         if is_weighted:
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
             if terms is None or terms.summed or not _are_proportional(weights, terms.weights):
-                is_exact = False
+                self._is_exact = False
         elif terms is not None:
             weights = terms.weights
         self._shares = _shares(weights, total)
+        is_replica = not math.isclose(sum(self._shares), 1)
+        is_compared = micro_batches > 1 and (is_weighted or terms is not None)
+        self._is_unsure = check is not None and is_replica and not is_compared
         if terms is not None and terms.summed and not is_weighted:
             weights, self._shares = [], [1.0] * micro_batches
         # Of any micro-batch so far.
@@ -110,9 +118,7 @@ class MeanLoss:
         self._leaves_are_own = False  # those of the loss's graph; all micro-batches have alike ones
         self._check = check if micro_batches > 1 else None
         if self._check is not None:
-            given = loss_fn, targets, self.parts, counts, weights
-            broadcasts = terms is not None and terms.broadcasts
-            self._check.begin(*given, is_exact=is_exact, broadcasts=broadcasts)
+            self._check.begin(readable, targets, self.parts, counts, weights)
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -122,16 +128,17 @@ class MeanLoss:
                 f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
-        if self._check is not None:
+        if self._broadcasts and len({t.shape for t in (*tensors, *flatten(self.parts[i])[0])}) > 1:
+            self._is_exact = False
+        if self._check is not None and (self._check.always or not self._is_exact):
             self._check.keep(i, outputs)
-        if self._shares[i] == 0:
-            # A sum of no elements, with gradients of zero: the outputs may be NaN.
-            empty = (t.flatten()[:0].sum() for t in tensors if t.is_floating_point())
-            return sum(empty, start=torch.zeros(()))
         ends = [t.grad_fn for t in tensors]
+        versions = [t.is_inference() or t._version for t in tensors]
         # A copy, as inputs get one: the loss may write to its targets, and R needs them again.
         targets = map_leaves(Tensor, copied, self.parts[i])
         loss = self._loss(outputs, targets)
+        if [t.is_inference() or t._version for t in tensors] != versions:
+            raise ValueError("loss_fn: writes to outputs in place; take o = o / 2, not o /= 2")
         if isinstance(loss, tuple) and len(loss) == 2:
             loss, self.metrics[i] = loss[0], _checked(loss[1])
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -140,6 +147,10 @@ class MeanLoss:
                 f"loss_fn: returned {returned}, needed is one number, the mean over the "
                 "micro-batch, or (that number, a dict of metrics)"
             )
+        if self._shares[i] == 0:
+            # A sum of no elements, with gradients of zero: the outputs may be NaN.
+            empty = (t.flatten()[:0].sum() for t in tensors if t.is_floating_point())
+            return sum(empty, start=torch.zeros(()))
         if self._check is not None:
             self._check.losses[i] = loss.detach()
         self._outputs_require_gradient |= any(t.requires_grad for t in tensors)
@@ -151,7 +162,14 @@ class MeanLoss:
 
     def problem(self, region: Callable[[], AbstractContextManager[object]]) -> str:
         """After the last micro-batch: why the loss cannot be split, which runs in `region`."""
-        return "" if self._check is None else self._check.problem(region)
+        problem = "" if self._check is None else self._check.problem(region)
+        is_unsure = self._is_unsure and not self._is_exact and self._loss_requires_gradient
+        if problem or not is_unsure:
+            return problem
+        return (
+            "loss_fn: replicas do not compare it; give Weighted(loss_fn, lambda targets: number of "
+            "terms), such as len for a mean over examples, and take M of 2 or more"
+        )
 
     def refuse_constant(self) -> None:
         """After the last backward: raise a ValueError if outputs had gradients and no loss did."""

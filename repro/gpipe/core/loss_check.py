@@ -9,7 +9,7 @@ its value for all outputs together is computed once, without a graph, and compar
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice, product
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
-from repro.gpipe.core.callables import cells_of, globals_of, inside_module, reachable
+from repro.gpipe.core.callables import cells_of, globals_of, inside_module, plain_values, reachable
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
 from repro.io.untrusted import short
@@ -33,25 +33,22 @@ _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}
 _ROUNDING_OF_OTHERS = 2e-2
 _MASK = 1e4  # outputs that are as large are taken for masked ones, which the loss does not use
 _Region = Callable[[], AbstractContextManager[object]]  # what the loss runs in
-# Types of targets that are looked at; torch cannot compare some others.
-_COMPARABLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-_COMPARABLE |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class LossCheck:
     """Compares a loss with that of the mini-batch, in the steps where that is due.
 
-    It is due in the first step of a loss with outputs of one form. It is due again in the first
-    step whose micro-batches have unequal shares of targets that may mark the terms, such as those
-    of a mask or ignored labels; see `_unequal_marks`. A loss that is known to be exact is compared
-    only if torch may broadcast its outputs. Or it is `always` due.
+    It is due in the first step of a loss, and of the numbers and strings that it names, with
+    outputs of one form. It is due again in the first step whose micro-batches have unequal shares
+    of targets that may mark the terms, such as those of a mask or ignored labels; see
+    `_unequal_marks`. A loss that is known to be exact is not compared. Or it is `always` due.
     """
 
     def __init__(self, device: torch.device, *, always: bool = False) -> None:
         self.always = always
         self._device = device
         self._passed: set[tuple[Any, ...]] = set()  # what was checked and is right
-        self._due: set[tuple[Any, ...]] = set()  # what this step shows for the first time
+        self._due: set[tuple[Any, ...]] | None = None  # what this step shows for the first time
         self._outputs: dict[int, Tree] = {}
         self.losses: dict[int, Tensor] = {}
 
@@ -62,43 +59,41 @@ class LossCheck:
         parts: Sequence[Tree],
         sizes: Sequence[int],
         weights: Sequence[float],
-        *,
-        is_exact: bool,
-        broadcasts: bool,
     ) -> None:
         """Before the first micro-batch of a step.
 
         `parts` are the targets of the micro-batches, `sizes` their numbers of examples, and
-        `weights` those in the mean; a sum has none. A loss that
-        `broadcasts` is exact if outputs and targets have one shape.
+        `weights` those in the mean; a sum has none.
         """
         self._loss, self._targets, self._parts = loss_fn, targets, parts
-        self._sizes, self._weights, self._is_exact = sizes, weights, is_exact
-        self._broadcasts = broadcasts
-        self._outputs, self.losses, self._due = {}, {}, set()
+        self._sizes, self._weights = sizes, weights
+        self._outputs, self.losses, self._due = {}, {}, None
 
     def keep(self, i: int, outputs: Tree) -> None:
         """Keep what the last layer made of micro-batch i, if a check is due."""
-        if not self._outputs and not self.losses:
-            may_differ = self.always or not self._is_exact
-            if may_differ or (self._broadcasts and not _are_alike(outputs, self._parts[i])):
-                self._due = self._find_due(i, outputs)
+        if self._due is None:
+            self._due = self._find_due(i, outputs)
         if self._due:
             self._outputs[i] = map_leaves(Tensor, copied, outputs)
 
     def _find_due(self, i: int, outputs: Tree) -> set[tuple[Any, ...]]:
-        within = reachable(self._loss, inside_module)  # a loss may be made anew for each step
+        within = [*reachable(self._loss, inside_module)]  # a loss may be made anew for each step
         code = tuple(
             getattr(each, "__code__", each if isinstance(each, type) else type(each))
             for each in within
             if callable(each)
         )
+        named = plain_values(within)
+        numbers = {v for v in named if isinstance(v, int | float) and abs(v) < 2**53}
+        # Of a number that may count something, or be annealed, the sign is enough.
+        moving = {v for v in numbers if v not in range(-9, 10)}
+        loss = code, *(math.copysign(0.5, v) if v in moving else v for v in named)
         form = tuple(
             (t.dtype, t.ndim, *_dimensions([t], [self._sizes[i]])) for t in flatten(outputs)[0]
         )
-        passed = {key[1:] for key in self._passed if key[0] == code}
-        marks = _unequal_marks(self._targets, self._sizes, passed)
-        return {(code, *mark) for mark in marks} | ({(code, form)} - self._passed)
+        passed = {key[1:] for key in self._passed if key[0] == loss}
+        marks = _unequal_marks(self._targets, self._sizes, numbers, passed)
+        return {(loss, *mark) for mark in marks} | ({(loss, form)} - self._passed)
 
     def problem(self, region: _Region) -> str:
         """After the last micro-batch: why the loss cannot be split; empty if it can.
@@ -114,7 +109,7 @@ class LossCheck:
         if not self.losses or not all(map(math.isfinite, losses)):
             return ""  # such a step does not count
         problem = self._compare(outputs, losses, region)
-        if not problem:
+        if not problem and self._due:
             self._passed |= self._due
         return problem
 
@@ -162,11 +157,9 @@ class LossCheck:
         if not differing:
             return _not_compared(reason)
         return (
-            f"loss_fn: it is {differing[0]:.6g} for the mini-batch, and the mean over its "
-            f"{len(losses)} micro-batches is {mean:.6g}; if its terms are not the examples, give "
-            "Weighted(loss_fn, lambda targets: number of terms); if only the outputs show that "
-            "number, or if it compares examples with each other, it cannot be split: use "
-            "micro_batches=1, or check_loss=False if that mean is what you want"
+            f"loss_fn: {differing[0]:.6g} for the mini-batch, {mean:.6g} as the mean of its "
+            f"{len(losses)} parts; return the mean, or Weighted(loss_fn, lambda targets: number of "
+            "terms), or take M = D = 1 if it compares examples"
         )
 
     def _ways(self, tensors: tuple[Tensor, ...]) -> list[Callable[[], Tensor]]:
@@ -238,11 +231,6 @@ def _are_equal(tensors: Sequence[Tensor]) -> bool:
     return all(torch.equal(tensor, tensors[0]) for tensor in tensors)
 
 
-def _are_alike(outputs: Tree, targets: Tree) -> bool:
-    """Whether all tensors have one shape, so that torch broadcasts none of them."""
-    return len({tensor.shape for tensor in (*flatten(outputs)[0], *flatten(targets)[0])}) == 1
-
-
 def _largest(tensor: Tensor) -> float:
     """The largest number in it that no mask put there."""
     if not tensor.is_floating_point():
@@ -252,32 +240,30 @@ def _largest(tensor: Tensor) -> float:
 
 
 def _unequal_marks(
-    targets: Tree, sizes: Sequence[int], passed: set[tuple[Any, ...]]
+    targets: Tree, sizes: Sequence[int], numbers: Set[float], passed: set[tuple[Any, ...]]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield values that may mark terms and of which the micro-batches have unequal shares.
 
-    Those are positive and negative values, NaN, and the greatest and the least class. What has
-    passed is not looked at again.
+    Those are positive and negative values, NaN, the greatest and the least class, and the `numbers`
+    that the loss names. Other numbers may be weights. What has passed is not looked at again.
     """
-    ends = torch.tensor(sizes).cumsum(0) - 1
     for n, tensor in enumerate(flatten(targets)[0]):
-        if tensor.dtype not in _COMPARABLE or not tensor.numel():
+        if tensor.is_complex() or not tensor.numel():
             continue
-        marks: dict[tuple[Any, ...], Callable[[], Tensor]] = {
-            (n, "positive"): lambda t=tensor: t > 0,
-            (n, "negative"): lambda t=tensor: t < 0,
+        rows = tensor.reshape(len(tensor), -1).double()
+        ends = set() if tensor.is_floating_point() else {rows.min().item(), rows.max().item()}
+        marks: dict[Any, Callable[[], Tensor]] = {
+            "positive": partial(rows.gt, 0),
+            "negative": partial(rows.lt, 0),
+            "nan": rows.isnan,
+            "weight": rows.clone,
+            **{value: partial(rows.eq, value) for value in numbers | ends},
         }
-        if tensor.is_floating_point() and bool(tensor.sum().isnan()):
-            marks[n, "nan"] = tensor.isnan
-        elif not tensor.is_floating_point() and tensor.dtype != torch.bool:
-            for value in (int(tensor.min()), int(tensor.max())):
-                marks[n, value] = lambda t=tensor, v=value: t == v
-        for mark in marks.keys() - passed:
-            found = marks[mark]().reshape(len(tensor), tensor[0].numel())
-            counts = found.count_nonzero(1).cumsum(0).cpu()[ends].tolist()
-            parts = zip([0, *counts], counts, sizes, strict=False)
-            if len({(count - before) / size for before, count, size in parts}) > 1:
-                yield mark
+        for mark, find in marks.items():
+            if (n, mark) not in passed:
+                of_parts = find().sum(1, dtype=torch.float64).cpu().split([*sizes])
+                if len({part.mean().item() for part in of_parts}) > 1:
+                    yield n, mark
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 The losses of torch.nn divide by the class weights of the labels that count, by the elements of a
 mask, by the examples; `reduction="sum"` by nothing. A loss that only calls one of them is called
 with its targets and with a stand-in for the outputs. Nothing is computed: the stand-in takes part
-in any expression, and the other arguments of torch's loss show what it would divide by.
+in any expression, and the other arguments of torch's loss show what it would divide by. A loss may
+also ask for the shape of the outputs. That is guessed, so what follows from it must be compared.
 """
 
 import dis
@@ -21,17 +22,17 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.core.callables import inside_module, names_in, reachable
-from repro.gpipe.core.microbatch import Tree, flatten, unwrapped
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, split, unwrapped
 
 _TORCH = "torch."
 # Operations on the stand-in that only arrange its elements. An expression that has any other one
 # may join examples, as `outputs - outputs.mean(0)` does.
 _ARRANGES = {"view", "reshape", "flatten", "transpose", "permute", "mT", "contiguous", "float"}
 _WRITES = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "STORE_SUBSCR", "DELETE", "IMPORT")
-# Calls in which a stand-in would give another answer than the outputs, or that print.
-_INSPECTIONS = {"isinstance", "hasattr", "getattr", "type", "print", "open", "compile"}
-# What functions of torch are named that draw random numbers.
-_RANDOM = re.compile(r".*(rand|dropout|gumbel).*|normal|poisson|bernoulli|multinomial")
+# Calls in which a stand-in may give another answer than the outputs.
+_INSPECTIONS = {"isinstance", "hasattr", "getattr", "type"}
+# Functions that print, or draw random numbers.
+_EFFECTS = re.compile(r"print|open|.*(rand|dropout|gumbel).*|normal|poisson|bernoulli|multinomial")
 # Their optional weights are those of elements; a mean divides by their sum.
 _WEIGHT_OF_ELEMENTS = ("mse_loss", "l1_loss")
 
@@ -68,8 +69,10 @@ class _StandIn:
         """Called by torch in place of a function that gets a stand-in."""
         if "reduction" in _parameters(func).parameters:
             return _loss_of(func, args, kwargs or {})
-        arranges = getattr(func, "__name__", "") in _ARRANGES
-        return _StandIn(arranged=arranges and args[0].arranged)
+        name = getattr(func, "__name__", "")
+        if name == "mul" and isinstance(args[1], _Loss):  # of a tensor
+            return args[1] * args[0]
+        return _StandIn(arranged=name in _ARRANGES and args[0].arranged)
 
     def __getattr__(self, name: str) -> "_StandIn":
         if name.startswith("__"):
@@ -80,8 +83,7 @@ class _StandIn:
         return self
 
     def __getitem__(self, key: object) -> "_StandIn":
-        of_dict = isinstance(key, str)
-        return _StandIn(arranged=self.arranged and of_dict, shaped=self.shaped and of_dict)
+        return self if isinstance(key, str) else _StandIn(arranged=False)
 
     def _another(self, *_: object) -> "_StandIn":
         return _StandIn(arranged=False)
@@ -97,20 +99,30 @@ class _StandIn:
         raise TypeError("which way a loss goes depends on the outputs")
 
 
+def _guessed(targets: Tensor) -> _StandIn:
+    """A stand-in with a shape: that of the targets, and a dimension of two classes behind it."""
+    stand_in, shape = _StandIn(arranged=False), (*targets.shape, 2)
+    vars(stand_in).update(shape=shape, ndim=len(shape), dim=lambda: len(shape))
+    vars(stand_in).update(size=lambda n=None: shape if n is None else shape[n])
+    return stand_in
+
+
 class _Loss(_StandIn):
     """The result of a loss of torch for a stand-in: its divisor, and a factor before it."""
 
     def __init__(self, divisor: Tensor | float, of: dict[str, Any], *, summed: bool) -> None:
         stand_ins = [value for value in of.values() if isinstance(value, _StandIn)]
-        # Losses of classes have outputs of another shape than their targets; all others broadcast.
-        self.broadcasts = "ignore_index" not in of and "target_lengths" not in of
+        # Each class is a term. Other losses may broadcast, or have rows of targets as terms.
+        is_of_classes = "ignore_index" in of and not of["target"].is_floating_point()
+        self.broadcasts = not (is_of_classes or "target_lengths" in of)
         fits = not self.broadcasts or all(each.shaped for each in stand_ins)
         super().__init__(arranged=fits and all(each.arranged for each in stand_ins))
-        self.divisor, self.summed = divisor, summed
+        self.divisor, self.factor, self.summed = divisor, 1.0, summed
         self.tensors = [value for value in of.values() if isinstance(value, Tensor)]
-        self.weighted, self.factor = of.get("weight") is not None, 1.0
 
     def __mul__(self, factor: Any) -> _StandIn:
+        if isinstance(factor, Tensor) and factor.numel() == 1:
+            factor = factor.item()
         if not isinstance(factor, int | float):
             return self._another()
         scaled = copy(self)
@@ -118,7 +130,10 @@ class _Loss(_StandIn):
         return scaled
 
     def __truediv__(self, divisor: Any) -> _StandIn:
-        return self * (1 / divisor) if isinstance(divisor, int | float) else self._another()
+        return self * (1 / divisor)
+
+    def __neg__(self) -> _StandIn:
+        return self * -1
 
     __rmul__ = __mul__
 
@@ -135,7 +150,9 @@ def _loss_of(func: Callable[..., Any], args: Any, kwargs: Any) -> _StandIn:
         return _Loss(1.0, of, summed=True)
     if own is None or is_legacy or of["reduction"] not in ("mean", "batchmean"):
         return _StandIn(arranged=False)
-    return _Loss(_divisor(func.__name__, of, own), of, summed=False)
+    loss = _Loss(_divisor(func.__name__, of, own), of, summed=False)
+    # It divides by the first dimension, which may be that of the examples or not.
+    return loss * (own.numel() / len(own)) if of["reduction"] == "batchmean" else loss
 
 
 def _divisor(name: str, of: dict[str, Any], target: Tensor) -> Tensor | float:
@@ -157,32 +174,31 @@ def terms_of(loss_fn: Any, targets: Tree, parts: Sequence[Tree]) -> Terms | None
 
     `parts` are the targets of the micro-batches, `targets` those of the mini-batch.
     """
-    loss_fn = getattr(loss_fn, "_orig_mod", loss_fn)  # of a compiled module
     named = [*reachable(loss_fn, inside_module)]
     if not all(map(_is_readable, named)):
         return None
-    whole = _called_with_stand_in(loss_fn, targets)
+    guesses = any(map(_inspects, named))
+    whole = None if guesses else _called(loss_fn, targets)
+    if whole is None:
+        guesses, whole = True, _called(loss_fn, targets, guesses=True)
     if whole is None:
         return None
-    given = flatten(targets)[0]
     # What is computed from the targets may join examples: targets, weights of classes.
     constants = [value for value in named if isinstance(value, Tensor)]
     known = {_memory(tensor) for tensor in (*flatten(unwrapped(targets))[0], *constants)}
     of_examples = whole.arranged and all(_memory(tensor) in known for tensor in whole.tensors)
-    is_plain = not (whole.summed or whole.weighted) and whole.factor == 1 and len(given) == 1
-    if is_plain and float(whole.divisor) == given[0].numel():
-        # Each element of the targets is a term, as nearly always: micro-batches need no look.
-        sizes = [float(part.numel()) for of_part in parts for part in flatten(of_part)[0]]
-        return Terms(sizes, False, of_examples, whole.broadcasts)
-    found = [_called_with_stand_in(loss_fn, part) for part in parts]
     weights: list[float] = []
-    for each in found:
+    # With one micro-batch its halves show whether the factor depends on the number of examples.
+    is_halved = len(parts) == 1 and targets is not None and batch_size(targets) > 1
+    for part in split(targets, 2) if is_halved else parts:
+        each = _called(loss_fn, part, guesses=guesses)
         if each is None or (each.summed, each.factor) != (whole.summed, whole.factor):
             return None
         weights.append(float(each.divisor))
     # A loss of sums is split as it is. The terms of a mean must be those of the mini-batch.
     if not whole.summed and not math.isclose(sum(weights), float(whole.divisor), rel_tol=1e-4):
         return None
+    weights = [sum(weights)] if is_halved else weights
     return Terms(weights, whole.summed, of_examples, whole.broadcasts)
 
 
@@ -190,9 +206,12 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _called_with_stand_in(loss_fn: Any, targets: Tree) -> _Loss | None:
+def _called(loss_fn: Any, targets: Tree, *, guesses: bool = False) -> _Loss | None:
+    """The result of a loss for a stand-in, if it is one of torch's losses."""
+    targets = unwrapped(targets)
     try:
-        found = loss_fn(_StandIn(arranged=True, shaped=True), unwrapped(targets))
+        sure = _StandIn(arranged=True, shaped=True)
+        found = loss_fn(_guessed(flatten(targets)[0][0]) if guesses else sure, targets)
     except Exception:  # it looks at the outputs, or at what the stand-in does not have
         return None
     if isinstance(found, tuple) and len(found) == 2:  # with metrics
@@ -215,12 +234,18 @@ def _is_readable(value: Any) -> bool:
     return isinstance(value, MethodType | partial)
 
 
+def _inspects(value: Any) -> bool:
+    """Whether it is a function, and none of torch's, that looks at types."""
+    is_own = isinstance(value, FunctionType) and not f"{value.__module__}.".startswith(_TORCH)
+    return is_own and not names_in(value.__code__).isdisjoint(_INSPECTIONS)
+
+
 @lru_cache(maxsize=256)
 def _has_effects(code: CodeType) -> bool:
-    """Whether code writes to anything but its own variables, draws, or looks at types."""
+    """Whether code writes to anything but its own variables, draws, or prints."""
     names = names_in(code)
     in_place = any(name.endswith("_") and not name.endswith("__") for name in names)
-    if in_place or names & _INSPECTIONS or any(map(_RANDOM.fullmatch, names)):
+    if in_place or any(map(_EFFECTS.fullmatch, names)):
         return True
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     return any(map(_has_effects, inner)) or any(

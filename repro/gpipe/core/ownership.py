@@ -116,6 +116,6 @@ def refuse_foreign_leaves(
             continue
         raise ValueError(
             f"a layer or the loss uses a tensor of shape {tuple(tensor.shape)} that requires a "
-            "gradient and is no parameter of this stage's layers; make it an nn.Parameter here, or "
-            "hand it on from the stage that has it; for a penalty over parameters use weight_decay"
+            "gradient and is no parameter of this stage's layers; make it an nn.Parameter of one, "
+            "which returns it for the loss or other stages; for a penalty use weight_decay"
         )
