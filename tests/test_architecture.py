@@ -35,7 +35,7 @@ ALLOWED = {
 # The most lines of each room: what it has, rounded up to the next hundred. A number falls with its
 # room; it grows only with a reason beside it.
 LINES = {
-    "gpipe": 10100,  # each rule of exactness is a guard in a file of its own; terms of losses
+    "gpipe": 10200,  # each rule of exactness is a guard in a file of its own; terms of losses
     "harness": 6600,  # rounds that stop when their ratios are decided
     "experiments": 4000,
     "cli": 1800,

@@ -16,8 +16,8 @@ from repro.costs.trace import Pass, Recorder, form_of, trace
 from repro.gpipe.comm.message import Form
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unwrapped
 from repro.gpipe.exact.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics
+from repro.gpipe.tree import Tree, flatten, map_leaves, unwrapped
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode  # private: the one place that imports it
 
 from repro.gpipe.core.layers import Layer
-from repro.gpipe.core.microbatch import Tree, map_leaves
+from repro.gpipe.tree import Tree, map_leaves
 from repro.io.untrusted import message
 
 # `refusing` reports failures.

@@ -18,8 +18,8 @@ from repro.costs.fake import mini_batch
 from repro.costs.size_ladder import Sizes
 from repro.costs.stage_memory import Messages, Ranks, StageMemory, micro_batch
 from repro.gpipe.core.config import PipelineConfig
-from repro.gpipe.core.microbatch import sizes
 from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.tree import sizes
 from repro.models import Model
 
 _PREDICTED = 12  # sizes of a ladder that are tried by prediction, then it is bisected

@@ -17,8 +17,8 @@ from repro.costs import products
 from repro.costs.counter import Counter
 from repro.costs.device import Device
 from repro.costs.trace import Op, gradient_bytes
-from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import Profile
+from repro.gpipe.tree import Tree
 
 _ELEMENT = 4  # bytes of a float32, which is what our models store
 

@@ -25,9 +25,9 @@ from repro.costs.stage import (
     effects,
 )
 from repro.costs.trace import Pass, gradient_bytes
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, unwrapped
 from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
+from repro.gpipe.tree import Tree, batch_size, flatten, sizes, unwrapped
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch.utils.flop_counter import flop_registry
 from repro.costs.products import Extents, extents
 from repro.gpipe.comm.message import Form, TensorMeta
 from repro.gpipe.core.memory import LiveBytes
-from repro.gpipe.core.microbatch import Tree, flatten, unflatten
 from repro.gpipe.exact.batchnorm import Statistics
+from repro.gpipe.tree import Tree, flatten, unflatten
 
 Event = tuple[int, int]  # (number of a storage, its bytes; negative where it ends)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from repro.gpipe.core.compare import Comparison
     from repro.gpipe.core.config import PipelineConfig
     from repro.gpipe.core.loss import Weighted
-    from repro.gpipe.core.microbatch import Whole
     from repro.gpipe.core.pipeline import EvaluationResult, Pipeline, StepResult
     from repro.gpipe.errors import NonFiniteError, RefusedError
     from repro.gpipe.partition.layer_costs import LinkSpeed
@@ -24,13 +23,14 @@ if TYPE_CHECKING:
     from repro.gpipe.schedule.kinds import make_schedule
     from repro.gpipe.schedule.replay import draw, replay
     from repro.gpipe.schedule.timeline import Span, Timeline
+    from repro.gpipe.tree import Whole
 
 _NAMES = {  # module -> names, in the order of the reference
     "core.pipeline": ["Pipeline", "StepResult", "EvaluationResult"],
     "core.compare": ["Comparison"],
     "core.config": ["PipelineConfig"],
     "core.loss": ["Weighted"],
-    "core.microbatch": ["Whole"],
+    "tree": ["Whole"],
     "runtime.launch": ["launch", "StageError"],
     "errors": ["NonFiniteError", "RefusedError"],
     "checkpoint.save_load": ["whole_state_dict"],

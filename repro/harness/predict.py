@@ -19,10 +19,10 @@ from repro.costs.fit import Tasks
 from repro.costs.roofline import LayerTime
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe import breakdown
-from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
 from repro.gpipe.schedule.replay import Walk
+from repro.gpipe.tree import Tree
 from repro.harness.job import Measured
 from repro.harness.schema import CalibrateRound, TrainRound
 from repro.harness.spec import RunSpec

@@ -12,7 +12,7 @@ from repro.costs.counter import Counter
 from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
-from repro.gpipe.core.microbatch import sizes
+from repro.gpipe.tree import sizes
 from repro.harness.plan import Plan
 from repro.harness.predict import waits
 from repro.harness.spec import RunSpec, canonical

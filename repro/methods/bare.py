@@ -16,11 +16,11 @@ import torch
 from repro.gpipe import StepResult
 from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Form, Message
-from repro.gpipe.core.microbatch import Tree, batch_size
 from repro.gpipe.core.topology import own_rank
 from repro.gpipe.partition.layer_costs import stage_layers
 from repro.gpipe.runtime.clock import Waits
 from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.tree import Tree, batch_size
 from repro.methods.method import Method, Setup
 from repro.models.timed import TimedLayer
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from repro.gpipe.core.compare import differences, step_without_pipeline
 from repro.gpipe.core.layers import Layer
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
 from repro.gpipe.core.verdict import worst
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
+from repro.gpipe.tree import Tree, batch_size, flatten, gather, split
 from repro.methods.method import Method, Setup
 
 Verdict = Literal["ok", "wrong", "refused", "none"]

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.utils import _pair
 
 from repro.gpipe.core.layers import Layer, on_meta
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves
+from repro.gpipe.tree import Tree, flatten, map_leaves
 from repro.methods.divided import Group, with_summed_gradients
 from repro.methods.unpipelined import DataParallel, SeededLayers, Unpipelined
 from repro.models.amoebanet import Cell, Head, Stem

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from repro.gpipe.core.layers import Layer, on_meta, parameter_counts
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves
 from repro.gpipe.partition.layer_costs import stage_layers
+from repro.gpipe.tree import Tree, flatten, map_leaves
 from repro.methods.convolutions import divide_channels, divide_rows
 from repro.methods.divided import Group, divide
 from repro.methods.traffic import SentBytes, ring_share

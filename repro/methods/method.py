@@ -16,9 +16,9 @@ from repro.gpipe import EvaluationResult, PipelineConfig, StepResult, Weighted
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import Layer, as_layers, build
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, map_leaves, split
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_costs import stage_layers
+from repro.gpipe.tree import Tree, batch_size, flatten, map_leaves, split
 from repro.methods.traffic import SentBytes
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
-from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.core.topology import own_rank
+from repro.gpipe.tree import Tree
 from repro.methods.method import Method, Setup
 from repro.methods.traffic import ring_share
 

@@ -28,10 +28,10 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms
 from repro.gpipe.core import memory
 from repro.gpipe.core.layers import as_layers, refuse_shared
-from repro.gpipe.core.microbatch import Tree, flatten, gather, map_leaves
 from repro.gpipe.core.topology import own_rank
 from repro.gpipe.exact import rng
 from repro.gpipe.schedule.actions import Cell
+from repro.gpipe.tree import Tree, flatten, gather, map_leaves
 from repro.methods.method import Method, Setup
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from repro.gpipe.core.memory import TorchDispatchMode
-from repro.gpipe.core.microbatch import flatten
+from repro.gpipe.tree import flatten
 
 # Operator of torch.distributed -> its name in a record, and the argument that holds the whole
 # tensor: the output of an all-gather, which may be the result (-1), and the input of the others.

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe.core import memory
 from repro.gpipe.core.loss import MeanLoss
-from repro.gpipe.core.microbatch import Tree, batch_size, gather
 from repro.gpipe.exact import rng
+from repro.gpipe.tree import Tree, batch_size, gather
 from repro.methods.method import Peer, Setup
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from repro.data.tokens import BOS, EOS, PAD
 from repro.gpipe import Pipeline, Weighted
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import batch_size, map_leaves
+from repro.gpipe.tree import batch_size, map_leaves
 
 
 def evaluate(

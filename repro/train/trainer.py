@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from repro.data.batches import Batches
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import batch_size
+from repro.gpipe.tree import batch_size
 from repro.train.average import Average
 from repro.train.evaluation import evaluate
 from repro.train.recipe import Recipe

@@ -25,8 +25,8 @@ from repro.gpipe.core import replicas
 from repro.gpipe.core.compare import step_without_pipeline
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.loss import Weighted
-from repro.gpipe.core.microbatch import flatten, split
 from repro.gpipe.exact import rng
+from repro.gpipe.tree import flatten, split
 
 SEED = 7
 SCALER: dict[str, Any] = {"init_scale": 2.0**17, "growth_interval": 2}

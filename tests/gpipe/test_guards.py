@@ -40,8 +40,3 @@ def test_what_is_left_out_is_not_looked_at(left_out):
         pipe.train_step(x, x, MSE)
     else:
         refused("its outputs are not the same when", pipe.train_step, x, x, MSE)
-
-
-def test_an_unknown_guard():
-    words = "guards='NonFinit': choose one of all, .*did you mean 'NonFinite'"
-    refused(words, Pipeline, [nn.Linear(4, 4)], 1, 2, device="cpu", guards=["NonFinit"])

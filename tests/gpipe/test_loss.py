@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from repro.gpipe import Pipeline, RefusedError, Weighted, Whole, launch
 from repro.gpipe.core.loss_terms import terms_of
-from repro.gpipe.core.microbatch import map_leaves, split
+from repro.gpipe.tree import map_leaves, split
 
 # One launch trains with every loss.
 pytestmark = pytest.mark.timeout(180)

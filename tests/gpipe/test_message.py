@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from repro.gpipe import Pipeline
 from repro.gpipe.comm.message import Forms, TensorMeta, copied, dense, elements, offset_of
-from repro.gpipe.core.microbatch import Whole, flatten, gather, sizes, split
+from repro.gpipe.tree import Whole, flatten, gather, sizes, split
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 

@@ -18,9 +18,9 @@ from torch.nn.utils.parametrizations import weight_norm
 from repro.gpipe import LinkSpeed, NonFiniteError, Pipeline, Weighted
 from repro.gpipe.core import optimizers
 from repro.gpipe.core.loss import refuse_foreign_modules
-from repro.gpipe.core.microbatch import Whole
 from repro.gpipe.core.ownership import empty_foreign_layers
 from repro.gpipe.errors import is_refusal
+from repro.gpipe.tree import Whole
 
 MSE = nn.functional.mse_loss
 
@@ -73,6 +73,7 @@ TWO_STAGES = {"schedule": "interleaved-1f1b", "stages_per_rank": 2}
         ),
         ({"layers": [torch.compile(nn.BatchNorm1d(4))]}, "a compiled layer that holds a norm"),
         ({"throttle": "slow"}, "throttle='slow': must be a LinkSpeed"),
+        ({"guards": ["NonFinit"]}, "guards='NonFinit': choose one of all, .*you mean 'NonFinite'"),
     ],
 )
 def test_a_pipeline_is_not_made(change: Any, words: str):

@@ -8,7 +8,7 @@ from probed import examined
 from torch import nn
 
 from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.core.microbatch import batch_size
+from repro.gpipe.tree import batch_size
 from repro.methods.checks import Check
 from repro.methods.own import Own
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import PipelineConfig, launch
-from repro.gpipe.core.microbatch import split
+from repro.gpipe.tree import split
 from repro.methods import make
 from repro.methods.convolutions import refuse_undivided
 from repro.methods.counted import count

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from repro.gpipe import Pipeline, PipelineConfig, launch
-from repro.gpipe.core.microbatch import split
+from repro.gpipe.tree import split
 from repro.methods import make
 from repro.methods.counted import count
 from repro.methods.divided import refuse_indivisible

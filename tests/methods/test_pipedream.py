@@ -9,7 +9,7 @@ from probed import examined, setup
 from torch import Tensor, nn
 
 from repro.gpipe import launch
-from repro.gpipe.core.microbatch import split
+from repro.gpipe.tree import split
 from repro.methods.method import Setup
 from repro.methods.pipedream import PipeDream
 from repro.methods.probe import probe

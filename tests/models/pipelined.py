@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe import PipelineConfig
-from repro.gpipe.core.microbatch import map_leaves, split
+from repro.gpipe.tree import map_leaves, split
 from repro.methods import make
 from repro.methods.checks import Check, examine
 from repro.methods.method import Setup

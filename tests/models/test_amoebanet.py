@@ -4,7 +4,7 @@ import pytest
 import torch
 from pipelined import whole
 
-from repro.gpipe.core.microbatch import flatten
+from repro.gpipe.tree import flatten
 from repro.models import build
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from repro.gpipe import launch
 from repro.gpipe.core.loss import Weighted
-from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
+from repro.gpipe.tree import batch_size, flatten, map_leaves
 from repro.models import build
 
 pytestmark = pytest.mark.timeout(180)  # one launch trains every model

@@ -16,7 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from repro.gpipe.core.microbatch import Slot, Tree, flatten, leaves, unflatten
+from repro.gpipe.tree import Slot, Tree, flatten, leaves, unflatten
 from repro.io.untrusted import short
 
 _ALIGNED = 64  # bytes; torch aligns every storage that it allocates to so many

@@ -13,7 +13,6 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.message import Forms, copied, received
 from repro.gpipe.core.loss import Loss, Metrics, Weighted, refuse_foreign_modules, summed
 from repro.gpipe.core.loss_check import LossCheck
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.replicas import Replicas
@@ -26,6 +25,7 @@ from repro.gpipe.exact.guard import Finding, Guards, Outcome
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Action, Program, Schedule
+from repro.gpipe.tree import Tree, flatten, map_leaves
 
 _MOST_ATTEMPTS = 8  # of one step; a guard learns each thing once
 

@@ -14,9 +14,9 @@ from repro.gpipe.comm.message import copied
 from repro.gpipe.core.callables import reachable
 from repro.gpipe.core.loss_check import LossCheck
 from repro.gpipe.core.loss_terms import terms_of
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, sizes, split
-from repro.gpipe.core.microbatch import check as check_batch
 from repro.gpipe.core.ownership import refuse_foreign_leaves
+from repro.gpipe.tree import Tree, flatten, map_leaves, sizes, split
+from repro.gpipe.tree import check as check_batch
 from repro.io.untrusted import short
 
 Metrics = dict[str, Tensor | float]

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied
 from repro.gpipe.core.callables import cells_of, globals_of, inside_module, plain_values, reachable
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
+from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.io.untrusted import short
 
 _log = logging.getLogger(__name__)

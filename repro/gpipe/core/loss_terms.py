@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.core.callables import inside_module, names_in, reachable
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, split, unwrapped
+from repro.gpipe.tree import Tree, batch_size, flatten, split, unwrapped
 
 _TORCH = "torch."
 # Operations on the stand-in that only arrange its elements. An expression that has any other one

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # private; imported only here
 
-from repro.gpipe.core.microbatch import flatten
+from repro.gpipe.tree import flatten
 
 _OVER = "are allowed"  # only the errors of a limit have these words
 # Messages of a GPU's allocator: before the list of all processes on the GPU, and behind it.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from repro.gpipe.core.microbatch import leaves
+from repro.gpipe.tree import leaves
 
 # What needs no values of a parameter, as printing, counting and an optimizer do.
 _DESCRIPTIONS = (

@@ -27,7 +27,6 @@ from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_unfit
 from repro.gpipe.core.loss import Loss, Metrics
-from repro.gpipe.core.microbatch import Tree, flatten, gather, refuse_unjoined, unwrapped
 from repro.gpipe.core.ownership import empty_foreign_layers
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.replicas import Replicas, start_equal
@@ -43,6 +42,7 @@ from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import in_call, rank_name, status
 from repro.gpipe.schedule.timeline import Timeline
+from repro.gpipe.tree import Tree, flatten, gather, refuse_unjoined, unwrapped
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from repro.gpipe.comm.message import settle_gradients
-from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.errors import is_refusal
 from repro.gpipe.exact import rng
+from repro.gpipe.tree import Tree
 
 Calls = Sequence[tuple[int, Callable[[Tree], Tree]]]  # index and layer
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from repro.gpipe.comm.message import Forms, Message
-from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
 from repro.gpipe.core.rank_layers import RankLayers
 from repro.gpipe.core.run_layers import LayerRunner
 from repro.gpipe.exact.guard import Guards, Known, Pass
 from repro.gpipe.exact.inputs import versions
+from repro.gpipe.tree import Tree, flatten, refuse_unplain, unflatten
 
 Loss = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
 _MOST_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step

@@ -16,10 +16,10 @@ from repro.gpipe.comm.control_channel import ControlChannel, Vote
 from repro.gpipe.comm.message import Forms, Message, settled
 from repro.gpipe.core.loss import Loss, MeanLoss, Metrics, summed
 from repro.gpipe.core.loss_check import LossCheck
-from repro.gpipe.core.microbatch import Tree, Whole, check, flatten, map_leaves, split
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact.guard import Finding, Guards, Outcome
+from repro.gpipe.tree import Tree, Whole, check, flatten, map_leaves, split
 
 # What a rank does with its gradients, and whether its loss has metrics: bits, so that those of all
 # ranks are known together.

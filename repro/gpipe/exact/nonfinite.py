@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from repro.gpipe.core.microbatch import flatten
 from repro.gpipe.exact.batchnorm import owns
 from repro.gpipe.exact.guard import Finding, Guard, Outcome
 from repro.gpipe.runtime.status import status
+from repro.gpipe.tree import flatten
 
 
 @torch.no_grad()

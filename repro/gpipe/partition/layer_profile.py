@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.core.layers import Layer, build
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.layer_costs import Profile
+from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
 
 _REPEATS = 3  # of which the quickest counts, behind one to warm up
 

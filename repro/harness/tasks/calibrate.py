@@ -19,9 +19,9 @@ from torch import Tensor
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
 from repro.gpipe.partition.layer_profile import timed as seconds_of
+from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.harness.job import Job, Measured
 from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec

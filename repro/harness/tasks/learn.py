@@ -23,7 +23,7 @@ from repro.data.pairs import TranslationTask, evaluation_pairs, open_pairs
 from repro.data.sources import Part
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import split
+from repro.gpipe.tree import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
 from repro.harness.spec import LearnSpec, Training, canonical

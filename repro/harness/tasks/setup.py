@@ -14,8 +14,8 @@ from torch import nn
 from repro.costs.counter import Counter
 from repro.gpipe import PipelineConfig
 from repro.gpipe.comm.transport import TIMEOUT
-from repro.gpipe.core.microbatch import split
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
+from repro.gpipe.tree import split
 from repro.harness.job import Job
 from repro.harness.predict import counted_costs, waits
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec

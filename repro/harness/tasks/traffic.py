@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 from repro.costs.counter import Counter
-from repro.gpipe.core.microbatch import split
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
+from repro.gpipe.tree import split
 from repro.harness.job import Job, Measured
 from repro.harness.predict import counted_costs
 from repro.harness.schema import TrafficRound

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 
 from repro.gpipe import NonFiniteError, Timeline, breakdown
-from repro.gpipe.core.microbatch import split
 from repro.gpipe.schedule import collector
+from repro.gpipe.tree import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
 from repro.harness.spec import SLOWED

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather
+from repro.gpipe.tree import Tree, batch_size, flatten, gather
 from repro.methods.method import Peer, Setup
 from repro.methods.peers.flat import learn
 

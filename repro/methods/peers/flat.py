@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten
+from repro.gpipe.tree import Tree, flatten, map_leaves, unflatten
 from repro.methods.method import Setup
 
 

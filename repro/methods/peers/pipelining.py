@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from repro.gpipe.core.microbatch import Tree, flatten
+from repro.gpipe.tree import Tree, flatten
 from repro.methods.method import Peer, Setup
 from repro.methods.peers.flat import learn
 

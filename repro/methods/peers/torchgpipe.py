@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from repro.gpipe.core.microbatch import Tree, flatten, unflatten
+from repro.gpipe.tree import Tree, flatten, unflatten
 from repro.methods.method import Peer, Setup
 
 with warnings.catch_warnings():  # written for torch 1.6
