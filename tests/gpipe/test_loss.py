@@ -172,7 +172,7 @@ OWN: dict[str, tuple[Loss, Any, bool]] = {
     "focal, weighted": (Weighted(focal, len), labels(), True),
     "masked mean": (masked_mean, tokens(), False),
     "masked mean, weighted": (Weighted(masked_mean, lambda t: (t != PAD).sum()), tokens(), True),
-    "wrongly weighted": (Weighted(of_tokens, len), tokens(), False),
+    "wrongly weighted": (Weighted(nn.CrossEntropyLoss(), len), HARD, False),
     "distillation": (distillation, SOME, True),
     "InfoNCE": (info_nce, None, False),
     "mixup of ignored labels": (mixup, (HARD, HARD.roll(3)), False),

@@ -103,7 +103,7 @@ class MeanLoss:
         self._broadcasts = terms is not None and terms.broadcasts
         if is_weighted:
             weights = [to_float(loss_fn.weight(part)) for part in self.parts]
-            if terms is None or terms.summed or not _are_proportional(weights, terms.weights):
+            if terms is None or terms.summed or not all(map(math.isclose, weights, terms.weights)):
                 self._is_exact = False
         elif terms is not None:
             weights = terms.weights
@@ -188,11 +188,6 @@ def _shares(weights: Sequence[float], total: Callable[[float], float]) -> list[f
             "least 0, and the mini-batch's more than 0: a mean over nothing is none"
         )
     return [weight / mini_batch_weight for weight in weights]
-
-
-def _are_proportional(weights: Sequence[float], others: Sequence[float]) -> bool:
-    factor = sum(weights) / sum(others) if sum(others) else math.nan
-    return all(math.isclose(a, b * factor) for a, b in zip(weights, others, strict=True))
 
 
 def _checked(metrics: object) -> Metrics:
