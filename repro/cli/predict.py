@@ -148,14 +148,14 @@ def main(arguments: list[str]) -> int:
 
 def _sweep(plan: "Prediction") -> str:
     """The command that measures a plan."""
+    spec = plan.spec
     values = {
-        **same(plan.spec, "model", "model_args", "N", "D", "checkpoint", "schedule"),
-        **same(plan.spec, "stages_per_rank", "optimizer"),
-        "K": (plan.spec.K,),
-        "M": (plan.spec.M,),
+        **same(spec, "model", "N", "D", "checkpoint", "schedule", "stages_per_rank", "optimizer"),
+        "model_args": spec.model_args or None,
+        "K": (spec.K,),
+        "M": (spec.M,),
+        "balance": plan.counts if spec.K > 1 else "time",
     }
-    if plan.spec.K > 1:
-        values["balance"] = plan.counts
     return f"repro run {catalog.find('sweep').given(values).command}"
 
 
@@ -202,7 +202,7 @@ def _given(options: PredictOptions, of: Chosen, memory: int | None) -> Found:
             spec.check_depth(len(of.model.layers))
     steps = {(spec.K, spec.M): predict(spec, of.source) for spec in specs}
     plans = [steps[pair] for pair in dict.fromkeys(product(options.K, Ms))]
-    for counts in {plan.counts for plan in plans if of.model.name not in BUILDERS}:
+    for counts in {plan.counts for plan in plans if options.model not in BUILDERS}:
         refuse_shared(of.model.layers, counts)
     plain = predict(specs[0].model_copy(update=PLAIN), of.source)
     of.warn(options.K, [options.N, *(options.N // options.D // M for M in Ms)])
