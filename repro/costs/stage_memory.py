@@ -115,6 +115,7 @@ class _Walk:
         self._arrived = 0  # bytes of gradients that have arrived before their B
         self._sending = 0  # bytes that are still being sent during the next action
         self._sent = cache(self._count_sent)
+        self._effects = cache(self._count_effects)
 
     @property
     def key(self) -> Hashable:
@@ -225,7 +226,9 @@ class _Walk:
 
     # Layers.
 
-    def _effects(self, stage: int, size: int, recompute: bool, fresh: bool) -> dict[str, Effect]:
+    def _count_effects(
+        self, stage: int, size: int, recompute: bool, fresh: bool
+    ) -> dict[str, Effect]:
         """What each kind of action does; `fresh`: the parameters have no gradients yet."""
         counter, layers = self._counter, self._stages[stage]
 
