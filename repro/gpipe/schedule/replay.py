@@ -22,7 +22,6 @@ class Crossing(NamedTuple):
     """How long one message takes from one rank to another.
 
     A link is one direction between two ranks. It carries one message at a time.
-
     """
 
     seconds: float = 0.0  # for which the message occupies the link
@@ -167,9 +166,8 @@ def _refuse_deadlock(schedule: Schedule, ends: Sequence[Sequence[float]]) -> Non
     for order, end in zip(schedule.orders, ends, strict=True):
         for kind, stage, i in order[len(end) : len(end) + 1]:
             of, maker = schedule.needs(kind, stage) or ("", 0)
-            blocked.append(
-                f"Recv {of}{i} on stage {stage} waits for rank {maker % len(schedule.orders)}"
-            )
+            rank = maker % len(schedule.orders)
+            blocked.append(f"Recv {of}{i} on stage {stage} waits for rank {rank}")
     if blocked:
         raise DeadlockError(f"the schedule deadlocks: {', '.join(blocked)}")
 
