@@ -19,13 +19,12 @@ from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import contention, machine
 from repro.harness.catalog import pairs
 from repro.harness.job import Job
-from repro.harness.outside import read
 from repro.harness.own_code import code_of
 from repro.harness.schema import KeptLayers
 from repro.harness.sizes import DEFAULT_N, small
 from repro.harness.spec import Checkpoint, Optimizer, RunSpec, ScheduleName, assigned, digest, slug
 from repro.io.redact import tilde_to_home
-from repro.io.untrusted import LARGE, refuse_links
+from repro.io.untrusted import LARGE, from_json, read_text, refuse_links
 
 if TYPE_CHECKING:
     from repro.harness.predict import Source
@@ -169,7 +168,7 @@ def _timed_here(
     refuse_links(options.results, path)
     kept, busy = None, False
     with suppress(ValueError):  # there is none, or it is damaged
-        kept = read(path, KeptLayers, LARGE)
+        kept = KeptLayers.model_validate(from_json(read_text(path, LARGE)))
     if kept is None or not kept.calibration.covers(N):
         kept, busy = _time(name, args, K, N, here.device, at)
         if not busy:  # times of a busy machine are for this command alone

@@ -5,7 +5,6 @@ paper. A source begins with "assumption" where nobody has published the number, 
 up" where the number was written down from memory.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -115,10 +114,6 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         return LinkSpeed(
             self.link_latency_s.value, self.link_bytes_per_second.value, self.link_overlap.value
         )
-
-    def save(self, path: Path | str) -> None:
-        text = json.dumps(self.model_dump(), indent=2, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
 
 
 def names() -> list[str]:

@@ -21,7 +21,7 @@ from repro.costs.stage_memory import micro_batch
 from repro.gpipe import breakdown
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
-from repro.gpipe.schedule.replay import Walk
+from repro.gpipe.schedule.replay import Replayed
 from repro.gpipe.tree import Tree
 from repro.harness.job import Measured
 from repro.harness.schema import CalibrateRound, TrainRound
@@ -46,23 +46,23 @@ class Prediction:
     examples: int  # in a micro-batch; 0 where not even one fits into the spec's memory
     counts: tuple[int, ...]  # layers of each stage
     costs: StageCosts
-    walk: Walk  # of one replica
+    step: Replayed  # of one replica
     exposed_s: float  # by which the sums of gradients over replicas outlast the last backward
 
     @property
     def step_s(self) -> float:
-        return self.walk.step_time + self.exposed_s
+        return self.step.step_time + self.exposed_s
 
     @property
     def idle_over_total(self) -> float:
         """The share of K x step in which stages do not work, exposed all-reduces included."""
-        return 1.0 - self.walk.busy() / (self.spec.K * self.step_s)
+        return 1.0 - self.step.busy() / (self.spec.K * self.step_s)
 
     @cached_property
     def parts(self) -> dict[str, float]:
         """Cause -> seconds of the step, a mean over the stages."""
-        shares = breakdown(self.walk.timeline, self.spec.make_schedule())
-        seconds = {name: share * self.walk.step_time for name, share in shares.items()}
+        shares = breakdown(self.step.timeline, self.spec.make_schedule())
+        seconds = {name: share * self.step.step_time for name, share in shares.items()}
         return seconds | {ALL_REDUCE: self.exposed_s}
 
     @cached_property
@@ -160,16 +160,16 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
     n = max(1, examples)
     counts = tuple(counts) or cut(spec, source, n)
     costs = source.costs(spec, n, counts)
-    walk = simulate(spec.make_schedule(), costs)
-    if not walk.step_time:
+    step = simulate(spec.make_schedule(), costs)
+    if not step.step_time:
         raise ValueError(f"K={spec.K}, M={spec.M}: its layers take no time at all; give them some")
     exposed = 0.0
     if spec.D > 1:
         gradients = source.parameter_bytes(spec, counts)
         sent = (round(source.stored * size) for size in gradients)
         sums = [all_reduce_seconds(size, spec.D, source.link) for size in sent]
-        exposed = exposed_seconds(walk.timeline, sums)
-    return Prediction(spec, source, examples, counts, costs, walk, exposed)
+        exposed = exposed_seconds(step.timeline, sums)
+    return Prediction(spec, source, examples, counts, costs, step, exposed)
 
 
 def source_of(spec: RunSpec, kind: str) -> Source:

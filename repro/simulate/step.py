@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Schedule
-from repro.gpipe.schedule.replay import Crossing, Walk, walk
+from repro.gpipe.schedule.replay import Crossing, Replayed, replay
 from repro.gpipe.schedule.timeline import Timeline
 from repro.simulate.calibration import Overlap
 from repro.simulate.stage_costs import FREE, StageCosts
@@ -13,7 +13,7 @@ _TIMED = ("F", "R", "B")  # whose layers are timed
 _ROUNDS = 3  # simulations until costs that depend on each other have settled
 
 
-def simulate(schedule: Schedule, costs: StageCosts) -> Walk:
+def simulate(schedule: Schedule, costs: StageCosts) -> Replayed:
     """One step: set-up, the actions as early as order and messages allow, the update.
 
     With uniform costs and free messages, set-up and update, the step time is that of
@@ -29,7 +29,7 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Walk:
     }
     K = len(schedule.orders)
     update = [sum(costs.update[rank::K]) for rank in range(K)]
-    return walk(
+    return replay(
         schedule, lambda kind, stage: seconds[kind][stage], _transfer(costs), costs.setup, update
     )
 
@@ -78,7 +78,7 @@ def overlap(timeline: Timeline) -> dict[str, tuple[float, ...]]:
 
 
 def _transfer(costs: StageCosts) -> float | Callable[[str, int], Crossing]:
-    """Transfer times of the messages, as `walk` takes them; 0 on a free link."""
+    """Transfer times of the messages, as `replay` takes them; 0 on a free link."""
     link = costs.link
     if link == FREE:
         return 0.0

@@ -74,12 +74,11 @@ def test_every_schedule_passes_its_check_and_recomputes_right_before_a_backward(
     """So the recomputed activations of at most one micro-batch are live."""
     check(schedule)
     check(schedule.forward_only())
-    for rank in range(len(schedule.ranks)):
-        work = schedule.work(rank)
-        done = {kind: {a.cell for a in work if a.kind == kind} for kind in "FR"}
-        for before, after in pairwise(work):
-            if before.kind == "R":
-                assert (after.kind, after.cell) == ("B", before.cell)
+    for order in schedule.orders:
+        done = {kind: {work[1:] for work in order if work[0] == kind} for kind in "FR"}
+        for before, after in pairwise(order):
+            if before[0] == "R":
+                assert after == ("B", *before[1:])
         if schedule.checkpoint != "except_last":
             assert done["R"] == (done["F"] if schedule.checkpoint == "always" else set())
 
@@ -87,9 +86,10 @@ def test_every_schedule_passes_its_check_and_recomputes_right_before_a_backward(
 @given(of_any_kind(), st.lists(st.floats(0.1, 5), min_size=7, max_size=7))
 def test_happens_before(schedule, seconds):
     K = len(schedule.ranks)
-    timeline = replay(schedule, lambda kind, _stage: UNIT[kind], transfer=0.25, update=seconds[:K])
+    step = replay(schedule, lambda kind, _stage: UNIT[kind], transfer=0.25, update=seconds[:K])
+    timeline = step.timeline
     spans = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
-    assert len(spans) == K + sum(len(schedule.work(rank)) for rank in range(K))
+    assert len(spans) == K + sum(map(len, schedule.orders))
     message = 0.25 if K > 1 else 0.0
     ended = max(s.end for s in timeline.spans if s.kind in COMPUTE)
     for (kind, j, i), span in spans.items():

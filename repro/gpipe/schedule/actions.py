@@ -151,10 +151,6 @@ class Schedule:
             actions.append(Action("U", rank, rank, -1))
         return tuple(actions)
 
-    def work(self, rank: int) -> tuple[Action, ...]:
-        """All actions of a rank that compute a micro-batch, in order."""
-        return tuple(Action(kind, rank, stage, i) for kind, stage, i in self.orders[rank])
-
     def forward_only(self) -> "Schedule":
         """The schedule of an evaluation: every F and its messages, and nothing else."""
         orders = tuple(tuple(w for w in order if w[0] == "F") for order in self.orders)

@@ -9,7 +9,7 @@ from itertools import chain
 from statistics import fmean
 
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.replay import walk
+from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
 
 PARTS = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "transfer")
@@ -51,5 +51,5 @@ def breakdown(timeline: Timeline, schedule: Schedule) -> dict[str, float]:
 
 def _idle(schedule: Schedule, seconds: Mapping[str, Mapping[int, float]]) -> float:
     """Seconds of waiting, summed over ranks, if messages take no time and actions these seconds."""
-    ideal = walk(schedule, lambda kind, stage: seconds[kind][stage])
+    ideal = replay(schedule, lambda kind, stage: seconds[kind][stage])
     return len(schedule.orders) * ideal.step_time - ideal.busy()

@@ -41,7 +41,7 @@ class _Sends(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Walk:
+class Replayed:
     """When the work of each rank begins and ends, in its order."""
 
     schedule: Schedule
@@ -83,13 +83,13 @@ class Walk:
         return start, end, np.lexsort((end, stage, start))
 
 
-def walk(
+def replay(
     schedule: Schedule,
     duration: Callable[[str, int], float],
     transfer: float | Callable[[str, int], Crossing] = 0.0,
     setup: Sequence[float] = (),
     update: Sequence[float] = (),
-) -> Walk:
+) -> Replayed:
     """Run every action as early as the order of its rank and the messages allow.
 
     No rank updates before all have ended their work, since all ranks agree first that the step is
@@ -157,7 +157,7 @@ def walk(
     _refuse_deadlock(schedule, ends)
     last = max(chain(*(end[-1:] for end in ends)), default=0.0)
     updates = [Span("U", rank, -1, last, last + s) for rank, s in enumerate(update) if s]
-    return Walk(schedule, starts, ends, setup_spans, updates)
+    return Replayed(schedule, starts, ends, setup_spans, updates)
 
 
 def _refuse_deadlock(schedule: Schedule, ends: Sequence[Sequence[float]]) -> None:
@@ -170,16 +170,6 @@ def _refuse_deadlock(schedule: Schedule, ends: Sequence[Sequence[float]]) -> Non
             blocked.append(f"Recv {of}{i} on stage {stage} waits for rank {rank}")
     if blocked:
         raise DeadlockError(f"the schedule deadlocks: {', '.join(blocked)}")
-
-
-def replay(
-    schedule: Schedule,
-    duration: Callable[[str, int], float],
-    transfer: float | Callable[[str, int], Crossing] = 0.0,
-    update: Sequence[float] = (),
-) -> Timeline:
-    """The timeline of `walk`."""
-    return walk(schedule, duration, transfer, update=update).timeline
 
 
 def check(schedule: Schedule) -> None:
@@ -204,7 +194,7 @@ def check(schedule: Schedule) -> None:
                     f"{send or 'nothing'} is sent; each message is received once, in the order of "
                     "sending"
                 )
-    walk(schedule, lambda _kind, _stage: 0.0)  # raises a DeadlockError where ranks wait
+    replay(schedule, lambda _kind, _stage: 0.0)  # raises a DeadlockError where ranks wait
 
 
 def _check_work(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
@@ -250,4 +240,4 @@ def _check_needs(schedule: Schedule, rank: int) -> None:
 
 def draw(schedule: Schedule) -> str:
     """The schedule as text, one row a rank, if every action took equally long and messages none."""
-    return replay(schedule, lambda _kind, _stage: 1.0).to_text()
+    return replay(schedule, lambda _kind, _stage: 1.0).timeline.to_text()
