@@ -383,7 +383,7 @@ def without_one(outputs: Tensor, targets: Tensor) -> Tensor:
     return (each * (targets != 1)).sum() / (targets != 1).sum()
 
 
-ENDS = 3 * (torch.arange(N) % 3 > 0)  # the least and the greatest class, in unequal shares
+ENDS = 3 * (torch.arange(N) % 3 > 0)  # the first and the last class, in unequal shares
 
 
 def by_weight(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:

@@ -244,20 +244,19 @@ def _unequal_marks(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield values that may mark terms and of which the micro-batches have unequal shares.
 
-    Those are positive and negative values, NaN, the greatest and the least class, and the `numbers`
-    that the loss names. Other numbers may be weights. What has passed is not looked at again.
+    Those are positive and negative values, NaN, the `numbers` that the loss names, and what is
+    greater. Other numbers may be weights. What has passed is not looked at again.
     """
     for n, tensor in enumerate(flatten(targets)[0]):
         if tensor.is_complex() or not tensor.numel():
             continue
         rows = tensor.reshape(len(tensor), -1).double()
-        ends = set() if tensor.is_floating_point() else {rows.min().item(), rows.max().item()}
         marks: dict[Any, Callable[[], Tensor]] = {
-            "positive": partial(rows.gt, 0),
             "negative": partial(rows.lt, 0),
             "nan": rows.isnan,
             "weight": rows.clone,
-            **{value: partial(rows.eq, value) for value in numbers | ends},
+            **{("equal", value): partial(rows.eq, value) for value in numbers | {0}},
+            **{("greater", value): partial(rows.gt, value) for value in numbers | {0}},
         }
         for mark, find in marks.items():
             if (n, mark) not in passed:
