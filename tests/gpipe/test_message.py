@@ -63,8 +63,7 @@ def test_any_view_arrives_and_is_copied_with_its_bits_strides_and_alignment(tens
             assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
 
 
-def test_a_message_has_the_form_of_its_own_tensors():
-    """Also where their shapes are those of the last message: the receiver reads memory by it."""
+def test_a_message_has_the_form_of_its_own_tensors_whatever_the_last_one_had():
     forms, memory = Forms(), torch.zeros(64)
     for first, second, sharing in (
         (memory[:4], memory[:4].clone(), ()),

@@ -333,15 +333,12 @@ def test_no_step_after_close_or_in_inference_mode():
 
 
 def test_only_what_this_package_raises_is_a_refusal():
-    ours: dict[str, Any] = {"__name__": "repro.of_a_test"}
-    exec("def refuse(value): raise ValueError(value)\ndef mistake(value): int(value)", ours)
+    source = "def refuse(value): raise ValueError(value)\ndef mistake(value): int(value)"
     found = []
-    for call in (ours["refuse"], ours["mistake"], refuse):
+    for module, name in (("repro.of", "refuse"), ("repro.of", "mistake"), ("of_users", "refuse")):
+        names: dict[str, Any] = {"__name__": module}
+        exec(source, names)
         with pytest.raises(ValueError, match="seven") as caught:
-            call("seven")
+            names[name]("seven")
         found.append(is_refusal(caught.value))
     assert found == [True, False, False]
-
-
-def refuse(value: str) -> None:
-    raise ValueError(value)

@@ -58,7 +58,8 @@ def refuse_foreign_modules(loss_fn: Any, foreign: Collection[Any]) -> None:
         if any(part in foreign for part in parts):
             raise ValueError(
                 f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
-                "of it; return what the loss needs from the layers, with their output"
+                "of it; return what the loss needs with the outputs, or name a layer of the last "
+                "stage alone, as in last = layers[-1]"
             )
 
 

@@ -130,8 +130,8 @@ class Pipeline:
             training nor when saving.
         check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
             first step.
-        guards: rules of exactness, by the names in docs/library.md; leave one out to see what it
-            costs.
+        guards: rules of exactness, by the names in docs/notes/guards.md; leave one out to see what
+            it costs.
 
     Raises:
         ValueError: for any argument out of range.

@@ -9,7 +9,7 @@ layers are run one after the other (`run_layers`).
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 import torch
@@ -63,28 +63,8 @@ class Stage:
         left to R, so that it is computed once.
         """
         kept = self.kept[i] = self._pass(i, inputs, recompute=recompute)
-        known, drops = kept.known, recompute and not (self._keeps_graph or self._rank.has_compiled)
-        with_loss = not recompute or self._rank.loss_module is not None
-        # Without a graph F is faster. In the first step with such inputs it has one, which shows
-        # what requires a gradient.
-        free = drops and known.requires is not None and not (known.needs_graph or kept.first)
-        if free and not known.checked:
-            known.checked = self._rank.call
-        kept.had_graph, kept.close = not free, kept.first or known.checked == self._rank.call
-        how = torch.no_grad() if free else _graph_without_tensors() if drops else nullcontext()
-        failed = False
-        try:
-            with how:
-                skeleton = self._run(kept, "before_forward", settles=not drops, loss=with_loss)
-        except RuntimeError:
-            if not drops:
-                raise
-            failed = True
-        if failed:
-            # A layer may take a derivative inside its forward; then its graph must be whole.
-            skeleton = self._run(kept, "before_forward", loss=with_loss)
-            self._keeps_graph = self._guards.learned = True
-        self._note_requires(kept, free=free)
+        skeleton = self._run_forward(kept)
+        self._note_requires(kept)
         self._guards.call("after_forward", kept)
         made, loss = [t.detach() for t in kept.outputs], kept.loss
         kept.free(graph=recompute)
@@ -93,18 +73,6 @@ class Stage:
         for tensor, requires in zip(made, kept.requires, strict=True):
             tensor.requires_grad_(requires)
         return self._forms.message((True, i), made, skeleton, crosses=True)
-
-    def _note_requires(self, kept: Pass, *, free: bool) -> None:
-        """Note which outputs of F require a gradient; without a graph, as in earlier steps."""
-        known, outputs = kept.known, kept.outputs
-        kept.requires = [t.requires_grad for t in outputs]
-        if not free:
-            known.requires = kept.requires
-        elif known.requires is not None and len(known.requires) == len(outputs):
-            kept.requires = known.requires
-        else:
-            known.needs_graph = self._guards.learned = True
-            kept.requires = [t.is_floating_point() for t in outputs]
 
     def recompute(self, i: int) -> Tensor | None:
         """R: run the layers again, now with a graph; it needs no gradient.
@@ -164,6 +132,41 @@ class Stage:
         known = self._known.setdefault(key, Known(self._rank.call))
         first = known.call == self._rank.call
         return Pass(self.index, i, inputs, first, recompute, known, self._seeds(i))
+
+    def _run_forward(self, kept: Pass) -> Tree:
+        """Run the layers for F, with as much of a graph as it needs.
+
+        If no R follows, that is the graph for B. Otherwise F goes without one, which is faster. But
+        in the first step with inputs of a form it builds a graph that keeps no tensors. That shows
+        which outputs require a gradient, and torch runs the kernels that it will run in R.
+        """
+        known = kept.known
+        drops = kept.recomputed and not (self._keeps_graph or self._rank.has_compiled)
+        free = drops and known.requires is not None and not (known.needs_graph or kept.first)
+        if free and not known.checked:
+            known.checked = self._rank.call
+        kept.had_graph, kept.close = not free, kept.first or known.checked == self._rank.call
+        run = partial(self._run, kept, "before_forward")
+        with_loss = not kept.recomputed or self._rank.loss_module is not None
+        if not drops:
+            return run(loss=with_loss)
+        with suppress(RuntimeError), torch.no_grad() if free else _graph_without_tensors():
+            return run(settles=False, loss=with_loss)
+        # A layer may take a derivative inside its forward; then its graph must be whole.
+        kept.had_graph = self._keeps_graph = self._guards.learned = True
+        return run(loss=with_loss)
+
+    def _note_requires(self, kept: Pass) -> None:
+        """Note which outputs of F require a gradient; without a graph, as in earlier steps."""
+        known, outputs = kept.known, kept.outputs
+        kept.requires = [t.requires_grad for t in outputs]
+        if kept.had_graph:
+            known.requires = kept.requires
+        elif known.requires is not None and len(known.requires) == len(outputs):
+            kept.requires = known.requires
+        else:
+            known.needs_graph = self._guards.learned = True
+            kept.requires = [t.is_floating_point() for t in outputs]
 
     def _run(self, p: Pass, before: str, *, settles: bool = True, loss: bool = False) -> Tree:
         """Run the layers on what is kept of the inputs, and the loss behind them.

@@ -107,8 +107,8 @@ class Pass:
 class Guard:
     """A rule of exactness.
 
-    The first line of its docstring is what happens without it, and a row of docs/library.md. Then
-    come how that is found, and when. In an evaluation only `begin_step`, `before_forward` and
+    The first line of its docstring is what happens without it, and a row of docs/notes/guards.md.
+    Then come how that is found, and when. In an evaluation only `begin_step`, `before_forward` and
     `after_forward` are called.
     """
 

@@ -7,6 +7,7 @@ from repro.gpipe.errors import one_of
 from repro.gpipe.exact.batchnorm import RunningStatistics
 from repro.gpipe.exact.foreign import ForeignLeaves
 from repro.gpipe.exact.guard import Guard, Guards
+from repro.gpipe.exact.inner_backward import InnerBackward
 from repro.gpipe.exact.inputs import OverwrittenInputs
 from repro.gpipe.exact.nonfinite import NonFinite
 from repro.gpipe.exact.recompute import RecomputeEqualsForward
@@ -17,6 +18,7 @@ GUARDS: tuple[type[Guard], ...] = (
     OverwrittenInputs,
     LayerState,
     RunningStatistics,
+    InnerBackward,
     ForeignLeaves,
     RecomputeEqualsForward,
     NonFinite,
