@@ -25,7 +25,7 @@ def rounds() -> Frame:
 def test_every_run_and_round_is_a_row(rounds: Frame):
     assert not rounds.duplicated(["machine", "scale", "experiment", "run", "round"]).any()
     assert set(rounds.fidelity) >= {"measured", "emulated", "simulated", "counted"}
-    wide = rounds[(rounds.experiment == "table2") & (rounds.fidelity == "measured")]
+    wide = rounds[(rounds.experiment == "two_gpu_demo") & (rounds.fidelity == "measured")]
     assert wide[wide.K == 2]["speedup_vs_k1"].notna().any()
 
 
