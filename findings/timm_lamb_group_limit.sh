@@ -17,7 +17,7 @@ from timm.optim import Lamb
 
 def trained(in_groups=1.0, **given):
     weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = Lamb([weight], lr=0.1, **given)
+    optimizer = Lamb([weight], lr=0.1, weight_decay=0.0, **given)
     assert all("max_grad_norm" in group for group in optimizer.param_groups)
     if not given:
         for group in optimizer.param_groups:
