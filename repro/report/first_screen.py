@@ -27,7 +27,7 @@ COLUMN: Mapping[Word, str] = {
 IDENTICAL, SIZES, LARGEST = "Section 7, every K", "Table 1, sizes", "Table 1, largest"
 SPEEDS = TRANSFORMER, AMOEBANET = "Table 2, Transformer", "Table 2, AmoebaNet-D"
 BUBBLE, LINKS = "Section 2.3, bubble", ("Table 3, Transformer", "Table 3, AmoebaNet-D")
-ON_ONE_GPU = {"consistency": "bits", "table1": "memory"}  # what one GPU is enough for
+ON_ONE_GPU = {"consistency": "equal bits", "table1": "memory"}  # what one GPU is enough for
 LANGUAGES, IMAGES, IMAGENET = "Figure 3, languages", "Figure 1, exponents", "Table 4, ImageNet"
 IN_COLUMNS = (IDENTICAL, SIZES, LARGEST, *SPEEDS, BUBBLE)
 # The paper's six questions, what each is about, and the exhibits that answer it.
@@ -191,7 +191,9 @@ def _sentence(claims: Sequence[Claim], name: str) -> str:
     shares = [f"{ours_of(claim)} at K = {claim.point[0]}" for claim in reversed(claims)]
     shares[0] = shares[0].replace(" at", " of a step at")
     open_at = [f"K = {of.point[0]}" for of in claims if of.verdict == "cannot tell"]
-    between = f" At {' and '.join(open_at)} that depends on the limit." if open_at else ""
+    between = ""
+    if open_at:
+        between = f" At {' and '.join(open_at)} the limit decides: 5 or 10 %."
     return SENTENCES[name].format(
         how=_shown(claims).fidelity, shares=_listed(shares), between=between
     )
@@ -226,7 +228,7 @@ def _headline(shown: Mapping[str, str]) -> str:
 
 
 def _where(results: Results, claims: Mapping[str, Sequence[Claim]]) -> str:
-    """On what was measured, such as `two CPU cores and, for bits and memory, one GPU`."""
+    """On what was measured, such as `two CPU cores and, for equal bits and memory, one GPU`."""
     measured = [run for run in results.runs if run.done and run.fidelity == "measured"]
     on_cpu = {run.machine: run.scale in ON_CPU for run in measured}
     count = {True: 0, False: 0}  # whether it is of cores -> how many one machine has

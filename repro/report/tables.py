@@ -58,7 +58,7 @@ def points(results: Results, experiment: str, over: str = OVER_PLAIN) -> Table:
     settings = settings.rename(columns={"idle_over_total": "idle/total"})
     data = pd.concat([settings.reset_index(drop=True), data], axis=1)
     constant = [name for name in shown if name != "throughput" and shown[name].nunique() < 2]
-    title = f"{experiment}: one line a run"
+    title = f"All runs of {experiment}"
     bases = {OVER_PLAIN: "Plain training has K=1 and M=1, and recomputes nothing."}
     note = bases.get(over, "One device has the same M.")
     shown = shown.drop(columns=constant)

@@ -47,7 +47,7 @@ def test_the_screen_of_the_reference(reference: Results):
         "Its bubble is not “almost negligible”."
     )
     assert found.where == (
-        "two CPU cores and, for bits and memory, one GPU; never on several accelerators"
+        "two CPU cores and, for equal bits and memory, one GPU; never on several accelerators"
     )
     assert found.modelled
     titles = [[panel.title for panel in column.panels] for column in found.columns]
