@@ -49,7 +49,8 @@ def main() -> None:
         if name not in curve.FITTED and (name not in texts or name == "memory")
     }
     fitted = fitted.model_copy(update=kept)
-    fitted.save(ROOT / f"repro/costs/devices/{NAME}.json")
+    text = json.dumps(fitted.model_dump(), indent=2, allow_nan=False)
+    (ROOT / f"repro/costs/devices/{NAME}.json").write_text(text + "\n", encoding="utf-8")
     profiles = {NAME: fitted, sheet.name: sheet}
     seconds = {
         spec.model: {

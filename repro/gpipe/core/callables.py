@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 _MOST_MEMBERS = 1000  # of a container that are looked at
 
@@ -86,7 +86,23 @@ def plain_values(reached: Sequence[Any]) -> list[float | str | None]:
     for each in reached:
         attributes = getattr(each, "__dict__", {})
         found += [*parts_of(each), *(attributes[name] for name in names if name in attributes)]
+        if not type(each).__module__.startswith(("torch", "builtins")):
+            computed = (name for name in names if _is_computed(type(each), name))
+            found += [getattr(each, name, None) for name in computed]
+    found = [each.item() if _is_number(each) else each for each in found]
     return [value for value in found if value is None or isinstance(value, int | float | str)]
+
+
+def _is_computed(kind: type, name: str) -> bool:
+    """Whether objects of this class have the attribute by a property or in a slot."""
+    return isinstance(getattr(kind, name, None), property | MemberDescriptorType)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one number of NumPy, or of a tensor on the CPU that does not learn."""
+    if isinstance(value, Tensor):
+        return value.ndim == 0 and value.device.type == "cpu" and not value.requires_grad
+    return type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
 
 
 def names_in(code: CodeType) -> set[str]:

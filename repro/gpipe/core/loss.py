@@ -103,7 +103,8 @@ class MeanLoss:
         weights, self._is_exact = [*map(float, counts)], terms is not None and terms.of_examples
         self._broadcasts = terms is not None and terms.broadcasts
         if is_weighted:
-            weights = [to_float(loss_fn.weight(part)) for part in self.parts]
+            if loss_fn.weight is not len:  # which would count the members of a dict
+                weights = [to_float(loss_fn.weight(part)) for part in self.parts]
             if terms is None or terms.summed or not all(map(math.isclose, weights, terms.weights)):
                 self._is_exact = False
         elif terms is not None:
