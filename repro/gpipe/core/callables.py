@@ -1,7 +1,7 @@
 """What a callable, such as a loss, names and holds."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType
@@ -75,7 +75,18 @@ def _named_of(held: Any, function: Any) -> list[Any]:
     of_class = {name: getattr(type(held), name, None) for name in names - attributes.keys()}
     methods = [MethodType(f, held) for f in of_class.values() if isinstance(f, FunctionType)]
     own = [held] if isinstance(held, nn.Module) else []
-    return [*own, *(attributes[name] for name in names & attributes.keys()), *methods]
+    found = [attributes[name] for name in names & attributes.keys()]
+    return [*own, *found, *_computed(held, names), *methods]
+
+
+def _computed(held: Any, names: Iterable[str]) -> list[Any]:
+    """What an object of a user's class has under these names by a property or in a slot."""
+    kind = type(held)
+    if kind.__module__.startswith(("torch", "builtins")):
+        return []
+    by = {name: getattr(kind, name, None) for name in sorted(names)}
+    computed = (n for n, way in by.items() if isinstance(way, property | MemberDescriptorType))
+    return [getattr(held, name, None) for name in computed]
 
 
 def plain_values(reached: Sequence[Any]) -> list[float | str | None]:
@@ -86,16 +97,9 @@ def plain_values(reached: Sequence[Any]) -> list[float | str | None]:
     for each in reached:
         attributes = getattr(each, "__dict__", {})
         found += [*parts_of(each), *(attributes[name] for name in names if name in attributes)]
-        if not type(each).__module__.startswith(("torch", "builtins")):
-            computed = (name for name in names if _is_computed(type(each), name))
-            found += [getattr(each, name, None) for name in computed]
+        found += _computed(each, names)
     found = [each.item() if _is_number(each) else each for each in found]
     return [value for value in found if value is None or isinstance(value, int | float | str)]
-
-
-def _is_computed(kind: type, name: str) -> bool:
-    """Whether objects of this class have the attribute by a property or in a slot."""
-    return isinstance(getattr(kind, name, None), property | MemberDescriptorType)
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice, product
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -291,7 +291,7 @@ def _package(value: Any) -> str:
     """The first name of the module that a function, or the class of an object, is of."""
     if isinstance(value, partial):
         return _package(value.func)
-    of = value if hasattr(value, "__code__") else type(value)
+    of = value if isinstance(value, FunctionType | MethodType) else type(value)
     return str(getattr(of, "__module__", "")).partition(".")[0]
 
 
