@@ -110,7 +110,7 @@ class RunSpec(Frozen):
     there and narrows others. A field of another task reads as None, as one that is left out does;
     neither is recorded. Values are bounded far above what any run needs, so that no spec costs
     memory or time before anything is measured. K, M, D and how the model is cut and scheduled are
-    as in `repro.gpipe.PipelineConfig`; `balance` may also be "flops", those of a forward, counted.
+    as in `repro.gpipe.Pipeline`; `balance` may also be "flops", those of a forward, counted.
 
     Attributes:
         figures: digest of a profile that is a file, or of the source of a model of the user's own,

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType
@@ -85,8 +86,12 @@ def _computed(held: Any, names: Iterable[str]) -> list[Any]:
     if kind.__module__.startswith(("torch", "builtins")):
         return []
     by = {name: getattr(kind, name, None) for name in sorted(names)}
-    computed = (n for n, way in by.items() if isinstance(way, property | MemberDescriptorType))
-    return [getattr(held, name, None) for name in computed]
+    found = []
+    for name, way in by.items():
+        if isinstance(way, property | MemberDescriptorType):
+            with suppress(Exception):  # a property may raise anything
+                found.append(getattr(held, name))
+    return found
 
 
 def plain_values(reached: Sequence[Any]) -> list[float | str | None]:
