@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from repro.gpipe.core.compare import Comparison
     from repro.gpipe.core.config import PipelineConfig
     from repro.gpipe.core.loss import Weighted
-    from repro.gpipe.core.pipeline import EvaluationResult, Pipeline, StepResult
+    from repro.gpipe.core.pipeline import Pipeline
+    from repro.gpipe.core.results import EvaluationResult, StepResult
     from repro.gpipe.errors import NonFiniteError, RefusedError
     from repro.gpipe.partition.layer_costs import LinkSpeed
     from repro.gpipe.runtime.launch import StageError, launch
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from repro.gpipe.tree import Whole
 
 _NAMES = {  # module -> names, in the order of the reference
-    "core.pipeline": ["Pipeline", "StepResult", "EvaluationResult"],
+    "core.pipeline": ["Pipeline"],
+    "core.results": ["StepResult", "EvaluationResult"],
     "core.compare": ["Comparison"],
     "core.config": ["PipelineConfig"],
     "core.loss": ["Weighted"],

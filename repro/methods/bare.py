@@ -58,7 +58,7 @@ class Bare(Method):
         width = {"F": layers[own.stop - 1].elements, "B": layers[own.start - 1].elements}
         self._messages = {of: _zeros(n, width[of], setup.device) for of in self._links.outgoing}
         self._waits = Waits()
-        self._step = self._unrolled(config.schedule_to_execute(len(layers)))
+        self._step = self._unrolled(config.schedule_to_execute())
 
     def _unrolled(self, schedule: Schedule) -> list[_Call]:
         """What this stage does in a schedule, in order, as calls without arguments."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
+from repro.gpipe.core import memory
 from repro.gpipe.core.topology import own_rank
 from repro.gpipe.tree import Tree
 from repro.methods.method import Method, Setup
@@ -66,16 +67,22 @@ class Own(Method):
         return self._pipe.evaluate(inputs, targets, self._setup.loss)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
-        """Peak memory per stage, of its fullest copy or part; `limit` as in `measure_memory`."""
-        peaks = self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
+        """Peak memory per stage, of its fullest copy or part; `limit` as in `memory.measure`."""
+        given = inputs, targets, self._setup.loss, self._optimizer
+        peaks = memory.measure(self._pipe, *given, limit)
         return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
 
     def _sent_so_far(self) -> dict[str, int]:
-        return Counter(self._pipe.sent_bytes())
+        """Bytes that this process has sent since the Pipeline was built, and for that."""
+        engine = self._pipe.engine
+        sent = Counter(engine.links.sent_bytes())
+        if engine.replicas is not None:
+            sent["all-reduce"] = engine.replicas.sent_bytes
+        return sent
 
     def tensors(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this stage's memory between steps."""
-        return self._pipe.resident(inputs, targets, self._optimizer)
+        return memory.resident(self._pipe, inputs, targets, self._optimizer)
 
     def close(self) -> None:
         """See `Method`."""

@@ -11,6 +11,7 @@ from torch import nn
 from repro.costs.counter import Counter, Optimizer
 from repro.costs.stage_memory import Messages, Ranks, StageMemory
 from repro.gpipe import Pipeline, launch
+from repro.gpipe.core import memory
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.partition.balance import choose
@@ -71,7 +72,7 @@ def measured() -> list[int]:
         optimizer = torch.optim.RMSprop(pipe.parameters())
         # Gradients are made and state is begun in a first step.
         for _ in range(2):
-            peaks = pipe.measure_memory(inputs, targets, model.loss, optimizer)
+            peaks = memory.measure(pipe, inputs, targets, model.loss, optimizer)
         found.append(peaks[pipe.rank])
         pipe.close()
     return found
@@ -108,8 +109,8 @@ def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
     pipe = Pipeline(model.layers, **config.arguments, device="cuda")
     own = optimizer(pipe.parameters())
     for _ in range(2):
-        (on_gpu,) = pipe.measure_memory(*data, model.loss, own)
-    with LiveBytes(pipe.resident(*data, own), device="cuda") as meter:
+        (on_gpu,) = memory.measure(pipe, *data, model.loss, own)
+    with LiveBytes(memory.resident(pipe, *data, own), device="cuda") as meter:
         pipe.train_step(*data, model.loss, own)
     pipe.close()
     given = model.layers, model.loss, data, config, optimizer

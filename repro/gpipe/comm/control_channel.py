@@ -1,4 +1,4 @@
-"""Small messages between the stages of a pipeline: announcements, losses, timelines, clocks.
+"""Small messages between the ranks of a pipeline: announcements, losses, timelines, clocks.
 
 Every message begins with a header of fixed size that names its kind. Ranks that make different
 calls find out at the first header that does not fit. Without it, gloo would abort the process when
@@ -10,7 +10,7 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from struct import Struct
 from typing import Any
 
@@ -25,8 +25,8 @@ from repro.gpipe.runtime.status import reaching, waiting
 CONTROL = 3  # gloo's tag of these messages; activations and gradients have other tags
 _ROUNDS = 8  # exchanges by which a clock is compared
 
-# Takes a state, bits of updates and a value of each stage. Returns the greatest state, the bits of
-# all updates, and the last stage's value.
+# Takes a state, bits of updates and a value of each rank. Returns the greatest state, the bits of
+# all updates, and the last rank's value.
 Vote = Callable[[int, int, float], tuple[int, int, float]]
 
 _HEADER = Struct("<qddd")  # position of the kind in this list, then numbers
@@ -60,53 +60,53 @@ class ControlChannel:
     """Control channel of one rank: small messages in host memory over the default group's gloo.
 
     Point to point only: a subgroup would have to be made by all processes, also by those without a
-    stage. What is called a stage here is a rank, which may hold several.
+    stage.
     """
 
-    def __init__(self, stages: int, rank: int, replica: int = 0) -> None:
+    def __init__(self, ranks: int, rank: int, replica: int = 0) -> None:
         # Each waits until a message has been received. They are kept, since gloo must not lose what
         # it still sends if a step fails.
         self._untaken: list[Callable[[], object]] = []
-        self.stages, self.rank, self.replica = stages, rank, replica
-        self.is_first, self.is_last = rank == 0, rank == stages - 1
+        self.ranks, self.rank, self.replica = ranks, rank, replica
+        self.is_first, self.is_last = rank == 0, rank == ranks - 1
 
-    def world_rank(self, stage: int) -> int:
-        """Rank in the world of a stage of this replica."""
-        return self.replica * self.stages + stage
+    def world_rank(self, rank: int) -> int:
+        """Rank in the world of a rank of this replica."""
+        return self.replica * self.ranks + rank
 
-    def announce(self, examples: int, stage: int, *, evaluate: bool) -> None:
-        """Start to announce a step to a stage; `flush` waits until it is taken."""
+    def announce(self, examples: int, rank: int, *, evaluate: bool) -> None:
+        """Start to announce a step to a rank; `flush` waits until it is taken."""
         kind = _EVALUATION if evaluate else _TRAINING
-        self._untaken.append(self._isend(_header(kind, examples), stage))
+        self._untaken.append(self._isend(_header(kind, examples), rank))
 
-    def announced(self, stage: int, *, evaluate: bool) -> int:
+    def announced(self, rank: int, *, evaluate: bool) -> int:
         """Receive what `announce` sends."""
-        return int(self._recv(_EVALUATION if evaluate else _TRAINING, stage)()[0])
+        return int(self._recv(_EVALUATION if evaluate else _TRAINING, rank)()[0])
 
-    def send_object(self, value: object, stage: int) -> None:
+    def send_object(self, value: object, rank: int) -> None:
         """Send an object that can be pickled."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        header_taken = self._isend(_header(_OBJECT, data.numel()), stage)
-        data_taken = self._isend(data, stage)
+        header_taken = self._isend(_header(_OBJECT, data.numel()), rank)
+        data_taken = self._isend(data, rank)
         header_taken()
         data_taken()
 
-    def recv_object(self, stage: int) -> Any:
+    def recv_object(self, rank: int) -> Any:
         """Receive an object of `send_object`; trusts the peer, a process of the same program."""
-        size = int(self._recv(_OBJECT, stage)()[0])
-        return pickle.loads(bytes(self._irecv(size, stage)().numpy()))
+        size = int(self._recv(_OBJECT, rank)()[0])
+        return pickle.loads(bytes(self._irecv(size, rank)().numpy()))
 
     def from_last(self, value: float) -> float:
-        """Send the last stage's value to every stage; returns that value."""
+        """Send the last rank's value to every rank; returns that value."""
         return self.pair_from_last(value, 0.0)[0]
 
     def pair_from_last(self, value: float, other: float) -> tuple[float, float]:
-        """Send two values of the last stage to every stage; returns them."""
+        """Send two values of the last rank to every rank; returns them."""
         if not self.is_last:
-            value, other, _ = self._recv(_LOSS, self.stages - 1)()
+            value, other, _ = self._recv(_LOSS, self.ranks - 1)()
             return value, other
         header = _header(_LOSS, value, other)
-        for wait_for_send in [self._isend(header, j) for j in range(self.stages - 1)]:
+        for wait_for_send in [self._isend(header, j) for j in range(self.ranks - 1)]:
             wait_for_send()
         return value, other
 
@@ -117,11 +117,11 @@ class ControlChannel:
         self._untaken.clear()
 
     def vote(self) -> Vote:
-        """Begin to receive the votes of all stages on a step; call the result to vote.
+        """Begin to receive the votes of all ranks on a step; call the result to vote.
 
-        The first stage gathers the votes and answers.
+        The first rank gathers the votes and answers.
         """
-        others = range(1, self.stages)
+        others = range(1, self.ranks)
         # Posted before anything is sent, so that votes and answers find room.
         arriving = [self._recv(_VOTE, j) for j in ([0] if self.rank else others)]
 
@@ -140,12 +140,12 @@ class ControlChannel:
         return agree
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Gather one value from each stage on every stage, by way of the first stage."""
+        """Gather one value from each rank on every rank, by way of the first rank."""
         if self.rank:
             self.send_object(value, 0)
             return self.recv_object(0)
-        values = [value, *(self.recv_object(j) for j in range(1, self.stages))]
-        for j in range(1, self.stages):
+        values = [value, *(self.recv_object(j) for j in range(1, self.ranks))]
+        for j in range(1, self.ranks):
             self.send_object(values, j)
         return values
 
@@ -166,14 +166,15 @@ class ControlChannel:
                 )
         return [value for value, *_ in gathered]
 
+    @cached_property
     def clock_offset(self) -> float:
-        """Seconds to add to this stage's clock to get the first stage's; 0 on the same host.
+        """Seconds to add to this rank's clock to get the first rank's; 0 on the same host.
 
-        The quickest of several exchanges counts: it was delayed least, and its error is at most
-        half its length.
+        All ranks ask for it at the same point, where it is measured once. The quickest of several
+        exchanges counts: it was delayed least, and its error is at most half its length.
         """
         hosts = self.all_gather(socket.gethostname())
-        remote = [j for j in range(self.stages) if hosts[j] != hosts[0]]
+        remote = [j for j in range(self.ranks) if hosts[j] != hosts[0]]
         if self.is_first:
             for j in (j for j in remote for _ in range(_ROUNDS)):
                 self.recv_object(j)
@@ -187,24 +188,24 @@ class ControlChannel:
             quickest = min(quickest, (length, first_clock - sent - length / 2))
         return quickest[1]
 
-    def _isend(self, message: Tensor, stage: int) -> Callable[[], Tensor]:
-        peer = self.world_rank(stage)
+    def _isend(self, message: Tensor, rank: int) -> Callable[[], Tensor]:
+        peer = self.world_rank(rank)
         with reaching(peer):
             return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, "send")
 
-    def _irecv(self, size: int, stage: int) -> Callable[[], Tensor]:
-        return post(size, self.world_rank(stage), CONTROL, "receive")
+    def _irecv(self, size: int, rank: int) -> Callable[[], Tensor]:
+        return post(size, self.world_rank(rank), CONTROL, "receive")
 
-    def _recv(self, kind: str, stage: int) -> Callable[[], Sequence[float]]:
+    def _recv(self, kind: str, rank: int) -> Callable[[], Sequence[float]]:
         """Start to receive a header of this kind; call the result to wait for its numbers."""
-        arriving = self._irecv(_HEADER.size, stage)
+        arriving = self._irecv(_HEADER.size, rank)
 
         def received() -> Sequence[float]:
             position, *numbers = _HEADER.unpack(bytes(arriving().numpy()))
             if _KINDS[position] != kind:
                 raise ValueError(
                     f"rank {self.world_rank(self.rank)} waits for {kind}, rank "
-                    f"{self.world_rank(stage)} sent {_KINDS[position]}: {SAME_CALLS}"
+                    f"{self.world_rank(rank)} sent {_KINDS[position]}: {SAME_CALLS}"
                 )
             return numbers
 

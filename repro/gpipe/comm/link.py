@@ -1,4 +1,4 @@
-"""One direction between this stage and a neighbour, whatever carries its messages.
+"""One direction between this rank and a neighbour, whatever carries its messages.
 
 During a step receives are posted ahead, and sends are finished in the background.
 """
@@ -40,7 +40,7 @@ class Link:
         raise NotImplementedError
 
     def irecv(self, key: Hashable) -> Callable[[], Message]:
-        """Start to receive; call the result to wait for the message, on this stage's device."""
+        """Start to receive; call the result to wait for the message, on this rank's device."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -92,7 +92,7 @@ class Inbox:
             self._posted.append((cell, self._link.irecv((self._evaluate, cell))))
 
     def take(self, cell: Cell) -> Message:
-        """Wait for the next message, which this stage needs for this micro-batch."""
+        """Wait for the next message, which this rank needs for this micro-batch."""
         next_cell, arriving = self._posted.popleft()
         assert next_cell == cell
         message = arriving()

@@ -5,7 +5,6 @@ from collections.abc import Hashable
 
 import torch
 
-from repro.gpipe.comm import shm
 from repro.gpipe.comm.control_channel import ControlChannel
 from repro.gpipe.comm.link import Link, Outbox
 from repro.gpipe.comm.message import Form, Message
@@ -38,12 +37,15 @@ class Links:
         one_of("transport", transport, TRANSPORTS)
         if transport == "shm" and device.type != "cpu":
             raise ValueError(
-                f"transport='shm': is for stages on the CPU, this one is on {device}; try 'auto'"
+                f"transport='shm': is for ranks on the CPU, this one is on {device}; try 'auto'"
             )
-        if throttle is not None:
-            _refuse_impossible(throttle, wire, device)
+        if throttle is not None and device.type != "cpu":
+            raise ValueError(
+                f"throttle={throttle}: is for ranks on the CPU, this one is on {device}; leave it "
+                "out, or try device='cpu'"
+            )
         self.wire, self._device = wire, device
-        ring = ring and wire.stages > 1
+        ring = ring and wire.ranks > 1
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
         # A send may wait for its receiver. In a ring that receiver may itself wait for a gradient
@@ -55,9 +57,9 @@ class Links:
         self.closed = False
         sides = []  # another rank, and what goes there
         if ring or not wire.is_first:
-            sides.append(((wire.rank - 1) % wire.stages, "B"))
+            sides.append(((wire.rank - 1) % wire.ranks, "B"))
         if ring or not wire.is_last:
-            sides.append(((wire.rank + 1) % wire.stages, "F"))
+            sides.append(((wire.rank + 1) % wire.ranks, "F"))
         # Both ends of a link wait for each other. So the first rank begins with the next one, or
         # all ranks of a ring would wait for the rank before.
         for neighbour, goes in reversed(sides) if wire.is_first else sides:
@@ -134,19 +136,3 @@ class Links:
         slope = max(fastest[_LARGE] - fastest[_SMALL], 1e-9) / (_LARGE - _SMALL)
         latency = max(0.0, fastest[_SMALL] - slope * _SMALL)
         return LinkSpeed(latency, 1.0 / slope, self._overlap)
-
-
-def _refuse_impossible(throttle: object, wire: ControlChannel, device: torch.device) -> None:
-    """Raise a ValueError on every stage if links cannot be throttled: see `throttle` above."""
-    if not isinstance(throttle, LinkSpeed):
-        raise ValueError(
-            f"throttle={throttle!r}: must be a LinkSpeed or None; try LinkSpeed(latency=1e-3)"
-        )
-    # Ready times are of the clock that the processes of one Linux host share.
-    host = shm.host() if shm.available() else ""
-    places = set(wire.all_gather((device.type, host)))
-    if places != {("cpu", host)} or (wire.stages > 1 and not host):
-        raise ValueError(
-            f"throttle={throttle}: is for stages on the CPU of one Linux host; leave it out, or "
-            "try device='cpu'"
-        )

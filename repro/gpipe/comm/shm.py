@@ -211,10 +211,10 @@ class Receiver(Link):
             note, descriptors, _, _ = self._socket.recvmsg(_NOTE.size, socket.CMSG_SPACE(_FD.size))
         except BlockingIOError:
             raise ConnectionError(
-                f"no message from the neighbouring stage in {_TIMEOUT} s"
+                f"no message from the neighbouring rank in {_TIMEOUT} s"
             ) from None
         if not note:
-            raise ConnectionError("the neighbouring stage closed its connection")
+            raise ConnectionError("the neighbouring rank closed its connection")
         return note, descriptors
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""Links between neighbouring stages: activations go from stage j to j+1, gradients back.
+"""Links between neighbouring ranks: activations go from rank r to r+1, gradients back.
 
-The kind of a link depends on where the two stages are:
+The kind of a link depends on where the two ranks are:
 
-    shared memory   tensors on the CPU, both stages on one host: the sender makes the only copy
+    shared memory   tensors on the CPU, both ranks on one host: the sender makes the only copy
     gloo            tensors on the CPU, any two hosts
     NCCL            every rank has its own GPU: one communicator for each link, so that a receive
                     does not block a send
-    host-staged     stages that share a GPU: through pinned host memory and gloo, with the copies
+    host-staged     ranks that share a GPU: through pinned host memory and gloo, with the copies
                     on a CUDA stream of their own
 """
 
@@ -239,13 +239,13 @@ def connect(
     peer, tag = wire.world_rank(neighbour), TAGS[of]
     if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():
         rank, world = wire.world_rank(wire.rank), dist.get_world_size()
-        if ring and world % wire.stages:
+        if ring and world % wire.ranks:
             raise ValueError(
-                f"stages={wire.stages}: with several stages on each rank, NCCL needs all {world} "
-                "processes in pipelines; start a multiple of the stages, or try transport='gloo'"
+                f"stages={wire.ranks}: with several stages on each rank, NCCL needs all {world} "
+                "processes in pipelines; start a multiple of them, or try transport='gloo'"
             )
         pair = (rank, peer) if outgoing else (peer, rank)
-        groups = nccl_pairs(world, wire.stages if ring else 0)
+        groups = nccl_pairs(world, wire.ranks if ring else 0)
         return Nccl(peer, tag, groups[*pair, tag], device)
     if device.type != "cpu":
         return Staged(peer, tag, device)
@@ -255,7 +255,7 @@ def connect(
             return end
     if transport == "shm":
         raise ValueError(
-            f"transport='shm': stages {wire.rank} and {neighbour} share no Linux host; try 'auto'"
+            f"transport='shm': ranks {wire.rank} and {neighbour} share no Linux host; try 'auto'"
         )
     return Gloo(peer, tag)
 

@@ -6,7 +6,6 @@ usually have the same bits.
 """
 
 import math
-import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +26,7 @@ from repro.gpipe.core.verdict import VERDICTS, Verdict, verdict, worst
 from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.batchnorm import BATCH_NORMS, owns
+from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.tree import Tree, batch_size, map_leaves, split
 from repro.io.untrusted import short
 
@@ -88,24 +88,25 @@ class Comparison:
 
 def compare(
     engine: Engine,
+    schedule: Schedule,
     names: Sequence[str],
-    order: Sequence[int],
     inputs: Tree,
     targets: Tree,
     loss_fn: Loss,
 ) -> Comparison:
     """A training step of the pipeline, which is undone, and one of the unsplit model.
 
-    `names` are those of all layers, `order` is that of the last stage's backwards.
+    `names` are those of all layers.
     """
     everyone = engine.everyone
     inputs = map_leaves(Tensor, Tensor.detach, inputs)
     found = _trial_step(engine, inputs, targets, loss_fn)
     layers = dict(engine.layers.module.named_children())
-    end = everyone.stages - 1  # the last rank of all compares
-    problem = _unsendable(layers) if everyone.rank < end else ""
-    everyone.gather_alike("compare", None, engine.step, problem)
+    end = everyone.ranks - 1  # the last rank of all compares
+    everyone.gather_alike("compare", None, engine.step)
     outcome: Comparison | str | None = None
+    last = schedule.stages - 1
+    order = [i for kind, j, i in schedule.orders[-1] if kind in ("B", "W") and j == last]
     if everyone.rank < end:
         everyone.send_object((inputs, targets, layers, found), end)
     else:
@@ -148,7 +149,7 @@ def _compare_unsplit(
     loss_fn: Loss,
 ) -> Comparison:
     """Compare what all ranks sent with the unsplit model, made of the last replica's layers."""
-    runner, stages = engine.runner, engine.wire.stages
+    runner, stages = engine.runner, engine.wire.ranks
     layers: dict[str, nn.Module] = {}
     found: _State = {"loss": {}, "gradient": {}, "buffer": {}}
     for _, _, of_rank, state in ranks[-stages:]:
@@ -296,14 +297,3 @@ def differences(what: str, found: _Tensors, expected: _Tensors) -> Iterator[Diff
 
 def _largest(tensor: Tensor) -> float:
     return tensor.abs().max().item() if tensor.numel() else 0.0
-
-
-def _unsendable(layers: Mapping[str, nn.Module]) -> str:
-    """Which layer cannot be sent to another process, and why; or ""."""
-    for name, layer in layers.items():
-        try:
-            pickle.dumps(layer)
-        except Exception as error:
-            which = f"layer {name}, a {type(layer).__name__}"
-            return f"{which}, cannot be sent to another process: {short(error, quote=False)}"
-    return ""

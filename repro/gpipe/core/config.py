@@ -53,8 +53,8 @@ class PipelineConfig:
         counts = self.total_stages, self.micro_batches
         return make_schedule(self.schedule, *counts, self.checkpoint, self.stages_per_rank)
 
-    def schedule_to_execute(self, layers: int) -> Schedule:
-        """The schedule of a Pipeline of L layers, if it can be executed."""
+    def schedule_to_execute(self) -> Schedule:
+        """The schedule, if it can be executed."""
         if self.schedule in SCHEDULES and not SCHEDULES[self.schedule].executed:
             raise ValueError(
                 f"schedule={self.schedule!r}: can be drawn and simulated, but is not executed yet, "
@@ -62,9 +62,4 @@ class PipelineConfig:
             )
         schedule = self.make_schedule()
         check(schedule)
-        if self.stages_per_rank > 1 and layers < self.total_stages:
-            raise ValueError(
-                f"stages={self.stages}, stages_per_rank={self.stages_per_rank}: the model has "
-                f"{layers} layers, and each stage needs at least one; choose fewer of either"
-            )
         return schedule

@@ -252,7 +252,7 @@ class Engine:
             step.outputs[i] = map_leaves(Tensor, copied, made.tree)
             step.losses[i] = stage.score(i, step.outputs[i])
         else:
-            if self.wire.stages == 1:  # the next stage is here too, and may write to its inputs
+            if self.wire.ranks == 1:  # the next stage is here too, and may write to its inputs
                 made = received(made.form, [copied(t.detach()) for t in made.tensors])
             step.messages["F", j, i] = made
 

@@ -1,7 +1,7 @@
 """A model as a sequence of layers: modules, or factories, which are called only where they run."""
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -69,33 +69,15 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
     with rng.preserved(cpu, others):
         rng.reseed(rng.hashed(seed, rng.INITIALISATION, 0, index), cpu, others.values())
         module = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
-        # One that another Pipeline trains elsewhere raises a ValueError here.
-        if any(tensor.is_meta for _, tensor in _tensors(module)):
-            raise ValueError(
-                f"layers[{index}]: {type(module).__name__} is on the meta device, where it has no "
-                "weights; give a function that makes the layer, such as lambda: MyLayer(...)"
-            )
-    return module.to(device)
+    return module.to(device)  # an error if another Pipeline trains it elsewhere
 
 
 def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
-    if not _needs_no_arguments(factory):
-        name = getattr(factory, "__name__", type(factory).__name__)
-        raise ValueError(f"layers[{index}]: {name} needs arguments; write lambda: {name}(...)")
     module = factory()
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise ValueError(f"layers[{index}]: the factory returned {kind}, not an nn.Module")
     return module
-
-
-def _needs_no_arguments(function: Callable[..., Any]) -> bool:
-    """Whether it can be called without arguments; False for a builtin without a signature."""
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def modules_of(module: nn.Module) -> list[nn.Module]:
@@ -119,6 +101,22 @@ def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     return [*unique.values()]
 
 
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, and at the end each part of it into its own mode."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        # By train(), which layers may override: LoRA's takes its product out of the weight.
+        for part, training in modes:
+            if part.training != training:
+                part.train(training)
+        for part, training in modes:
+            part.training = training
+
+
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers with their names."""
     return chain(module.named_parameters(), module.named_buffers())
@@ -135,16 +133,7 @@ def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
 
 def parameter_counts(layers: Sequence[Layer]) -> list[int]:
     """Number of parameters of each layer; factories are called on the meta device."""
-    counts = []
-    for index, layer in enumerate(on_meta(layers)):
-        for key, parameter in layer.named_parameters():
-            if is_lazy(parameter):
-                raise ValueError(
-                    f"layers[{index}].{key}: has no shape before the layer's first forward, so it "
-                    "cannot be counted; give balance='uniform', or nn.Linear for nn.LazyLinear"
-                )
-        counts.append(sum(p.numel() for p in layer.parameters()))
-    return counts
+    return [sum(p.numel() for p in layer.parameters()) for layer in on_meta(layers)]
 
 
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:

@@ -1,51 +1,34 @@
-"""Peak memory of one stage.
+"""Peak memory of one rank.
 
 On a GPU it is read from the allocator's statistics. The CPU's allocator keeps none, so there it is
 the bytes of all live tensor storages, counted by watching every operator. That is slow, so it is
 measured in a step of its own and never in a timed one.
 """
 
-import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from math import inf
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # private; imported only here
 
-from repro.gpipe.tree import flatten
+from repro.gpipe.core.loss import Loss
+from repro.gpipe.core.pipeline import Pipeline
+from repro.gpipe.tree import Tree, flatten, unwrapped
 
-_OVER = "are allowed"  # only the errors of a limit have these words
-# Messages of a GPU's allocator: before the list of all processes on the GPU, and behind it.
-_REFUSED = re.compile(r".* Tried to allocate (\S+ \w+)\. GPU .* of which (\S+ \w+) is free\.", re.S)
-_ALLOWED = re.compile(
-    r"(\S+ \w+) allowed; Of the allocated memory (\S+ \w+) is allocated .* (\S+ \w+) is reserved"
-)
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+# Words that only the errors of a limit have: those of `LiveBytes`, and those of a GPU's allocator.
+_OVER = ("are allowed", " allowed; Of the allocated memory")
 
 
 def over_limit(reason: str) -> str:
-    """The message of an out-of-memory error if a limit caused it; else "".
-
-    Otherwise the machine did, or /dev/shm. On a GPU there was a limit if it had as much free as was
-    refused, or if that and what the process has are more than is allowed.
-    """
-    if _OVER in reason:
-        return reason
-    found = _REFUSED.match(reason)
-    if found is None:
+    """The message of an out-of-memory error if a limit caused it, without what follows; else ""."""
+    if not any(words in reason for words in _OVER):
         return ""
-    refused, free = map(_bytes, found.groups())
-    allowed, *held = map(_bytes, shown.groups()) if (shown := _ALLOWED.search(reason)) else [inf]
-    return found[0] if refused <= free or refused + sum(held) > allowed else ""
-
-
-def _bytes(text: str) -> float:
-    number, unit = text.split()
-    return float(number) * _UNITS.get(unit, inf)
+    text, found, _ = reason.partition(" is free.")
+    return text + found
 
 
 class LiveBytes(TorchDispatchMode):
@@ -75,7 +58,7 @@ class LiveBytes(TorchDispatchMode):
         weakref.finalize(storage, self._gone, key)
         self.began(key, size)
         if self._limit is not None and self.now > self._limit:
-            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} {_OVER}")
+            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} {_OVER[0]}")
 
     def _gone(self, key: int) -> None:
         size = self._sizes.pop(key)
@@ -115,6 +98,36 @@ def at_rest(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Itera
         yield from flatten([list(state.values()) for state in optimizer.state.values()])[0]
 
 
+def resident(
+    pipe: Pipeline, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
+) -> Iterator[Tensor]:
+    """Yield what a rank has in memory between steps; a list would keep it in a step."""
+    yield from at_rest(pipe.module, optimizer)
+    read = [inputs if pipe.is_first else None, targets if pipe.is_last else None]
+    yield from flatten(unwrapped(read))[0]
+
+
+def measure(
+    pipe: Pipeline,
+    inputs: Tree,
+    targets: Tree,
+    loss_fn: Loss,
+    optimizer: torch.optim.Optimizer | None = None,
+    limit: int | None = None,
+) -> list[int]:
+    """Peak bytes on each rank during one training step, which this runs, slower than usual.
+
+    Counted are parameters, buffers, gradients, optimizer state, activations and messages: on the
+    CPU live storages of tensors, on a GPU what the allocator handed out. Call it on every rank.
+
+    Raises:
+        MemoryError, torch.OutOfMemoryError: if a rank takes more than `limit` bytes.
+    """
+    step = partial(pipe.train_step, inputs, targets, loss_fn, optimizer)
+    between = resident(pipe, inputs, targets, optimizer)
+    return pipe.engine.wire.all_gather(peak_memory(step, pipe.device, between, limit))
+
+
 def peak_memory(
     step: Callable[[], object],
     device: torch.device,
@@ -141,8 +154,13 @@ def capped(device: torch.device, limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    total = torch.cuda.mem_get_info(device)[1]
+    free, total = torch.cuda.mem_get_info(device)
     if limit < total:
+        own = torch.cuda.memory_reserved(device)
+        if free + own < limit:
+            raise ValueError(
+                f"limit={limit:,}: other processes have left {free + own:,} bytes of {device}"
+            )
         torch.cuda.empty_cache()  # the allocator's reserve counts too
         torch.cuda.set_per_process_memory_fraction(limit / total, device)
     try:

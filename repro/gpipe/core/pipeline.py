@@ -7,86 +7,28 @@
 Algorithm: section 2 of arXiv:1811.06965v5.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from repro.gpipe.checkpoint import save_load
-from repro.gpipe.comm.control_channel import ControlChannel
-from repro.gpipe.comm.links import Links
-from repro.gpipe.core import clip, memory, optimizers
+from repro.gpipe.core import clip, optimizers
+from repro.gpipe.core.assembly import assemble
 from repro.gpipe.core.compare import Comparison, compare
 from repro.gpipe.core.config import PipelineConfig
-from repro.gpipe.core.engine import Engine
-from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_unfit
-from repro.gpipe.core.loss import Loss, Metrics
-from repro.gpipe.core.ownership import empty_foreign_layers
-from repro.gpipe.core.rank_layers import RankLayers
-from repro.gpipe.core.replicas import Replicas, start_equal
-from repro.gpipe.core.run_layers import LayerRunner
+from repro.gpipe.core.layers import Layer, as_layers, evaluation_mode, names
+from repro.gpipe.core.loss import Loss
+from repro.gpipe.core.results import EvaluationResult, StepResult, step_result
 from repro.gpipe.core.scaler import GradScaler
-from repro.gpipe.core.stage import Stage
-from repro.gpipe.core.topology import own_device, own_rank, refuse_unlike
-from repro.gpipe.exact import rng, rules
-from repro.gpipe.partition.balance import choose
-from repro.gpipe.partition.layer_costs import LinkSpeed, stage_layers
-from repro.gpipe.partition.layer_profile import measure
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
-from repro.gpipe.runtime.status import in_call, rank_name, status
-from repro.gpipe.schedule.timeline import Timeline
-from repro.gpipe.tree import Tree, flatten, gather, refuse_unjoined, unwrapped
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a training step returns on every rank.
-
-    Attributes:
-        loss: mean over the mini-batches of all replicas.
-        start: when this stage began, in seconds of time.perf_counter on the first stage of all.
-        end: when it ended, on the same clock; its device was done then.
-        timeline: spans of all stages of this replica, if traced.
-        metrics: the metrics that the loss returned, summed over the same mini-batches.
-    """
-
-    loss: float
-    start: float
-    end: float
-    timeline: Timeline | None = None
-    metrics: Metrics = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """From the first start to the last end of any stage if traced, otherwise of this stage."""
-        if self.timeline is None:
-            return self.end - self.start
-        return self.timeline.step_time
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What an evaluation returns on every rank.
-
-    Attributes:
-        loss: mean over the mini-batches of all replicas.
-        outputs: of the last stage, on that stage; None on the others. Tensors are joined, anything
-            else is that of the first micro-batch: `len(x)` is its size, not N.
-        metrics: the metrics that the loss returned, summed over the same mini-batches.
-    """
-
-    loss: float
-    outputs: Tree | None
-    metrics: Metrics = field(default_factory=dict)
+from repro.gpipe.runtime.status import in_call
+from repro.gpipe.tree import Tree, gather, refuse_unjoined
 
 
 class Pipeline:
@@ -159,9 +101,7 @@ class Pipeline:
         check_loss: bool = True,
         guards: str | Sequence[str] = "all",
     ) -> None:
-        entries = as_layers(layers)
-        rng.check_seed(seed)
-        how = PipelineConfig(
+        self.config = PipelineConfig(
             stages=stages,
             micro_batches=micro_batches,
             replicas=replicas,
@@ -173,120 +113,47 @@ class Pipeline:
             throttle=throttle,
             stages_per_rank=stages_per_rank,
         )
-        self.config, self.stages, self.stages_per_rank = how, how.stages, how.stages_per_rank
-        self.micro_batches, self.replicas = how.micro_batches, how.replicas
-        self.schedule = how.schedule_to_execute(len(entries))
-        self.allow_nonfinite = allow_nonfinite
-
-        # Which rank of which replica this process is, and where it runs.
-        K = how.stages
-        rank = own_rank(how)
-        self.replica, self.rank = divmod(rank, K)
-        self.is_first, self.is_last = self.rank == 0, self.rank == K - 1
-        self._everyone = ControlChannel(how.processes, rank)
-        self.device = own_device(device, rank)
-        if self.device.type == "cuda":
-            # Events and communicators belong to the current device.
-            torch.cuda.set_device(self.device)
-        kind = "stage" if self.stages_per_rank == 1 else "rank"
-        self._who = rank_name(kind, self.rank, self.replica, self.replicas)
-        status.who = self._who
-
-        if how.processes > 1:
-            must_be_alike = how.arguments | {
-                "balance": "a cost" if callable(how.balance) else how.balance,
-                "layers": len(entries),
-                "seed": seed,
-                "allow_nonfinite": allow_nonfinite,
-                "guards": guards,
-            }
-            refuse_unlike(rank, must_be_alike)
-
-        wire = ControlChannel(K, self.rank, self.replica)
-        links = Links(wire, self.device, how.transport, how.throttle, ring=how.stages_per_rank > 1)
-        by_time = partial(self._cost, entries, links, seed, sample)
-        self.cut = choose(entries, how.total_stages, how.balance, how.partitioner, by_time)
-        self.balance = self.cut.counts
-        if rank == 0:
-            _log.info("%s", self.cut)
-        refuse_shared(entries, self.balance)
-
-        self.layer_names = names(layers)
-        self._layers = self._build_layers(entries, seed)
-        foreign = empty_foreign_layers(entries, self.balance, self.module)
-        if self.is_last:  # the loss follows the last stage, also where this rank has others
-            foreign.update(self.module[: -self.balance[-1]].modules())
-        copies = None
-        if self.replicas > 1:
-            copies = Replicas(range(self.rank, how.processes, K), self.device)
-        gather = None if copies is None else copies.gather
-        given = self._layers, self.device, gather
-        chosen = rules.guards(guards, *given, finite=not allow_nonfinite)
-        runner = LayerRunner(self.device, seed, self.replica * self.micro_batches)
-        whole = self.micro_batches == self.replicas == 1
-        own = self._layers.stages
-        self.engine = Engine(
-            self._layers,
-            {j: Stage(j, self._layers, runner, chosen, whole=whole) for j in own},
-            runner,
-            chosen,
-            links,
+        self.layer_names, entries = names(layers), as_layers(layers)
+        self.schedule = self.config.schedule_to_execute()
+        place, self.cut, self.engine = assemble(
+            self.config,
             self.schedule,
-            copies,
-            self._everyone,
+            entries,
+            self.layer_names,
+            device=device,
+            seed=seed,
+            sample=sample,
+            guards=guards,
+            allow_nonfinite=allow_nonfinite,
             check_loss=check_loss,
-            foreign=foreign,
         )
-        self._clock_offset: float | None = None  # of this host, known after the first step
+        self.stages, self.micro_batches, self.replicas = stages, micro_batches, replicas
+        self.rank, self.replica, self.device = place.rank, place.replica, place.device
+        self.is_first, self.is_last = self.rank == 0, self.rank == stages - 1
+        self.balance, self.allow_nonfinite = self.cut.counts, allow_nonfinite
+        self._name = place.name
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
-    def _cost(self, layers: list[Layer], links: Links, seed: int, sample: Tree | None) -> Cost:
-        """A cost by the first rank's times of layers and the slowest link; equal on all ranks."""
-        profile = None
-        if self._everyone.rank == 0:
-            if sample is None:
-                raise ValueError("balance='time': needs sample=, the inputs of one micro-batch")
-            profile = measure(layers, sample, self.device, seed=seed)
-        profiles, speeds = zip(*self._everyone.all_gather((profile, links.speed())), strict=True)
-        slowest = max(speeds, key=lambda link: link.seconds(2**20))
-        return profiles[0].cost(slowest, recompute=self.config.checkpoint != "never")
-
-    def _build_layers(self, layers: list[Layer], seed: int) -> RankLayers:
-        own = range(self.rank, self.config.total_stages, self.stages)
-        indices = {stage: stage_layers(self.balance)[stage] for stage in own}
-        modules = {n: build(layers[n], n, seed, self.device) for ns in indices.values() for n in ns}
-        for n, module in modules.items():
-            refuse_unfit(module, n, self.stages, self.micro_batches)
-        if self.replicas > 1:
-            start_equal(modules.values(), range(self.rank, self.config.processes, self.stages))
-        return RankLayers(indices, modules, [self.layer_names[n] for n in modules])
-
     def __repr__(self) -> str:
-        ranges = [f"{own[0]} to {own[-1]}" for own in self._layers.stages.values()]
+        ranges = [f"{own[0]} to {own[-1]}" for own in self.engine.layers.stages.values()]
         layers = ", ".join(
             f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
         )
         return (
             f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
             f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
-            f"here: {self._who} on {self.device}, layers "
+            f"here: {self._name} on {self.device}, layers "
             f"{' and '.join(ranges)}: {shorten(layers, 80, placeholder=' ...')}"
-        )
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError(
-            "a Pipeline holds connections, so it is not copied or pickled; pipe.save(folder) and "
-            "pipe.module.state_dict() have its weights"
         )
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this rank's stages, for an optimizer."""
-        return self._layers.module.parameters()
+        return self.engine.layers.module.parameters()
 
     @property
     def module(self) -> nn.Sequential:
         """This rank's layers; its state-dict keys are those of the unsplit nn.Sequential."""
-        return self._layers.module
+        return self.engine.layers.module
 
     @in_call
     def train_step(
@@ -329,7 +196,7 @@ class Pipeline:
         with self.engine.runner.autocast_left():
             self.engine.train(inputs, targets, loss_fn, optimizer, scaler, trace=trace)
         self._updated = optimizer is not None
-        return self._result(trace=trace)
+        return step_result(self.engine, self.schedule, trace=trace)
 
     @report_errors_to_all()
     def _refuse_update(
@@ -353,10 +220,11 @@ class Pipeline:
         is torch.nn.utils.clip_grad_norm_ of the unsplit model, with the same bits for every K. A
         limit of inf only measures. Returned is the norm before clipping, on this stage's device.
         """
-        of_stages = [self._layers.parameters_of(stage) for stage in self._layers.stages]
-        late = self._updated is True
+        rank = self.engine.layers
+        of_stages, late = [*map(rank.parameters_of, rank.stages)], self._updated is True
+        everyone = self.engine.everyone
         norm = clip.clip_grad_norm_(
-            of_stages, max_norm, norm_type, self._everyone, self.stages, late=late
+            of_stages, max_norm, norm_type, everyone, self.stages, late=late
         )
         return norm.to(self.device)
 
@@ -365,27 +233,7 @@ class Pipeline:
 
         Its options are those of torch.amp.GradScaler, the same on every rank.
         """
-        return GradScaler(self.device, self._everyone, **options)
-
-    @report_errors_to_all()
-    def _result(self, *, trace: bool) -> StepResult:
-        """What a step returns, on the clock of the first rank of all."""
-        recorder = self.engine.recorder
-        spans = recorder.finish()
-        if self._clock_offset is None:
-            self._clock_offset = self._everyone.clock_offset()
-        offset, timeline = self._clock_offset, None
-        if trace:
-            spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
-            of_all = tuple(s for of_rank in self.engine.wire.all_gather(spans) for s in of_rank)
-            timeline = Timeline(of_all, self.config.total_stages, self.stages_per_rank)
-        return StepResult(
-            self.engine.loss,
-            recorder.began + offset,
-            recorder.ended + offset,
-            timeline,
-            self.engine.metrics,
-        )
+        return GradScaler(self.device, self.engine.everyone, **options)
 
     @in_call
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
@@ -393,18 +241,8 @@ class Pipeline:
 
         Arguments as of `train_step`.
         """
-        modes = [(m, m.training) for m in self.module.modules()]
-        self.module.eval()
-        try:
-            with self.engine.runner.autocast_left():
-                self.engine.evaluate(inputs, targets, loss_fn)
-        finally:
-            # By train(), which layers may override: LoRA's takes its product out of the weight.
-            for module, training in modes:
-                if module.training != training:
-                    module.train(training)
-            for module, training in modes:
-                module.training = training
+        with evaluation_mode(self.module), self.engine.runner.autocast_left():
+            self.engine.evaluate(inputs, targets, loss_fn)
         joined = gather(self._outputs) if self.is_last else None
         return EvaluationResult(self.engine.loss, joined, self.engine.metrics)
 
@@ -430,60 +268,15 @@ class Pipeline:
         generators and the number of steps are left as they were.
 
         Raises:
-            ValueError: if the unsplit model does not fit there, or a layer cannot be copied.
+            ValueError: if the unsplit model does not fit there.
         """
-        last = self.config.total_stages - 1
-        actions = self.schedule.ranks[-1]
-        order = [a.cell[1] for a in actions if a.kind == "B" and a.cell[0] == last]
         with self.engine.runner.autocast_left():
-            return compare(self.engine, self.layer_names, order, inputs, targets, loss_fn)
+            return compare(self.engine, self.schedule, self.layer_names, inputs, targets, loss_fn)
 
     @property
     def _outputs(self) -> list[Tree]:
         """The outputs of an evaluation's micro-batches, on the last stage."""
         return [outputs for _, outputs in sorted(self.engine.current.outputs.items())]
-
-    @in_call
-    def measure_memory(
-        self,
-        inputs: Tree,
-        targets: Tree,
-        loss_fn: Loss,
-        optimizer: torch.optim.Optimizer | None = None,
-        limit: int | None = None,
-    ) -> list[int]:
-        """Peak bytes on each rank during one training step, which this runs, slower than usual.
-
-        Counted are parameters, buffers, gradients, optimizer state, activations and messages: on
-        the CPU live storages of tensors, on a GPU what the allocator handed out.
-
-        Raises:
-            MemoryError, torch.OutOfMemoryError: if a stage takes more than `limit` bytes.
-        """
-        resident = self.resident(inputs, targets, optimizer)
-        step = partial(self.train_step, inputs, targets, loss_fn, optimizer)
-        return self.engine.wire.all_gather(memory.peak_memory(step, self.device, resident, limit))
-
-    def resident(
-        self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
-    ) -> Iterator[Tensor]:
-        """Yield what this stage has in memory between steps; a list would keep it in a step."""
-        yield from memory.at_rest(self.module, optimizer)
-        read = [inputs if self.is_first else None, targets if self.is_last else None]
-        yield from flatten(unwrapped(read))[0]
-
-    def sent_bytes(self) -> dict[str, int]:
-        """Bytes that this process has sent so far: activations, gradients, and "all-reduce".
-
-        The difference of two calls counts the messages between stages exactly; the first call also
-        has what was sent while the Pipeline was built. An all-reduce of gradients over D replicas
-        counts as a ring sends it, 2 (D-1)/D times the gradients.
-        """
-        sent = self.engine.links.sent_bytes()
-        if self.engine.replicas is not None:
-            summed = self.engine.replicas.summed_bytes
-            sent["all-reduce"] = round(2 * (self.replicas - 1) / self.replicas * summed)
-        return sent
 
     @in_call
     def save(
@@ -510,10 +303,10 @@ class Pipeline:
         save_load.save(
             Path(folder),
             rank=self.rank,
-            gather=self._everyone.all_gather,
+            gather=self.engine.everyone.all_gather,
             module=self.module,
             layers=self.layer_names,
-            misfit=self._layers.container_problem,
+            misfit=self.engine.layers.container_problem,
             optimizer=optimizer,
             step=self.engine.step,
             extra=extra,
@@ -536,7 +329,7 @@ class Pipeline:
         restored = save_load.load(
             Path(folder),
             rank=self.rank,
-            gather=self._everyone.all_gather,
+            gather=self.engine.everyone.all_gather,
             module=self.module,
             layers=self.layer_names,
             optimizer=optimizer,
@@ -548,13 +341,6 @@ class Pipeline:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load this stage's part of the unsplit model's state dict; call it on every rank."""
         self.module.load_state_dict(save_load.own_part(state_dict, self.module, self.layer_names))
-
-    @in_call
-    def barrier(self) -> None:
-        """Wait until every stage of every replica has come here and its device is idle."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self._everyone.all_gather(None)
 
     def close(self) -> None:
         """End this pipeline's helper thread and connections; no step can follow."""

@@ -81,7 +81,7 @@ class Replicas:
         self._device = device if nccl else torch.device("cpu")
         self._hooks: dict[nn.Parameter, RemovableHandle] = {}
         self._started: list[tuple[dist.Work, Tensor]] = []  # all-reduces of the first buckets
-        self.summed_bytes = 0  # handed to all-reduces so far
+        self._summed = 0  # bytes that were handed to all-reduces so far
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
         """Before a step: set hooks on the parameters, which have no gradients yet; see `buffers`.
@@ -124,6 +124,11 @@ class Replicas:
                     parameter.grad = gradient.view_as(parameter).clone()
         self._started = []
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this process has sent so far, as a ring sends them."""
+        return round(2 * (self._group.size() - 1) / self._group.size() * self._summed)
+
     def total(self, value: float) -> float:
         """The sum of a number over all replicas."""
         total = torch.tensor([value], dtype=torch.float64, device=self._device)
@@ -165,7 +170,7 @@ class Replicas:
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
             exist = gradients[0].new_tensor([p.grad is not None for p in bucket])
             flat = torch.cat([*(g.reshape(-1) for g in gradients), exist]).to(self._device)
-            self.summed_bytes += flat.nbytes
+            self._summed += flat.nbytes
             self._started.append((self._group.allreduce([flat]), flat))
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,42 @@ import torch.distributed as dist
 from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.errors import one_of
 from repro.gpipe.runtime import health
+from repro.gpipe.runtime.status import rank_name, status
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process is in a pipeline.
+
+    Attributes:
+        number: of its rank among the K D of all replicas.
+        rank: among the K of its replica.
+        name: `stage 1`, or `replica 0, stage 1`.
+    """
+
+    number: int
+    rank: int
+    replica: int
+    device: torch.device
+    name: str
+
+
+def take_place(
+    config: PipelineConfig, device: torch.device | str | None, alike: Mapping[str, object]
+) -> Place:
+    """Find the place of this process; settings of all ranks must be alike."""
+    number = own_rank(config)
+    replica, rank = divmod(number, config.stages)
+    kind = "stage" if config.stages_per_rank == 1 else "rank"
+    status.who = rank_name(kind, rank, replica, config.replicas)
+    place = Place(number, rank, replica, own_device(device, number), status.who)
+    if place.device.type == "cuda":
+        # Events and communicators belong to the current device.
+        torch.cuda.set_device(place.device)
+    if config.processes > 1:
+        balance = "a cost" if callable(config.balance) else config.balance
+        _refuse_unlike(number, config.arguments | {"balance": balance, **alike})
+    return place
 
 
 def own_rank(config: PipelineConfig) -> int:
@@ -48,7 +85,7 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
     return in_turn if name == "cuda" else torch.device(name)
 
 
-def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
+def _refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
     """Raise a ValueError on every rank if one has other settings, since it would hang otherwise.
 
     Rank 0 is in every pipeline and numbers them in the store. Another rank skips the numbers of

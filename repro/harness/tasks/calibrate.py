@@ -99,7 +99,7 @@ class _Chain:
     def in_turn(self, n: int, repeats: int) -> list[Pass]:
         """Run some passes while the other processes wait for their turn."""
         passes: list[Pass] = []
-        for rank in range(self._wire.stages):
+        for rank in range(self._wire.ranks):
             self._wire.all_gather(None)
             if rank == self._wire.rank:
                 passes = [self.run(n, meet=lambda: None) for _ in range(repeats)]
