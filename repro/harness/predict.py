@@ -20,9 +20,10 @@ from repro.costs.roofline import LayerTime
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe import breakdown
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile, stage_layers
-from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
+from repro.gpipe.partition.partition import Cost
 from repro.gpipe.schedule.replay import Replayed
 from repro.gpipe.tree import Tree
+from repro.harness.cut import counts_of, forward_flops
 from repro.harness.job import Measured
 from repro.harness.schema import CalibrateRound, TrainRound
 from repro.harness.spec import RunSpec
@@ -115,11 +116,25 @@ class Source:
         tries = _sizes(most)
 
         def is_too_large(n: int) -> bool:
-            peaks = self.peaks(spec, n, cut(spec, self, n))
+            peaks = self.peaks(spec, n, self.counts(spec, n))
             return max(peaks or [0]) > (spec.memory or 0)
 
         fitting = bisect_left(tries, True, key=is_too_large)
         return tries[fitting - 1] if fitting else 0
+
+    def counts(self, spec: RunSpec, n: int) -> tuple[int, ...]:
+        """Layers of each stage, cut as in the spec; times are those of this source."""
+        assert self.model is not None
+
+        def by_time() -> Cost:
+            recompute = spec.checkpoint != "never"
+            return self.layers(n, spec.checkpoint).cost(self.link, recompute=recompute)
+
+        return counts_of(spec, self.model.layers, self.flops, by_time)
+
+    def flops(self) -> Sequence[int]:
+        """FLOPs of each layer's forward of one example."""
+        return forward_flops(self.counter, micro_batch(self.few[0], 1))
 
     def peaks(self, spec: RunSpec, n: int, counts: Sequence[int]) -> list[int] | None:
         """Counted bytes of each rank at its peak; None without a model.
@@ -158,7 +173,7 @@ def predict(spec: RunSpec, source: Source, counts: Sequence[int] = ()) -> Predic
     """The step of a run, cut as in its spec unless the layers of each stage are given."""
     examples = source.examples(spec)
     n = max(1, examples)
-    counts = tuple(counts) or cut(spec, source, n)
+    counts = tuple(counts) or source.counts(spec, n)
     costs = source.costs(spec, n, counts)
     step = simulate(spec.make_schedule(), costs)
     if not step.step_time:
@@ -209,22 +224,6 @@ def with_predictions(
     return found
 
 
-def cut(spec: RunSpec, source: Source, n: int) -> tuple[int, ...]:
-    """Layers of each stage, cut as `repro.gpipe.Pipeline` cuts with measured times."""
-    layers = source.layers(n, spec.checkpoint)
-    L = len(layers.forward)
-    spec.check_depth(L)
-    if isinstance(spec.balance, tuple):
-        return spec.balance
-    if spec.balance == "time":
-        cost = layers.cost(source.link, recompute=spec.checkpoint != "never")
-    elif spec.balance == "uniform" or isinstance(source, Known):  # whose layers are all alike
-        cost = additive([1] * L)
-    else:
-        cost = additive(counted_costs(source.counter, micro_batch(source.few[0], 1))[spec.balance])
-    return tuple(PARTITIONERS[spec.partitioner or SMALLEST_LARGEST](cost, L, spec.total_stages))
-
-
 class Known(Source):
     """Layers that wait for a time which they know."""
 
@@ -233,6 +232,9 @@ class Known(Source):
         forward = tuple(layer.forward_s for layer in layers)
         sent = tuple(4 * layer.elements * n for layer in layers[:-1])
         return Profile(forward, forward, tuple(layer.backward_s for layer in layers), sent, sent)
+
+    def flops(self) -> Sequence[int]:
+        return [1] * len(self._waiting)  # none: all layers are alike
 
     def costs(self, spec: RunSpec, n: int, counts: Sequence[int]) -> StageCosts:
         weights = [layer.weight_s for layer in self._waiting]
@@ -317,15 +319,6 @@ class Roofline(Source):
 def waits(model: Model) -> bool:
     """Whether the layers of a model wait where others compute."""
     return model.labels.get("compute") == "timed wait"
-
-
-def counted_costs(counter: Counter, inputs: Tree) -> dict[str, list[int]]:
-    """What stages can be cut by without a clock: parameters and FLOPs of each layer's forward."""
-    layers = range(len(counter))
-    return {
-        "parameters": [counter.resident(index).count for index in layers],
-        "flops": [sum(op.flops for op in counter.layer(index, inputs).ops) for index in layers],
-    }
 
 
 def _sizes(most: int) -> list[int]:

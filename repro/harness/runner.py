@@ -16,6 +16,7 @@ from pathlib import Path
 from repro.gpipe.runtime.group import torchrun
 from repro.harness.contention import CpuShare
 from repro.harness.crew import Crew
+from repro.harness.cut import TimedCuts
 from repro.harness.job import Job, Measured, Outcome, takes_one_core
 from repro.harness.journal import Status
 from repro.harness.machine import torchrun_rank
@@ -25,7 +26,6 @@ from repro.harness.progress import ProgressReporter
 from repro.harness.spec import TIMED, WHOLE_WORLD, Scale
 from repro.harness.tasks.emulate import prepare as prepare_emulation
 from repro.harness.tasks.fit_search import Search
-from repro.harness.vary import same_cut
 from repro.io import signals
 from repro.io.untrusted import refuse_links
 
@@ -102,7 +102,7 @@ class GroupRun:
     _open: dict[str, PlannedRun] = field(default_factory=dict)  # runs that still miss a round
     _replaced: set[str] = field(default_factory=set)  # whose first new round replaces the old ones
     _failed: set[str] = field(default_factory=set)
-    _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # `vary.same_cut` -> cut
+    _cuts: TimedCuts = field(default_factory=TimedCuts)
 
     def measure(self) -> None:
         """Measure and record one round after the other; later rounds leave out runs that failed."""
@@ -112,8 +112,8 @@ class GroupRun:
             self._replaced = {run.id for run in self._open.values() if not run.added}
         for run in self._open.values():
             earlier = journal.rounds_of(run.id)
-            if run.spec.balance == "time" and earlier and run.id not in self._replaced:
-                self._cuts[same_cut(run.spec)] = tuple(earlier[-1].records[run.id]["balance"])
+            if earlier and run.id not in self._replaced:
+                self._cuts.add(run.spec, earlier[-1].records[run.id]["balance"])
         # A baseline that only accompanies other runs stays done, whatever becomes of it here.
         self._mark(Status("running"))
         try:
@@ -270,7 +270,7 @@ class GroupRun:
 
     def _told(self, run: PlannedRun, outcome: Outcome, seconds: float) -> Outcome:
         if outcome.measured is not None:
-            self._cuts[same_cut(run.spec)] = tuple(outcome.measured.record.balance)
+            self._cuts.add(run.spec, outcome.measured.record.balance)
         self.reporter.measured(run, outcome, seconds)
         return outcome
 
@@ -281,10 +281,9 @@ class GroupRun:
         read = spec.fidelity != "emulated" and not any(
             event.records[run.id].get("peak_bytes") for event in earlier
         )
-        cut = self._cuts.get(same_cut(spec)) if spec.balance == "time" else None
         device = "cpu" if spec.modelled or spec.fidelity == "counted" else machine.device
         order = len(self.plan.journal.rounds)
-        return Job(spec, cut, read, device, self.allow_nonfinite, order)
+        return Job(spec, self._cuts.of(spec), read, device, self.allow_nonfinite, order)
 
     def _is_apart(self, run: PlannedRun) -> bool:
         return takes_one_core(run.spec, self.plan.machine.device)

@@ -39,8 +39,9 @@ Pipelining = Literal["torch", "torch-1f1b", "torch-interleaved"]
 WholeWorld = Literal["deepspeed"]  # takes every process that there is
 Replicated = Literal["ddp", "fsdp", "zero2"]  # of K=1 and D replicas
 Divided = Literal["tensor", "channels", "rows"]  # divide layers over `tensor_parallel` devices
+Loop = Literal["bare", "minimal"]  # simple ones, over which ours costs something
 Library = Literal[
-    "repro", Pipelining, WholeWorld, "torchgpipe", "pipedream", "bare", Replicated, Divided
+    "repro", Pipelining, WholeWorld, "torchgpipe", "pipedream", Loop, Replicated, Divided
 ]
 PIPELINING: tuple[Library, ...] = get_args(Pipelining)
 WHOLE_WORLD: tuple[Library, ...] = get_args(WholeWorld)

@@ -11,10 +11,6 @@ _NAMED = (
     "balance", "partitioner", "optimizer", "lr", "seed", "warmup", "steps", "transport",
     "stages_per_rank", "tensor_parallel", "zero", "figures",
 )  # fmt: skip
-_OF_CUT = {
-    "model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner",
-    "stages_per_rank",
-}  # fmt: skip
 
 
 def varied(specs: Sequence[RunSpec], fields: Iterable[str]) -> list[str]:
@@ -92,7 +88,3 @@ def baselines(spec: RunSpec) -> list[dict[str, Any]]:
     ours = {"library": "repro"}
     beside = [] if spec.library == "repro" else [ours, ours | {"transport": "gloo"}]
     return [*BASELINES.values(), *beside]
-
-
-def same_cut(spec: RunSpec) -> str:
-    return canonical(spec.model_dump(mode="json", include=_OF_CUT))

@@ -48,7 +48,7 @@ def counted(job: Job) -> FitRound:
     spec, device = job.spec, job.device
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
-    step = Step(config_of(spec), spec.N, optimizer, _messages(spec, device), device)
+    step = Step(config_of(spec, spec.balance), spec.N, optimizer, _messages(spec, device), device)
     assert spec.memory is not None
     sizes = size_ladders(spec.model, spec.arguments)
     answer = largest(partial(build, spec.model), step, spec.memory, sizes)

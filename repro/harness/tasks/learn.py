@@ -24,6 +24,7 @@ from repro.data.sources import Part
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.tree import split
+from repro.harness.cut import balance_of
 from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
 from repro.harness.spec import LearnSpec, Training, canonical
@@ -127,12 +128,13 @@ def _trainer(job: Job, spec: LearnSpec, rank: int) -> tuple[Trainer, Data, Model
     is_of_images = model.unit == "images/s"
     data = (_images if is_of_images else _languages)(spec, spec.training, recipe, rank)
     inputs, _ = model.batch(spec.N // spec.D, spec.seed)
+    sample = split(inputs, spec.M)[0]
     pipe = Pipeline(
         model.layers,
-        **config_of(spec).arguments,
+        **config_of(spec, balance_of(job, model, sample)).arguments,
         device=device_of(job.device, rank),
         seed=spec.seed,
-        sample=split(inputs, spec.M)[0],
+        sample=sample,
         allow_nonfinite=job.allow_nonfinite,
     )
     return Trainer(pipe, data.loss, recipe, data.batches, data.metrics), data, model

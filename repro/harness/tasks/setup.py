@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from repro.costs.counter import Counter
 from repro.gpipe import PipelineConfig
 from repro.gpipe.comm.transport import TIMEOUT
-from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
 from repro.gpipe.tree import split
+from repro.harness.cut import Balance, balance_of, partitioner_of
 from repro.harness.job import Job
-from repro.harness.predict import counted_costs, waits
+from repro.harness.predict import waits
 from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.methods.method import Setup
@@ -31,14 +30,10 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
     """The arguments of a method; a balance by time is measured on the first micro-batch."""
     spec = job.spec
     sample = split(inputs, spec.M)[0]
-    balance: Any = job.balance or spec.balance
-    if balance == "flops":
-        counter = Counter(model.layers, model.loss, device=job.device)
-        balance = additive(counted_costs(counter, sample)["flops"])
     return Setup(
         model.layers,
         model.loss,
-        config=replace(config_of(spec), balance=balance),
+        config=config_of(spec, balance_of(job, model, sample)),
         sample=sample,
         seed=spec.seed,
         device=device_of(job.device, rank),
@@ -79,13 +74,13 @@ def _drawn(layer: Callable[[], nn.Module], index: int, device: torch.device) -> 
     return module
 
 
-def config_of(spec: RunSpec) -> PipelineConfig:
+def config_of(spec: RunSpec, balance: Balance) -> PipelineConfig:
     return PipelineConfig(
         stages=spec.K,
         micro_batches=spec.M,
         replicas=spec.D,
-        balance=spec.balance,
-        partitioner=spec.partitioner or SMALLEST_LARGEST,
+        balance=balance,
+        partitioner=partitioner_of(spec),
         checkpoint=spec.checkpoint,
         schedule=spec.schedule,
         transport=spec.transport,
@@ -104,7 +99,7 @@ def groups_of(spec: RunSpec) -> list[Any]:
     """The process groups of a run, if its library needs any. All workers make them together."""
     if spec.fidelity in ("counted", "simulated"):
         return []
-    if spec.library in PIPELINING:
+    if spec.library in (*PIPELINING, "minimal"):
         from repro.methods.peers.pipelining import groups
 
         return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])

@@ -23,13 +23,13 @@ import torch
 from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.schedule import collector
 from repro.gpipe.tree import split
+from repro.harness.cut import TimedCuts
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
 from repro.harness.spec import SLOWED
 from repro.harness.statistics import MIN_BLOCKS, decided
 from repro.harness.tasks.emulate import in_device_seconds, stand_in
 from repro.harness.tasks.setup import device_of, drawn_on, facts_of, setup_of
-from repro.harness.vary import same_cut
 from repro.methods import make
 from repro.models import build
 
@@ -63,15 +63,13 @@ def run(
     those of the first blocks: a run may leave early, see `going_on`.
     """
     trainings: dict[int, Training] = {}
-    cuts: dict[str, tuple[int, ...]] = {}  # found by an earlier run of the same cut
+    cuts = TimedCuts()
     for index, job in enumerate(jobs):
         at(index)
         if rank < job.processes:
-            key = same_cut(job.spec)
-            cut = cuts.get(key) if job.spec.balance == "time" else None
-            job = job if job.balance else replace(job, balance=cut)
+            job = job if job.balance else replace(job, balance=cuts.of(job.spec))
             trainings[index] = Training(job, rank, groups[index])
-            cuts[key] = tuple(trainings[index].balance)
+            cuts.add(job.spec, trainings[index].balance)
     orders = random.Random(jobs[0].order)
     going = [*range(len(jobs))]
     for block in range(max(job.spec.steps for job in jobs)):
@@ -145,8 +143,7 @@ class Training:
             self._batch = inputs, targets
         setup = replace(setup_of(job, model, self._batch[0], rank, groups), trace=spec.trace)
         if job.simulated:
-            config = replace(setup.config, balance="uniform", throttle=throttle)
-            setup = replace(setup, config=config)
+            setup = replace(setup, config=replace(setup.config, throttle=throttle))
         self._method = make(spec.library, setup)
         self.balance = self._method.balance
         self._asleep = 0.0  # seconds of each step; of a slowed run
