@@ -75,6 +75,9 @@ def _speed(scale: Scale) -> Iterator[Group]:
         for schedule in PEERS:
             at = [M for M in size.Ms if schedule == "gpipe" or M >= 2]
             runs = [run for M in at for run in _beside(schedule, scale, M=M, **blocks[M], **common)]
+            if (model, schedule) == ("transformer", "gpipe") and scale in ON_CPU:
+                page = common | {"library": "minimal", "checkpoint": "always", "trace": False}
+                runs += [RunSpec(M=M, **blocks[M], **page) for M in at]
             yield Group(name=f"{model}-{schedule}", runs=tuple(runs))
 
 

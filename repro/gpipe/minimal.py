@@ -38,13 +38,20 @@ class GPipe:
         layers: all layers of the model, with the same weights in every process. Each maps one
             float32 tensor to another, whose first dimension is the example.
         micro_batches: M, at most the number of examples of a mini-batch.
+        group: the first K processes, in which each has a stage; None for all.
 
     Attributes:
         stage: the layers of this process. An optimizer gets their parameters.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], micro_batches: int) -> None:
-        self.rank, self.K, self.M = dist.get_rank(), dist.get_world_size(), micro_batches
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        micro_batches: int,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.K, self.M = dist.get_rank(), dist.get_world_size(group), micro_batches
+        self.group = group
         self.is_first, self.is_last = self.rank == 0, self.rank == self.K - 1
         own = torch.arange(len(layers)).tensor_split(self.K)[self.rank]
         self.stage = nn.Sequential(*[layers[n] for n in own.tolist()])
@@ -86,7 +93,7 @@ class GPipe:
         self._sending.clear()
         optimizer.step()  # the one synchronous update
         loss = torch.tensor(float(sum(losses)), dtype=torch.float64)
-        dist.broadcast(loss, self.K - 1)
+        dist.broadcast(loss, self.K - 1, group=self.group)
         return loss.item()
 
     def _send(self, tensor: Tensor, to: int) -> None:

@@ -72,6 +72,14 @@ _BARE: Allowed = {
     "schedule": ("gpipe", "gpipe-late", "1f1b", "naive"),
     "transport": ("auto", "shm"),
 }
+# One float32 tensor crosses a boundary, over gloo, and all of a stage is recomputed.
+_MINIMAL: Allowed = {
+    "model": ("transformer",),
+    **_PIPELINE,
+    "task": ("train",),
+    "fidelity": ("measured",),
+    "checkpoint": ("always",),
+}
 _TORCH = "peers.pipelining.Pipelining"
 ALIKE = ("deepspeed", "bare")  # libraries whose micro-batches have one size
 # Library -> its class in `repro.methods`, and the runs that it accepts.
@@ -84,6 +92,7 @@ LIBRARIES: Mapping[str, tuple[str, Allowed]] = {
     "torchgpipe": ("peers.torchgpipe.TorchGPipe", _PIPELINE),
     "pipedream": ("pipedream.PipeDream", _PIPELINE),
     "bare": ("bare.Bare", _BARE),
+    "minimal": ("minimal.Minimal", _MINIMAL),
     "ddp": ("unpipelined.DataParallel", _REPLICAS),
     "fsdp": ("sharded.FullySharded", _REPLICAS),
     "zero2": ("sharded.ZeRO2", _REPLICAS),

@@ -29,6 +29,7 @@ TORCH_SCHEDULES: dict[str, dict[str, Any]] = {
         "balance": (1, 1, 1, 1),
     },
 }
+SMALL = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8, "dropout": 0.0}
 BARE: dict[str, Any] = {"library": "bare", "K": 2, "M": 4, "N": 4, "trace": False, "steps": 2}
 Found = tuple[dict[str, Check], list[float]]  # its checks, and losses of a training
 
@@ -118,3 +119,18 @@ def test_the_bare_loop_takes_what_it_waits_and_little_more():
     record = launch(bare_ranks, stages=2)[0][0].record.model_dump()
     assert 1 <= min(record["step_s"]) / 0.095 < 1.5  # (M+K-1)F + M(R+B) + (K-1)B
     assert record["sent_bytes"] == [{"activations": 4 * 4096}, {"gradients": 4 * 4096}]
+
+
+def minimal_ranks() -> list[Measured]:
+    """In 3 processes, one without a stage: ours and the paper on one page."""
+    common: dict[str, Any] = {"K": 2, "M": 3, "N": 8, "steps": 3, "trace": False}
+    common |= {"model": "transformer", "model_args": SMALL, "balance": "flops"}
+    specs = [RunSpec(library=library, **common) for library in ("repro", "minimal")]
+    return run([Job(spec) for spec in specs], dist.get_rank())
+
+
+def test_the_paper_on_one_page_has_our_losses():
+    ours, page = (each.record.model_dump() for each in launch(minimal_ranks, stages=3)[0])
+    assert page["loss"] == ours["loss"]
+    assert page["balance"] == ours["balance"]
+    assert page["sent_bytes"] is None
