@@ -25,8 +25,6 @@ class Stepwise(nn.Module):
         super().__init__()
         self.work, self.step, self.since, self.alternating = work, 0, since, alternating
         self.inner = nn.Linear(wide, wide)
-        self.register_buffer("mean", torch.zeros(wide))
-        self.mean: Tensor
 
     @property
     def on(self) -> bool:
@@ -51,15 +49,6 @@ def in_place_later(layer: Stepwise, x: Tensor) -> Tensor:
     if layer.on:
         x.mul_(0.5)
     return x + layer.inner(x)
-
-
-def counts_later(layer: Stepwise, x: Tensor) -> Tensor:
-    """Changes a buffer, first in place, then by assignment."""
-    if layer.on:
-        layer.mean.add_(x.detach().mean((0, 1)), alpha=0.1)
-    if layer.step > layer.since:
-        layer.mean = layer.mean * 0.9
-    return layer.inner(x) + layer.mean
 
 
 def thawed_inside(layer: Stepwise, x: Tensor) -> Tensor:
@@ -112,13 +101,6 @@ def writing(make: Blocks) -> Blocks:
     return lambda draw, wide: [nn.Linear(wide, wide), *make(draw, wide)]
 
 
-def attention(draw: random.Random, wide: int) -> list[nn.Module]:
-    """Self-attention with a residual."""
-    weights = draw.random() < 0.5
-    made = nn.MultiheadAttention(wide, 2, batch_first=True, dropout=0.1)
-    return [Around(made, lambda m, x: x + m(x, x, x, need_weights=weights)[0])]
-
-
 def encoder(draw: random.Random, wide: int) -> list[nn.Module]:
     """A transformer layer, perhaps frozen in part, perhaps in eval mode for good.
 
@@ -159,15 +141,12 @@ BLOCKS: dict[str, Blocks] = {
     "convolution": lambda _, wide: [Around(nn.Conv1d(wide, wide, 3, padding=1), channels_first)],
     "dropout": lambda *_: [nn.Dropout(0.3)],
     "recurrent": recurrent,
-    "attention": attention,
     "encoder": encoder,
-    "weight norm": lambda _, wide: [parametrizations.weight_norm(nn.Linear(wide, wide))],
     "spectral norm": lambda _, wide: [parametrizations.spectral_norm(nn.Linear(wide, wide))],
     "detached at first": stepwise(detached_at_first),
     "detached later": stepwise(detached_later),
     "dropped": stepwise(lambda s, x: x if s.on else x + s.inner(x)),
     "in place later": writing(stepwise(in_place_later)),
-    "counts later": stepwise(counts_later),
     "thawed inside": stepwise(thawed_inside),
     "two heads": two_heads,
     "view pair": lambda *_: [

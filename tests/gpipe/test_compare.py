@@ -70,7 +70,7 @@ INTERLEAVED = [
     config(1, "never", ORDER, stages_per_rank=2),
 ]
 CUTS = [config(2), config(3), config(3, "never")]
-LOOPS = "clipped", "clipped by the largest", "scaled", "draws later"
+LOOPS = "clipped", "clipped by the largest", "scaled"
 # What is trained in one launch.
 GROUPS = {
     "every way": {
@@ -87,7 +87,6 @@ GROUPS = {
         **dict.fromkeys(("branches", "accumulated"), REPLICAS),
         "norms": [*SOME[:3], *REPLICAS],
         "counting loss": [*SOME[:1], config(2, "never")],
-        "loss with a number": SOME[:1],
     },
     "loops": {name: [*CUTS, *REPLICAS[:2]] for name in LOOPS},
     "crossings": dict.fromkeys(CROSSINGS, CUTS),

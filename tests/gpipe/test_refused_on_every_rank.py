@@ -9,19 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from examples import WIDTH, Around, linear
+from examples import WIDTH, Around, M, batch, linear
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, StageError, launch
 
-N, M = 7, 3
 MSE = nn.functional.mse_loss
-
-
-def data() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, N, WIDTH, generator=generator)
-    return x, y
 
 
 def said(call: Callable[[], object]) -> str:
@@ -58,7 +51,7 @@ OTHERS: dict[str, Callable[[nn.Sequential], object]] = {
 def other_layers(case: str) -> dict[str, str]:
     """What a step and a save say where the first stage has other layers; then training goes on."""
     pipe = Pipeline([linear, linear], 2, M, balance=[1, 1], device="cpu")
-    x, y = data()
+    x, y = batch()
     before = pipe.train_step(x, y, MSE).loss
     layers = dict(pipe.module.named_children())
     if pipe.is_first:
@@ -75,7 +68,7 @@ def other_layers(case: str) -> dict[str, str]:
 
 def refusals() -> dict[str, str]:
     """What each of two ranks says; the same Pipelines go on where they can."""
-    rank, (x, y), found = dist.get_rank(), data(), {}
+    rank, (x, y), found = dist.get_rank(), batch(), {}
 
     def pipeline(**options: Any) -> Pipeline:
         layers = [linear(), nn.Tanh(), linear()]
@@ -107,7 +100,7 @@ def refusals() -> dict[str, str]:
 
 
 def sparse() -> None:
-    Pipeline([rows], 1, M, replicas=2, device="cpu").train_step(*data(), MSE)
+    Pipeline([rows], 1, M, replicas=2, device="cpu").train_step(*batch(), MSE)
 
 
 REFUSALS = {
