@@ -74,6 +74,7 @@ def assert_trains_as_ours(results: dict[str, Found], library: str) -> None:
     for name in ("gradients", "evaluation", "dropout"):
         assert checks[name].verdict == "ok", checks[name]
     assert "num_batches_tracked is 8" in checks["batch norm"].evidence  # recomputed ones twice
+    assert checks["batch norm"].verdict == "wrong"
     assert checks["unequal micro-batches"].verdict == "refused"
     ours = results["repro"][1]
     assert losses == pytest.approx(ours, abs=1e-6)
