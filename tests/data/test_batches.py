@@ -1,6 +1,6 @@
 import pytest
 
-from repro.data.batches import Batches, Evaluation, Order
+from repro.data.batches import Batches, Order
 
 
 def read(tables, examples, epochs):
@@ -41,9 +41,3 @@ def test_a_mixture_draws_by_probability_and_reads_each_table_in_turn():
     assert 0.16 < share < 0.24
     second = [example for table, example in drawn if table == 1]
     assert sorted(second[:3]) == sorted(second[3:6]) == [0, 1, 2]
-
-
-def test_evaluation_has_every_example_once():
-    batches = Evaluation(10, lambda examples: (examples.tolist(), None), 4)
-    assert len(batches) == 3
-    assert [examples for examples, _ in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]

@@ -15,11 +15,6 @@ def test_sizes_and_classes_are_those_of_the_paper():
         assert (*entry.examples, entry.classes) == (row.train, test, row.classes)
 
 
-def test_names_choose_languages():
-    assert find("opus100:de-en").config == find("opus100:en-de").config == "de-en"
-    assert find("opus100:gl-en").config == "en-gl"
-
-
 def test_a_wrong_name_is_one_line():
     with pytest.raises(ValueError, match=r"^data='cifra10': .*digits.* did you mean 'cifar10'.*$"):
         find("cifra10")

@@ -8,19 +8,14 @@ from repro.models import build
 SOURCE = """
 from torch import nn
 
-
 def sequential(width=8):
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, width), nn.Linear(width, 10))
 
 def one_module():
     return nn.Linear(3, 3)
 
-
-
 def nothing():
     return []
-
-
 """
 
 
@@ -28,7 +23,6 @@ def nothing():
 def user_module(tmp_path, monkeypatch):
     (tmp_path / "users_models.py").write_text(SOURCE)
     (tmp_path / "broken.py").write_text("x = 1\n1 / 0\n")
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield "import:users_models"
