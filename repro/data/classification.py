@@ -107,11 +107,6 @@ def evaluation_images(
     return Evaluation(count, read, N)
 
 
-def count_classes(task: ImageTask) -> int:
-    """The number of different targets."""
-    return 2 if task.labels == "parity" else find(task.name).classes
-
-
 def _open(task: ImageTask, part: Part) -> tuple[Callable[[np.ndarray], Tensor], Tensor]:
     """A function that reads images by place, uint8 [n, 3, size, size], and all targets, int64."""
     entry = find(task.name)

@@ -14,23 +14,12 @@ from repro.gpipe.core.loss import Loss
 from repro.models.translation import cross_entropy, target_tokens
 
 
-def classification(smoothing: float = 0.0, classes: int | None = None) -> Loss:
+def classification(smoothing: float = 0.0) -> Loss:
     """Mean cross-entropy of logits [N, classes] and classes int64 [N].
 
-    `smoothing` is the share of the probability that is spread evenly over all classes. If `classes`
-    is given, a model with fewer outputs is refused in one line.
+    `smoothing` is the share of the probability that is spread evenly over all classes.
     """
-
-    def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        if classes is not None and (logits.dim() != 2 or logits.shape[1] < classes):
-            raise ValueError(
-                f"the model's outputs have the shape {list(logits.shape)}; allowed is [examples, "
-                f"{classes} or more], as the data has {classes} classes; give its last layer "
-                f"{classes} outputs"
-            )
-        return functional.cross_entropy(logits, targets, label_smoothing=smoothing)
-
-    return loss if classes is None else Weighted(loss, len)  # nothing else shows it to replicas
+    return partial(functional.cross_entropy, label_smoothing=smoothing)
 
 
 def translation(smoothing: float = 0.0) -> Weighted:

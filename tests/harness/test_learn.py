@@ -113,11 +113,6 @@ def test_the_weights_of_the_lowest_validation_loss_or_error_are_kept(by_error):
         Training(data=("toy:alfa",), recipe=RECIPE, by_error=True)
 
 
-def test_a_model_without_an_output_for_each_class_is_one_line():
-    with pytest.raises(ValueError, match=r"^.*\[16, 5\].*the data has 10 classes.*$"):
-        trained(None, outputs=5)
-
-
 def weights_in_float64(spec: LearnSpec) -> Tensor:
     """Weights and buffers after a run's steps; those before are the usual ones."""
     trainer, *_ = learn._trainer(Job(spec), spec, dist.get_rank())

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from repro.data.batches import Batches
 from repro.data.bleu import score
-from repro.data.classification import ImageTask, count_classes, evaluation_images, open_images
+from repro.data.classification import ImageTask, evaluation_images, open_images
 from repro.data.pairs import TranslationTask, evaluation_pairs, open_pairs
 from repro.data.sources import Part
 from repro.gpipe import Pipeline
@@ -149,8 +149,8 @@ def _images(spec: LearnSpec, training: Training, recipe: Recipe, rank: int) -> D
     held_out: Examples = ()
     if task.validation:
         held_out = evaluation_images(task, _TEST_BATCH, "validation", _VALIDATED)
-    loss = classification(recipe.label_smoothing, count_classes(task))
-    return Data(batches, test, held_out, {"loss": classification(), "accuracy": accuracy}, loss)
+    metrics = {"loss": classification(), "accuracy": accuracy}
+    return Data(batches, test, held_out, metrics, classification(recipe.label_smoothing))
 
 
 def _languages(spec: LearnSpec, training: Training, recipe: Recipe, rank: int) -> Data:
