@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 import warnings
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -206,13 +205,6 @@ def test_list_and_plan_say_what_there_is_and_what_is_skipped(tmp_path: Path, cap
     assert "table2: " in output
     assert "sweep: " not in output, "it has no time of its own"
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_s_help_line_begins_the_help_of_its_options(verb: str):
-    options = getattr(import_module(f"repro.cli.{verb}"), f"{verb.capitalize()}Options")
-    assert options.__doc__.partition("\n")[0] == VERBS[verb]
-    assert len(VERBS[verb]) <= 95
 
 
 def test_help_is_complete(capfd: pytest.CaptureFixture[str]):

@@ -11,7 +11,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from test_readme import programs
 
@@ -104,15 +103,3 @@ def test_with_the_extra_the_commands_have_experiments_and_files(wheel: Path, tmp
         "assert step_error(CALIBRATED) and step_error(DATA_SHEET)"
     )
     output(commands / "python", "-c", program, folder=tmp_path)
-
-
-def test_workflows_start_what_is_there():
-    files = (ROOT / ".github/workflows").glob("*.yml")
-    found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
-    assert found.keys() == {"tests", "wheel", "page"}
-    steps = [
-        step for file in found.values() for job in file["jobs"].values() for step in job["steps"]
-    ]
-    ours = re.findall(r"(?:\./|\.ci/|plots/)\S+", " ".join(step.get("run", "") for step in steps))
-    assert {".ci/run", ".ci/reference"} <= {*ours}
-    assert all((ROOT / file).exists() for file in ours)

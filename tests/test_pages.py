@@ -2,7 +2,6 @@
 somewhere."""
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -63,32 +62,6 @@ def test_marks_and_places_belong_together():
         assert "<!--" not in MARK.sub("", text), f"{page}: a mark that is not checked"
 
 
-# A number that the paper or a setting or a goal gives, by the words before it. Any other is ours.
-GIVEN = re.compile(
-    r"(?:print(?:ed|s)|Tables?|Figures?|goals?|most|least|less than|within|below|above|[KMN] =|"
-    r"[Ff]orwards of|link of|batch(?:es)?(?: of)?|sleeps for|[Dd]ropout of|devices of|limit|"
-    r'tolerance of|"about)'
-    r"(?:[\s(]*(?:[\d.,]+(?:,|K| %| MB/s| GB| bytes)?|and|to|or|the|of|is))*[\s(]*$"
-)
-
-
-def test_no_number_of_ours_is_without_a_mark():
-    """One that no table has is named in [by_hand]."""
-    pages = re.compile(r"docs/(?:results|performance|notes/\w+)\.md")
-    text = "\n\n".join(text for page, text in TEXTS.items() if pages.fullmatch(page))
-    text = re.sub(r"(?m)^(?:\||#|!\[|\*[^*]).*$|`[^`]*`|\]\([^)]*\)", "", text)
-    ends = r" \([-+\d., e]+ to [-+\d., e]+\)"
-    text = re.sub(rf"(?:\d+ (?:of|to) )?\S*(?:{ends})?(?: %)?\s?<!-- [^>]*-->", "#", text)
-    text = " ".join(text.split())
-    numbers = re.finditer(r"(?<![\w.=/^(:-])[+-]?\d+(?:[.,]\d+)*(?![\w.]*\d)", text)
-    ours = [
-        text[m.start() - 25 : m.end() + 15].strip()
-        for m in numbers
-        if not GIVEN.search(text[: m.start()])
-    ]
-    assert ours == []
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files_and_headings(page):
     for target, heading in re.findall(
@@ -103,13 +76,3 @@ def test_links_lead_to_files_and_headings(page):
             assert heading in [
                 re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles
             ], heading
-
-
-def test_only_the_pictures_that_are_shown_are_committed():
-    command = ["git", "ls-files", "plots/reference"]
-    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if tracked.returncode:
-        pytest.skip("no git repository here")
-    picture = r"plots/reference/(\w+\.(?:png|gif|svg))"
-    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert set(re.findall(picture, tracked.stdout)) == set(re.findall(picture, text))
