@@ -149,15 +149,15 @@ def _compare_unsplit(
     loss_fn: Loss,
 ) -> Comparison:
     """Compare what all ranks sent with the unsplit model, made of the last replica's layers."""
-    runner, stages = engine.runner, engine.wire.ranks
+    runner, K = engine.runner, engine.wire.ranks
     layers: dict[str, nn.Module] = {}
     found: _State = {"loss": {}, "gradient": {}, "buffer": {}}
-    for _, _, of_rank, state in ranks[-stages:]:
+    for _, _, of_rank, state in ranks[-K:]:
         layers |= of_rank
         for what, tensors in state.items():
             found[what] |= tensors
     model = nn.Sequential(OrderedDict((name, layers[name]) for name in names)).to(runner.device)
-    given = zip(ranks[::stages], ranks[stages - 1 :: stages], strict=True)
+    given = zip(ranks[::K], ranks[K - 1 :: K], strict=True)
     batches = [to_device((first[0], last[1]), runner.device) for first, last in given]
     loss, problem = step_without_pipeline(
         model,

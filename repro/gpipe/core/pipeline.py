@@ -58,16 +58,16 @@ class Pipeline:
             B directly follows F, as in GPipe's last micro-batch.
         schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
-            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
+            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each rank has its own, and
             otherwise, or with "gloo", pinned host memory.
         throttle: the speed of every link between neighbours, in either direction, to emulate a slow
             network on the CPUs of one Linux host. A link carries one message at a time, which
             arrives `latency` later. Without `overlap` its sender does not compute meanwhile.
         stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
             v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
-        device: of this stage; by default a GPU if there is one, else the CPU.
+        device: of this rank; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
-        sample: inputs of one micro-batch, given on the first stage at least, for balance="time".
+        sample: inputs of one micro-batch, given on the first rank at least, for balance="time".
         allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
             training nor when saving.
         check_loss: compare a loss that is not one of torch's with that of the mini-batch, in its
@@ -172,13 +172,13 @@ class Pipeline:
         the layers and the loss run in the lower precision, and everything else as outside.
 
         Args:
-            inputs: read on the first stage of each replica, others may pass None; tensors of shape
+            inputs: read on the first rank of each replica, others may pass None; tensors of shape
                 [N, ...], nested as the first layer takes them. Members marked `Whole` reach every
                 micro-batch uncut.
-            targets: read on the last stage, others may pass None; [N, ...] likewise, or None.
+            targets: read on the last rank, others may pass None; [N, ...] likewise, or None.
             loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage.
                 Micro-batches weigh by their numbers of examples, or as a `Weighted` loss defines.
-            optimizer: of this stage's parameters. None leaves the gradients to the caller, and does
+            optimizer: of this rank's parameters. None leaves the gradients to the caller, and does
                 not clear them beforehand.
             trace: collect the spans of all stages.
             scaler: from `grad_scaler`, for float16. The gradients, which may be inf or nan, are
@@ -218,7 +218,7 @@ class Pipeline:
 
         Call it on every rank, between `train_step` without an optimizer and `optimizer.step()`. It
         is torch.nn.utils.clip_grad_norm_ of the unsplit model, with the same bits for every K. A
-        limit of inf only measures. Returned is the norm before clipping, on this stage's device.
+        limit of inf only measures. Returned is the norm before clipping, on this rank's device.
         """
         rank = self.engine.layers
         of_stages, late = [*map(rank.parameters_of, rank.stages)], self._updated is True
@@ -229,7 +229,7 @@ class Pipeline:
         return norm.to(self.device)
 
     def grad_scaler(self, **options: Any) -> GradScaler:
-        """A torch.amp.GradScaler for `train_step`; an inf on one stage skips the update on all.
+        """A torch.amp.GradScaler for `train_step`; an inf on one rank skips the update on all.
 
         Its options are those of torch.amp.GradScaler, the same on every rank.
         """
@@ -249,7 +249,7 @@ class Pipeline:
     def predict(self, inputs: Tree) -> Tree | None:
         """Outputs [N, ...] in evaluation mode, without gradients; call it on every rank.
 
-        They are on the last stage, and None is on the others. Inputs as of `train_step`. A
+        They are on the last rank, and None is on the others. Inputs as of `train_step`. A
         ValueError reports outputs that do not have a row for each example.
         """
         predicted = self.evaluate(inputs, None, lambda *_: torch.zeros(())).outputs
@@ -275,7 +275,7 @@ class Pipeline:
 
     @property
     def _outputs(self) -> list[Tree]:
-        """The outputs of an evaluation's micro-batches, on the last stage."""
+        """The outputs of an evaluation's micro-batches, on the last rank."""
         return [outputs for _, outputs in sorted(self.engine.current.outputs.items())]
 
     @in_call
@@ -289,7 +289,7 @@ class Pipeline:
 
         Args:
             folder: one that all hosts see. A checkpoint in it is replaced.
-            optimizer: of this stage; its state is saved too.
+            optimizer: of this rank; its state is saved too.
             extra: anything of yours that JSON can hold, such as the epoch.
 
         Raises:
@@ -339,7 +339,7 @@ class Pipeline:
 
     @in_call
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load this stage's part of the unsplit model's state dict; call it on every rank."""
+        """Load this rank's part of the unsplit model's state dict; call it on every rank."""
         self.module.load_state_dict(save_load.own_part(state_dict, self.module, self.layer_names))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which process runs which stage of which replica, on which device."""
+"""Which process is which rank of which replica, on which device."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def own_rank(config: PipelineConfig) -> int:
 
 
 def own_device(device: torch.device | str | int | None, rank: int) -> torch.device:
-    """The device of this stage."""
+    """The device of this rank."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     # The same GPU that `group.initialise` makes the current one: on several hosts, where each may
     # have more GPUs than ranks, the rank on this host counts.
